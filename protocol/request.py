@@ -1,0 +1,154 @@
+"""The neutral requests: what both wire formats decode into and what the handlers are given.
+
+Owns: one value type per request. A value is immutable, keyword-only and slotted (`msgspec.Struct`), so that a decoded map is checked against it in
+one call in C, with an error that names the field. Must not know: how a request is laid out on a wire, who sent it, or who answers it.
+
+Times are milliseconds since the epoch (int), durations milliseconds, sizes bytes, offsets record numbers.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+DEFAULT_PARTITION_FETCH_BYTES = 1 << 20  # Kafka's max.partition.fetch.bytes: a consumer's memory is partitions times this
+DEFAULT_FETCH_BYTES = 50 << 20  # Kafka's fetch.max.bytes
+LATEST_TIMESTAMP = -1  # ListOffsets: the end of the log (what the next record gets)
+EARLIEST_TIMESTAMP = -2  # ListOffsets: the first offset still there
+MAX_TIMESTAMP = -3  # ListOffsets: the record with the greatest timestamp (KIP-734)
+
+Int32 = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
+Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Size32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
+
+
+class Value(Struct, frozen=True, forbid_unknown_fields=True):
+    """Root of all request and response values (each adds kw_only itself: msgspec does not inherit it)."""
+
+
+class Isolation(StrEnum):
+    """How far a reader may see."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class HelloRequest(Value, kw_only=True):
+    """First on each native connection: which versions of the native protocol the client speaks, and its name for the logs."""
+
+    versions: tuple[Int32, ...]
+    client: str = ""
+
+
+class MetadataRequest(Value, kw_only=True):
+    """Which topics there are, and where. `topics=None` asks for all."""
+
+    topics: tuple[str, ...] | None = None
+    auto_create: bool = False
+
+
+class NewTopic(Value, kw_only=True):
+    """A topic to create; `partitions=-1` takes the broker's `num.partitions`."""
+
+    name: str
+    partitions: Int32 = -1
+    configs: dict[str, str] = {}
+
+
+class CreateTopicsRequest(Value, kw_only=True):
+    """Create topics, each on its own: one that fails does not stop the others."""
+
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+
+
+class DeleteTopicsRequest(Value, kw_only=True):
+    """Delete topics and their data."""
+
+    topics: tuple[str, ...]
+
+
+class DescribeTopicsRequest(Value, kw_only=True):
+    """Settings of topics, and for each partition its offsets, and its segments with sizes and times."""
+
+    topics: tuple[str, ...]
+
+
+class TopicAlteration(Value, kw_only=True):
+    """Changes to a topic: settings to set (None resets one to the broker's default), and a larger partition count."""
+
+    name: str
+    configs: dict[str, str | None] = {}
+    partitions: Int32 | None = None
+
+
+class AlterTopicsRequest(Value, kw_only=True):
+    """Change topics, each on its own."""
+
+    topics: tuple[TopicAlteration, ...]
+
+
+class PartitionRecords(Value, kw_only=True):
+    """Record batches for one partition: one or more whole batches of format 2, end to end."""
+
+    topic: str
+    partition: Int32
+    records: memoryview
+
+
+class ProduceRequest(Value, kw_only=True):
+    """Append batches. acks 0: no reply; 1: after the leader's append; -1 (all): after every in-sync replica's."""
+
+    acks: Literal[-1, 0, 1] = -1
+    timeout_ms: Size32 = 30_000
+    partitions: tuple[PartitionRecords, ...]
+
+
+class FetchPartition(Value, kw_only=True):
+    """From where to read one partition, and how much at most."""
+
+    topic: str
+    partition: Int32
+    offset: Int64
+    max_bytes: Int32 = DEFAULT_PARTITION_FETCH_BYTES
+
+
+class FetchRequest(Value, kw_only=True):
+    """Read batches. Waits until `min_bytes` are there or `max_wait_ms` is over; 0 answers at once.
+
+    The first batch of the first partition that has data is always whole, even over `max_bytes` (KIP-74).
+    """
+
+    partitions: tuple[FetchPartition, ...]
+    max_wait_ms: Size32 = 500
+    min_bytes: Size32 = 1
+    max_bytes: Size32 = DEFAULT_FETCH_BYTES
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+
+
+class OffsetQuery(Value, kw_only=True):
+    """A question for an offset by time; LATEST_TIMESTAMP, EARLIEST_TIMESTAMP and MAX_TIMESTAMP ask for the ends."""
+
+    topic: str
+    partition: Int32
+    timestamp: Int64
+
+
+class ListOffsetsRequest(Value, kw_only=True):
+    """Offsets by time: the first record at or past each timestamp."""
+
+    partitions: tuple[OffsetQuery, ...]
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+
+
+Request: TypeAlias = (
+    HelloRequest
+    | MetadataRequest
+    | CreateTopicsRequest
+    | DeleteTopicsRequest
+    | DescribeTopicsRequest
+    | AlterTopicsRequest
+    | ProduceRequest
+    | FetchRequest
+    | ListOffsetsRequest
+)

@@ -1,0 +1,229 @@
+"""The neutral responses: what handlers return and both wire formats encode.
+
+Owns: one value type per response. Must not know: sockets or files. The records of a fetch are a sequence of things of which an encoder uses nothing
+but `len()`: bytes, or slices of files that the sender passes to the kernel (that is the seam for sendfile).
+
+Every item carries `error` (an ErrorCode; 0 is fine) and `message`, a sentence for people, None where there is nothing to say.
+Times are milliseconds since the epoch, sizes bytes.
+"""
+
+from collections.abc import Sized
+from typing import TypeAlias
+
+from protocol.errors import ErrorCode
+from protocol.request import Value
+
+
+class ErrorResponse(Value, kw_only=True):
+    """A request that failed as a whole: it could not be understood, or the broker could not answer it."""
+
+    error: ErrorCode
+    message: str | None = None
+
+
+class HelloResponse(Value, kw_only=True):
+    """The version of the native protocol that this connection speaks from here on, and the limits a client must keep."""
+
+    version: int
+    broker: str  # name and version, as "warmlog/0.1.0"
+    cluster_id: str
+    node_id: int
+    max_frame_bytes: int  # the longest request frame accepted
+
+
+class PartitionMetadata(Value, kw_only=True):
+    """Where a partition lives."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class TopicMetadata(Value, kw_only=True):
+    """A topic and its partitions. `topic_id` is the url-safe base64 form of the id, as in `partition.metadata`."""
+
+    name: str
+    topic_id: str | None = None
+    partitions: tuple[PartitionMetadata, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class BrokerMetadata(Value, kw_only=True):
+    """A broker and the address at which clients of the asking listener reach it."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class MetadataResponse(Value, kw_only=True):
+    """The answer to a MetadataRequest, topics in the order asked for (all: by name)."""
+
+    cluster_id: str
+    controller: int
+    brokers: tuple[BrokerMetadata, ...]
+    topics: tuple[TopicMetadata, ...]
+
+
+class CreatedTopic(Value, kw_only=True):
+    """What became of one topic to create; partitions is its count."""
+
+    name: str
+    topic_id: str | None = None
+    partitions: int = 0
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class CreateTopicsResponse(Value, kw_only=True):
+    """One entry per topic asked for, in that order."""
+
+    topics: tuple[CreatedTopic, ...]
+
+
+class TopicResult(Value, kw_only=True):
+    """What became of one topic to delete or alter."""
+
+    name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class DeleteTopicsResponse(Value, kw_only=True):
+    """One entry per topic asked for, in that order."""
+
+    topics: tuple[TopicResult, ...]
+
+
+class AlterTopicsResponse(Value, kw_only=True):
+    """One entry per topic asked for, in that order."""
+
+    topics: tuple[TopicResult, ...]
+
+
+class SegmentDescription(Value, kw_only=True):
+    """One segment: offsets [base_offset, next_offset), bytes, index entries in use, and its times (None where it has no record)."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    offset_index_entries: int
+    time_index_entries: int
+    max_timestamp: int | None
+    modified_ms: int
+    active: bool
+
+
+class PartitionDescription(Value, kw_only=True):
+    """One partition's offsets and segments, oldest first. `flushed_offset`: what lies below it has been fsynced."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    flushed_offset: int
+    size: int
+    segments: tuple[SegmentDescription, ...]
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class ConfigDescription(Value, kw_only=True):
+    """A topic setting as it is in force: its value, and whether it was set on the topic ("topic"), on the broker ("broker") or nowhere ("default")."""
+
+    name: str
+    value: str
+    source: str
+
+
+class TopicDescription(Value, kw_only=True):
+    """A topic in detail."""
+
+    name: str
+    topic_id: str | None = None
+    configs: tuple[ConfigDescription, ...] = ()
+    partitions: tuple[PartitionDescription, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class DescribeTopicsResponse(Value, kw_only=True):
+    """One entry per topic asked for, in that order."""
+
+    topics: tuple[TopicDescription, ...]
+
+
+class ProducedPartition(Value, kw_only=True):
+    """What became of the batches for one partition. `base_offset`: the first record's; `log_append_time`: -1 unless the topic stamps it."""
+
+    topic: str
+    partition: int
+    base_offset: int = -1
+    log_append_time: int = -1
+    log_start_offset: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class ProduceResponse(Value, kw_only=True):
+    """One entry per partition asked for, in that order."""
+
+    partitions: tuple[ProducedPartition, ...]
+
+
+class FetchedPartition(Value, kw_only=True):
+    """A slice of one partition: batches end to end; the last one may be cut (ask again from its first offset)."""
+
+    topic: str
+    partition: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    records: Sized = b""
+
+
+class FetchResponse(Value, kw_only=True):
+    """One entry per partition asked for, in that order."""
+
+    partitions: tuple[FetchedPartition, ...]
+
+
+class FoundOffset(Value, kw_only=True):
+    """The first record at or past the time asked for, with its own timestamp; both -1 where there is none."""
+
+    topic: str
+    partition: int
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class ListOffsetsResponse(Value, kw_only=True):
+    """One entry per partition asked for, in that order."""
+
+    partitions: tuple[FoundOffset, ...]
+
+
+Response: TypeAlias = (
+    ErrorResponse
+    | HelloResponse
+    | MetadataResponse
+    | CreateTopicsResponse
+    | DeleteTopicsResponse
+    | DescribeTopicsResponse
+    | AlterTopicsResponse
+    | ProduceResponse
+    | FetchResponse
+    | ListOffsetsResponse
+)
