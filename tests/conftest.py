@@ -1,0 +1,20 @@
+"""What every test may ask for. Owns the Hypothesis settings and the way to the golden files; knows nothing of the code under test."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: two cores shared with other work make single examples slow for no fault of theirs.
+settings.register_profile("quick", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("deep", parent=settings.get_profile("quick"), max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+KAFKA_FIXTURES = Path(__file__).parent / "fixtures" / "kafka" / "4.3.1"
+
+
+@pytest.fixture(scope="session")
+def kafka_fixtures() -> Path:
+    """The directory of what Kafka 4.3.1 wrote; see its README. Read only: copy before opening for writing."""
+    return KAFKA_FIXTURES
