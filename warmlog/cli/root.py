@@ -1,0 +1,61 @@
+"""The table of commands.
+
+Owns: which commands there are, and the options of `warmlog` itself. Must not know: what the commands do.
+"""
+
+import click
+
+from warmlog.cli.groups import LazyGroup, RootGroup
+
+COMMANDS = {
+    "serve": ("warmlog.cli.serve", "serve", "Run a broker."),
+    "topic": ("warmlog.cli.root", "topic", "Create, list, describe, alter and delete topics."),
+    "produce": ("warmlog.cli.produce", "produce", "Store the lines of standard input in a topic."),
+    "consume": ("warmlog.cli.consume", "consume", "Print the records of a topic."),
+    "log": ("warmlog.cli.root", "log", "Look into the files of a data directory, with or without a broker."),
+    "completion": ("warmlog.cli.completion", "completion", "Print the script that completes `warmlog` in a shell."),
+}
+
+TOPIC_COMMANDS = {
+    "create": ("warmlog.cli.topic", "create", "Create topics."),
+    "list": ("warmlog.cli.topic", "list_topics", "List the topics."),
+    "describe": ("warmlog.cli.topic", "describe", "Show segments, sizes, offsets, times and settings of topics."),
+    "alter": ("warmlog.cli.topic", "alter", "Change a topic's settings, or add partitions."),
+    "delete": ("warmlog.cli.topic", "delete", "Delete topics and their data."),
+}
+
+LOG_COMMANDS = {
+    "dump": ("warmlog.cli.dump", "dump", "Print the batches, records and index entries of segment files."),
+    "verify": ("warmlog.cli.verify", "verify", "Check partition directories; nothing is written."),
+}
+
+
+def print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    """Print the installed version and exit."""
+    if not value or context.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version  # 20 ms that `serve` need not pay
+
+    try:
+        click.echo(f"warmlog {version('warmlog')}")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        click.echo("warmlog (not installed)")
+    context.exit()
+
+
+VERSION_OPTION = click.Option(
+    ["--version"], is_flag=True, expose_value=False, is_eager=True, callback=print_version, help="Print the version."
+)
+
+root = RootGroup(
+    name="warmlog",
+    table=COMMANDS,
+    params=[VERSION_OPTION],
+    help="A log broker: Kafka's storage engine, started in half a second.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    no_args_is_help=True,
+)
+topic = LazyGroup(name="topic", table=TOPIC_COMMANDS, help="Create, list, describe, alter and delete topics.")
+log = LazyGroup(
+    name="log", table=LOG_COMMANDS, help="Look into the files of a data directory, with or without a broker."
+)

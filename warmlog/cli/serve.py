@@ -1,0 +1,89 @@
+"""`warmlog serve`: a broker in the foreground.
+
+Owns: the options of the command, the two lines it prints, and which failures have which exit status. Must not know: how
+a broker is put together; that is `broker.app`. Imported on the way to the first reply, so it imports neither tables nor
+the client.
+
+1. A setting's error comes before any other: settings are read before addresses are looked at.
+2. Standard output carries two lines, flushed: what a power cut can lose as configured, then `ready kafka=H:P native=H:P
+   http=H:P`.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from warmlog.cli.diagnostics import LEVELS, write_log_to_stderr
+from warmlog.cli.failure import CannotStart
+
+if TYPE_CHECKING:
+    from broker.app import Addresses
+    from broker.config import Settings
+
+
+@click.command(short_help="Run a broker.")
+@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Settings in TOML.")
+@click.option("--data-dir", metavar="DIR", help="Where the logs are kept: the first of log.dirs.")
+@click.option(
+    "--kafka", metavar="H:P", default="none", show_default=True, help="Kafka listener; this version has none."
+)
+@click.option("--native", metavar="H:P", default="127.0.0.1:9091", show_default=True, help="Native listener, or none.")
+@click.option("--http", metavar="H:P", default="127.0.0.1:9099", show_default=True, help="Metrics and health, or none.")
+@click.option(
+    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="One setting; repeatable, the last wins."
+)
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What standard error tells."
+)
+@click.option("--log-json", is_flag=True, help="Standard error in JSON, one object a line.")
+def serve(
+    config: Path | None,
+    data_dir: str | None,
+    kafka: str,
+    native: str,
+    http: str,
+    assignments: tuple[str, ...],
+    log_level: str,
+    log_json: bool,
+) -> None:
+    """Run a broker until SIGTERM or SIGINT.
+
+    Settings come from the TOML file, then the environment (WARMLOG_LOG_SEGMENT_BYTES sets log.segment.bytes), then
+    --set; later ones win. An address is HOST:PORT; port 0 takes a free one, `none` turns the listener off.
+
+    When all listeners accept, one line goes to standard output: `ready kafka=H:P native=H:P http=H:P`.
+    """
+    write_log_to_stderr(log_level, as_json=log_json)
+    settings = read_settings(config, data_dir, assignments)
+    if kafka != "none":
+        raise CannotStart(f"--kafka {kafka}: this version has no Kafka listener; leave it at none")
+    run_broker(settings, kafka=kafka, native=native, http=http)
+
+
+def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[str, ...]) -> "Settings":
+    """The settings as they will be in force."""
+    if data_dir is not None:
+        assignments = (*assignments, f"log.dirs={data_dir}")
+    from broker.config import SettingError, load_settings
+
+    try:
+        return load_settings(config, os.environ, assignments)
+    except SettingError as error:
+        raise CannotStart(str(error)) from error
+
+
+def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> None:
+    """Serve until a signal asks to stop."""
+    from broker.app import StartError, run
+    from broker.config import durability_sentence
+
+    def ready(addresses: "Addresses") -> None:
+        click.echo(durability_sentence(settings))
+        click.echo(f"ready kafka={addresses.kafka} native={addresses.native} http={addresses.http}")  # echo flushes
+
+    try:
+        run(settings, kafka=kafka, native=native, http=http, ready=ready)
+    except StartError as error:
+        raise CannotStart(str(error)) from error

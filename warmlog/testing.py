@@ -1,0 +1,212 @@
+"""A real broker inside a test: `Broker`, and the pytest fixture `warmlog_broker`.
+
+Owns: a broker's life in a thread of the test's own process: free ports, a temporary directory, start, stop, restart.
+Must not know: how a broker is put together (`broker.app`), or how one talks to it (`warmlog.client`, or any other
+client).
+
+    from warmlog.testing import Broker
+
+    with Broker() as broker:
+        broker.native, broker.http      # each "host:port"
+
+    def test_orders(warmlog_broker): ...      # the same as a fixture, a fresh broker for each test
+
+1. Importing this module imports neither the broker nor trio: pytest loads it in every run, also in those that never ask
+   for a broker.
+2. The broker runs its own trio loop in its own thread, so a test may use asyncio, trio or nothing of the kind.
+3. It is the same broker that `warmlog serve` runs, with real files and real sockets; nothing in it is faked.
+"""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from broker.app import Addresses
+    from broker.config import Settings
+
+__all__ = ["Broker"]
+
+FREE_PORT = "127.0.0.1:0"
+STOP_TIMEOUT_S = (
+    60  # longer than the broker's own deadline for a graceful stop: past it something hangs, and the test should say so
+)
+
+
+class _Running(NamedTuple):
+    """A broker that serves: its addresses, and how to ask it to stop (from any thread)."""
+
+    addresses: "Addresses"
+    request_stop: Callable[[], None]
+
+
+class Broker:
+    """A broker in this process, a context manager.
+
+    `data_dir`: where it keeps its logs; a temporary directory, removed at the end, if left out. `settings`: Kafka's
+    names and warmlog's own (`{"log.segment.bytes": 1 << 20}`), as for `warmlog serve --set`; the environment is not
+    read, so that a test means the same everywhere.
+
+    Entering raises what `warmlog serve` would say: broker.config.SettingError, broker.app.StartError. Leaving raises
+    what broke a running broker. Methods are to be called from one thread.
+    """
+
+    def __init__(self, *, data_dir: Path | str | None = None, settings: Mapping[str, object] | None = None) -> None:
+        self._given_dir = None if data_dir is None else Path(data_dir)
+        self._temporary: Path | None = None
+        self._assignments = tuple(f"{name}={_text(value)}" for name, value in (settings or {}).items())
+        self._listen = (FREE_PORT, FREE_PORT)
+        self._thread: threading.Thread | None = None
+        self._running: _Running | None = None
+        self._ended: Future[None] = Future()
+
+    @property
+    def kafka(self) -> str:
+        """Address of the Kafka listener, "host:port"; "none" where there is none."""
+        return self._addresses.kafka
+
+    @property
+    def native(self) -> str:
+        """Address of the native listener, "host:port": what `warmlog.connect` takes."""
+        return self._addresses.native
+
+    @property
+    def http(self) -> str:
+        """Address of /metrics, /healthz and /readyz, "host:port"."""
+        return self._addresses.http
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the logs are. Raises RuntimeError before the first start."""
+        directory = self._given_dir or self._temporary
+        if directory is None:
+            raise RuntimeError("the broker has not been started")
+        return directory
+
+    @property
+    def _addresses(self) -> "Addresses":
+        if self._running is None:
+            raise RuntimeError("the broker is not running")
+        return self._running.addresses
+
+    def start(self) -> None:
+        """Start, and return when all listeners accept. Entering the context does it."""
+        from broker.config import load_settings  # not before it is asked for: invariant 1
+
+        if self._thread is not None:
+            raise RuntimeError("the broker is running")
+        if self._given_dir is None and self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="warmlog-"))
+        settings = load_settings(None, {}, (*self._assignments, f"log.dirs={self.data_dir}"))
+        started: Future[_Running] = Future()
+        self._ended = Future()
+        self._thread = threading.Thread(
+            target=_run, args=(settings, self._listen, started, self._ended), name="warmlog-broker", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._running = started.result()
+        except BaseException:
+            self._thread.join()
+            self._thread = None
+            raise
+
+    def stop(self) -> None:
+        """Stop cleanly, as SIGTERM would, and wait for the end.
+
+        The data stays. Stopping twice is fine. Raises what broke the broker, if something did.
+        """
+        if self._thread is None or self._running is None:
+            return
+        self._running.request_stop()
+        self._thread.join(STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise RuntimeError(f"the broker did not stop within {STOP_TIMEOUT_S} s")
+        self._thread = self._running = None
+        self._ended.result()
+
+    def restart(self) -> None:
+        """Stop and start over the same data, at the same addresses, so that a client may find it again."""
+        self._listen = (self.native, self.http)
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._remove_temporary()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+
+def _text(value: object) -> str:
+    """A setting as it would stand behind `--set NAME=`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _run(settings: "Settings", listen: tuple[str, str], started: "Future[_Running]", ended: "Future[None]") -> None:
+    """The thread: a trio loop that serves until asked to stop. Every failure goes into one of the two futures."""
+    import trio
+
+    from broker.app import StartError, serve
+
+    native, http = listen
+
+    async def main() -> None:
+        token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as nursery:
+            try:
+                addresses = await nursery.start(_serve)
+            except StartError as error:
+                started.set_exception(error)
+                return
+
+            def request_stop() -> None:
+                try:
+                    token.run_sync_soon(nursery.cancel_scope.cancel)
+                except trio.RunFinishedError:  # it broke and is gone; `ended` knows why
+                    return
+
+            started.set_result(_Running(addresses, request_stop))
+
+    async def _serve(task_status: "trio.TaskStatus[Addresses]") -> None:
+        await serve(settings, kafka="none", native=native, http=http, task_status=task_status)
+
+    try:
+        trio.run(main)
+    except BaseException as error:  # noqa: BLE001  # a thread has no caller to raise to: the one who waits gets it
+        (ended if started.done() else started).set_exception(error)
+    else:
+        ended.set_result(None)
+
+
+try:
+    import pytest
+except ImportError:  # `Broker` serves without pytest, too
+    pass
+else:
+
+    @pytest.fixture
+    def warmlog_broker() -> Iterator[Broker]:
+        """A running broker in a temporary directory, a fresh one for each test."""
+        with Broker() as broker:
+            yield broker
