@@ -1,0 +1,120 @@
+"""Frames: a 4-byte big-endian length, then that many bytes. Both wire formats are cut out of a stream this way.
+
+Owns: finding frames in what was received, and the size limit. Must not know: sockets (who receives), what a frame holds
+(who decodes).
+
+    at  bytes
+    0   4      length of what follows, int32 big-endian, 0 to max_frame_bytes
+    4   length the frame
+
+Invariants:
+1. A length is checked as soon as its four bytes are there; nothing is allocated or received for a bad one.
+2. A frame handed out is never written to again: it is a read-only view of a received chunk, or of a buffer that was
+   made for it alone. So a caller may keep parts of it (record batches) as long as it likes, without a copy.
+3. Small frames cost no copy beyond that of a cut tail. A large frame that has not arrived whole gets a buffer of its
+   exact size, into which the rest can be received directly.
+"""
+
+from struct import Struct
+
+from protocol.errors import FrameError
+
+LENGTH = Struct(">i")
+LENGTH_SIZE = LENGTH.size
+# Kafka's socket.request.max.bytes.
+DEFAULT_MAX_FRAME_BYTES = 100 << 20
+# From here on a cut frame gets its own buffer. Below, joining its two parts costs less than a further system call: a
+# receive brings 64 KiB at once.
+LARGE_FRAME_BYTES = 64 << 10
+
+
+class FrameReader:
+    """Cuts a stream into frames.
+
+    Feed it what was received, then take frames until there is none. Where `buffer_for_next` gives a buffer, receive
+    into that instead (and say how much by `received`), which saves a large frame one copy; feeding works just as well.
+    Not thread-safe; holds no resources.
+    """
+
+    __slots__ = ("_chunk", "_filled", "_large", "_position", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._chunk: bytes | memoryview = b""  # received and not yet handed out from `_position` on; follows `_large`
+        self._position = 0
+        self._large: bytearray | None = None  # the large frame being received, its first `_filled` bytes are there
+        self._filled = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory taken for frames that were not yet handed out."""
+        large = 0 if self._large is None else len(self._large)
+        return large + len(self._chunk) - self._position
+
+    def feed(self, data: bytes) -> None:
+        """Add what was received. `data` must not change afterwards (frames are views of it)."""
+        if self._large is not None and self._filled < len(self._large):
+            data = self._fill_large(data)
+        rest = self._chunk[self._position :]
+        self._chunk = b"".join((rest, data)) if rest else data
+        self._position = 0
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its length, or None until more is fed.
+
+        Raises FrameError (now and at each further call) where the next length is negative or over the limit.
+        """
+        if self._large is not None:
+            return self._take_large()
+        start = self._position + LENGTH_SIZE
+        if start > len(self._chunk):
+            return None
+        (length,) = LENGTH.unpack_from(self._chunk, self._position)
+        if not 0 <= length <= self.max_frame_bytes:
+            raise FrameError(f"a frame of {length} bytes was announced; allowed are 0 to {self.max_frame_bytes}")
+        end = start + length
+        if end > len(self._chunk):
+            if length >= LARGE_FRAME_BYTES:
+                self._begin_large(start, length)
+            return None
+        self._position = end
+        return memoryview(self._chunk)[start:end].toreadonly()
+
+    def buffer_for_next(self) -> memoryview | None:
+        """Where the rest of a large frame can be received, or None: then receive anything and `feed` it.
+
+        Ask after `next_frame` gave None.
+        """
+        if self._large is None or self._filled == len(self._large):
+            return None
+        return memoryview(self._large)[self._filled :]
+
+    def received(self, count: int) -> None:
+        """`count` bytes were received into the start of `buffer_for_next()`."""
+        assert self._large is not None
+        assert 0 <= count <= len(self._large) - self._filled
+        self._filled += count
+
+    def _begin_large(self, start: int, length: int) -> None:
+        here = memoryview(self._chunk)[start:]
+        self._large = bytearray(length)
+        self._large[: len(here)] = here
+        self._filled = len(here)
+        self._chunk = b""
+        self._position = 0
+
+    def _fill_large(self, data: bytes) -> bytes:
+        assert self._large is not None
+        take = min(len(data), len(self._large) - self._filled)
+        self._large[self._filled : self._filled + take] = memoryview(data)[:take]
+        self._filled += take
+        return data[take:]
+
+    def _take_large(self) -> memoryview | None:
+        assert self._large is not None
+        if self._filled < len(self._large):
+            return None
+        frame = memoryview(self._large).toreadonly()
+        self._large = None
+        self._filled = 0
+        return frame

@@ -1,0 +1,196 @@
+"""Native requests and replies to bytes and back.
+
+Owns: the layout of a frame's msgpack map. Must not know: sockets, who answers, what a batch holds.
+
+    request   length, {"op": name, "id": uint32, ...the request's fields}
+    reply     length, {"id": uint32, ...the response's fields}
+    failed    length, {"id": uint32, "error": code, "message": text or nil}
+
+Invariants:
+1. What is decoded has been checked: every field there or defaulted, of its type and range, and no other; the error
+   names the field. The check runs inside the decoder, field by field, so what a hostile frame can make it allocate is
+   bounded by a small multiple of the frame's size.
+2. Record data is not copied on its way in: it is a view of the frame.
+3. Of the records of a fetch reply nothing but their len() is used. They stay apart from the bytes around them (the
+   encoder returns an ordered list), so that a slice of a file can go from the file to the socket inside the kernel; and
+   still the whole frame is one valid msgpack map.
+"""
+
+from collections.abc import Sized
+from functools import reduce
+from operator import or_
+from struct import Struct
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import DecodeError, Meta, defstruct
+from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import asdict, replace
+
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.frame import LENGTH_SIZE
+from protocol.native.messages import OPERATION_NAMES, OPERATIONS
+from protocol.request import Request, Value
+from protocol.response import ErrorResponse, FetchedPartition, FetchResponse, Response
+
+RequestId = Annotated[int, Meta(ge=0, lt=1 << 32)]
+R = TypeVar("R", bound=Value)
+
+_FIXMAP = 0x80  # msgpack: a map of up to 15 pairs, the count in the low bits; no value here comes near
+_REQUEST_START = Struct(">iB")  # frame length, map
+_REPLY_START = Struct(">iB4sI")  # frame length, map, "id" and the mark of a uint32, id
+_ID_VALUE = Struct(">I")
+_ID = b"\xa2id\xce"
+_BIN32 = Struct(">BI")  # its mark, length
+_BIN32_MARK = 0xC6
+_EMPTY_BIN = b"\xc4\x00"
+_FIXARRAY = 0x90
+_ARRAY32 = Struct(">BI")
+_ARRAY32_MARK = 0xDD
+
+
+class RequestError(ProtocolError):
+    """A frame that is no valid request. The stream itself is still sound.
+
+    `request_id` is its id where that could be read, else 0.
+    """
+
+    def __init__(self, message: str, *, code: ErrorCode = ErrorCode.INVALID_REQUEST, request_id: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.request_id = request_id
+
+
+class ReplyError(ProtocolError):
+    """A frame that is no valid reply to what was asked."""
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    """What can be read of a request that is wrong elsewhere."""
+
+    op: Any = None
+    id: Any = 0
+
+
+def _in_frame(kind: type[Value], **config: Any) -> type[Any]:
+    """The value as a frame holds it: with "id", and what `config` adds (a request's "op")."""
+    return defstruct(f"{kind.__name__}Frame", [("id", RequestId)], bases=(kind,), frozen=True, kw_only=True, **config)
+
+
+_encoder = Encoder()
+_requests: dict[type[Any], type[Value]] = {
+    _in_frame(op.request, tag_field="op", tag=op.name): op.request for op in OPERATIONS
+}
+_request_decoder: Decoder[Any] = Decoder(reduce(or_, _requests))
+_envelope_decoder = Decoder(_Envelope)
+_reply_decoders: dict[type[Value], Decoder[Any]] = {op.received: Decoder(_in_frame(op.received)) for op in OPERATIONS}
+_error_decoder: Decoder[Any] = Decoder(_in_frame(ErrorResponse))
+_ops: dict[type[Value], bytes] = {op.request: b"\xa2op" + _encoder.encode(op.name) + _ID for op in OPERATIONS}
+# The error code by the place of a field, where it is not INVALID_REQUEST.
+_codes = {"$.acks": ErrorCode.INVALID_REQUIRED_ACKS}
+
+
+def decode_request(frame: memoryview | bytes) -> tuple[int, Request]:
+    """The id and the request that a frame (without its length) holds. Records are views of the frame.
+
+    Raises RequestError, whose text is fit to be shown to whoever wrote the client.
+    """
+    try:
+        framed = _request_decoder.decode(frame)
+    except (DecodeError, RecursionError) as problem:
+        raise _request_error(frame, problem) from None
+    fields = asdict(framed)
+    request_id: int = fields.pop("id")
+    request: Any = _requests[type(framed)](**fields)
+    return request_id, request
+
+
+def encode_response(request_id: int, response: Response) -> list[Sized]:
+    """The whole reply frame in order: bytes, and of a fetch the `records` objects as they were given."""
+    if isinstance(response, FetchResponse):
+        return _encode_fetch(request_id, response)
+    body = _encoder.encode(response)
+    return [_reply_start(request_id, body, size=len(body)) + body[1:]]
+
+
+def encode_request(request_id: int, request: Request) -> bytes:
+    """The whole request frame."""
+    body = _encoder.encode(request)
+    op = _ops[type(request)]
+    length = 1 + len(op) + _ID_VALUE.size + len(body) - 1
+    start = _REQUEST_START.pack(length, body[0] + 2)
+    return b"".join((start, op, _ID_VALUE.pack(request_id), memoryview(body)[1:]))
+
+
+def decode_response(frame: memoryview | bytes, response_type: type[R]) -> tuple[int, R | ErrorResponse]:
+    """The id and the reply that a frame (without its length) holds: the type asked for, or an ErrorResponse.
+
+    Ask for a fetch by `messages.ReceivedFetch`; its records are views of the frame. Raises ReplyError.
+    """
+    kind: type[Value] = response_type
+    try:
+        framed = _reply_decoders[response_type].decode(frame)
+    except (DecodeError, RecursionError) as problem:
+        kind, framed = ErrorResponse, _decode_error(frame, problem)
+    fields = asdict(framed)
+    request_id: int = fields.pop("id")
+    reply: Any = kind(**fields)
+    return request_id, reply
+
+
+def _request_error(frame: memoryview | bytes, problem: Exception) -> RequestError:
+    """Say what is wrong with a frame, under its request's id if that can be found."""
+    try:
+        envelope = _envelope_decoder.decode(frame)
+    except (DecodeError, RecursionError):
+        return RequestError(f"not a request: {problem}")
+    request_id = envelope.id if _is_request_id(envelope.id) else 0
+    if not isinstance(envelope.op, str) or envelope.op not in OPERATION_NAMES:
+        known = ", ".join(OPERATION_NAMES)
+        return RequestError(f"unknown op {envelope.op!r:.80}: known are {known}", request_id=request_id)
+    code = next((code for place, code in _codes.items() if f"`{place}`" in str(problem)), ErrorCode.INVALID_REQUEST)
+    return RequestError(f"{envelope.op}: {problem}", code=code, request_id=request_id)
+
+
+def _is_request_id(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 32
+
+
+def _decode_error(frame: memoryview | bytes, problem: Exception) -> Any:
+    """The frame as the error that the broker sent instead; if it is none either, `problem` is what is wrong with it."""
+    try:
+        return _error_decoder.decode(frame)
+    except (DecodeError, RecursionError):
+        raise ReplyError(f"not the reply to what was asked: {problem}") from None
+
+
+def _reply_start(request_id: int, body: bytes, *, size: int) -> bytes:
+    """Length, map and id of a reply whose encoded value begins with `body` and takes `size` bytes in all."""
+    return _REPLY_START.pack(_REPLY_START.size - LENGTH_SIZE + size - 1, body[0] + 1, _ID, request_id)
+
+
+def _encode_fetch(request_id: int, response: FetchResponse) -> list[Sized]:
+    """Encode around the records: each partition is encoded with none; their bin header and they themselves follow."""
+    head = _encoder.encode(FetchResponse(partitions=()))[:-1] + _array_header(len(response.partitions))
+    starts = [_partition_start(partition) for partition in response.partitions]
+    size = len(head) + sum(map(len, starts)) + sum(len(partition.records) for partition in response.partitions)
+    between = [_reply_start(request_id, head, size=size), head[1:]]  # bytes up to the next records
+    pieces: list[Sized] = []
+    for start, partition in zip(starts, response.partitions, strict=True):
+        between.append(start)
+        if len(partition.records):
+            pieces += (b"".join(between), partition.records)
+            between = []
+    if between:
+        pieces.append(b"".join(between))
+    return pieces
+
+
+def _partition_start(partition: FetchedPartition) -> bytes:
+    """A fetched partition up to its records, which are its last field: their bin header stands at the end."""
+    body = _encoder.encode(replace(partition, records=b""))
+    return body[: -len(_EMPTY_BIN)] + _BIN32.pack(_BIN32_MARK, len(partition.records))
+
+
+def _array_header(count: int) -> bytes:
+    return bytes([_FIXARRAY | count]) if count < 16 else _ARRAY32.pack(_ARRAY32_MARK, count)

@@ -1,0 +1,92 @@
+"""The operations of the native protocol, and the version of it that two ends agree on.
+
+Owns: the one table of operations (name on the wire, request, response), and the versions spoken here. Must not know:
+how a map is laid out in bytes.
+
+A request on the wire is a map of "op", "id" and the fields of the request value by their names; a reply is "id" and the
+fields of the response value, or "id", "error" and "message" where the request failed as a whole. So the neutral values
+of `protocol.request` and `protocol.response` are the schema, and a field added there is a change of the protocol: it
+needs a version of its own.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.request import (
+    AlterTopicsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeTopicsRequest,
+    FetchRequest,
+    HelloRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceRequest,
+    Value,
+)
+from protocol.response import (
+    AlterTopicsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    DescribeTopicsResponse,
+    FetchedPartition,
+    FetchResponse,
+    HelloResponse,
+    ListOffsetsResponse,
+    MetadataResponse,
+    ProduceResponse,
+)
+
+VERSIONS = (1,)  # oldest first
+
+
+class VersionError(ProtocolError):
+    """The two ends have no version of the protocol in common."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class ReceivedPartition(FetchedPartition, frozen=True, kw_only=True):
+    """A FetchedPartition as a client gets it: the records are bytes by now, a view of the reply's frame."""
+
+    records: memoryview = memoryview(b"")
+
+
+class ReceivedFetch(FetchResponse, frozen=True, kw_only=True):
+    """A FetchResponse as a client gets it."""
+
+    partitions: tuple[ReceivedPartition, ...]
+
+
+class Operation(Struct, frozen=True):
+    """One row of the table; `received` is the response as a client decodes it."""
+
+    name: str
+    request: type[Value]
+    response: type[Value]
+    received: type[Value]
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("hello", HelloRequest, HelloResponse, HelloResponse),
+    Operation("metadata", MetadataRequest, MetadataResponse, MetadataResponse),
+    Operation("create_topics", CreateTopicsRequest, CreateTopicsResponse, CreateTopicsResponse),
+    Operation("delete_topics", DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicsResponse),
+    Operation("describe_topics", DescribeTopicsRequest, DescribeTopicsResponse, DescribeTopicsResponse),
+    Operation("alter_topics", AlterTopicsRequest, AlterTopicsResponse, AlterTopicsResponse),
+    Operation("produce", ProduceRequest, ProduceResponse, ProduceResponse),
+    Operation("fetch", FetchRequest, FetchResponse, ReceivedFetch),
+    Operation("list_offsets", ListOffsetsRequest, ListOffsetsResponse, ListOffsetsResponse),
+)
+OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
+
+
+def choose_version(offered: Iterable[int]) -> int:
+    """The greatest version that both ends speak. Raises VersionError where there is none."""
+    common = set(offered) & set(VERSIONS)
+    if not common:
+        spoken = ", ".join(map(str, VERSIONS))
+        raise VersionError(f"no version of the native protocol in common: spoken here {spoken}")
+    return max(common)
