@@ -1,4 +1,4 @@
-"""What every test may ask for. Owns the Hypothesis settings and the way to the golden files; knows nothing of the code under test."""
+"""What every test may ask for: owns the Hypothesis settings and the way to the golden files."""
 
 import os
 from pathlib import Path

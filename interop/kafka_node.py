@@ -1,0 +1,199 @@
+"""A real Kafka of one node on the loopback, and the small Java programs in kafka/ beside it.
+
+Owns: how they are built (Maven, once), started, waited for and stopped. Knows nothing of warmlog, so that what it says
+about a directory is Kafka's word alone. Synchronous; every process it starts it also ends.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+PROJECT = Path(__file__).parent / "kafka"
+KAFKA_VERSION = "4.3.1"
+#: One id for all golden files, so that a second run of the generator changes as little as it can.
+CLUSTER_ID = "d2FybWxvZ2dvbGRlbg"
+#: Quick to start matters more than quick when warm: the programs live for seconds.
+JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+START_LIMIT_S = 90
+STOP_LIMIT_S = 60
+
+SETTINGS: Mapping[str, object] = {
+    "process.roles": "broker,controller",
+    "node.id": 1,
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "share.coordinator.state.topic.num.partitions": 1,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "group.initial.rebalance.delay.ms": 0,
+    "auto.create.topics.enable": "false",
+    # The cleaner and the retention check come at once instead of after seconds and minutes.
+    "log.cleaner.backoff.ms": 100,
+    "log.cleaner.dedupe.buffer.size": 4_194_304,
+    "log.retention.check.interval.ms": 200,
+    "log.initial.task.delay.ms": 0,
+}
+
+
+class MissingToolError(Exception):
+    """Java or Maven is not installed; the message names what is missing."""
+
+
+def require_tools() -> None:
+    """Raise MissingToolError unless Java and Maven can be called."""
+    missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+    if missing:
+        raise MissingToolError(f"not installed: {', '.join(missing)} (Debian: default-jdk-headless and maven)")
+
+
+def build() -> str:
+    """Compile the programs and fetch Kafka's jars, unless done since their sources changed; returns the class path."""
+    require_tools()
+    stamp = PROJECT / "target" / "built"
+    sources = [PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.*")]
+    if not stamp.exists() or stamp.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+        subprocess.run(["mvn", "--batch-mode", "--quiet", "package"], cwd=PROJECT, check=True)
+        stamp.touch()
+    return f"{PROJECT / 'target' / 'classes'}:{PROJECT / 'target' / 'lib'}/*"
+
+
+def java(main: str, *arguments: str, text: str | None = None) -> str:
+    """Run one Java program to its end with `text` as its standard input; returns its standard output."""
+    command = ["java", *JVM_OPTIONS, "-cp", build(), main, *arguments]
+    return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dump:
+    """What DumpLogSegments said of one file: its report, and what it found wrong (empty where it found nothing)."""
+
+    arguments: str
+    output: str
+    complaints: str
+    exception: str | None
+
+    def findings(self) -> list[str]:
+        """Return what it found wrong with the file, a line each; a heading with nothing below it is left out.
+
+        Of every segment but a log's first this version says that offset -1 is followed by the first one: no finding.
+        """
+        lines = [line for line in self.complaints.splitlines() if not re.fullmatch(r"\s+-1 is followed by \d+", line)]
+        kept = [line for line, following in pairwise([*lines, ""]) if not is_bare_heading(line, following)]
+        return [*kept, *([self.exception] if self.exception else [])]
+
+
+def is_bare_heading(line: str, following: str) -> bool:
+    """Tell whether a line opens a list of findings that has no member left."""
+    return line.startswith("Non-consecutive offsets in") and not following.startswith(" ")
+
+
+def dump(commands: Iterable[Sequence[str | Path]]) -> list[Dump]:
+    """Run DumpLogSegments once for each list of arguments, all in one JVM."""
+    lines = "".join("\t".join(map(str, command)) + "\n" for command in commands)
+    return [Dump(**json.loads(line)) for line in java("warmlog.interop.Dump", text=lines).splitlines()]
+
+
+def consume(bootstrap: str, *topics: str, isolation: str = "read_uncommitted") -> list[dict[str, object]]:
+    """Return every partition as the Java consumer sees it: log_start_offset, end_offset, records (bytes in base64)."""
+    return [json.loads(line) for line in java("warmlog.interop.Consume", bootstrap, isolation, *topics).splitlines()]
+
+
+class KafkaNode:
+    """Kafka over one data directory. A context manager: started on entering, stopped cleanly on leaving."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.bootstrap = ""
+        self._process: subprocess.Popen[str] | None = None
+        self._settings = data.with_name(data.name + ".properties")
+        self._log = data.with_name(data.name + ".kafka.log")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Format the directory if it is new, start, and return when Kafka says that it has started."""
+        self._write_settings()
+        if not (self.data / "meta.properties").exists():
+            java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._settings))
+        command = ["java", *JVM_OPTIONS, "-cp", build(), "kafka.Kafka", str(self._settings)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        started = threading.Event()
+        threading.Thread(target=self._follow, args=(self._process.stderr, started), daemon=True).start()
+        started.wait(START_LIMIT_S)
+        if not started.is_set() or self._process.poll() is not None:
+            self.kill()
+            raise RuntimeError(f"Kafka did not start: {self._log.read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        """Stop cleanly: indexes trimmed, checkpoints and the clean-shutdown marker written."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(STOP_LIMIT_S)
+            self._process = None
+
+    def kill(self) -> None:
+        """End at once, as a power cut would for the process (what the kernel has stays)."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(STOP_LIMIT_S)
+            self._process = None
+
+    def log(self) -> str:
+        """Return what Kafka has logged so far: warnings and worse, over all starts."""
+        return self._log.read_text() if self._log.exists() else ""
+
+    def _write_settings(self) -> None:
+        broker, controller = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{broker}"
+        settings = {
+            **SETTINGS,
+            "log.dirs": self.data,
+            "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        }
+        self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    def _follow(self, lines: IO[str] | None, started: threading.Event) -> None:
+        assert lines is not None
+        with self._log.open("a") as log:
+            for line in lines:
+                log.write(line)
+                log.flush()
+                if "Kafka Server started" in line:
+                    started.set()
+        started.set()  # it ended: whoever waits looks at the process
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that were free a moment ago."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def in_ci() -> bool:
+    """Tell whether a missing tool is a failure (CI=true) or a reason to skip."""
+    return os.environ.get("CI", "") == "true"
