@@ -8,7 +8,6 @@ not know: what any command does.
 """
 
 import difflib
-import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from warmlog.cli.failure import INTERRUPTED, OUTPUT_CLOSED, OutputClosedError
+from warmlog.cli.output import output_errors
 
 
 class LazyGroup(click.Group):
@@ -60,6 +60,18 @@ class LazyGroup(click.Group):
 class RootGroup(LazyGroup):
     """The outermost group: turns every failure into one line and an exit status (see `warmlog.cli.failure`)."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse; `--help` and `--version` print here."""
+        with output_errors():  # before click sees them: it would choose a status of its own
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with output_errors():
+            return super().invoke(ctx)
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -72,7 +84,8 @@ class RootGroup(LazyGroup):
         """Run the command and exit; never returns."""
         try:
             result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-            sys.stdout.flush()
+            with output_errors():
+                sys.stdout.flush()
             status = result if isinstance(result, int) else 0
         except click.exceptions.Exit as exit_:
             status = exit_.exit_code
@@ -84,9 +97,8 @@ class RootGroup(LazyGroup):
         except OutputClosedError:
             status = close_output()
         except OSError as error:
-            status = close_output() if error.errno == errno.EPIPE else 1
-            if status == 1:
-                say(f"{error.strerror}: {error.filename}" if error.filename else str(error))
+            status = 1
+            say(f"{error.strerror}: {error.filename}" if error.filename else str(error))
         raise SystemExit(status)
 
 

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from warmlog.cli.failure import Failure
 from warmlog.cli.record_json import Headers, RecordInput, parse_record
 
-CHUNK_BYTES = 1 << 18  # a pipe gives 64 KiB at most; from a file, four times that costs no more per line and stays in cache
+CHUNK_BYTES = (
+    1 << 18
+)  # a pipe gives 64 KiB at most; from a file, four times that costs no more per line and stays in cache
 
 Parse = Callable[[bytes], RecordInput]
 
@@ -28,8 +30,13 @@ def read_chunks(descriptor: int) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes], separator: bytes, *, max_line_bytes: int) -> Iterator[list[bytes]]:
-    """The lines that each chunk completes, without their separator (one byte). Raises Failure for one that is too long."""
-    begun: list[bytes] = []  # pieces of the line that is not yet whole: joined once, or a long line would cost its square
+    """The lines that each chunk completes, without their separator (one byte).
+
+    Raises Failure for one that is too long.
+    """
+    begun: list[
+        bytes
+    ] = []  # pieces of the line that is not yet whole: joined once, or a long line would cost its square
     begun_size = 0
     for chunk in chunks:
         lines = chunk.split(separator)
@@ -48,7 +55,10 @@ def split_lines(chunks: Iterable[bytes], separator: bytes, *, max_line_bytes: in
 
 
 def parse_lines(blocks: Iterable[list[bytes]], parse: Parse) -> Iterator[list[RecordInput]]:
-    """The records of lines. Raises Failure that names the first line that is none, after the records before it are out."""
+    """The records of lines.
+
+    Raises Failure that names the first line that is none, after the records before it are out.
+    """
     number = 0
     for lines in blocks:
         records = []

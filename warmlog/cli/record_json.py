@@ -18,12 +18,15 @@ Owns: the form. Must not know: where lines come from or go to.
 
 from binascii import b2a_base64
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from protocol.records.record import Record
+from protocol.request import Int32, Int64
+
+if TYPE_CHECKING:
+    from protocol.records.record import Record  # a name only: printing needs nothing of the codec
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NULL = Raw(b"null")
@@ -52,9 +55,9 @@ class RecordForm(Struct, forbid_unknown_fields=True):
     """A line of `produce --json`."""
 
     topic: str | None = None
-    partition: int | None = None
-    offset: int | None = None
-    timestamp: int | None = None
+    partition: Int32 | None = None
+    offset: Int64 | None = None
+    timestamp: Int64 | None = None
     key: Raw = NULL
     key_base64: bytes | UnsetType = UNSET
     value: Raw = NULL
@@ -65,12 +68,12 @@ class RecordForm(Struct, forbid_unknown_fields=True):
 DECODER = msgspec.json.Decoder(RecordForm)
 
 
-def record_lines(topic: str, partition: int, records: Iterable[Record]) -> bytes:
+def record_lines(topic: str, partition: int, records: Iterable["Record"]) -> bytes:
     """The records as lines of JSON, each ended by a newline."""
     return ENCODER.encode_lines([record_form(topic, partition, record) for record in records])
 
 
-def record_form(topic: str, partition: int, record: Record) -> dict[str, Any]:
+def record_form(topic: str, partition: int, record: "Record") -> dict[str, Any]:
     """One record as the object that is printed."""
     form = {"topic": topic, "partition": partition, "offset": record.offset, "timestamp": record.timestamp}
     put_bytes(form, "key", record.key)

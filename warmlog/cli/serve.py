@@ -20,6 +20,7 @@ from warmlog.cli.failure import CannotStart
 
 if TYPE_CHECKING:
     from broker.app import Addresses
+
     from broker.config import Settings
 
 
@@ -77,6 +78,7 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
 def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> None:
     """Serve until a signal asks to stop."""
     from broker.app import StartError, run
+
     from broker.config import durability_sentence
 
     def ready(addresses: "Addresses") -> None:

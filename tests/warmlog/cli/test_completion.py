@@ -1,0 +1,27 @@
+import pytest
+from click.testing import CliRunner
+
+from warmlog.cli.root import root
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_a_script_that_asks_the_command_itself(shell: str) -> None:
+    result = CliRunner().invoke(root, ["completion", shell])
+    assert result.exit_code == 0
+    assert f"_WARMLOG_COMPLETE={shell}_complete" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("warmlog ", {"serve", "topic", "produce", "consume", "log", "completion"}),
+        ("warmlog to", {"topic"}),
+        ("warmlog log v", {"verify"}),
+        ("warmlog completion f", {"fish"}),
+        ("warmlog nosuch ", set()),
+    ],
+)
+def test_completion_offers_what_fits(typed: str, offered: set[str]) -> None:
+    variables = {"_WARMLOG_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    result = CliRunner().invoke(root, [], prog_name="warmlog", env=variables)
+    assert {line.split(",")[1] for line in result.stdout.split()} == offered

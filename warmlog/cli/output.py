@@ -1,0 +1,116 @@
+"""What commands print: tables for people, JSON for scripts, bytes as they are.
+
+Owns: the look of tables, how sizes and times are written, and what happens when nobody reads any more. Must not know:
+what the numbers mean.
+
+1. A table on a terminal fits it; in a pipe it is as wide as it must be, without lines drawn, so that awk can read it.
+2. Times are ISO 8601 in UTC: unambiguous, and `--from` takes them back.
+3. Rich is imported when a table is printed, not before.
+"""
+
+import errno
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from warmlog.cli.failure import OutputClosedError
+
+PIPE_WIDTH = 1 << 15  # wider than any row of ours: nothing is cut that a script may need
+BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class Column(NamedTuple):
+    """A column's title, and whether it holds numbers (set to the right)."""
+
+    title: str
+    number: bool = False
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+    """Print rows under titles; None is an empty cell."""
+    from rich.box import SIMPLE_HEAD  # 40 ms, and only people look at tables
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    table = Table(
+        box=SIMPLE_HEAD if terminal else None,
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
+        title=title,
+        title_justify="left",
+        title_style="bold",
+    )
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.number else "left", no_wrap=column.number)
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    with output_errors():
+        console().print(table)
+
+
+def console() -> Any:
+    """A rich console on standard output that prints text as it is given."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(file=sys.stdout, width=width, markup=False, highlight=False, emoji=False)
+
+
+def print_json(*values: object) -> None:
+    """Print each value as one line of JSON."""
+    import msgspec  # what prints no JSON need not load it
+
+    write_bytes(b"".join(msgspec.json.encode(value) + b"\n" for value in values))
+
+
+def print_line(text: str = "") -> None:
+    """Print one line of text."""
+    with output_errors():
+        sys.stdout.write(f"{text}\n")
+
+
+def write_bytes(data: bytes) -> None:
+    """Write to standard output and flush.
+
+    Whoever follows sees it now. Raises OutputClosedError when its reader is gone.
+    """
+    with output_errors():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+@contextmanager
+def output_errors() -> Iterator[None]:
+    """Around writing to standard output: a closed pipe is told apart from every other broken connection."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise OutputClosedError from error
+        raise
+
+
+def binary_size(size: int) -> str:
+    """A size for people: `917 B`, `1.4 MiB`."""
+    if size < 1024:
+        return f"{size} B"
+    amount, exponent = size / 1024, 0
+    while amount >= 999.95 and exponent < len(BINARY_UNITS) - 1:  # what rounds to 1000.0 is told in the next unit
+        amount, exponent = amount / 1024, exponent + 1
+    return f"{amount:.1f} {BINARY_UNITS[exponent]}"
+
+
+def iso_time(timestamp_ms: int | None) -> str | None:
+    """A time for people, to the millisecond: `2026-11-20T10:00:00.000Z`; None for no time (None or negative)."""
+    if timestamp_ms is None or timestamp_ms < 0:
+        return None
+    try:
+        time = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"  # past the year 9999: somebody's microseconds
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"
