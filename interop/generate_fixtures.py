@@ -1,7 +1,7 @@
-"""Make tests/fixtures/kafka/4.3.1 anew with a real Kafka: `python interop/generate_fixtures.py` (needs Java and Maven).
+"""Make tests/fixtures/kafka/4.3.1 anew with a real Kafka: `python interop/generate_fixtures.py` (Java, Maven).
 
-Three data directories: `clean` (stopped cleanly), `killed` (killed, the last batch of each log then cut in two, as a power
-cut may leave it) and `recovered` (the same directory after Kafka started over it, repaired it and was stopped cleanly).
+Three data directories: `clean` (stopped cleanly), `killed` (killed, the last batch of each log then cut in two, as a
+power cut may leave it) and `recovered` (the same directory after Kafka started over it, repaired it and was stopped).
 Beside them what Kafka's consumer and its dump tool say of each.
 """
 

@@ -1,0 +1,40 @@
+# Two stages: a wheel built with a compiler, and an image that has none.
+FROM python:3.11-slim-bookworm AS build
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /source
+COPY requirements/ requirements/
+# The tested set, with hashes, into a directory of its own that the second stage takes over whole.
+RUN python -m venv /opt/warmlog \
+    && /opt/warmlog/bin/pip install --no-cache-dir --require-hashes -r requirements/runtime.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY protocol/ protocol/
+COPY broker/ broker/
+COPY warmlog/ warmlog/
+# The image promises the compiled codec: a build that fell back to the pure one is no image.
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir dist . \
+    && /opt/warmlog/bin/pip install --no-cache-dir --no-deps dist/*.whl \
+    && cd / && /opt/warmlog/bin/python -c "import protocol.records._codec" \
+    && /opt/warmlog/bin/pip uninstall --yes pip
+
+FROM python:3.11-slim-bookworm
+LABEL org.opencontainers.image.title="warmlog" \
+      org.opencontainers.image.description="A log broker with Kafka's storage engine" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN useradd --system --uid 1000 --no-create-home --home-dir /data warmlog \
+    && install --directory --owner=warmlog --group=warmlog /data
+COPY --from=build /opt/warmlog /opt/warmlog
+ENV PATH=/opt/warmlog/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+USER warmlog
+VOLUME /data
+# native, kafka (kept for the listener of that name), http
+EXPOSE 9091 9092 9099
+# No curl in a slim image: the broker's own Python asks, past any proxy that the environment names.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 \
+    CMD ["python", "-c", "import urllib.request as u; u.build_opener(u.ProxyHandler({})).open('http://127.0.0.1:9099/healthz', timeout=2)"]
+ENTRYPOINT ["warmlog"]
+# Settings come from the environment (WARMLOG_LOG_SEGMENT_BYTES) or a mounted file (--config); addresses stand here.
+CMD ["serve", "--data-dir", "/data", "--native", "0.0.0.0:9091", "--http", "0.0.0.0:9099"]

@@ -1,0 +1,80 @@
+# What one does with a checkout. Needs make and Python 3.11 or newer; everything else goes into .venv.
+#
+#   make run        serve on the default ports from ./data
+#   make test       the whole suite but for what needs real Kafka
+#   make interop    against real Kafka (Java and Maven)
+#   make lint       ruff, mypy, import-linter
+#   make bench      the figures of docs/performance.md, ARGS="..." chooses among them
+#   make setup      .venv and nothing else
+#   make coverage   the suite with branch coverage
+#   make fixtures   tests/fixtures/kafka anew, with real Kafka
+#   make lock       requirements/*.lock anew from pyproject.toml
+#   make dist       wheel and sdist in dist/
+#   make clean      all that can be made again (never ./data)
+
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+BIN := .venv/bin
+READY := .venv/ready
+ARGS ?=
+# The one that writes the lock files; nothing else needs it.
+UV_VERSION := 0.13.8
+
+.DELETE_ON_ERROR:
+.PHONY: help setup run test lint interop bench coverage fixtures lock dist clean
+
+help:
+	@sed -n 's/^#   make/make/p' Makefile
+
+setup: $(READY)
+
+# The lock first, with its hashes; then warmlog itself, editable, built with what the lock brought (no second environment).
+$(READY): pyproject.toml requirements/dev.lock $(wildcard protocol/records/*.pyx)
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer is needed and none was found (PYTHON=... names one)" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv || { \
+		echo "make: $(PYTHON) cannot make virtual environments (Debian: apt-get install python3-venv)" >&2; rm -rf .venv; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+run: setup
+	$(BIN)/warmlog serve --data-dir ./data $(ARGS)
+
+test: setup
+	$(BIN)/pytest -m "not interop" $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+interop: setup
+	@for tool in java javac mvn; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+		test -z "$$missing" || { echo "make interop: not installed:$$missing (Debian: default-jdk-headless maven)" >&2; exit 1; }
+	$(BIN)/pytest -m interop tests/interop $(ARGS)
+
+bench: setup
+	$(BIN)/python -m benchmarks $(ARGS)
+
+coverage: setup
+	$(BIN)/pytest -m "not interop" --cov --cov-report=term-missing:skip-covered $(ARGS)
+
+fixtures: setup
+	$(BIN)/python interop/generate_fixtures.py
+
+lock:
+	test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv==$(UV_VERSION); }
+	.venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		pyproject.toml --output-file requirements/runtime.lock
+	.venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		--all-extras --constraint requirements/runtime.lock pyproject.toml --output-file requirements/dev.lock
+
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+clean:
+	rm -rf .venv .venv-lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+		.coverage htmlcov interop/kafka/target protocol/records/_codec.c protocol/records/_codec*.so
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
