@@ -36,7 +36,7 @@ class FrameReader:
     Not thread-safe; holds no resources.
     """
 
-    __slots__ = ("_chunk", "_filled", "_large", "_position", "max_frame_bytes")
+    __slots__ = ("_announced", "_chunk", "_filled", "_large", "_position", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
@@ -44,6 +44,7 @@ class FrameReader:
         self._position = 0
         self._large: bytearray | None = None  # the large frame being received, its first `_filled` bytes are there
         self._filled = 0
+        self._announced = 0
 
     @property
     def held_bytes(self) -> int:
@@ -53,6 +54,8 @@ class FrameReader:
 
     def feed(self, data: bytes) -> None:
         """Add what was received. `data` must not change afterwards (frames are views of it)."""
+        if self._announced:
+            self._begin_large()
         if self._large is not None and self._filled < len(self._large):
             data = self._fill_large(data)
         rest = self._chunk[self._position :]
@@ -75,7 +78,7 @@ class FrameReader:
         end = start + length
         if end > len(self._chunk):
             if length >= LARGE_FRAME_BYTES:
-                self._begin_large(start, length)
+                self._announced = length
             return None
         self._position = end
         return memoryview(self._chunk)[start:end].toreadonly()
@@ -95,9 +98,10 @@ class FrameReader:
         assert 0 <= count <= len(self._large) - self._filled
         self._filled += count
 
-    def _begin_large(self, start: int, length: int) -> None:
-        here = memoryview(self._chunk)[start:]
-        self._large = bytearray(length)
+    def _begin_large(self) -> None:
+        here = memoryview(self._chunk)[self._position + LENGTH_SIZE :]
+        self._large = bytearray(self._announced)
+        self._announced = 0
         self._large[: len(here)] = here
         self._filled = len(here)
         self._chunk = b""

@@ -1,0 +1,122 @@
+"""From request to handler.
+
+Owns: the table, the error boundary, and the split between what is queued (produce) and what is awaited (everything else). Must not know: sockets and
+wire formats.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from broker.api import fetch, produce
+from broker.api.errors import EXPECTED, describe
+from broker.api.offsets import OffsetsApi
+from broker.api.session import Session
+from broker.api.topics import TopicsApi
+from broker.metrics import Metrics
+from broker.partitions import Partitions
+from protocol.errors import ErrorCode
+from protocol.request import (
+    AlterTopicsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeTopicsRequest,
+    FetchRequest,
+    HelloRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceRequest,
+    Request,
+)
+from protocol.response import ErrorResponse, FetchResponse, HelloResponse, Response
+
+logger = logging.getLogger(__name__)
+
+NATIVE_VERSIONS = (1,)
+
+API_NAMES: dict[type, str] = {
+    HelloRequest: "hello",
+    MetadataRequest: "metadata",
+    CreateTopicsRequest: "create_topics",
+    DeleteTopicsRequest: "delete_topics",
+    DescribeTopicsRequest: "describe_topics",
+    AlterTopicsRequest: "alter_topics",
+    ProduceRequest: "produce",
+    FetchRequest: "fetch",
+    ListOffsetsRequest: "list_offsets",
+}
+
+
+class Dispatcher:
+    """Gives each request to its handler; a failure becomes an answer, never an exception of the connection."""
+
+    def __init__(self, partitions: Partitions, metrics: Metrics, *, cluster_id: str, version: str) -> None:
+        self._partitions = partitions
+        self._metrics = metrics
+        self._cluster_id = cluster_id
+        self._version = version
+        self._topics = TopicsApi(partitions, cluster_id)
+        offsets = OffsetsApi(partitions)
+        self._handlers: dict[type, Callable[[Any, Session], Awaitable[Response]]] = {
+            HelloRequest: self._hello,
+            MetadataRequest: self._topics.metadata,
+            CreateTopicsRequest: lambda request, _: self._topics.create(request),
+            DeleteTopicsRequest: lambda request, _: self._topics.delete(request),
+            DescribeTopicsRequest: lambda request, _: self._topics.describe(request),
+            AlterTopicsRequest: lambda request, _: self._topics.alter(request),
+            ListOffsetsRequest: lambda request, _: offsets.list_offsets(request),
+        }
+
+    def begin_produce(self, request: ProduceRequest) -> produce.Produce:
+        """Queue a produce request; it is written when the caller says `Writer.write_queued`."""
+        return produce.begin(request, self._partitions)
+
+    def can_begin(self, request: ProduceRequest) -> bool:
+        """Whether every topic of a produce request is there; if not, `prepare` it first."""
+        return not produce.missing_topics(request, self._partitions)
+
+    async def prepare(self, request: ProduceRequest) -> None:
+        """Create the topics that a produce request is the first to use. One that cannot be created is refused by `begin_produce`."""
+        if self._partitions.settings.auto_create_topics_enable:
+            for name in produce.missing_topics(request, self._partitions):
+                try:
+                    await self._topics.ensure(name)
+                except EXPECTED as error:
+                    logger.info("topic %r not created on first use: %s", name, error)
+
+    def fetch_now(self, request: FetchRequest) -> fetch.Slices | FetchResponse:
+        """What there is: the response if that is enough, else the slices to wait with."""
+        found = fetch.read_now(request, self._partitions)
+        return fetch.response(found) if fetch.is_enough(found, request) else found
+
+    async def fetch_later(self, request: FetchRequest, found: fetch.Slices) -> FetchResponse:
+        """Wait for more, then answer."""
+        return fetch.response(await fetch.wait_and_read(request, self._partitions, found))
+
+    async def handle(self, request: Request, session: Session) -> Response:
+        """Answer any other request. The error boundary: what nobody expected is logged and answered UNKNOWN_SERVER_ERROR."""
+        try:
+            return await self._handlers[type(request)](request, session)
+        except EXPECTED as error:
+            code, message = describe(error)
+            return ErrorResponse(error=code, message=message)
+        except Exception:
+            logger.exception("%s from %s:%d failed", API_NAMES[type(request)], *session.peer)
+            return ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why")
+
+    async def _hello(self, request: HelloRequest, session: Session) -> Response:
+        common = [version for version in NATIVE_VERSIONS if version in request.versions]
+        if not common:
+            return ErrorResponse(
+                error=ErrorCode.UNSUPPORTED_VERSION,
+                message=f"this broker speaks versions {list(NATIVE_VERSIONS)}, not {list(request.versions)}",
+            )
+        session.protocol_version = max(common)
+        session.client_id = request.client
+        return HelloResponse(
+            version=session.protocol_version,
+            broker=f"warmlog/{self._version}",
+            cluster_id=self._cluster_id,
+            node_id=self._partitions.node_id,
+            max_frame_bytes=self._partitions.settings.socket_request_max_bytes,
+        )

@@ -1,0 +1,36 @@
+"""One table from exception to the code and sentence that a client gets."""
+
+from broker.config import SettingError
+from broker.log.errors import LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError, RecordTooLargeError
+from broker.metadata.store import MetadataError
+from broker.metadata.topic import InvalidTopicError
+from broker.partition import StorageError
+from broker.partitions import TopicExistsError, UnknownTopicError
+from protocol.errors import ErrorCode, ProtocolError
+
+_CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
+    (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (RecordTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
+    (RecordListTooLargeError, ErrorCode.RECORD_LIST_TOO_LARGE),
+    (LogFailedError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (MetadataError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (TopicExistsError, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (UnknownTopicError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (SettingError, ErrorCode.INVALID_CONFIG),
+)
+
+# What a request may run into by its own or the disk's fault; anything else is a defect of ours and goes to the error boundary of the dispatcher.
+EXPECTED = (ProtocolError, *(kind for kind, _ in _CODES))
+
+
+def describe(error: Exception) -> tuple[ErrorCode, str]:
+    """The code and the sentence for an exception."""
+    if isinstance(error, ProtocolError):
+        return error.code, str(error)
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code, str(error)
+    return ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed to answer; its log says why"

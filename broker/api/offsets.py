@@ -1,0 +1,55 @@
+"""ListOffsets: offsets by time, and the ends of logs."""
+
+from functools import partial
+
+import trio
+
+from broker.api.errors import EXPECTED, describe
+from broker.partition import Partition
+from broker.partitions import Partitions, unknown_partition
+from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, ListOffsetsRequest, OffsetQuery
+from protocol.response import FoundOffset, ListOffsetsResponse
+
+MAX_TIME_LOOKUPS = 4  # at once: each may read and open batches; more would only take the disk from the fetches
+
+
+class OffsetsApi:
+    """Answers ListOffsets. Lookups by time read the log, so they run in workers, a few at a time."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._threads = trio.CapacityLimiter(MAX_TIME_LOOKUPS)
+
+    async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """One answer per question, in that order."""
+        return ListOffsetsResponse(partitions=tuple([await self._find(query) for query in request.partitions]))
+
+    async def _find(self, query: OffsetQuery) -> FoundOffset:
+        partition = self._partitions.get(query.topic, query.partition)
+        try:
+            if partition is None:
+                raise unknown_partition(query.topic, query.partition)
+            timestamp, offset = await self._lookup(partition, query.timestamp)
+        except EXPECTED as error:
+            code, message = describe(error)
+            return FoundOffset(topic=query.topic, partition=query.partition, error=code, message=message)
+        return FoundOffset(
+            topic=query.topic,
+            partition=query.partition,
+            timestamp=timestamp,
+            offset=offset,
+            leader_epoch=partition.log.leader_epoch if offset >= 0 else -1,
+        )
+
+    async def _lookup(self, partition: Partition, timestamp: int) -> tuple[int, int]:
+        """(timestamp, offset); the ends have no timestamp, and (-1, -1) says that there is no such record."""
+        log = partition.log
+        if timestamp == LATEST_TIMESTAMP:
+            return -1, log.high_watermark
+        if timestamp == EARLIEST_TIMESTAMP:
+            return -1, log.log_start_offset
+        find = log.offset_of_max_timestamp if timestamp == MAX_TIMESTAMP else partial(log.offset_for_time, timestamp)
+        found = await trio.to_thread.run_sync(find, limiter=self._threads)
+        if found is None or found.offset >= log.high_watermark:
+            return -1, -1
+        return found.timestamp, found.offset

@@ -1,0 +1,83 @@
+"""Produce: batches onto the ends of partitions.
+
+Two halves, so that requests which came together are written together: `begin` queues every batch and never waits; the `Produce` it returns is done when
+all of them are written (and synced, where that was asked for).
+"""
+
+from broker.api.errors import EXPECTED, describe
+from broker.partition import Append
+from broker.partitions import Partitions, unknown_partition
+from protocol.errors import ErrorCode
+from protocol.request import PartitionRecords, ProduceRequest
+from protocol.response import ProducedPartition, ProduceResponse
+
+
+class Produce:
+    """A produce request on its way: one entry per partition, an Append or what was refused at once."""
+
+    __slots__ = ("_entries", "acks")
+
+    def __init__(self, acks: int, entries: list[tuple[PartitionRecords, Append | ProducedPartition, int]]) -> None:
+        self.acks = acks
+        self._entries = entries
+
+    @property
+    def done(self) -> bool:
+        """Whether `response` can be had."""
+        for _, entry, _ in self._entries:
+            if type(entry) is Append and not entry.done:
+                return False
+        return True
+
+    async def wait(self) -> None:
+        """Return when done."""
+        for _, entry, _ in self._entries:
+            if isinstance(entry, Append):
+                await entry.wait()
+
+    def response(self) -> ProduceResponse:
+        """The outcome of each partition, in the order of the request."""
+        return ProduceResponse(
+            partitions=tuple(
+                [_outcome(asked, entry, log_start) for asked, entry, log_start in self._entries]
+            )
+        )
+
+
+def begin(request: ProduceRequest, partitions: Partitions) -> Produce:
+    """Check and queue every batch of the request. Never waits; what is refused is an entry with its error, the others go on."""
+    return Produce(request.acks, [_queue(asked, partitions) for asked in request.partitions])
+
+
+def missing_topics(request: ProduceRequest, partitions: Partitions) -> list[str]:
+    """Topics of the request that do not exist."""
+    return [asked.topic for asked in request.partitions if partitions.topic(asked.topic) is None]
+
+
+def _queue(asked: PartitionRecords, partitions: Partitions) -> tuple[PartitionRecords, Append | ProducedPartition, int]:
+    partition = partitions.get(asked.topic, asked.partition)
+    try:
+        if partition is None:
+            raise unknown_partition(asked.topic, asked.partition)
+        return asked, partition.append(asked.records), partition.log.log_start_offset
+    except EXPECTED as error:
+        return asked, _refused(asked, error), -1
+
+
+def _outcome(asked: PartitionRecords, entry: Append | ProducedPartition, log_start_offset: int) -> ProducedPartition:
+    if not isinstance(entry, Append):
+        return entry
+    if entry.error is not None:
+        return _refused(asked, entry.error)
+    return ProducedPartition(
+        topic=asked.topic,
+        partition=asked.partition,
+        base_offset=entry.planned.base_offset,
+        log_start_offset=log_start_offset,
+        error=ErrorCode.NONE,
+    )
+
+
+def _refused(asked: PartitionRecords, error: Exception) -> ProducedPartition:
+    code, message = describe(error)
+    return ProducedPartition(topic=asked.topic, partition=asked.partition, error=code, message=message)

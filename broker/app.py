@@ -1,0 +1,291 @@
+"""The only place that wires objects together: start order, stop order.
+
+    start   raise the limit on descriptors -> lock the data directory -> metadata -> bind every listener -> HTTP (not ready) -> open or recover
+            logs -> accept -> ready
+    stop    accept no more -> answer what was received, at most `warmlog.stop.timeout.ms` -> finish writes -> sync and close logs, leave the
+            clean-shutdown marker -> HTTP
+"""
+
+import gc
+import logging
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+import trio
+
+from broker.api.dispatch import Dispatcher
+from broker.config import Settings
+from broker.log.data_directory import DataDirectory
+from broker.log.errors import LogError
+from broker.log.files import OpenFiles
+from broker.maintenance import Maintenance
+from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metadata.store import MetadataError
+from broker.metrics import Metrics
+from broker.net.connection import Services
+from broker.net.http import HttpListener
+from broker.net.inflight import InflightBytes
+from broker.net.listener import Limits, Listener, bind
+from broker.net.wire import NativeWire
+from broker.partition import Writer
+from broker.partitions import Partitions, Storage
+from protocol.version import VERSION
+
+logger = logging.getLogger(__name__)
+
+
+class StartError(Exception):
+    """The broker cannot start: a port is taken, the data directory is in use or cannot be served. `str()` is one line for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where the listeners are, each "host:port", or "none" where one is off."""
+
+    kafka: str = "none"
+    native: str
+    http: str
+
+    def line(self) -> str:
+        """The line that says the broker is ready."""
+        return f"ready kafka={self.kafka} native={self.native} http={self.http}"
+
+
+def run(
+    settings: Settings,
+    *,
+    native: str,
+    http: str,
+    ready: Callable[[Addresses], None],
+) -> None:
+    """Serve in this thread until SIGTERM or SIGINT, then stop cleanly. Raises StartError."""
+
+    async def main() -> None:
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, stop)
+            await serve(settings, native=native, http=http, ready=partial(_ready_and_settled, ready), stop=stop)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, strict_exception_groups=False)
+
+
+async def serve(
+    settings: Settings, *, native: str, http: str, ready: Callable[[Addresses], None], stop: trio.Event
+) -> None:
+    """Serve until `stop` is set. `native` and `http` are "host:port" or "none". `ready` is called once all listeners accept.
+
+    Raises StartError. A cancelled serve still syncs and closes its logs.
+    """
+    raise_descriptor_limit()
+    with ExitStack() as stack, _start_errors():
+        sockets = {
+            name: stack.enter_context(_bind(name, address, settings.socket_listen_backlog_size))
+            for name, address in (("native", native), ("http", http))
+            if address != "none"
+        }
+        broker = Broker(settings, stack)
+        await broker.serve(sockets, ready, stop)
+
+
+class Broker:
+    """One broker's objects, made in dependency order; `serve` runs them."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        """Locks the data directory and opens the metadata; `stack` lets go of both. Raises LogError, MetadataError, OSError."""
+        self._settings = settings
+        self._directory = stack.enter_context(DataDirectory.open(settings.data_dir, node_id=settings.node_id))
+        self._store = SqliteMetadataStore(settings.data_dir / "metadata.sqlite")
+        stack.callback(self._store.close)
+        self._files = OpenFiles(limit=open_files_limit(settings))
+        self._metrics = Metrics()
+        self._not_ready: str | None = "starting"
+
+    async def serve(
+        self, sockets: dict[str, socket.socket], ready: Callable[[Addresses], None], stop: trio.Event
+    ) -> None:
+        """Open the logs, serve on the bound sockets until `stop`, close the logs."""
+        async with trio.open_nursery() as background:
+            writer = Writer(
+                nursery=background, metrics=self._metrics, loop_write_max_bytes=self._settings.warmlog_loop_write_max_bytes
+            )
+            partitions = self._partitions(writer)
+            web = self._http(sockets.get("http"))
+            if web is not None:
+                background.start_soon(web.serve)
+            try:
+                await partitions.open_all()
+                await self._accept(sockets, partitions, writer, ready, stop)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await partitions.close_all()
+                    self._directory.mark_clean()
+            if web is not None:
+                web.stop()
+
+    async def _accept(
+        self,
+        sockets: dict[str, socket.socket],
+        partitions: Partitions,
+        writer: Writer,
+        ready: Callable[[Addresses], None],
+        stop: trio.Event,
+    ) -> None:
+        addresses = Addresses(native=address_of(sockets.get("native")), http=self._http_address)
+        listener = self._native(sockets.get("native"), partitions, writer)
+        async with trio.open_nursery() as maintained:
+            maintained.start_soon(Maintenance(partitions, writer, self._metrics, self._settings).run)
+            async with trio.open_nursery() as listening:
+                if listener is not None:
+                    listening.start_soon(listener.serve)
+                self._not_ready = None
+                ready(addresses)
+                await stop.wait()
+                self._not_ready = "stopping"
+                if listener is not None:
+                    listener.stop()
+                listening.cancel_scope.deadline = trio.current_time() + self._settings.warmlog_stop_timeout_ms / 1000
+            maintained.cancel_scope.cancel()
+
+    def _partitions(self, writer: Writer) -> Partitions:
+        storage = Storage(
+            directory=self._directory,
+            files=self._files,
+            store=self._store,
+            clock=wall_clock_ms,
+            random=Random(),  # noqa: S311  # spreads rolls over time; no secret
+        )
+        partitions = Partitions(storage, self._settings, writer, self._metrics)
+        self._declare_gauges(partitions)
+        return partitions
+
+    def _http(self, sock: socket.socket | None) -> HttpListener | None:
+        self._http_address = address_of(sock)
+        return None if sock is None else HttpListener(sock, self._metrics.registry, lambda: self._not_ready)
+
+    def _native(self, sock: socket.socket | None, partitions: Partitions, writer: Writer) -> Listener | None:
+        if sock is None:
+            return None
+        settings = self._settings
+        inflight = InflightBytes(settings.queued_max_request_bytes)
+        services = Services(
+            wire=NativeWire(),
+            dispatcher=Dispatcher(
+                partitions, self._metrics, cluster_id=self._directory.cluster_id, version=VERSION
+            ),
+            writer=writer,
+            metrics=self._metrics,
+            inflight=inflight,
+            max_frame_bytes=settings.socket_request_max_bytes,
+            max_requests=settings.warmlog_connection_inflight_requests,
+            slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
+        )
+        limits = Limits(
+            max_connections=settings.max_connections,
+            max_idle_s=settings.connections_max_idle_ms / 1000,
+            send_buffer_bytes=settings.socket_send_buffer_bytes,
+            receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+        )
+        listener = Listener(sock, "native", services, limits)
+        self._metrics.gauge(
+            "warmlog_connections", "Connections open now.", lambda: [(("native",), listener.connections)], ("listener",)
+        )
+        self._metrics.gauge(
+            "warmlog_inflight_bytes",
+            "Bytes of large requests received and not yet answered.",
+            lambda: [((), inflight.held_bytes)],
+        )
+        return listener
+
+    def _declare_gauges(self, partitions: Partitions) -> None:
+        gauge = self._metrics.gauge
+        gauge("warmlog_partitions", "Partitions served.", lambda: [((), len(partitions))])
+        gauge("warmlog_segments", "Segments of all logs.", lambda: [((), partitions.statistics().segments)])
+        gauge("warmlog_log_bytes", "Bytes of all log files.", lambda: [((), partitions.statistics().log_bytes)])
+        gauge(
+            "warmlog_unflushed_bytes",
+            "Bytes appended since the last fsync, an upper bound.",
+            lambda: [((), partitions.statistics().unflushed_bytes)],
+        )
+        gauge("warmlog_open_files", "Log and index files held open.", lambda: [((), self._files.statistics().open)])
+        gauge("warmlog_index_mappings", "Indexes mapped.", lambda: [((), self._files.statistics().mappings)])
+        gauge(
+            "warmlog_recovery_seconds", "How long recovery took at this start.", lambda: [((), partitions.recovery_seconds)]
+        )
+        gauge(
+            "warmlog_process_major_faults_total",
+            "Page faults of the process that waited for the disk.",
+            lambda: [((), resource.getrusage(resource.RUSAGE_SELF).ru_majflt)],
+        )
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def raise_descriptor_limit() -> None:
+    """Take all the descriptors the system allows: a log takes several, a client one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def open_files_limit(settings: Settings) -> int:
+    """`warmlog.open.files`, by default half of the process's limit: the other half is for connections."""
+    if settings.warmlog_open_files >= 0:
+        return settings.warmlog_open_files
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
+
+def address_of(sock: socket.socket | None) -> str:
+    """A bound socket's "host:port", or "none"."""
+    if sock is None:
+        return "none"
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _parse(address: str) -> tuple[str, int]:
+    """(host, port) of "host:port" or "[v6]:port". Raises StartError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise StartError(f"{address}: expected HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _bind(name: str, address: str, backlog: int) -> socket.socket:
+    try:
+        return bind(_parse(address), backlog)
+    except OSError as error:
+        raise StartError(f"{name} listener: cannot listen on {address}: {error.strerror}") from None
+
+
+@contextmanager
+def _start_errors() -> Iterator[None]:
+    """What may stop a start by the user's or the machine's fault, as StartError."""
+    try:
+        yield
+    except (LogError, MetadataError) as error:
+        raise StartError(str(error)) from error
+
+
+async def _stop_on_signal(stop: trio.Event) -> None:
+    """The first signal stops cleanly; a second one ends the wait for clients at once."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            stop.set()
+
+
+def _ready_and_settled(ready: Callable[[Addresses], None], addresses: Addresses) -> None:
+    """What start-up made stays: keep the garbage collector from walking it over and over (its full passes hold the loop)."""
+    gc.collect()
+    gc.freeze()
+    ready(addresses)

@@ -1,0 +1,250 @@
+"""The broker's settings: names, units, defaults, ranges, and where they come from.
+
+Owns: `Settings`, one field per setting. A field's name is the setting's with dots for underscores (`log_segment_bytes` is `log.segment.bytes`), and
+its environment variable's with the prefix WARMLOG_ (`WARMLOG_LOG_SEGMENT_BYTES`; the settings that begin with `warmlog.` say it once). Names,
+meanings and defaults are Kafka's (source: org.apache.kafka.server.config, ServerLogConfigs, SocketServerConfigs) where Kafka has the setting;
+where a default differs, the comment says why. Must not know: what is done with a setting.
+
+Order, later ones winning: defaults, TOML file, environment, `--set`.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+MAX_INT32 = (1 << 31) - 1
+MAX_INT64 = (1 << 63) - 1
+MAX_PORT = 65535
+MS_PER_HOUR = 3_600_000
+LISTENERS = ("native",)
+
+Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
+Bytes = Annotated[int, Meta(ge=0, le=MAX_INT32)]
+Millis = Annotated[int, Meta(ge=0, le=MAX_INT64)]
+BufferBytes = Annotated[int, Meta(ge=-1, le=MAX_INT32)]  # -1: the operating system's default
+SegmentBytes = Annotated[
+    int, Meta(ge=14, le=MAX_INT32)
+]  # Kafka's floor before KIP-1030, which tests and small disks need
+IndexBytes = Annotated[int, Meta(ge=24, le=MAX_INT32)]  # two time-index entries, one of which is kept for the roll
+PositiveMillis = Annotated[int, Meta(ge=1, le=MAX_INT64)]
+Messages = Annotated[int, Meta(ge=1, le=MAX_INT64)]
+
+
+class SettingError(Exception):
+    """A setting that is unknown or out of range. `str()` is one line that names it, where it came from, and what would do."""
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every setting of the broker, as read; properties give what several names together mean."""
+
+    # identity and topics
+    node_id: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 1
+    log_dirs: str = "data"
+    num_partitions: Count = 1
+    auto_create_topics_enable: bool = True
+    advertised_listeners: str = ""
+
+    # the log
+    log_segment_bytes: SegmentBytes = 1 << 30
+    log_roll_ms: PositiveMillis | None = None
+    log_roll_hours: Count = 168
+    log_roll_jitter_ms: Millis | None = None
+    log_roll_jitter_hours: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 0
+    log_index_size_max_bytes: IndexBytes = 10 << 20
+    log_index_interval_bytes: Bytes = 4096
+    message_max_bytes: Bytes = (1 << 20) + 12
+    log_preallocate: bool = False
+    log_segment_delete_delay_ms: Millis = 60_000
+    log_flush_interval_messages: Messages = MAX_INT64
+    log_flush_interval_ms: Millis | None = None
+    log_flush_scheduler_interval_ms: PositiveMillis = MAX_INT64
+    log_flush_offset_checkpoint_interval_ms: PositiveMillis = 60_000
+
+    # the network
+    socket_request_max_bytes: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 100 << 20
+    socket_send_buffer_bytes: BufferBytes = (
+        -1
+    )  # Kafka: 100 KiB, which switches off the kernel's own sizing and halves bulk fetches
+    socket_receive_buffer_bytes: BufferBytes = -1  # the same
+    socket_listen_backlog_size: Count = 4096  # Kafka: 50, which resets some of 200 simultaneous connects
+    max_connections: Count = MAX_INT32
+    connections_max_idle_ms: PositiveMillis = 600_000
+    queued_max_request_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = (
+        256 << 20
+    )  # Kafka: -1, no bound; every buffer here has one
+    fetch_max_bytes: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 55 << 20
+
+    # warmlog's own
+    warmlog_open_files: Annotated[int, Meta(ge=-1, le=MAX_INT32)] = -1  # -1: half of what the process may open
+    warmlog_index_search: Literal["warm", "plain"] = "warm"
+    warmlog_records_walk: bool = True
+    warmlog_loop_write_max_bytes: Bytes = (
+        64 << 10
+    )  # above it a write goes to a thread: 64 KiB take about as long as the hand-over
+    warmlog_connection_inflight_requests: Count = 1024
+    warmlog_slow_peer_timeout_ms: PositiveMillis = 30_000
+    warmlog_stop_timeout_ms: Millis = 10_000
+
+    @property
+    def segment_ms(self) -> int:
+        """`log.roll.ms`, or `log.roll.hours` where it is not set."""
+        return self.log_roll_hours * MS_PER_HOUR if self.log_roll_ms is None else self.log_roll_ms
+
+    @property
+    def segment_jitter_ms(self) -> int:
+        """`log.roll.jitter.ms`, or `log.roll.jitter.hours` where it is not set."""
+        return self.log_roll_jitter_hours * MS_PER_HOUR if self.log_roll_jitter_ms is None else self.log_roll_jitter_ms
+
+    @property
+    def flush_ms(self) -> int:
+        """`log.flush.interval.ms`, or `log.flush.scheduler.interval.ms` where it is not set."""
+        return (
+            self.log_flush_scheduler_interval_ms if self.log_flush_interval_ms is None else self.log_flush_interval_ms
+        )
+
+    def advertised(self, listener: str) -> tuple[str, int] | None:
+        """Host and port that `advertised.listeners` gives for a listener ("native"), or None: clients are told the address they came to."""
+        return _parse_listeners(self.advertised_listeners).get(listener)
+
+    @property
+    def data_dir(self) -> Path:
+        """The first of `log.dirs`."""
+        return Path(self.log_dirs)
+
+
+FIELDS: Mapping[str, msgspec.structs.FieldInfo] = {
+    field.name.replace("_", "."): field for field in msgspec.structs.fields(Settings)
+}
+
+ENVIRONMENT_PREFIX = "WARMLOG_"
+# Read by others: the client's default address, the codec's choice of twin, the command line's completion; and what Kubernetes sets for a service
+# that is called warmlog.
+FOREIGN_VARIABLES = re.compile(
+    r"WARMLOG_(NATIVE|PURE|CONFIG|SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_\w+)|_WARMLOG_COMPLETE"
+)
+
+
+def load_settings(
+    config_file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    assignments: Sequence[str] = (),
+) -> Settings:
+    """Settings from a TOML file, the environment and `KEY=VALUE` assignments, later ones winning.
+
+    Raises SettingError for a file that cannot be read, an unknown name, or a value of the wrong type or out of range.
+    """
+    values: dict[str, Any] = {}
+    for name, value, origin in _given(config_file, environ or {}, assignments):
+        field = FIELDS.get(name)
+        if field is None:
+            raise SettingError(f"{origin}: unknown setting {name!r}{nearest(name, FIELDS)}")
+        values[field.name] = check_value(name, value, field.type, origin=origin)
+    settings = Settings(**values)
+    _check_together(settings)
+    return settings
+
+
+def check_value(name: str, value: Any, value_type: Any, *, origin: str) -> Any:
+    """The value as its type, text converted; raises SettingError that names setting, origin and what was expected."""
+    try:
+        return msgspec.convert(value, value_type, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingError(f"{origin}: {name}: {_in_words(str(error))}, not {value!r}") from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the known name most like this one, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def durability_sentence(settings: Settings) -> str:
+    """What a power cut can take, as configured: printed at start, so that nobody has to find out."""
+    if settings.log_flush_interval_messages == 1:
+        return "power cut: loses nothing acknowledged (every append is synced before its reply)"
+    bounds = []
+    if settings.log_flush_interval_messages < MAX_INT64:
+        bounds.append(f"{settings.log_flush_interval_messages} records a partition")
+    if settings.flush_ms < MAX_INT64:
+        bounds.append(f"{settings.flush_ms / 1000:g} s of appends")
+    if bounds:
+        return f"power cut: can lose {' or '.join(bounds)}, whichever is less; a crash of the process loses nothing"
+    return (
+        "power cut: can lose what the kernel has not written yet (usually the last 30 s); a crash of the process loses nothing"
+        " (log.flush.interval.messages=1 syncs every append)"
+    )
+
+
+def _given(
+    config_file: Path | None, environ: Mapping[str, str], assignments: Sequence[str]
+) -> Iterator[tuple[str, Any, str]]:
+    if config_file is not None:
+        yield from ((name, value, str(config_file)) for name, value in _from_file(config_file))
+    for variable, text in environ.items():
+        if variable.startswith(ENVIRONMENT_PREFIX) and not FOREIGN_VARIABLES.fullmatch(variable):
+            yield _setting_of(variable), text, f"environment {variable}"
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise SettingError(f"--set {assignment}: expected KEY=VALUE")
+        yield name.strip(), text.strip(), "--set"
+
+
+def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise SettingError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: not TOML: {error}") from None
+    yield from _flatten(document, "")
+
+
+def _flatten(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _setting_of(variable: str) -> str:
+    name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
+    own = f"warmlog.{name}"
+    return own if name not in FIELDS and own in FIELDS else name
+
+
+def _in_words(error: str) -> str:
+    return error.replace("`", "").replace("Expected", "expected").split(", got")[0].split(" - at")[0]
+
+
+def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
+    """`NAME://HOST:PORT`, separated by commas, to {name in lower case: (host, port)}."""
+    listeners = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"(\w+)://\[?([^/\[\]]+?)\]?:(\d{1,5})", part)
+        if match is None or match[1].lower() not in LISTENERS or int(match[3]) > MAX_PORT:
+            raise SettingError(
+                f"advertised.listeners: expected NAME://HOST:PORT with a name of {', '.join(LISTENERS)}, not {part!r}"
+            )
+        listeners[match[1].lower()] = (match[2], int(match[3]))
+    return listeners
+
+
+def _check_together(settings: Settings) -> None:
+    if "," in settings.log_dirs:
+        raise SettingError(f"log.dirs: one directory is served, not {settings.log_dirs!r}")
+    if not settings.log_dirs:
+        raise SettingError("log.dirs: expected a directory, not ''")
+    _parse_listeners(settings.advertised_listeners)
+    if settings.segment_jitter_ms > settings.segment_ms:
+        raise SettingError(
+            f"log.roll.jitter.ms: expected at most log.roll.ms ({settings.segment_ms}), not {settings.segment_jitter_ms}"
+        )

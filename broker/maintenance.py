@@ -1,0 +1,66 @@
+"""The periodic work of a broker: flush by time, checkpoints, removal of deleted topics, and the measure of the loop's lateness.
+
+Every round is cheap and off the loop where it touches the disk; a round that fails is logged and tried again at the next.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from broker.config import Settings
+from broker.metrics import Metrics
+from broker.partition import Partition, Writer
+from broker.partitions import Partitions
+
+logger = logging.getLogger(__name__)
+
+LATENESS_INTERVAL_S = 0.1  # often enough to see a stall of 50 ms every other time, at 20 us a round
+MAX_FLUSH_INTERVAL_S = 1.0  # how late `flush.ms` may be noticed
+REMOVAL_INTERVAL_S = 1.0
+
+
+class Maintenance:
+    """The loops; `run` them under a nursery that ends with the broker."""
+
+    def __init__(self, partitions: Partitions, writer: Writer, metrics: Metrics, settings: Settings) -> None:
+        self._partitions = partitions
+        self._writer = writer
+        self._metrics = metrics
+        self._checkpoint_interval_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
+        self._dirty_since: dict[Partition, float] = {}
+
+    async def run(self) -> None:
+        """All loops, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._measure_lateness)
+            nursery.start_soon(self._every, MAX_FLUSH_INTERVAL_S, self._flush_due)
+            nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint)
+            nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted)
+
+    async def _every(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await trio.sleep(interval_s)
+            try:
+                await work()
+            except OSError:
+                logger.exception("%s failed; it is tried again in %g s", work.__name__, interval_s)
+
+    async def _flush_due(self) -> None:
+        """Sync the logs whose oldest unsynced append is `flush.ms` old."""
+        now = trio.current_time()
+        dirty = {partition for partition in self._partitions if partition.log.recovery_point < partition.log.log_end_offset}
+        self._dirty_since = {partition: self._dirty_since.get(partition, now) for partition in dirty}
+        due = [
+            partition
+            for partition, since in self._dirty_since.items()
+            if now - since >= partition.log.config.flush_ms / 1000 and not partition.log.failed
+        ]
+        if due:
+            await self._writer.flush(due)
+
+    async def _measure_lateness(self) -> None:
+        while True:
+            due = trio.current_time() + LATENESS_INTERVAL_S
+            await trio.sleep_until(due)
+            self._metrics.loop_stall.observe(trio.current_time() - due)

@@ -1,0 +1,41 @@
+"""The interface to what keeps the metadata. The embedded store is `sqlite.py`; a cluster will have another.
+
+Calls block: callers run them in a worker, one at a time.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from broker.metadata.topic import Topic
+
+
+class MetadataError(Exception):
+    """The store cannot be used: of another version, damaged, read-only, full. `str()` is one line that names it."""
+
+
+class MetadataStore(Protocol):
+    """Topics, kept durably: when a call returns, what it said survives a power cut."""
+
+    def load(self) -> list[Topic]:
+        """All topics that are not being deleted, by name."""
+
+    def deleting(self) -> list[Topic]:
+        """Topics whose deletion has begun and not ended."""
+
+    def create_topic(self, topic: Topic) -> None:
+        """Keep a new topic."""
+
+    def begin_delete(self, name: str) -> None:
+        """Mark a topic as being deleted: from here on it is gone for users, though data may still lie about."""
+
+    def finish_delete(self, name: str) -> None:
+        """Forget a topic; its data is out of the way."""
+
+    def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
+        """Replace a topic's settings."""
+
+    def set_partitions(self, name: str, partitions: int) -> None:
+        """Set a topic's partition count."""
+
+    def close(self) -> None:
+        """Let go of the store."""

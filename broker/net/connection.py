@@ -1,0 +1,357 @@
+"""One client's connection: frames in, replies out, in order.
+
+Owns: the receive loop, the outbox of replies, and the limits of one connection. Must not know: what requests mean beyond produce (queued, many at once),
+fetch (may wait) and the rest (awaited one by one).
+
+    receive -> frames -> decode -+- produce: queued, its place kept in the outbox; all of one read are written together
+                                 +- others: first everything before them is answered, then they are handled and answered
+    outbox -> encode -> send       by the receiver itself if all is done, else by the sending task, so that the next frames can come in meanwhile
+
+Invariants:
+1. Replies leave in the order of their requests.
+2. Only one task sends at a time (`_sending`).
+3. What is received and not yet answered is bounded, in requests and in bytes; past it the connection is not read (the peer's window closes).
+"""
+
+import logging
+import socket
+from collections import deque
+from collections.abc import Sized
+from time import perf_counter
+
+import trio
+
+from broker.api.dispatch import API_NAMES, Dispatcher
+from broker.api.fetch import Slices
+from broker.api.produce import Produce
+from broker.api.session import Session
+from broker.metrics import Metrics, RequestMetrics
+from broker.net.inflight import InflightBytes
+from broker.net.sender import Sender, SlowPeerError
+from broker.net.sendfile import TruncatedSliceError
+from broker.net.wire import Wire
+from broker.partition import Writer
+from protocol.errors import FrameError, ProtocolError
+from protocol.frame import FrameReader
+from protocol.request import FetchRequest, ProduceRequest, Request
+from protocol.response import ErrorResponse, Response
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 64 << 10  # one read: some 300 small requests; larger frames are received into a buffer of their own
+MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck
+
+
+class Exchange:
+    """A request and its reply, as far as it has come. Times are perf_counter seconds."""
+
+    __slots__ = ("begun_at", "handled_at", "metrics", "produce", "received_at", "request_id", "response", "size")
+
+    def __init__(self, request_id: int, size: int, received_at: float, metrics: RequestMetrics) -> None:
+        self.request_id = request_id
+        self.size = size
+        self.received_at = received_at
+        self.begun_at = received_at
+        self.handled_at = received_at
+        self.metrics = metrics
+        self.produce: Produce | None = None
+        self.response: Response | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.produce is None or self.produce.done
+
+
+class PeerGoneError(Exception):
+    """The other end has closed, or must be closed: nothing more can be said on this connection."""
+
+
+class Services:
+    """What all connections of a listener share."""
+
+    __slots__ = ("dispatcher", "inflight", "max_frame_bytes", "max_requests", "metrics", "slow_peer_s", "wire", "writer")
+
+    def __init__(
+        self, *, wire: Wire, dispatcher: Dispatcher, writer: Writer, metrics: Metrics, inflight: InflightBytes,
+        max_frame_bytes: int, max_requests: int, slow_peer_s: float,
+    ) -> None:  # fmt: skip
+        self.wire = wire
+        self.dispatcher = dispatcher
+        self.writer = writer
+        self.metrics = metrics
+        self.inflight = inflight
+        self.max_frame_bytes = max_frame_bytes
+        self.max_requests = max_requests
+        self.slow_peer_s = slow_peer_s
+
+
+class Connection:
+    """Serves one accepted, non-blocking socket until either end closes it. Closes the socket."""
+
+    def __init__(self, sock: socket.socket, session: Session, services: Services) -> None:
+        self._sock = sock
+        self._session = session
+        self._services = services
+        self._wire = services.wire
+        self._reader = FrameReader(services.max_frame_bytes)
+        self._sender = Sender(sock, services.metrics, services.slow_peer_s)
+        self._outbox: deque[Exchange] = deque()
+        self._unanswered_bytes = 0
+        self._reserved_bytes = 0
+        self._sending = False
+        self._work = trio.Event()  # there is something for the sending task
+        self._settled = trio.Event()  # the outbox has become shorter
+        self._stopping = False
+        self._closed = False
+        self.last_active = trio.current_time()
+
+    # -- life ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Receive and answer until the end. Returns however the connection ended; only defects of ours are raised."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send_loop, nursery.cancel_scope)
+                try:
+                    await self._receive_loop()
+                    await self._answer_all()
+                except (PeerGoneError, SlowPeerError, TruncatedSliceError, OSError) as error:
+                    logger.debug("connection of %s:%d ended: %s", *self._session.peer, error)
+                nursery.cancel_scope.cancel()
+        finally:
+            self.close()
+
+    def stop(self) -> None:
+        """Take no more requests; what was received is answered, then the connection closes."""
+        self._stopping = True
+        if not self._closed:
+            shutdown(self._sock, socket.SHUT_RD)
+
+    def is_overdue(self, now: float, idle_s: float) -> bool:
+        """Whether the peer has been silent too long: within a frame the slow-peer limit holds, between requests the idle limit."""
+        silent_s = now - self.last_active
+        if self._reader.is_within_frame:
+            return silent_s > self._services.slow_peer_s
+        return not self._outbox and silent_s > idle_s
+
+    def drop(self) -> None:
+        """End the connection as if the peer had."""
+        if not self._closed:
+            shutdown(self._sock, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket and give back what was reserved."""
+        if not self._closed:
+            self._closed = True
+            self._services.inflight.release(self._reserved_bytes)
+            trio.lowlevel.notify_closing(self._sock)
+            self._sock.close()
+
+    # -- receive ------------------------------------------------------------------------------------------------------------------------------
+
+    async def _receive_loop(self) -> None:
+        reader, services = self._reader, self._services
+        while not self._stopping:
+            await trio.lowlevel.wait_readable(self._sock)
+            if not self._receive_available():
+                return
+            received_at = perf_counter()
+            self.last_active = trio.current_time()
+            try:
+                while (frame := reader.next_frame()) is not None:
+                    await self._take(frame, received_at)
+            except FrameError as error:
+                await self._refuse_stream(error)
+                return
+            services.writer.write_queued()
+            if self._outbox:
+                await self._answer()
+            if reader.announced_bytes:
+                await self._reserve(reader.announced_bytes)
+
+    def _receive_available(self) -> bool:
+        """Receive what is there into the frame reader; False at the end of the stream."""
+        buffer = self._reader.buffer_for_next()
+        try:
+            if buffer is None:
+                data = self._sock.recv(RECEIVE_BYTES)
+                count = len(data)
+                self._reader.feed(data)
+            else:
+                count = self._sock.recv_into(buffer)
+                self._reader.received(count)
+        except BlockingIOError:
+            return True
+        self._services.metrics.bytes_in.add(count)
+        return count > 0
+
+    async def _reserve(self, size: int) -> None:
+        """Before a large frame gets its buffer: wait until all connections together hold few enough bytes."""
+        await self._services.inflight.acquire(size)
+        self._reserved_bytes += size
+
+    async def _take(self, frame: memoryview, received_at: float) -> None:
+        """Decode one frame; queue it if it is a produce, else answer all that came before, then handle it."""
+        try:
+            request_id, request = self._wire.decode(frame, self._session)
+        except ProtocolError as error:
+            await self._refuse(error, len(frame), received_at)
+            return
+        metrics = self._services.metrics.requests(API_NAMES[type(request)], self._wire.name)
+        exchange = Exchange(request_id, len(frame), received_at, metrics)
+        if isinstance(request, ProduceRequest):
+            await self._take_produce(exchange, request)
+        else:
+            await self._answer_all()
+            exchange.begun_at = perf_counter()
+            exchange.response = await self._handle(request, exchange)
+        self._keep(exchange)
+
+    async def _take_produce(self, exchange: Exchange, request: ProduceRequest) -> None:
+        dispatcher = self._services.dispatcher
+        if not dispatcher.can_begin(request):
+            await self._answer_all()
+            await dispatcher.prepare(request)
+        exchange.begun_at = perf_counter()
+        exchange.produce = dispatcher.begin_produce(request)
+        exchange.handled_at = perf_counter()
+
+    async def _handle(self, request: Request, exchange: Exchange) -> Response:
+        dispatcher = self._services.dispatcher
+        if not isinstance(request, FetchRequest):
+            response = await dispatcher.handle(request, self._session)
+            exchange.handled_at = perf_counter()
+            return response
+        found = dispatcher.fetch_now(request)
+        exchange.handled_at = perf_counter()
+        return await self._wait_for_data(request, found) if isinstance(found, Slices) else found
+
+    async def _wait_for_data(self, request: FetchRequest, found: Slices) -> Response:
+        """Wait for more data, and give up when the peer goes away meanwhile."""
+        response: Response | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_peer, nursery.cancel_scope)
+            response = await self._services.dispatcher.fetch_later(request, found)
+            nursery.cancel_scope.cancel()
+        if response is None:
+            raise PeerGoneError("closed while its fetch waited")
+        return response
+
+    async def _watch_peer(self, waiting: trio.CancelScope) -> None:
+        await trio.lowlevel.wait_readable(self._sock)
+        if not self._sock.recv(1, socket.MSG_PEEK):
+            waiting.cancel()
+
+    def _keep(self, exchange: Exchange) -> None:
+        self._outbox.append(exchange)
+        self._unanswered_bytes += exchange.size
+
+    # -- answer -------------------------------------------------------------------------------------------------------------------------------
+
+    async def _answer(self) -> None:
+        """Send what is done, or leave it to the sending task; past the limits wait until the outbox is shorter."""
+        if not self._sending and all([exchange.done for exchange in self._outbox]):
+            await self._send_done()
+            return
+        self._work.set()
+        while len(self._outbox) >= self._services.max_requests or self._unanswered_bytes > MAX_UNANSWERED_BYTES:
+            await self._wait_shorter()
+
+    async def _answer_all(self) -> None:
+        """Return when everything in the outbox is sent."""
+        self._services.writer.write_queued()
+        if self._outbox or self._sending:
+            await self._answer()
+            while self._outbox or self._sending:
+                self._work.set()
+                await self._wait_shorter()
+
+    async def _wait_shorter(self) -> None:
+        self._settled = trio.Event()
+        await self._settled.wait()
+
+    async def _send_loop(self, connection: trio.CancelScope) -> None:
+        """The sending task: waits for what is not done yet, so that the receiver need not."""
+        try:
+            while True:
+                await self._work.wait()
+                self._work = trio.Event()
+                while self._outbox and not self._sending:
+                    head = self._outbox[0]
+                    if head.produce is not None:
+                        await head.produce.wait()
+                    if not self._sending:
+                        await self._send_done()
+        except (PeerGoneError, SlowPeerError, TruncatedSliceError, OSError) as error:
+            logger.debug("connection of %s:%d ended: %s", *self._session.peer, error)
+            connection.cancel()
+
+    async def _send_done(self) -> None:
+        """Encode and send the replies at the head of the outbox that are done."""
+        self._sending = True
+        try:
+            while self._outbox and self._outbox[0].done:
+                await self._send_run()
+        finally:
+            self._sending = False
+            self._settled.set()
+
+    async def _send_run(self) -> None:
+        run: list[Exchange] = []
+        items: list[Sized] = []
+        done_at = perf_counter()
+        while self._outbox and self._outbox[0].done:
+            exchange = self._outbox.popleft()
+            run.append(exchange)
+            items += self._encoded(exchange)
+        if items:
+            await self._sender.send(items)
+        self._account(run, done_at)
+
+    def _encoded(self, exchange: Exchange) -> list[Sized]:
+        response = exchange.response
+        if exchange.produce is not None:
+            response = exchange.produce.response()
+            if exchange.produce.acks == 0:
+                if any(partition.error for partition in response.partitions):
+                    raise PeerGoneError("a produce with acks=0 failed, and closing is the only way to say so")
+                return []
+        assert response is not None
+        return self._wire.encode(exchange.request_id, response)
+
+    def _account(self, run: list[Exchange], done_at: float) -> None:
+        sent_at = perf_counter()
+        for exchange in run:
+            metrics = exchange.metrics
+            metrics.request.observe(sent_at - exchange.received_at)
+            metrics.queue.observe(exchange.begun_at - exchange.received_at)
+            metrics.handle.observe(exchange.handled_at - exchange.begun_at)
+            metrics.wait.observe(done_at - exchange.handled_at)
+            metrics.send.observe(sent_at - done_at)
+            self._unanswered_bytes -= exchange.size
+        if self._reserved_bytes and not self._outbox:
+            self._services.inflight.release(self._reserved_bytes)
+            self._reserved_bytes = 0
+        self.last_active = trio.current_time()
+
+    async def _refuse(self, error: ProtocolError, size: int, received_at: float) -> None:
+        """Answer a frame that is no request; the stream itself is still in step."""
+        await self._answer_all()
+        exchange = Exchange(
+            getattr(error, "request_id", 0), size, received_at, self._services.metrics.requests("invalid", self._wire.name)
+        )
+        exchange.response = ErrorResponse(error=error.code, message=str(error))
+        self._keep(exchange)
+
+    async def _refuse_stream(self, error: FrameError) -> None:
+        """Answer, then close: after a bad length nobody knows where the next frame begins."""
+        await self._refuse(error, 0, perf_counter())
+        await self._answer_all()
+
+
+def shutdown(sock: socket.socket, how: int) -> None:
+    """Shut a socket down; one that is not connected any more is down already."""
+    try:
+        sock.shutdown(how)
+    except OSError:
+        return

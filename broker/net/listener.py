@@ -1,0 +1,150 @@
+"""Accepting connections: one listening socket, its limits, and the connections that came in by it.
+
+Owns: the accept loop, the tuning of accepted sockets, the limit on connections, the search for silent peers, and the stop with a deadline.
+"""
+
+import errno
+import logging
+import socket
+from dataclasses import dataclass
+
+import trio
+
+from broker.api.session import Session
+from broker.net.connection import Connection, Services
+
+logger = logging.getLogger(__name__)
+
+# No descriptors or memory left: accepting again at once would spin, since the peer stays in the queue.
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+EXHAUSTED_PAUSE_S = 0.5
+ACCEPTS_PER_TURN = 64  # then others get the loop: each accept costs about 30 us with its task
+SILENCE_CHECK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a listener allows: connections at once, the silence after which one is closed, and socket buffers in bytes (-1: the system's)."""
+
+    max_connections: int
+    max_idle_s: float
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
+
+
+def bind(address: tuple[str, int], backlog: int) -> socket.socket:
+    """A non-blocking listening socket; port 0 takes a free one. Raises OSError."""
+    family, _, _, _, resolved = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(resolved)
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class Listener:
+    """Accepts on a bound socket until stopped, and closes it."""
+
+    def __init__(self, sock: socket.socket, name: str, services: Services, limits: Limits) -> None:
+        self._sock = sock
+        self._name = name
+        self._services = services
+        self._limits = limits
+        self._connections: set[Connection] = set()
+        self._accepting: trio.CancelScope | None = None
+
+    @property
+    def connections(self) -> int:
+        """Connections open now."""
+        return len(self._connections)
+
+    async def serve(self) -> None:
+        """Accept and serve. Returns when `stop` was called and every connection has ended."""
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                self._accepting = accepting.cancel_scope
+                accepting.start_soon(self._accept_loop, connections)
+                accepting.start_soon(self._close_silent)
+            trio.lowlevel.notify_closing(self._sock)
+            self._sock.close()
+            for connection in list(self._connections):
+                connection.stop()
+
+    def stop(self) -> None:
+        """Accept no more, and have every connection end after what it has received."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+
+    async def _accept_loop(self, connections: trio.Nursery) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._sock)
+            await self._accept_waiting(connections)
+
+    async def _accept_waiting(self, nursery: trio.Nursery) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, peer = self._sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                await self._accept_failed(error)
+                return
+            self._welcome(sock, peer, nursery)
+
+    async def _accept_failed(self, error: OSError) -> None:
+        """A peer that has gone already is no matter; for want of descriptors we wait until some are given back."""
+        if error.errno in _EXHAUSTED:
+            logger.error("%s: cannot accept: %s", self._name, error.strerror)
+            self._services.metrics.refused_connections.labels("descriptors").add()
+            await trio.sleep(EXHAUSTED_PAUSE_S)
+
+    def _welcome(self, sock: socket.socket, peer: tuple[str, int], nursery: trio.Nursery) -> None:
+        if len(self._connections) >= self._limits.max_connections:
+            logger.warning("%s: max.connections (%d) reached, %s:%d refused", self._name, len(self._connections), *peer[:2])
+            self._services.metrics.refused_connections.labels("max_connections").add()
+            sock.close()
+            return
+        try:
+            self._tune(sock)
+            local = sock.getsockname()
+        except OSError:  # gone already
+            sock.close()
+            return
+        session = Session(listener=self._name, peer=peer[:2], local=local[:2])
+        connection = Connection(sock, session, self._services)
+        self._connections.add(connection)
+        nursery.start_soon(self._serve, connection)
+
+    def _tune(self, sock: socket.socket) -> None:
+        """Replies leave at once; the kernel sizes the buffers unless it is told otherwise (TCP_NOTSENT_LOWAT stays unlimited: a low one costs bulk
+        fetches a third)."""
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._limits.send_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer_bytes)
+        if self._limits.receive_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.receive_buffer_bytes)
+
+    async def _serve(self, connection: Connection) -> None:
+        """The error boundary of a connection: a defect ends this one and is logged; the others go on."""
+        try:
+            await connection.serve()
+        except Exception:
+            logger.exception("%s: a connection failed", self._name)
+        finally:
+            connection.close()
+            self._connections.discard(connection)
+
+    async def _close_silent(self) -> None:
+        while True:
+            await trio.sleep(SILENCE_CHECK_S)
+            now = trio.current_time()
+            for connection in list(self._connections):
+                if connection.is_overdue(now, self._limits.max_idle_s):
+                    connection.drop()

@@ -1,0 +1,232 @@
+"""All partitions of this broker: topics and their logs, created, found, changed and deleted together.
+
+Owns: the map from (topic, partition) to its Partition, and the order of steps by which metadata and directories stay in agreement. Must not know:
+requests and sockets.
+
+Invariants:
+1. Metadata first: a topic is in the store before its directories are made, and marked as being deleted before they are moved away. A crash in
+   between is finished at the next start (missing directories are made, marked ones removed).
+2. One change at a time (`_changes`): a topic cannot be created while its old data is still being moved away.
+3. What blocks runs in a worker; the maps change on the loop only.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import trio
+
+from broker.config import Settings
+from broker.log.data_directory import DataDirectory
+from broker.log.files import OpenFiles
+from broker.log.partition_log import PartitionLog
+from broker.metadata.assignment import assign_replicas
+from broker.metadata.store import MetadataStore
+from broker.metrics import Metrics
+from broker.metadata.topic import InvalidTopicError, Topic, check_collision, check_name, check_partitions
+from broker.partition import Partition, Writer
+from broker.topic_config import check_topic_configs, log_config
+
+logger = logging.getLogger(__name__)
+
+_DELETED_SUFFIX = "-delete"
+
+
+class TopicExistsError(Exception):
+    """A topic of this name is there already."""
+
+
+class UnknownTopicError(Exception):
+    """No such topic, or no such partition of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where partitions live: the data directory, its files, the metadata, and what is injected into logs (clock in ms, randomness)."""
+
+    directory: DataDirectory
+    files: OpenFiles
+    store: MetadataStore
+    clock: Callable[[], int]
+    random: Random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStatistics:
+    """Sums over all logs; sizes in bytes."""
+
+    segments: int
+    log_bytes: int
+    unflushed_bytes: int
+
+
+class Partitions:
+    """The topics and partitions of one broker. All methods belong to the loop."""
+
+    def __init__(self, storage: Storage, settings: Settings, writer: Writer, metrics: Metrics) -> None:
+        self.settings = settings
+        self.node_id = settings.node_id
+        self._storage = storage
+        self._writer = writer
+        self._metrics = metrics
+        self.recovery_seconds = 0.0
+        self._topics: dict[str, Topic] = {}
+        self._replicas: dict[str, tuple[tuple[int, ...], ...]] = {}
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._changes = trio.Lock()
+        self.deleted_directories: list[tuple[float, Path]] = []  # (when to remove it, by trio's clock)
+
+    # -- finding ------------------------------------------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, partition: int) -> Partition | None:
+        """The partition, or None."""
+        return self._partitions.get((topic, partition))
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic, or None."""
+        return self._topics.get(name)
+
+    def topics(self) -> list[Topic]:
+        """All topics, by name."""
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def replicas(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """The replicas of each partition of a topic, leader first."""
+        return self._replicas[name]
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._partitions.values()))  # a copy: metrics are collected in a worker
+
+    def statistics(self) -> LogStatistics:
+        """Sums over all logs."""
+        logs = [partition.log for partition in self]
+        return LogStatistics(
+            segments=sum(log.segment_count for log in logs),
+            log_bytes=sum(log.size for log in logs),
+            unflushed_bytes=sum(log.unflushed_bytes for log in logs),
+        )
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    # -- changing -----------------------------------------------------------------------------------------------------------------------------
+
+    async def create(
+        self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """Create a topic; a count of -1 takes `num.partitions`.
+
+        Raises TopicExistsError, InvalidTopicError, SettingError, MetadataError, or OSError if its directories cannot be made.
+        """
+        async with self._changes:
+            count = self.settings.num_partitions if partitions == -1 else partitions
+            self._check_new(name, count, configs or {})
+            topic = Topic(name=name, partitions=count, configs=dict(configs or {}))
+            if not validate_only:
+                await trio.to_thread.run_sync(self._storage.store.create_topic, topic)
+                await self._open(topic, range(count))
+            return topic
+
+    async def alter(self, name: str, configs: Mapping[str, str | None], partitions: int | None = None) -> Topic:
+        """Change settings (None resets one) and grow the partition count. Everything is checked before anything is changed.
+
+        Raises UnknownTopicError, InvalidTopicError, SettingError, MetadataError, OSError.
+        """
+        async with self._changes:
+            topic = self._known(name)
+            merged = {key: value for key, value in {**topic.configs, **configs}.items() if value is not None}
+            check_topic_configs({key: value or "" for key, value in configs.items() if value is not None})
+            _check_resets(configs)
+            count = topic.partitions if partitions is None else partitions
+            if partitions is not None and partitions <= topic.partitions:
+                raise InvalidTopicError(f"topic {name!r} has {topic.partitions} partitions and can only get more, not {partitions}")
+            check_partitions(count)
+            if merged != topic.configs:
+                await trio.to_thread.run_sync(self._storage.store.set_configs, name, merged)
+            if count != topic.partitions:
+                await trio.to_thread.run_sync(self._storage.store.set_partitions, name, count)
+            changed = replace(topic, configs=merged, partitions=count)
+            config = log_config(merged, self.settings)
+            for index in range(topic.partitions):
+                self._partitions[name, index].log.reconfigure(config)
+            await self._open(changed, range(topic.partitions, count))
+            return changed
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic: at once for users, its files after `file.delete.delay.ms`. Raises UnknownTopicError, MetadataError, OSError."""
+        async with self._changes:
+            topic = self._known(name)
+            await trio.to_thread.run_sync(self._storage.store.begin_delete, name)
+            doomed = [self._partitions.pop((name, index)) for index in range(topic.partitions)]
+            del self._topics[name], self._replicas[name]
+            for partition in doomed:
+                await partition.retire()
+            delay_ms = log_config(topic.configs, self.settings).file_delete_delay_ms
+            moved = await trio.to_thread.run_sync(_move_away, [partition.log for partition in doomed])
+            await trio.to_thread.run_sync(self._storage.store.finish_delete, name)
+            self.deleted_directories += [(trio.current_time() + delay_ms / 1000, path) for path in moved]
+
+    async def remove_deleted(self) -> None:
+        """Unlink the files of deleted topics whose delay is over (off the loop: a large file takes its time)."""
+        now = trio.current_time()
+        over = [path for when, path in self.deleted_directories if when <= now]
+        self.deleted_directories = [entry for entry in self.deleted_directories if entry[0] > now]
+        for path in over:
+            await trio.to_thread.run_sync(partial(shutil.rmtree, path, ignore_errors=True))
+
+    # -- start and stop -----------------------------------------------------------------------------------------------------------------------
+
+    async def open_all(self) -> None:
+        """Open every topic of the store: with the checkpoints after a clean stop, else with recovery. Finishes interrupted deletions."""
+        await trio.to_thread.run_sync(self._finish_deletions)
+        for topic in await trio.to_thread.run_sync(self._storage.store.load):
+            await self._open(topic, range(topic.partitions))
+
+    async def close_all(self) -> None:
+        """Finish what is queued, sync and close every log, and leave the checkpoints of a clean stop."""
+        for partition in self._partitions.values():
+            await partition.retire()
+        await trio.to_thread.run_sync(self._close_logs)
+
+    async def checkpoint(self) -> None:
+        """Write the recovery points and log starts of all logs."""
+        logs = [partition.log for partition in self._partitions.values()]
+        await trio.to_thread.run_sync(self._storage.directory.write_checkpoints, logs)
+
+    # -- inside -------------------------------------------------------------------------------------------------------------------------------
+
+    def _check_new(self, name: str, count: int, configs: Mapping[str, str]) -> None:
+        check_name(name)
+        if name in self._topics:
+            raise TopicExistsError(f"topic {name!r} exists already")
+        check_collision(name, self._topics)
+        check_partitions(count)
+        check_topic_configs(configs)
+
+    def _known(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(f"no topic {name!r}")
+        return topic
+
+    async def _open(self, topic: Topic, indexes: Iterable[int]) -> None:
+        """Open logs in a worker and let users see the topic."""
+        logs = await trio.to_thread.run_sync(self._open_logs, topic, list(indexes))
+        for log in logs:
+            self._partitions[topic.name, log.partition] = Partition(log, self._writer)
+            self._report_recovery(log)
+        self._topics[topic.name] = topic
+        self._replicas[topic.name] = assign_replicas([self.node_id], topic.partitions, 1, self._storage.random)
+
+    def _open_logs(self, topic: Topic, indexes: Sequence[int]) -> list[PartitionLog]:
+        config = log_config(topic.configs, self.settings)
+        return [self._open_log(topic, index, config) for index in indexes]
+
+
+def unknown_partition(topic: str, partition: int) -> UnknownTopicError:
+    """The error for a partition that is not there."""
+    return UnknownTopicError(f"no partition {topic}-{partition}")
