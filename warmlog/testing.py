@@ -22,6 +22,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -167,32 +168,24 @@ def _run(settings: "Settings", listen: tuple[str, str], started: "Future[_Runnin
     """The thread: a trio loop that serves until asked to stop. Every failure goes into one of the two futures."""
     import trio
 
-    from broker.app import StartError, serve
+    from broker.app import serve
 
     native, http = listen
 
     async def main() -> None:
-        token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as nursery:
-            try:
-                addresses = await nursery.start(_serve)
-            except StartError as error:
-                started.set_exception(error)
-                return
+        token, stop = trio.lowlevel.current_trio_token(), trio.Event()
 
-            def request_stop() -> None:
-                try:
-                    token.run_sync_soon(nursery.cancel_scope.cancel)
-                except trio.RunFinishedError:  # it broke and is gone; `ended` knows why
-                    return
+        def request_stop() -> None:
+            with suppress(trio.RunFinishedError):  # it broke and is gone; `ended` knows why
+                token.run_sync_soon(stop.set)
 
+        def ready(addresses: "Addresses") -> None:
             started.set_result(_Running(addresses, request_stop))
 
-    async def _serve(task_status: "trio.TaskStatus[Addresses]") -> None:
-        await serve(settings, kafka="none", native=native, http=http, task_status=task_status)
+        await serve(settings, native=native, http=http, ready=ready, stop=stop)
 
     try:
-        trio.run(main)
+        trio.run(main, strict_exception_groups=False)  # so that a StartError comes out as itself
     except BaseException as error:  # noqa: BLE001  # a thread has no caller to raise to: the one who waits gets it
         (ended if started.done() else started).set_exception(error)
     else:

@@ -20,7 +20,6 @@ from warmlog.cli.failure import CannotStart
 
 if TYPE_CHECKING:
     from broker.app import Addresses
-
     from broker.config import Settings
 
 
@@ -60,7 +59,7 @@ def serve(
     settings = read_settings(config, data_dir, assignments)
     if kafka != "none":
         raise CannotStart(f"--kafka {kafka}: this version has no Kafka listener; leave it at none")
-    run_broker(settings, kafka=kafka, native=native, http=http)
+    run_broker(settings, native=native, http=http)
 
 
 def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[str, ...]) -> "Settings":
@@ -75,17 +74,16 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
         raise CannotStart(str(error)) from error
 
 
-def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> None:
+def run_broker(settings: "Settings", *, native: str, http: str) -> None:
     """Serve until a signal asks to stop."""
     from broker.app import StartError, run
-
     from broker.config import durability_sentence
 
     def ready(addresses: "Addresses") -> None:
         click.echo(durability_sentence(settings))
-        click.echo(f"ready kafka={addresses.kafka} native={addresses.native} http={addresses.http}")  # echo flushes
+        click.echo(addresses.line())  # echo flushes
 
     try:
-        run(settings, kafka=kafka, native=native, http=http, ready=ready)
+        run(settings, native=native, http=http, ready=ready)
     except StartError as error:
         raise CannotStart(str(error)) from error
