@@ -12,7 +12,8 @@ Invariants:
 2. A frame handed out is never written to again: it is a read-only view of a received chunk, or of a buffer that was
    made for it alone. So a caller may keep parts of it (record batches) as long as it likes, without a copy.
 3. Small frames cost no copy beyond that of a cut tail. A large frame that has not arrived whole gets a buffer of its
-   exact size, into which the rest can be received directly.
+   exact size, into which the rest can be received directly. Between its announcement and that allocation the caller has
+   the time to find room for it (`announced_bytes`).
 """
 
 from struct import Struct
@@ -44,7 +45,17 @@ class FrameReader:
         self._position = 0
         self._large: bytearray | None = None  # the large frame being received, its first `_filled` bytes are there
         self._filled = 0
-        self._announced = 0
+        self._announced = 0  # the size of a large frame that has no buffer yet; then `_position` is at its length
+
+    @property
+    def announced_bytes(self) -> int:
+        """The size of a large frame of which the length is there but the buffer not yet made, else 0."""
+        return self._announced
+
+    @property
+    def is_within_frame(self) -> bool:
+        """Whether part of a frame was fed that cannot be handed out yet."""
+        return self._large is not None or self._position < len(self._chunk)
 
     @property
     def held_bytes(self) -> int:
@@ -86,8 +97,10 @@ class FrameReader:
     def buffer_for_next(self) -> memoryview | None:
         """Where the rest of a large frame can be received, or None: then receive anything and `feed` it.
 
-        Ask after `next_frame` gave None.
+        Ask after `next_frame` gave None. The first call for a frame allocates its buffer.
         """
+        if self._announced:
+            self._begin_large()
         if self._large is None or self._filled == len(self._large):
             return None
         return memoryview(self._large)[self._filled :]

@@ -47,6 +47,8 @@ _EMPTY_BIN = b"\xc4\x00"
 _FIXARRAY = 0x90
 _ARRAY32 = Struct(">BI")
 _ARRAY32_MARK = 0xDD
+# What the decoder raises: malformed or of a wrong type, text that is no UTF-8, nested too deeply.
+_UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class RequestError(ProtocolError):
@@ -86,6 +88,7 @@ _envelope_decoder = Decoder(_Envelope)
 _reply_decoders: dict[type[Value], Decoder[Any]] = {op.received: Decoder(_in_frame(op.received)) for op in OPERATIONS}
 _error_decoder: Decoder[Any] = Decoder(_in_frame(ErrorResponse))
 _ops: dict[type[Value], bytes] = {op.request: b"\xa2op" + _encoder.encode(op.name) + _ID for op in OPERATIONS}
+_NO_FETCH = _encoder.encode(FetchResponse(partitions=()))[:-1]  # what precedes the array of partitions
 # The error code by the place of a field, where it is not INVALID_REQUEST.
 _codes = {"$.acks": ErrorCode.INVALID_REQUIRED_ACKS}
 
@@ -97,7 +100,7 @@ def decode_request(frame: memoryview | bytes) -> tuple[int, Request]:
     """
     try:
         framed = _request_decoder.decode(frame)
-    except (DecodeError, RecursionError) as problem:
+    except _UNREADABLE as problem:
         raise _request_error(frame, problem) from None
     fields = asdict(framed)
     request_id: int = fields.pop("id")
@@ -130,7 +133,7 @@ def decode_response(frame: memoryview | bytes, response_type: type[R]) -> tuple[
     kind: type[Value] = response_type
     try:
         framed = _reply_decoders[response_type].decode(frame)
-    except (DecodeError, RecursionError) as problem:
+    except _UNREADABLE as problem:
         kind, framed = ErrorResponse, _decode_error(frame, problem)
     fields = asdict(framed)
     request_id: int = fields.pop("id")
@@ -142,7 +145,7 @@ def _request_error(frame: memoryview | bytes, problem: Exception) -> RequestErro
     """Say what is wrong with a frame, under its request's id if that can be found."""
     try:
         envelope = _envelope_decoder.decode(frame)
-    except (DecodeError, RecursionError):
+    except _UNREADABLE:
         return RequestError(f"not a request: {problem}")
     request_id = envelope.id if _is_request_id(envelope.id) else 0
     if not isinstance(envelope.op, str) or envelope.op not in OPERATION_NAMES:
@@ -160,7 +163,7 @@ def _decode_error(frame: memoryview | bytes, problem: Exception) -> Any:
     """The frame as the error that the broker sent instead; if it is none either, `problem` is what is wrong with it."""
     try:
         return _error_decoder.decode(frame)
-    except (DecodeError, RecursionError):
+    except _UNREADABLE:
         raise ReplyError(f"not the reply to what was asked: {problem}") from None
 
 
@@ -171,18 +174,21 @@ def _reply_start(request_id: int, body: bytes, *, size: int) -> bytes:
 
 def _encode_fetch(request_id: int, response: FetchResponse) -> list[Sized]:
     """Encode around the records: each partition is encoded with none; their bin header and they themselves follow."""
-    head = _encoder.encode(FetchResponse(partitions=()))[:-1] + _array_header(len(response.partitions))
-    starts = [_partition_start(partition) for partition in response.partitions]
-    size = len(head) + sum(map(len, starts)) + sum(len(partition.records) for partition in response.partitions)
-    between = [_reply_start(request_id, head, size=size), head[1:]]  # bytes up to the next records
-    pieces: list[Sized] = []
-    for start, partition in zip(starts, response.partitions, strict=True):
+    head = _NO_FETCH + _array_header(len(response.partitions))
+    size = len(head)
+    pieces: list[Any] = []  # bytes, records, bytes, ...
+    between = [head[1:]]  # bytes up to the next records
+    for partition in response.partitions:
+        start = _partition_start(partition)
+        count = len(partition.records)
+        size += len(start) + count
         between.append(start)
-        if len(partition.records):
+        if count:
             pieces += (b"".join(between), partition.records)
             between = []
     if between:
         pieces.append(b"".join(between))
+    pieces[0] = _reply_start(request_id, head, size=size) + pieces[0]
     return pieces
 
 
