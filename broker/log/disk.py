@@ -1,0 +1,186 @@
+"""The seam between the log and the operating system.
+
+Owns: every system call that the log makes on files and directories. Must not know what is in them. A test stands in for
+the disk by overriding these verbs (to fail the nth of them, to write short, to lose what was not synced); nothing above
+it imports `os` for input or output.
+
+All verbs raise OSError and may be called from any thread. Paths are strings: building a pathlib.Path costs more than
+opening a file.
+"""
+
+import ctypes
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryEntry:
+    """A name in a directory; size and modification time only where asked for, else 0."""
+
+    name: str
+    is_directory: bool
+    size: int = 0
+    modified_ms: int = 0
+
+
+class Disk:
+    """The real one."""
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a file (O_CLOEXEC is added) and return its descriptor."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        """The file's size in bytes."""
+        return os.fstat(fd).st_size
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written, ms since the epoch."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+        return os.pread(fd, size, position)
+
+    def pwritev(self, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> int:
+        """Write the buffers end to end at `position`; returns how many bytes went, which may be fewer."""
+        return os.pwritev(fd, buffers, position)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut or extend (with a hole) the file."""
+        os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Reserve blocks for the file up to `size` without changing its size."""
+        fallocate = _libc().fallocate
+        keep_size = 1
+        if fallocate(fd, keep_size, ctypes.c_int64(0), ctypes.c_int64(size)):
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
+
+    def map(self, fd: int, size: int) -> mmap.mmap:
+        """Map the file's first `size` bytes for reading, without read-around.
+
+        A fault would read 128 KiB for one page.
+        """
+        mapping = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        mapping.madvise(mmap.MADV_RANDOM)
+        return mapping
+
+    def sync(self, fd: int) -> None:
+        """Wait until the file's data and size are on the disk (fdatasync)."""
+        os.fdatasync(fd)
+
+    def sync_directory(self, path: str) -> None:
+        """Wait until the names in a directory are on the disk."""
+        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            self.close(fd)
+
+    def sync_filesystem(self, path: str) -> None:
+        """Wait until everything written to the file system that holds `path` is on the disk (syncfs).
+
+        One wait for many new files.
+        """
+        fd = self.open(path, os.O_RDONLY)
+        try:
+            if _libc().syncfs(fd):
+                error = ctypes.get_errno()
+                raise OSError(error, os.strerror(error), path)
+        finally:
+            self.close(fd)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory, replacing a file of the new name."""
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name; who has it open keeps it."""
+        os.unlink(path)
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents, if they are not there."""
+        os.makedirs(path, exist_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def scan(self, path: str, *, stat_suffix: str | None = None) -> list[DirectoryEntry]:
+        """The names in a directory, in no order.
+
+        With size and time for the files whose name ends with `stat_suffix`.
+        """
+        with os.scandir(path) as entries:
+            return [_entry(entry, stat_suffix) for entry in entries]
+
+
+def _entry(entry: "os.DirEntry[str]", stat_suffix: str | None) -> DirectoryEntry:
+    if stat_suffix is None or not entry.name.endswith(stat_suffix):
+        return DirectoryEntry(name=entry.name, is_directory=entry.is_dir())
+    stat = entry.stat()
+    return DirectoryEntry(
+        name=entry.name, is_directory=entry.is_dir(), size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000
+    )
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def read_file(disk: Disk, path: str, max_size: int = 1 << 30) -> bytes:
+    """A small file's whole content."""
+    fd = disk.open(path, os.O_RDONLY)
+    try:
+        return disk.pread(fd, min(disk.size(fd), max_size), 0)
+    finally:
+        disk.close(fd)
+
+
+def replace_file(disk: Disk, path: str, content: bytes, *, sync: bool) -> None:
+    """Write a small file so that a crash leaves the old content or the new.
+
+    To `<path>.tmp`, synced if asked for, then renamed.
+    """
+    temporary = f"{path}.tmp"
+    fd = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(disk, fd, [content], 0)
+        if sync:
+            disk.sync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename(temporary, path)
+
+
+def write_all(disk: Disk, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> None:
+    """Write all of the buffers at `position`.
+
+    A short write goes on with the rest, which then says why (ENOSPC, most often).
+    """
+    for first in range(0, len(buffers), IOV_MAX):
+        pending = list(buffers[first : first + IOV_MAX])
+        while pending:
+            written = disk.pwritev(fd, pending, position)
+            position += written
+            pending = _remaining(pending, written)
+
+
+IOV_MAX = 1024  # Linux's UIO_MAXIOV: more buffers in one call are refused
+
+
+def _remaining(buffers: "list[bytes | bytearray | memoryview]", written: int) -> "list[bytes | bytearray | memoryview]":
+    """What is left of the buffers after so many bytes."""
+    for index, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return [memoryview(buffer)[written:], *buffers[index + 1 :]]
+        written -= len(buffer)
+    return []

@@ -1,0 +1,214 @@
+"""Open files and mappings: opened at first use, given up when they are too many, kept alive by who uses them.
+
+Owns: the one LRU of descriptors and mappings, and the slice of a file that a fetch hands to the sender. Must not know
+what the files hold.
+
+Invariants:
+1. A kernel resource lives as long as someone refers to it: eviction, close, rename and unlink drop the owner's
+   reference, and CPython closes the descriptor or unmaps when the last one goes. So a slice being sent, or a lookup in
+   a worker, never loses its file.
+2. At most `limit` resources are held by owners; what is in use beyond that is bounded by its users.
+3. Everything here may be called from any thread.
+"""
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from mmap import mmap
+from threading import Lock
+from typing import Protocol
+
+from broker.log.disk import Disk
+
+DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker gives its own
+
+
+class Descriptor:
+    """An open file; closed when the last reference goes. `fd` is the number for system calls."""
+
+    __slots__ = ("_disk", "fd")
+
+    def __init__(self, disk: Disk, fd: int) -> None:
+        self._disk = disk
+        self.fd = fd
+
+    def __del__(self) -> None:
+        self._disk.close(self.fd)
+
+
+class FileSlice:
+    """`length` bytes of an open file from `position` on: what a fetch yields.
+
+    Immutable; encoders use its `len()`, the sender its descriptor.
+    """
+
+    __slots__ = ("descriptor", "length", "position")
+
+    def __init__(self, descriptor: Descriptor, position: int, length: int) -> None:
+        self.descriptor = descriptor
+        self.position = position
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __repr__(self) -> str:
+        return f"FileSlice(fd={self.descriptor.fd}, position={self.position}, length={self.length})"
+
+    def read_all(self) -> bytes:
+        """The bytes themselves, for tests and tools."""
+        return os.pread(self.descriptor.fd, self.length, self.position)
+
+
+class Resource(Protocol):
+    """What the LRU holds."""
+
+    def release(self) -> None:
+        """Drop the owner's reference. Called with the LRU's lock held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFilesStatistics:
+    """How many resources are held now, and how many were given up since the start because there were too many."""
+
+    open: int
+    mappings: int
+    evicted: int
+
+
+class OpenFiles:
+    """The LRU: knows who holds a descriptor or a mapping; beyond `limit`, the one longest unused gives it up."""
+
+    def __init__(self, *, limit: int = DEFAULT_LIMIT, disk: Disk | None = None) -> None:
+        self.limit = limit
+        self.disk = disk or Disk()
+        self.lock = Lock()
+        self._held: OrderedDict[Resource, None] = OrderedDict()
+        self._mappings = 0
+        self._evicted = 0
+
+    def statistics(self) -> OpenFilesStatistics:
+        """What is held now."""
+        with self.lock:
+            return OpenFilesStatistics(
+                open=len(self._held) - self._mappings, mappings=self._mappings, evicted=self._evicted
+            )
+
+    def touch(self, resource: Resource) -> None:
+        """Make this one the last to be given up. One atomic step of a C container: no lock."""
+        try:
+            self._held.move_to_end(resource)
+        except KeyError:
+            return  # given up meanwhile; who is using it keeps it alive
+
+    def add(self, resource: Resource) -> None:
+        """Hold one more and give up the oldest beyond the limit. The caller holds `lock`."""
+        if resource not in self._held:
+            self._mappings += isinstance(resource, Mapping)
+        self._held[resource] = None
+        while len(self._held) > self.limit and len(self._held) > 1:
+            oldest, _ = self._held.popitem(last=False)
+            self._forgotten(oldest)
+            self._evicted += 1
+
+    def remove(self, resource: Resource) -> None:
+        """Give one up; nothing happens if it is not held."""
+        with self.lock:
+            if resource in self._held:
+                del self._held[resource]
+                self._forgotten(resource)
+
+    def _forgotten(self, resource: Resource) -> None:
+        self._mappings -= isinstance(resource, Mapping)
+        resource.release()
+
+
+class File:
+    """A file by path, opened at first use and again after eviction.
+
+    Creating and removing it is the owner's business.
+    """
+
+    __slots__ = ("_descriptor", "_flags", "_open_files", "path")
+
+    def __init__(self, open_files: OpenFiles, path: str, *, writable: bool) -> None:
+        self.path = path
+        self._open_files = open_files
+        self._flags = os.O_RDWR if writable else os.O_RDONLY
+        self._descriptor: Descriptor | None = None
+
+    def descriptor(self) -> Descriptor:
+        """The open file. Raises OSError."""
+        descriptor = self._descriptor
+        if descriptor is None:
+            return self._open()
+        self._open_files.touch(self)
+        return descriptor
+
+    def close(self) -> None:
+        """Drop the descriptor; a later use opens the file again."""
+        self._open_files.remove(self)
+
+    def release(self) -> None:
+        """The LRU's part of closing."""
+        self._descriptor = None
+
+    def _open(self) -> Descriptor:
+        open_files = self._open_files
+        with open_files.lock:
+            if self._descriptor is None:
+                disk = open_files.disk
+                self._descriptor = Descriptor(disk, disk.open(self.path, self._flags))
+                open_files.add(self)
+            return self._descriptor
+
+
+class Mapping:
+    """A file mapped for reading.
+
+    Mapped at first use and again after eviction or when more of the file is needed than is mapped.
+    """
+
+    __slots__ = ("_mapped", "_open_files", "path")
+
+    def __init__(self, open_files: OpenFiles, path: str) -> None:
+        self.path = path
+        self._open_files = open_files
+        self._mapped: mmap | None = None
+
+    def view(self, needed_size: int, map_size: int) -> mmap:
+        """The mapping, of at least `needed_size` bytes; made with `map_size`, or all of the file if that is less.
+
+        Not of an empty file. Raises OSError, and EOFError if the file is shorter than what is needed: touching it there
+        would end the process.
+        """
+        mapped = self._mapped
+        if mapped is None or len(mapped) < needed_size:
+            return self._map(needed_size, map_size)
+        self._open_files.touch(self)
+        return mapped
+
+    def close(self) -> None:
+        """Drop the mapping; a later use makes a new one."""
+        self._open_files.remove(self)
+
+    def release(self) -> None:
+        """The LRU's part of closing."""
+        self._mapped = None
+
+    def _map(self, needed_size: int, map_size: int) -> mmap:
+        open_files = self._open_files
+        disk = open_files.disk
+        fd = disk.open(self.path, os.O_RDONLY)
+        try:
+            size = min(disk.size(fd), map_size)
+            if size < needed_size:
+                raise EOFError(f"{self.path} has {size} bytes, not {needed_size}")
+            mapped = disk.map(fd, size)
+        finally:
+            disk.close(fd)
+        self.close()
+        with open_files.lock:
+            self._mapped = mapped
+            open_files.add(self)
+        return mapped

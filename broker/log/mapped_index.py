@@ -1,0 +1,245 @@
+"""A sparse index on a mapped file: what the offset index and the time index have in common.
+
+Owns: the table of fixed-size entries in a file, its growth, its trimming, and the search in it. Must not know what keys
+and values mean (the two kinds do), nor the log that it indexes.
+
+    file   |entry 0|entry 1| ... |entry n-1| hole, up to the capacity while the segment is active |
+    entry  |key, greater than the one before|value, greater than the one before|     big-endian
+
+Invariants:
+1. Keys and values increase strictly. Appending to a full index, or an entry that does not increase, is an error.
+2. Entries are written with pwrite and read through the mapping; Linux keeps the two coherent. The first store through a
+   mapping of a fresh sparse file took 22 ms, the first pwrite 14 us.
+3. A search touches nothing at or past `entries`: what lies there is a hole, or has been cut off.
+4. A file is cut only after `seal()` or `close()` has dropped its mapping, and mappings made later cover the entries
+   alone. An entry that truncation takes away is overwritten with zeros instead, so a reader of the old length finds the
+   file as long as it was.
+5. `entries` goes up after the entry is in the file: a worker may search while the loop appends.
+"""
+
+import os
+from mmap import mmap
+from struct import Struct
+from typing import ClassVar
+
+from broker.log.config import SearchName
+from broker.log.disk import write_all
+from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
+from broker.log.files import File, Mapping, OpenFiles
+from broker.log.index_search import Column, Section, floor_slot, touched_pages
+
+MAX_RELATIVE_OFFSET = (1 << 31) - 1  # entries hold offsets relative to the segment's base as signed 32-bit numbers
+
+
+class MappedIndex:
+    """One index file. The kinds say what an entry is; `base_offset` is the segment's.
+
+    Nothing is opened before it is needed.
+    """
+
+    entry: ClassVar[Struct]
+    key_column: ClassVar[Column]
+    value_column: ClassVar[Column]
+
+    def __init__(
+        self, open_files: OpenFiles, path: str, base_offset: int, *, capacity_size: int, entries: int | None = None
+    ) -> None:
+        """An index that is in a file already.
+
+        `entries` where the caller knows the count, else the file's size says it.
+        """
+        self.path = path
+        self.base_offset = base_offset
+        self.stride = self.entry.size
+        self.max_entries = capacity_size // self.stride
+        self._disk = open_files.disk
+        self._file = File(open_files, path, writable=True)
+        self._mapping = Mapping(open_files, path)
+        self._known_entries = entries
+        self._sealed = False
+        self._extended = False
+
+    def create(self) -> None:
+        """Make the file, empty and of full size (a hole: it takes no blocks). An existing one is replaced.
+
+        Raises OSError.
+        """
+        fd = self._disk.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            self._disk.truncate(fd, self.max_entries * self.stride)
+        finally:
+            self._disk.close(fd)
+        self._known_entries = 0
+        self._extended = True
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> int:
+        """How many entries there are. Raises IndexCorruptError if there is no file."""
+        if self._known_entries is None:
+            self._known_entries = self.file_size() // self.stride
+        return self._known_entries
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no slot for another entry."""
+        return self.entries >= self.max_entries
+
+    def file_size(self) -> int:
+        """The file's size in bytes. Raises IndexCorruptError if there is no file, OSError."""
+        try:
+            fd = self._disk.open(self.path, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise IndexCorruptError(self.base_offset, f"{os.path.basename(self.path)} is missing") from error
+        try:
+            return self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
+
+    def fields(self, slot: int) -> tuple[int, int]:
+        """Key and value as they stand in the file, both relative where they are offsets.
+
+        Raises IndexError, IndexCorruptError, OSError.
+        """
+        if not 0 <= slot < self.entries:
+            raise IndexError(f"entry {slot} of {self.entries}")
+        key, value = self.entry.unpack_from(self.view(), slot * self.stride)
+        return key, value
+
+    # -- search -------------------------------------------------------------------------------------------------------
+
+    def view(self) -> mmap:
+        """The mapping of a non-empty index.
+
+        Raises IndexCorruptError if the file is shorter than its entries, OSError.
+        """
+        used = self.entries * self.stride
+        map_size = used if self._sealed else max(used, self.max_entries * self.stride)
+        try:
+            return self._mapping.view(used, map_size)
+        except (EOFError, FileNotFoundError) as error:
+            raise IndexCorruptError(self.base_offset, str(error)) from error
+
+    def key_floor(self, key: int, search: SearchName = "warm") -> tuple[int, Section | None]:
+        """The slot of the last entry with a key not greater, or -1.
+
+        And the section searched (None in an empty index).
+        """
+        entries = self.entries
+        if not entries:
+            return -1, None
+        return floor_slot(self.key_column, self.view(), entries, key, search)
+
+    def value_floor(self, value: int) -> int:
+        """The slot of the last entry with a value not greater, or -1."""
+        entries = self.entries
+        if not entries:
+            return -1
+        return floor_slot(self.value_column, self.view(), entries, value, "warm")[0]
+
+    def value_ceiling(self, value: int) -> int:
+        """The slot of the first entry with a value not smaller; the count of entries if there is none."""
+        slot = self.value_floor(value)
+        return slot if slot >= 0 and self.fields(slot)[1] == value else slot + 1
+
+    def key_pages(self, key: int, search: SearchName = "warm") -> list[int]:
+        """The pages of the file that `key_floor` touches, each once, in the order of the first touch."""
+        entries = self.entries
+        return touched_pages(self.key_column, self.view(), entries, key, search) if entries else []
+
+    # -- growth -------------------------------------------------------------------------------------------------------
+
+    def append_encoded(self, data: bytes) -> None:
+        """Add whole entries that the caller has made to increase. One pwrite, after which `entries` counts them.
+
+        Raises OSError.
+        """
+        entries = self.entries
+        fd = self._file.descriptor().fd
+        if not self._extended:
+            self._extend(fd)
+        write_all(self._disk, fd, [data], entries * self.stride)
+        self._known_entries = entries + len(data) // self.stride
+
+    def check_increases(self, key: int, value: int) -> None:
+        """Raise IndexOrderError unless both are greater than the last entry's."""
+        if self.entries:
+            last_key, last_value = self.fields(self.entries - 1)
+            if key <= last_key or value <= last_value:
+                raise IndexOrderError(
+                    f"entry ({key}, {value}) does not increase on ({last_key}, {last_value}) in {self.path}"
+                )
+
+    def check_not_full(self) -> None:
+        """Raise IndexFullError if `is_full`."""
+        if self.is_full:
+            raise IndexFullError(f"{self.path} is full with {self.entries} entries")
+
+    def relative(self, offset: int) -> int:
+        """The offset relative to the base. Raises IndexOrderError if it does not fit into 31 bits."""
+        relative = offset - self.base_offset
+        if not 0 <= relative <= MAX_RELATIVE_OFFSET:
+            raise IndexOrderError(f"offset {offset} cannot be expressed relative to {self.base_offset}")
+        return relative
+
+    def keep_entries(self, count: int) -> None:
+        """Drop all entries from `count` on; their bytes become zeros. Raises OSError."""
+        dropped = self.entries - count
+        if dropped > 0:
+            self._known_entries = count
+            fd = self._file.descriptor().fd
+            write_all(self._disk, fd, [bytes(dropped * self.stride)], count * self.stride)
+
+    def set_capacity(self, capacity_size: int) -> None:
+        """Change how much the index may hold; the file follows at the next append."""
+        self.max_entries = capacity_size // self.stride
+        self._extended = False
+
+    def _extend(self, fd: int) -> None:
+        capacity = self.max_entries * self.stride
+        if self._disk.size(fd) < capacity:
+            self._disk.truncate(fd, capacity)
+        self._extended = True
+
+    # -- end ----------------------------------------------------------------------------------------------------------
+
+    def seal(self) -> None:
+        """No more entries will come: drop the mapping, so that the file can be trimmed. Memory only."""
+        self._sealed = True
+        self._mapping.close()
+
+    def trim(self) -> None:
+        """Cut a sealed index's file to its entries. For a worker. Raises OSError."""
+        assert self._sealed, "only a sealed index is trimmed"
+        self._disk.truncate(self._file.descriptor().fd, self.entries * self.stride)
+
+    def sync(self) -> None:
+        """Wait until the entries are on the disk. For a worker. Raises OSError."""
+        self._disk.sync(self._file.descriptor().fd)
+
+    def close(self) -> None:
+        """Drop file and mapping; they come back if they are used again."""
+        self._mapping.close()
+        self._file.close()
+
+    def forget(self) -> None:
+        """The file has been replaced: know nothing of the old one."""
+        self.close()
+        self._known_entries = None
+
+
+def strictly_increasing_prefix(index: MappedIndex, key_limit: int) -> int:
+    """How many entries from the first on increase strictly in key and value and have a key below the limit.
+
+    For recovery: what a power cut left of a page is zeros or an older state of it, and both end the increase.
+    """
+    view = index.view() if index.entries else None
+    previous = (-1, -1)
+    for slot in range(index.entries):
+        assert view is not None
+        key, value = index.entry.unpack_from(view, slot * index.stride)
+        if key <= previous[0] or value <= previous[1] or key >= key_limit:
+            return slot
+        previous = (key, value)
+    return index.entries
