@@ -1,0 +1,35 @@
+"""Chooses the twin of the record codec: the compiled one where it was built, else the pure one.
+
+Everybody imports the codec from here. Owns: the choice, and the one log line that tells of the slower one.
+WARMLOG_PURE=1 in the environment chooses the pure twin (for tests and to compare).
+"""
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from protocol.records.record import Record
+
+__all__ = ["Record", "RecordEncoder", "compiled", "decode_records", "murmur2", "walk_records"]
+
+
+def _load_compiled() -> bool:
+    if os.environ.get("WARMLOG_PURE", "") not in {"", "0"}:
+        return False
+    try:
+        import protocol.records._codec  # noqa: F401 - only whether it is there is asked
+    except ImportError as error:
+        logging.getLogger(__name__).warning(
+            "the compiled record codec is missing, the pure one serves and is slower: %s", error
+        )
+        return False
+    return True
+
+
+# Whether the compiled twin serves.
+compiled = _load_compiled()
+
+if TYPE_CHECKING or not compiled:
+    from protocol.records.record import RecordEncoder, decode_records, murmur2, walk_records
+else:
+    from protocol.records._codec import RecordEncoder, decode_records, murmur2, walk_records
