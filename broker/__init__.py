@@ -1,1 +1,4 @@
-"""The server: net -> api -> partitions -> log. `broker.app` wires it together; each line imports only those below it."""
+"""The server.
+
+Net -> api -> partitions -> log. `broker.app` wires it together; each line imports only those below it.
+"""

@@ -1,9 +1,9 @@
 """The only place that wires objects together: start order, stop order.
 
-    start   raise the limit on descriptors -> lock the data directory -> metadata -> bind every listener -> HTTP (not ready) -> open or recover
-            logs -> accept -> ready
-    stop    accept no more -> answer what was received, at most `warmlog.stop.timeout.ms` -> finish writes -> sync and close logs, leave the
-            clean-shutdown marker -> HTTP
+start   raise the limit on descriptors -> lock the data directory -> metadata -> bind every listener -> HTTP (not ready)
+-> open or recover logs -> accept -> ready
+stop    accept no more -> answer what was received, at most `warmlog.stop.timeout.ms` -> finish writes -> sync and close
+logs, leave the clean-shutdown marker -> HTTP
 """
 
 import gc
@@ -42,7 +42,10 @@ logger = logging.getLogger(__name__)
 
 
 class StartError(Exception):
-    """The broker cannot start: a port is taken, the data directory is in use or cannot be served. `str()` is one line for people."""
+    """The broker cannot start.
+
+    A port is taken, the data directory is in use or cannot be served. `str()` is one line for people.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,9 @@ def run(
 async def serve(
     settings: Settings, *, native: str, http: str, ready: Callable[[Addresses], None], stop: trio.Event
 ) -> None:
-    """Serve until `stop` is set. `native` and `http` are "host:port" or "none". `ready` is called once all listeners accept.
+    """Serve until `stop` is set.
+
+    `native` and `http` are "host:port" or "none". `ready` is called once all listeners accept.
 
     Raises StartError. A cancelled serve still syncs and closes its logs.
     """
@@ -99,7 +104,10 @@ class Broker:
     """One broker's objects, made in dependency order; `serve` runs them."""
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
-        """Locks the data directory and opens the metadata; `stack` lets go of both. Raises LogError, MetadataError, OSError."""
+        """Locks the data directory and opens the metadata.
+
+        `stack` lets go of both. Raises LogError, MetadataError, OSError.
+        """
         self._settings = settings
         self._directory = stack.enter_context(DataDirectory.open(settings.data_dir, node_id=settings.node_id))
         self._store = SqliteMetadataStore(settings.data_dir / "metadata.sqlite")
@@ -114,7 +122,9 @@ class Broker:
         """Open the logs, serve on the bound sockets until `stop`, close the logs."""
         async with trio.open_nursery() as background:
             writer = Writer(
-                nursery=background, metrics=self._metrics, loop_write_max_bytes=self._settings.warmlog_loop_write_max_bytes
+                nursery=background,
+                metrics=self._metrics,
+                loop_write_max_bytes=self._settings.warmlog_loop_write_max_bytes,
             )
             partitions = self._partitions(writer)
             web = self._http(sockets.get("http"))
@@ -177,9 +187,7 @@ class Broker:
         inflight = InflightBytes(settings.queued_max_request_bytes)
         services = Services(
             wire=NativeWire(),
-            dispatcher=Dispatcher(
-                partitions, self._metrics, cluster_id=self._directory.cluster_id, version=VERSION
-            ),
+            dispatcher=Dispatcher(partitions, self._metrics, cluster_id=self._directory.cluster_id, version=VERSION),
             writer=writer,
             metrics=self._metrics,
             inflight=inflight,
@@ -217,7 +225,9 @@ class Broker:
         gauge("warmlog_open_files", "Log and index files held open.", lambda: [((), self._files.statistics().open)])
         gauge("warmlog_index_mappings", "Indexes mapped.", lambda: [((), self._files.statistics().mappings)])
         gauge(
-            "warmlog_recovery_seconds", "How long recovery took at this start.", lambda: [((), partitions.recovery_seconds)]
+            "warmlog_recovery_seconds",
+            "How long recovery took at this start.",
+            lambda: [((), partitions.recovery_seconds)],
         )
         gauge(
             "warmlog_process_major_faults_total",
@@ -285,7 +295,10 @@ async def _stop_on_signal(stop: trio.Event) -> None:
 
 
 def _ready_and_settled(ready: Callable[[Addresses], None], addresses: Addresses) -> None:
-    """What start-up made stays: keep the garbage collector from walking it over and over (its full passes hold the loop)."""
+    """What start-up made stays.
+
+    Keep the garbage collector from walking it over and over (its full passes hold the loop).
+    """
     gc.collect()
     gc.freeze()
     ready(addresses)

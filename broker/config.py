@@ -1,9 +1,10 @@
 """The broker's settings: names, units, defaults, ranges, and where they come from.
 
-Owns: `Settings`, one field per setting. A field's name is the setting's with dots for underscores (`log_segment_bytes` is `log.segment.bytes`), and
-its environment variable's with the prefix WARMLOG_ (`WARMLOG_LOG_SEGMENT_BYTES`; the settings that begin with `warmlog.` say it once). Names,
-meanings and defaults are Kafka's (source: org.apache.kafka.server.config, ServerLogConfigs, SocketServerConfigs) where Kafka has the setting;
-where a default differs, the comment says why. Must not know: what is done with a setting.
+Owns: `Settings`, one field per setting. A field's name is the setting's with dots for underscores (`log_segment_bytes`
+is `log.segment.bytes`), and its environment variable's with the prefix WARMLOG_ (`WARMLOG_LOG_SEGMENT_BYTES`; the
+settings that begin with `warmlog.` say it once). Names, meanings and defaults are Kafka's (source:
+org.apache.kafka.server.config, ServerLogConfigs, SocketServerConfigs) where Kafka has the setting; where a default
+differs, the comment says why. Must not know: what is done with a setting.
 
 Order, later ones winning: defaults, TOML file, environment, `--set`.
 """
@@ -13,7 +14,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
@@ -37,7 +38,10 @@ Messages = Annotated[int, Meta(ge=1, le=MAX_INT64)]
 
 
 class SettingError(Exception):
-    """A setting that is unknown or out of range. `str()` is one line that names it, where it came from, and what would do."""
+    """A setting that is unknown or out of range.
+
+    `str()` is one line that names it, where it came from, and what would do.
+    """
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,7 +113,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def advertised(self, listener: str) -> tuple[str, int] | None:
-        """Host and port that `advertised.listeners` gives for a listener ("native"), or None: clients are told the address they came to."""
+        """Host and port that `advertised.listeners` gives for a listener ("native"), or None.
+
+        Clients are told the address they came to.
+        """
         return _parse_listeners(self.advertised_listeners).get(listener)
 
     @property
@@ -123,7 +130,8 @@ FIELDS: Mapping[str, msgspec.structs.FieldInfo] = {
 }
 
 ENVIRONMENT_PREFIX = "WARMLOG_"
-# Read by others: the client's default address, the codec's choice of twin, the command line's completion; and what Kubernetes sets for a service
+# Read by others: the client's default address, the codec's choice of twin, the command line's completion; and what
+# Kubernetes sets for a service
 # that is called warmlog.
 FOREIGN_VARIABLES = re.compile(
     r"WARMLOG_(NATIVE|PURE|CONFIG|SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_\w+)|_WARMLOG_COMPLETE"
@@ -155,7 +163,9 @@ def check_value(name: str, value: Any, value_type: Any, *, origin: str) -> Any:
     try:
         return msgspec.convert(value, value_type, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingError(f"{origin}: {name}: {_in_words(str(error))}, not {value!r}") from None
+        choices = getattr(value_type, "__args__", ()) if get_origin(value_type) is Literal else ()
+        expected = f"expected one of {str(choices)[1:-1]}" if choices else _in_words(str(error))
+        raise SettingError(f"{origin}: {name}: {expected}, not {value!r}") from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -176,7 +186,8 @@ def durability_sentence(settings: Settings) -> str:
     if bounds:
         return f"power cut: can lose {' or '.join(bounds)}, whichever is less; a crash of the process loses nothing"
     return (
-        "power cut: can lose what the kernel has not written yet (usually the last 30 s); a crash of the process loses nothing"
+        "power cut: can lose what the kernel has not written yet (usually the last 30 s);"
+        " a crash of the process loses nothing"
         " (log.flush.interval.messages=1 syncs every append)"
     )
 

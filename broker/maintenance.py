@@ -1,6 +1,9 @@
-"""The periodic work of a broker: flush by time, checkpoints, removal of deleted topics, and the measure of the loop's lateness.
+"""The periodic work of a broker.
 
-Every round is cheap and off the loop where it touches the disk; a round that fails is logged and tried again at the next.
+Flush by time, checkpoints, removal of deleted topics, and the measure of the loop's lateness.
+
+Every round is cheap and off the loop where it touches the disk; a round that fails is logged and tried again at the
+next.
 """
 
 import logging
@@ -49,7 +52,9 @@ class Maintenance:
     async def _flush_due(self) -> None:
         """Sync the logs whose oldest unsynced append is `flush.ms` old."""
         now = trio.current_time()
-        dirty = {partition for partition in self._partitions if partition.log.recovery_point < partition.log.log_end_offset}
+        dirty = {
+            partition for partition in self._partitions if partition.log.recovery_point < partition.log.log_end_offset
+        }
         self._dirty_since = {partition: self._dirty_since.get(partition, now) for partition in dirty}
         due = [
             partition

@@ -1,10 +1,11 @@
 """Every Prometheus metric of the broker, declared once.
 
-Owns: names, labels, buckets, and the counters themselves. Must not know: who counts. Counting happens on the event loop only (the log returns facts,
-its callers count them), so that no counter needs a lock.
+Owns: names, labels, buckets, and the counters themselves. Must not know: who counts. Counting happens on the event loop
+only (the log returns facts, its callers count them), so that no counter needs a lock.
 
-prometheus-client's own Histogram takes 0.7 us an observation, most of it for its lock; a request makes four. So the values live in plain objects here,
-and one collector per family hands them to the library when somebody asks (a quarter of the cost; the exposition stays the library's).
+prometheus-client's own Histogram takes 0.7 us an observation, most of it for its lock; a request makes four. So the
+values live in plain objects here, and one collector per family hands them to the library when somebody asks (a quarter
+of the cost; the exposition stays the library's).
 """
 
 from bisect import bisect_left
@@ -233,5 +234,6 @@ class Metrics:
         ).labels()
 
     def _add(self, family: F) -> F:
-        self.registry.register(family)  # type: ignore[arg-type]  # the library asks for its own base class and calls collect() only
+        # type: ignore[arg-type]  # the library asks for its own base class and calls collect() only
+        self.registry.register(family)
         return family

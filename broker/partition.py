@@ -1,12 +1,14 @@
 """The async edge of one log: appends queue here and wait for their write, fetches wait here for data.
 
-Owns: the queue of planned appends of each log, who writes them (the loop or a worker), the round of fsync that appends share, and the wake-up of
-waiting fetches. Must not know: requests, wire formats, sockets.
+Owns: the queue of planned appends of each log, who writes them (the loop or a worker), the round of fsync that appends
+share, and the wake-up of waiting fetches. Must not know: requests, wire formats, sockets.
 
 Invariants:
 1. One write per log at a time; what comes meanwhile queues in order and goes out together in the next write.
-2. A write of more than `loop_write_max_bytes`, or one that needs a new segment, runs in a worker; the log is planned and committed on the loop only.
-3. When a write fails, everything queued behind it fails too, since it was planned on top of it; the log is cut back to where it was.
+2. A write of more than `loop_write_max_bytes`, or one that needs a new segment, runs in a worker; the log is planned
+   and committed on the loop only.
+3. When a write fails, everything queued behind it fails too, since it was planned on top of it; the log is cut back to
+   where it was.
 4. An `Append` is settled exactly once: committed (and, where `flush.messages` asks for it, synced), or failed.
 """
 
@@ -59,7 +61,10 @@ class Append:
 
 
 class FetchWaiter:
-    """One waiting fetch: woken when the partitions it is enlisted with have grown by so many bytes, or one of them has changed otherwise."""
+    """One waiting fetch.
+
+    Woken when the partitions it is enlisted with have grown by so many bytes, or one of them has changed otherwise.
+    """
 
     __slots__ = ("_event", "_missing_bytes")
 
@@ -83,9 +88,12 @@ class FetchWaiter:
 
 
 class Writer:
-    """What all partitions of a broker share for writing: the nursery and threads of their background writes, and the rounds of fsync.
+    """What all partitions of a broker share for writing.
 
-    `write_queued()` is called by whoever has queued appends, once it has queued all it has: so appends that came together go out together.
+    The nursery and threads of their background writes, and the rounds of fsync.
+
+    `write_queued()` is called by whoever has queued appends, once it has queued all it has: so appends that came
+    together go out together.
     """
 
     def __init__(self, *, nursery: trio.Nursery, metrics: Metrics, loop_write_max_bytes: int) -> None:
@@ -118,7 +126,10 @@ class Writer:
         await trio.to_thread.run_sync(work, limiter=self._threads)
 
     def request_flush(self, partition: "Partition") -> None:
-        """Sync a partition's log in the next round. One round at a time: who comes during one shares the next (group commit)."""
+        """Sync a partition's log in the next round.
+
+        One round at a time: who comes during one shares the next (group commit).
+        """
         self._due[partition] = None
         if not self._flushing:
             self._flushing = True
@@ -175,12 +186,15 @@ class Partition:
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being made anew
         self._idle = trio.Event()
 
-    # -- append -------------------------------------------------------------------------------------------------------------------------------
+    # -- append --
 
     def append(self, records: bytes | memoryview) -> Append:
-        """Queue batches for the end of the log. They are checked and have their offsets at once; written by the next `write_queued`.
+        """Queue batches for the end of the log.
 
-        Raises what PartitionLog.plan raises: ProtocolError for bytes that are refused, LogFailedError for a log that is out of service.
+        They are checked and have their offsets at once; written by the next `write_queued`.
+
+        Raises what PartitionLog.plan raises: ProtocolError for bytes that are refused, LogFailedError for a log that is
+        out of service.
         """
         append = Append(self.log.plan(records))
         if not self._queue and not self._writing:
@@ -306,10 +320,10 @@ class Partition:
         if self._awaiting_flush:
             self._writer.request_flush(self)
 
-    # -- fetch --------------------------------------------------------------------------------------------------------------------------------
+    # -- fetch --
 
     def read(self, offset: int, max_bytes: int, *, min_one_message: bool) -> LogRead | None:
-        """A slice from `offset` up to the high watermark, or None while a damaged index is made anew (waiters are woken then).
+        """A slice from `offset` up to the high watermark, or None while a damaged index is rebuilt (then waiters are woken).
 
         Raises OffsetOutOfRangeError, OSError.
         """
@@ -358,7 +372,7 @@ class Partition:
         for waiter in self._waiters:
             waiter.grown(size)
 
-    # -- end ----------------------------------------------------------------------------------------------------------------------------------
+    # -- end --
 
     async def retire(self) -> None:
         """Finish what is queued and wake who waits; for a partition that is deleted or a broker that stops."""

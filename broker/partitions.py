@@ -1,11 +1,11 @@
 """All partitions of this broker: topics and their logs, created, found, changed and deleted together.
 
-Owns: the map from (topic, partition) to its Partition, and the order of steps by which metadata and directories stay in agreement. Must not know:
-requests and sockets.
+Owns: the map from (topic, partition) to its Partition, and the order of steps by which metadata and directories stay in
+agreement. Must not know: requests and sockets.
 
 Invariants:
-1. Metadata first: a topic is in the store before its directories are made, and marked as being deleted before they are moved away. A crash in
-   between is finished at the next start (missing directories are made, marked ones removed).
+1. Metadata first: a topic is in the store before its directories are made, and marked as being deleted before they are
+   moved away. A crash in between is finished at the next start (missing directories are made, marked ones removed).
 2. One change at a time (`_changes`): a topic cannot be created while its old data is still being moved away.
 3. What blocks runs in a worker; the maps change on the loop only.
 """
@@ -46,7 +46,10 @@ class UnknownTopicError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where partitions live: the data directory, its files, the metadata, and what is injected into logs (clock in ms, randomness)."""
+    """Where partitions live.
+
+    The data directory, its files, the metadata, and what is injected into logs (clock in ms, randomness).
+    """
 
     directory: DataDirectory
     files: OpenFiles
@@ -80,7 +83,7 @@ class Partitions:
         self._changes = trio.Lock()
         self.deleted_directories: list[tuple[float, Path]] = []  # (when to remove it, by trio's clock)
 
-    # -- finding ------------------------------------------------------------------------------------------------------------------------------
+    # -- finding --
 
     def get(self, topic: str, partition: int) -> Partition | None:
         """The partition, or None."""
@@ -113,14 +116,15 @@ class Partitions:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    # -- changing -----------------------------------------------------------------------------------------------------------------------------
+    # -- changing --
 
     async def create(
         self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None, *, validate_only: bool = False
     ) -> Topic:
         """Create a topic; a count of -1 takes `num.partitions`.
 
-        Raises TopicExistsError, InvalidTopicError, SettingError, MetadataError, or OSError if its directories cannot be made.
+        Raises TopicExistsError, InvalidTopicError, SettingError, MetadataError, or OSError if its directories cannot be
+        made.
         """
         async with self._changes:
             count = self.settings.num_partitions if partitions == -1 else partitions
@@ -132,7 +136,9 @@ class Partitions:
             return topic
 
     async def alter(self, name: str, configs: Mapping[str, str | None], partitions: int | None = None) -> Topic:
-        """Change settings (None resets one) and grow the partition count. Everything is checked before anything is changed.
+        """Change settings (None resets one) and grow the partition count.
+
+        Everything is checked before anything is changed.
 
         Raises UnknownTopicError, InvalidTopicError, SettingError, MetadataError, OSError.
         """
@@ -143,7 +149,9 @@ class Partitions:
             _check_resets(configs)
             count = topic.partitions if partitions is None else partitions
             if partitions is not None and partitions <= topic.partitions:
-                raise InvalidTopicError(f"topic {name!r} has {topic.partitions} partitions and can only get more, not {partitions}")
+                raise InvalidTopicError(
+                    f"topic {name!r} has {topic.partitions} partitions and can only get more, not {partitions}"
+                )
             check_partitions(count)
             if merged != topic.configs:
                 await trio.to_thread.run_sync(self._storage.store.set_configs, name, merged)
@@ -157,7 +165,10 @@ class Partitions:
             return changed
 
     async def delete(self, name: str) -> None:
-        """Delete a topic: at once for users, its files after `file.delete.delay.ms`. Raises UnknownTopicError, MetadataError, OSError."""
+        """Delete a topic.
+
+        At once for users, its files after `file.delete.delay.ms`. Raises UnknownTopicError, MetadataError, OSError.
+        """
         async with self._changes:
             topic = self._known(name)
             await trio.to_thread.run_sync(self._storage.store.begin_delete, name)
@@ -178,10 +189,13 @@ class Partitions:
         for path in over:
             await trio.to_thread.run_sync(partial(shutil.rmtree, path, ignore_errors=True))
 
-    # -- start and stop -----------------------------------------------------------------------------------------------------------------------
+    # -- start and stop --
 
     async def open_all(self) -> None:
-        """Open every topic of the store: with the checkpoints after a clean stop, else with recovery. Finishes interrupted deletions."""
+        """Open every topic of the store.
+
+        With the checkpoints after a clean stop, else with recovery. Finishes interrupted deletions.
+        """
         await trio.to_thread.run_sync(self._finish_deletions)
         for topic in await trio.to_thread.run_sync(self._storage.store.load):
             await self._open(topic, range(topic.partitions))
@@ -197,7 +211,7 @@ class Partitions:
         logs = [partition.log for partition in self._partitions.values()]
         await trio.to_thread.run_sync(self._storage.directory.write_checkpoints, logs)
 
-    # -- inside -------------------------------------------------------------------------------------------------------------------------------
+    # -- inside --
 
     def _check_new(self, name: str, count: int, configs: Mapping[str, str]) -> None:
         check_name(name)

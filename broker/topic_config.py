@@ -1,7 +1,10 @@
-"""The settings of a topic: which there are, what stands in for one that is not set, and the log configuration they make.
+"""The settings of a topic.
 
-Owns: `TOPIC_SETTINGS`, the one table. Names and meanings are Kafka's (source: org.apache.kafka.common.config.TopicConfig); a setting that is not in
-the table is refused, never kept. Must not know: who sets them, or how a log uses them.
+Which there are, what stands in for one that is not set, and the log configuration they make.
+
+Owns: `TOPIC_SETTINGS`, the one table. Names and meanings are Kafka's (source:
+org.apache.kafka.common.config.TopicConfig); a setting that is not in the table is refused, never kept. Must not know:
+who sets them, or how a log uses them.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,9 +69,7 @@ def log_config(configs: Mapping[str, str], settings: Settings) -> LogConfig:
         name.replace(".", "_"): _value(name, configs[name]) if name in configs else setting.broker_value(settings)
         for name, setting in TOPIC_SETTINGS.items()
     }
-    return LogConfig(
-        **values, index_search=settings.warmlog_index_search, walk_records=settings.warmlog_records_walk
-    )
+    return LogConfig(**values, index_search=settings.warmlog_index_search, walk_records=settings.warmlog_records_walk)
 
 
 def effective_settings(configs: Mapping[str, str], settings: Settings) -> list[EffectiveSetting]:

@@ -1,7 +1,7 @@
 """From request to handler.
 
-Owns: the table, the error boundary, and the split between what is queued (produce) and what is awaited (everything else). Must not know: sockets and
-wire formats.
+Owns: the table, the error boundary, and the split between what is queued (produce) and what is awaited (everything
+else). Must not know: sockets and wire formats.
 """
 
 import logging
@@ -76,7 +76,10 @@ class Dispatcher:
         return not produce.missing_topics(request, self._partitions)
 
     async def prepare(self, request: ProduceRequest) -> None:
-        """Create the topics that a produce request is the first to use. One that cannot be created is refused by `begin_produce`."""
+        """Create the topics that a produce request is the first to use.
+
+        One that cannot be created is refused by `begin_produce`.
+        """
         if self._partitions.settings.auto_create_topics_enable:
             for name in produce.missing_topics(request, self._partitions):
                 try:
@@ -94,7 +97,10 @@ class Dispatcher:
         return fetch.response(await fetch.wait_and_read(request, self._partitions, found))
 
     async def handle(self, request: Request, session: Session) -> Response:
-        """Answer any other request. The error boundary: what nobody expected is logged and answered UNKNOWN_SERVER_ERROR."""
+        """Answer any other request.
+
+        The error boundary: what nobody expected is logged and answered UNKNOWN_SERVER_ERROR.
+        """
         try:
             return await self._handlers[type(request)](request, session)
         except EXPECTED as error:
@@ -102,7 +108,9 @@ class Dispatcher:
             return ErrorResponse(error=code, message=message)
         except Exception:
             logger.exception("%s from %s:%d failed", API_NAMES[type(request)], *session.peer)
-            return ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why")
+            return ErrorResponse(
+                error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why"
+            )
 
     async def _hello(self, request: HelloRequest, session: Session) -> Response:
         common = [version for version in NATIVE_VERSIONS if version in request.versions]

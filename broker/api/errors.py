@@ -22,7 +22,8 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (SettingError, ErrorCode.INVALID_CONFIG),
 )
 
-# What a request may run into by its own or the disk's fault; anything else is a defect of ours and goes to the error boundary of the dispatcher.
+# What a request may run into by its own or the disk's fault; anything else is a defect of ours and goes to the error
+# boundary of the dispatcher.
 EXPECTED = (ProtocolError, *(kind for kind, _ in _CODES))
 
 

@@ -1,7 +1,8 @@
 """Fetch: slices of partitions, now or when there is something.
 
-Size rules (KIP-74): partitions are served in the order asked for; `max_bytes` bounds the whole, each partition's own bound its part; but the first
-batch of the first partition that has one is always whole, so that a batch larger than the bounds can be read at all.
+Size rules (KIP-74): partitions are served in the order asked for; `max_bytes` bounds the whole, each partition's own
+bound its part; but the first batch of the first partition that has one is always whole, so that a batch larger than the
+bounds can be read at all.
 """
 
 import trio
@@ -40,7 +41,10 @@ def read_now(request: FetchRequest, partitions: Partitions) -> Slices:
 
 
 def is_enough(found: Slices, request: FetchRequest) -> bool:
-    """Whether to answer at once: enough data, an error that the client should see, nothing asked for, or no wish to wait."""
+    """Whether to answer at once.
+
+    Enough data, an error that the client should see, nothing asked for, or no wish to wait.
+    """
     return found.size >= request.min_bytes or found.failed or request.max_wait_ms == 0 or not request.partitions
 
 

@@ -42,10 +42,13 @@ class TopicsApi:
         self._partitions = partitions
         self._cluster_id = cluster_id
 
-    # -- metadata -----------------------------------------------------------------------------------------------------------------------------
+    # -- metadata --
 
     async def metadata(self, request: MetadataRequest, session: Session) -> MetadataResponse:
-        """Brokers and topics. A topic that is missing is created if the client and `auto.create.topics.enable` allow it."""
+        """Brokers and topics.
+
+        A topic that is missing is created if the client and `auto.create.topics.enable` allow it.
+        """
         if request.topics is None:
             topics = [self._topic_metadata(topic) for topic in self._partitions.topics()]
         else:
@@ -61,7 +64,10 @@ class TopicsApi:
         )
 
     async def ensure(self, name: str) -> None:
-        """Create a topic on first use, unless it is there; whoever comes second finds it. Raises what Partitions.create raises."""
+        """Create a topic on first use, unless it is there.
+
+        Whoever comes second finds it. Raises what Partitions.create raises.
+        """
         if self._partitions.topic(name) is None:
             try:
                 await self._partitions.create(name)
@@ -101,7 +107,7 @@ class TopicsApi:
             in_sync=replicas,
         )
 
-    # -- changes ------------------------------------------------------------------------------------------------------------------------------
+    # -- changes --
 
     async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
         """Create each topic on its own."""
@@ -142,10 +148,13 @@ class TopicsApi:
             return TopicResult(name=asked.name, error=code, message=message)
         return TopicResult(name=asked.name)
 
-    # -- describe -----------------------------------------------------------------------------------------------------------------------------
+    # -- describe --
 
     async def describe(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
-        """Settings, offsets and segments. Runs in workers: it asks for the times of segments, which are read from their indexes."""
+        """Settings, offsets and segments.
+
+        Runs in workers: it asks for the times of segments, which are read from their indexes.
+        """
         return DescribeTopicsResponse(topics=tuple([await self._describe(name) for name in request.topics]))
 
     async def _describe(self, name: str) -> TopicDescription:
@@ -169,8 +178,8 @@ class TopicsApi:
         if partition is None:  # deleted while others were described
             code, message = describe(UnknownTopicError(f"no partition {topic}-{index}"))
             return PartitionDescription(
-                partition=index, leader=leader, leader_epoch=-1, log_start_offset=-1, high_watermark=-1, log_end_offset=-1,
-                flushed_offset=-1, size=0, segments=(), error=code, message=message,
+                partition=index, leader=leader, leader_epoch=-1, log_start_offset=-1, high_watermark=-1,
+                log_end_offset=-1, flushed_offset=-1, size=0, segments=(), error=code, message=message,
             )  # fmt: skip
         found = await trio.to_thread.run_sync(partition.log.describe)
         return PartitionDescription(

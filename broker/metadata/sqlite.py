@@ -82,12 +82,14 @@ class SqliteMetadataStore:
         if version == 0:
             self._connection.executescript(f"BEGIN; {_LAYOUT} PRAGMA user_version = {LAYOUT_VERSION}; COMMIT;")
         elif version != LAYOUT_VERSION:
-            raise MetadataError(f"{self._path}: written by another version (layout {version}, this one knows {LAYOUT_VERSION})")
+            raise MetadataError(
+                f"{self._path}: written by another version (layout {version}, this one knows {LAYOUT_VERSION})"
+            )
 
     def _topics(self, condition: str) -> list[Topic]:
         with self._errors():
-            rows = self._connection.execute(
-                f"SELECT name, id, partitions, configs FROM topics WHERE {condition} ORDER BY name"  # noqa: S608  # ours
+            rows = self._connection.execute(  # the condition is one of two, both ours
+                f"SELECT name, id, partitions, configs FROM topics WHERE {condition} ORDER BY name"  # noqa: S608
             ).fetchall()
             return [
                 Topic(name=name, id=UUID(topic_id), partitions=partitions, configs=json.loads(configs))

@@ -29,7 +29,10 @@ class Topic:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidTopicError unless the name is legal: 1 to 249 of ASCII letters, digits, `.`, `_` and `-`, and neither `.` nor `..`."""
+    """Raise InvalidTopicError unless the name is legal.
+
+    1 to 249 of ASCII letters, digits, `.`, `_` and `-`, and neither `.` nor `..`.
+    """
     if not name:
         raise InvalidTopicError("a topic's name must not be empty")
     if name in {".", ".."}:
@@ -41,11 +44,13 @@ def check_name(name: str) -> None:
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Raise InvalidTopicError if an existing topic differs only by `.` against `_` (such names make the same metric names)."""
+    """Raise InvalidTopicError if an existing topic differs only by `.` against `_`: both make the same metric name."""
     folded = name.replace(".", "_")
     for other in existing:
         if other != name and other.replace(".", "_") == folded:
-            raise InvalidTopicError(f"topic {name!r} collides with {other!r}: names that differ only by '.' and '_' are one metric")
+            raise InvalidTopicError(
+                f"topic {name!r} collides with {other!r}: names that differ only by '.' and '_' are one metric"
+            )
 
 
 def check_partitions(count: int) -> None:

@@ -1,16 +1,18 @@
 """One client's connection: frames in, replies out, in order.
 
-Owns: the receive loop, the outbox of replies, and the limits of one connection. Must not know: what requests mean beyond produce (queued, many at once),
-fetch (may wait) and the rest (awaited one by one).
+Owns: the receive loop, the outbox of replies, and the limits of one connection. Must not know: what requests mean
+beyond produce (queued, many at once), fetch (may wait) and the rest (awaited one by one).
 
     receive -> frames -> decode -+- produce: queued, its place kept in the outbox; all of one read are written together
                                  +- others: first everything before them is answered, then they are handled and answered
-    outbox -> encode -> send       by the receiver itself if all is done, else by the sending task, so that the next frames can come in meanwhile
+    outbox -> encode -> send       by the receiver itself if all is done, else by the sending task, so that the next
+    frames can come in meanwhile
 
 Invariants:
 1. Replies leave in the order of their requests.
 2. Only one task sends at a time (`_sending`).
-3. What is received and not yet answered is bounded, in requests and in bytes; past it the connection is not read (the peer's window closes).
+3. What is received and not yet answered is bounded, in requests and in bytes; past it the connection is not read (the
+   peer's window closes).
 """
 
 import logging
@@ -59,6 +61,7 @@ class Exchange:
 
     @property
     def done(self) -> bool:
+        """Whether the reply can be encoded."""
         return self.produce is None or self.produce.done
 
 
@@ -69,7 +72,16 @@ class PeerGoneError(Exception):
 class Services:
     """What all connections of a listener share."""
 
-    __slots__ = ("dispatcher", "inflight", "max_frame_bytes", "max_requests", "metrics", "slow_peer_s", "wire", "writer")
+    __slots__ = (
+        "dispatcher",
+        "inflight",
+        "max_frame_bytes",
+        "max_requests",
+        "metrics",
+        "slow_peer_s",
+        "wire",
+        "writer",
+    )
 
     def __init__(
         self, *, wire: Wire, dispatcher: Dispatcher, writer: Writer, metrics: Metrics, inflight: InflightBytes,
@@ -105,7 +117,7 @@ class Connection:
         self._closed = False
         self.last_active = trio.current_time()
 
-    # -- life ---------------------------------------------------------------------------------------------------------------------------------
+    # -- life --
 
     async def serve(self) -> None:
         """Receive and answer until the end. Returns however the connection ended; only defects of ours are raised."""
@@ -128,7 +140,10 @@ class Connection:
             shutdown(self._sock, socket.SHUT_RD)
 
     def is_overdue(self, now: float, idle_s: float) -> bool:
-        """Whether the peer has been silent too long: within a frame the slow-peer limit holds, between requests the idle limit."""
+        """Whether the peer has been silent too long.
+
+        Within a frame the slow-peer limit holds, between requests the idle limit.
+        """
         silent_s = now - self.last_active
         if self._reader.is_within_frame:
             return silent_s > self._services.slow_peer_s
@@ -147,7 +162,7 @@ class Connection:
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
 
-    # -- receive ------------------------------------------------------------------------------------------------------------------------------
+    # -- receive --
 
     async def _receive_loop(self) -> None:
         reader, services = self._reader, self._services
@@ -246,16 +261,22 @@ class Connection:
         self._outbox.append(exchange)
         self._unanswered_bytes += exchange.size
 
-    # -- answer -------------------------------------------------------------------------------------------------------------------------------
+    # -- answer --
 
     async def _answer(self) -> None:
         """Send what is done, or leave it to the sending task; past the limits wait until the outbox is shorter."""
-        if not self._sending and all([exchange.done for exchange in self._outbox]):
+        if not self._sending and self._all_done():
             await self._send_done()
             return
         self._work.set()
         while len(self._outbox) >= self._services.max_requests or self._unanswered_bytes > MAX_UNANSWERED_BYTES:
             await self._wait_shorter()
+
+    def _all_done(self) -> bool:
+        for exchange in self._outbox:  # noqa: SIM110  # a generator costs twice the loop, on every read
+            if not exchange.done:
+                return False
+        return True
 
     async def _answer_all(self) -> None:
         """Return when everything in the outbox is sent."""
@@ -338,7 +359,10 @@ class Connection:
         """Answer a frame that is no request; the stream itself is still in step."""
         await self._answer_all()
         exchange = Exchange(
-            getattr(error, "request_id", 0), size, received_at, self._services.metrics.requests("invalid", self._wire.name)
+            getattr(error, "request_id", 0),
+            size,
+            received_at,
+            self._services.metrics.requests("invalid", self._wire.name),
         )
         exchange.response = ErrorResponse(error=error.code, message=str(error))
         self._keep(exchange)

@@ -1,4 +1,6 @@
-"""The HTTP listener: `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever watches the process, `/` for people.
+"""The HTTP listener.
+
+`/metrics` for Prometheus, `/healthz` and `/readyz` for whoever watches the process, `/` for people.
 
 Served by hypercorn; this module owns the four answers only.
 """
@@ -40,7 +42,8 @@ class HttpListener:
         config.graceful_timeout = 1.0
         config.errorlog = logging.getLogger("broker.net.http.server")
         config.errorlog.setLevel(logging.WARNING)  # it announces each start; the broker's own ready line does
-        await hypercorn_serve(self._app, config, shutdown_trigger=self._stop.wait, mode="asgi")  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        await hypercorn_serve(self._app, config, shutdown_trigger=self._stop.wait, mode="asgi")
 
     def stop(self) -> None:
         """Finish what is being answered and return from `serve`."""

@@ -1,6 +1,7 @@
 """The bound on bytes that all connections together have received and not yet answered (`queued.max.request.bytes`).
 
-Only frames too large for a connection's own read are counted here; the small ones are bounded by the number of connections.
+Only frames too large for a connection's own read are counted here; the small ones are bounded by the number of
+connections.
 """
 
 import trio

@@ -1,6 +1,7 @@
 """Accepting connections: one listening socket, its limits, and the connections that came in by it.
 
-Owns: the accept loop, the tuning of accepted sockets, the limit on connections, the search for silent peers, and the stop with a deadline.
+Owns: the accept loop, the tuning of accepted sockets, the limit on connections, the search for silent peers, and the
+stop with a deadline.
 """
 
 import errno
@@ -24,7 +25,10 @@ SILENCE_CHECK_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a listener allows: connections at once, the silence after which one is closed, and socket buffers in bytes (-1: the system's)."""
+    """What a listener allows.
+
+    Connections at once, the silence after which one is closed, and socket buffers in bytes (-1: the system's).
+    """
 
     max_connections: int
     max_idle_s: float
@@ -105,7 +109,9 @@ class Listener:
 
     def _welcome(self, sock: socket.socket, peer: tuple[str, int], nursery: trio.Nursery) -> None:
         if len(self._connections) >= self._limits.max_connections:
-            logger.warning("%s: max.connections (%d) reached, %s:%d refused", self._name, len(self._connections), *peer[:2])
+            logger.warning(
+                "%s: max.connections (%d) reached, %s:%d refused", self._name, len(self._connections), *peer[:2]
+            )
             self._services.metrics.refused_connections.labels("max_connections").add()
             sock.close()
             return
@@ -121,8 +127,10 @@ class Listener:
         nursery.start_soon(self._serve, connection)
 
     def _tune(self, sock: socket.socket) -> None:
-        """Replies leave at once; the kernel sizes the buffers unless it is told otherwise (TCP_NOTSENT_LOWAT stays unlimited: a low one costs bulk
-        fetches a third)."""
+        """Replies leave at once; the kernel sizes the buffers unless it is told otherwise.
+
+        TCP_NOTSENT_LOWAT stays unlimited: a low one costs bulk fetches a third.
+        """
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

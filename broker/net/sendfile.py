@@ -1,6 +1,7 @@
 """Zero-copy: a slice of a file to a socket by sendfile(2).
 
-trio has no sendfile, so the system call is made on the socket's descriptor and the task waits for the socket where it would block.
+trio has no sendfile, so the system call is made on the socket's descriptor and the task waits for the socket where it
+would block.
 """
 
 import os

@@ -1,0 +1,31 @@
+import pytest
+
+from broker.metadata.topic import InvalidTopicError, check_collision, check_name, check_partitions
+
+
+@pytest.mark.parametrize("name", ["orders", "a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
+def test_legal_names_are_taken(name: str) -> None:
+    check_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "x" * 250, "a b", "a/b", "../etc", "ä", "a\n", "a\0b", "a:b", "тема", "a,b"]
+)
+def test_names_that_are_no_file_names_or_too_long_are_refused(name: str) -> None:
+    with pytest.raises(InvalidTopicError):
+        check_name(name)
+
+
+def test_names_that_differ_only_by_dot_and_underscore_collide() -> None:
+    with pytest.raises(InvalidTopicError, match=r"'a_b' collides with 'a\.b'"):
+        check_collision("a_b", ["x", "a.b"])
+
+
+def test_a_name_does_not_collide_with_itself_or_with_others() -> None:
+    check_collision("a.b", ["a.b", "a-b", "ab"])
+
+
+@pytest.mark.parametrize("count", [0, -1, 100_001])
+def test_partition_counts_outside_the_range_are_refused(count: int) -> None:
+    with pytest.raises(InvalidTopicError, match=r"1 to 100,000 partitions"):
+        check_partitions(count)
