@@ -255,7 +255,6 @@ def _check_together(settings: Settings) -> None:
     if not settings.log_dirs:
         raise SettingError("log.dirs: expected a directory, not ''")
     _parse_listeners(settings.advertised_listeners)
-    if settings.segment_jitter_ms > settings.segment_ms:
-        raise SettingError(
-            f"log.roll.jitter.ms: expected at most log.roll.ms ({settings.segment_ms}), not {settings.segment_jitter_ms}"
-        )
+    jitter_ms, segment_ms = settings.segment_jitter_ms, settings.segment_ms
+    if jitter_ms > segment_ms:
+        raise SettingError(f"log.roll.jitter.ms: expected at most log.roll.ms ({segment_ms}), not {jitter_ms}")
