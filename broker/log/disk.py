@@ -9,6 +9,7 @@ opening a file.
 """
 
 import ctypes
+import fcntl
 import mmap
 import os
 from collections.abc import Sequence
@@ -97,6 +98,19 @@ class Disk:
                 raise OSError(error, os.strerror(error), path)
         finally:
             self.close(fd)
+
+    def try_lock(self, fd: int) -> bool:
+        """Take the process's exclusive lock on a file (fcntl, as Java does); False if another process has it."""
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def identity(self, path: str) -> tuple[int, int]:
+        """What tells one file or directory from another, whatever it is called: device and inode."""
+        stat = os.stat(path)
+        return stat.st_dev, stat.st_ino
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory, replacing a file of the new name."""

@@ -1,0 +1,310 @@
+"""The data directory as a whole: whose it is, whether it was left cleanly, what lies in it.
+
+Owns: the lock, `meta.properties`, the clean-shutdown marker, the checkpoints of all logs, and the list of what is
+there. Must not know: topics' settings, or how a log opens.
+
+    .lock                             held (fcntl) while a broker serves the directory
+    meta.properties                   version=1, cluster.id, node.id, directory.id
+    .kafka_cleanshutdown              left by a clean stop, taken away by the next start
+    recovery-point-offset-checkpoint  up to where each log was synced
+    log-start-offset-checkpoint       where each log begins, if that is inside its first segment
+    replication-offset-checkpoint     the high watermark of each log
+    <topic>-<partition>/              the logs
+
+Invariants:
+1. One broker at a time, within a process and among processes (Kafka takes the same lock).
+2. The marker is gone, durably, before anything is written: a directory that has it was not written to since.
+3. A checkpoint that cannot be read is as good as none; it is told in `findings`.
+
+Source: org.apache.kafka.metadata.properties.MetaProperties, kafka.log.LogManager.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Protocol, Self
+from uuid import uuid4
+
+from broker.log.checkpoint import (
+    CLEAN_MARKER,
+    CLEANER_POINTS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    TopicPartition,
+    read_clean_marker,
+    read_offsets,
+    write_clean_marker,
+    write_offsets,
+)
+from broker.log.directory_names import PartitionName, encode_topic_id, parse_partition_directory
+from broker.log.disk import Disk, read_file, replace_file
+from broker.log.errors import CheckpointError, DataDirectoryError
+
+LOCK_FILE = ".lock"
+META_PROPERTIES = "meta.properties"
+META_VERSION = "1"
+METADATA_TOPIC = "__cluster_metadata"  # a KRaft node's own log: a directory like a partition's, but none of a topic's
+
+_KNOWN_FILES = {
+    LOCK_FILE,
+    META_PROPERTIES,
+    CLEAN_MARKER,
+    RECOVERY_POINTS,
+    LOG_STARTS,
+    HIGH_WATERMARKS,
+    CLEANER_POINTS,
+    "lost+found",  # the root of a file system has it
+}
+_KNOWN_PREFIXES = ("metadata.sqlite",)  # and the journals beside it
+
+# Locks of this kind belong to the process: a second one of the same process would be granted.
+_locked: set[tuple[int, int]] = set()
+_locked_guard = Lock()
+
+
+class CheckpointedLog(Protocol):
+    """What of a log goes into the checkpoints."""
+
+    topic: str
+    partition: int
+    recovery_point: int
+    high_watermark: int
+    log_start_offset: int
+
+    @property
+    def first_base_offset(self) -> int:
+        """The base offset of the first segment."""
+
+    def checkpoint_epochs(self) -> None:
+        """Write the leader epochs if they have changed."""
+
+
+class DataDirectory:
+    """A locked data directory. A context manager; `close` lets go of it."""
+
+    def __init__(self, path: str, disk: Disk, lock: "_DirectoryLock") -> None:
+        self.path = path
+        self.cluster_id = ""
+        self.node_id = -1
+        self.directory_id = ""
+        self.was_clean = False
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.log_starts: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.findings: list[str] = []
+        self._disk = disk
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path, *, node_id: int, cluster_id: str | None = None, disk: Disk | None = None) -> Self:
+        """Lock a directory, making it if it is not there, and take what the last broker left.
+
+        `cluster_id`: None takes the one written there, or a new one. Raises DataDirectoryError, with one line for
+        people, if it is in use, cannot be written, or belongs to another version, node or cluster.
+        """
+        disk = disk or Disk()
+        text = os.fspath(path)
+        try:
+            disk.make_directory(text)
+            directory = cls(text, disk, _DirectoryLock(disk, text))
+            try:
+                directory._identify(node_id, cluster_id)
+                directory._take_checkpoints()
+            except BaseException:
+                directory.close()
+                raise
+        except OSError as error:
+            raise DataDirectoryError(f"data directory {text} cannot be used: {error.strerror or error}") from error
+        return directory
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock. Idempotent."""
+        self._lock.release()
+
+    # -- what is there -------------------------------------------------------------------------------------------------
+
+    def partitions(self) -> list[PartitionName]:
+        """The partitions in service, by name."""
+        found = [parse_partition_directory(name) for name in self._directories()]
+        return sorted(name for name in found if name and not name.moved and name.topic != METADATA_TOPIC)
+
+    def deleted_directories(self) -> list[str]:
+        """Names of directories whose deletion was interrupted."""
+        return sorted(
+            name
+            for name in self._directories()
+            if (parsed := parse_partition_directory(name)) is not None and parsed.moved == "delete"
+        )
+
+    def foreign_names(self) -> list[str]:
+        """Names that neither this broker nor Kafka's log layer would have put here. They are left alone."""
+        return sorted(
+            entry.name
+            for entry in self._disk.scan(self.path)
+            if not _is_known(entry.name)
+            and (not entry.is_directory or _is_foreign_directory(parse_partition_directory(entry.name)))
+        )
+
+    def partition_path(self, name: str) -> str:
+        """The path of a directory in it."""
+        return f"{self.path}/{name}"
+
+    def _directories(self) -> list[str]:
+        return [entry.name for entry in self._disk.scan(self.path) if entry.is_directory]
+
+    # -- what is left for the next start -------------------------------------------------------------------------------
+
+    def write_checkpoints(self, logs: Iterable[CheckpointedLog]) -> None:
+        """Replace the checkpoints by what is true of these logs, which must be all of them. For a worker.
+
+        Raises OSError.
+        """
+        logs = list(logs)
+        for log in logs:
+            log.checkpoint_epochs()
+        self._write(RECOVERY_POINTS, logs, lambda log: log.recovery_point)
+        begun = [log for log in logs if log.log_start_offset > log.first_base_offset]
+        self._write(LOG_STARTS, begun, lambda log: log.log_start_offset)
+        self._write(HIGH_WATERMARKS, logs, lambda log: log.high_watermark)
+
+    def mark_clean(self) -> None:
+        """Leave the marker of a clean stop: every log is closed and the checkpoints are written. Raises OSError."""
+        write_clean_marker(self._disk, self.partition_path(CLEAN_MARKER))
+        self._disk.sync_directory(self.path)
+
+    def sync(self) -> None:
+        """Wait until everything in it is on the disk: one wait for any number of new files. For a worker.
+
+        Raises OSError.
+        """
+        self._disk.sync_filesystem(self.path)
+
+    def _write(self, name: str, logs: Sequence[CheckpointedLog], value: Callable[[CheckpointedLog], int]) -> None:
+        offsets = {(log.topic, log.partition): value(log) for log in logs}
+        write_offsets(self._disk, self.partition_path(name), offsets)
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    def _identify(self, node_id: int, cluster_id: str | None) -> None:
+        """Read whose directory it is, or write it down where nobody has yet."""
+        properties = self._read_properties()
+        if properties is None:
+            properties = {
+                "version": META_VERSION,
+                "cluster.id": cluster_id or _random_id(),
+                "node.id": str(node_id),
+                "directory.id": _random_id(),
+            }
+            text = "".join(f"{key}={value}\n" for key, value in properties.items())
+            replace_file(self._disk, self.partition_path(META_PROPERTIES), text.encode(), sync=True)
+        self._check_properties(properties, node_id, cluster_id)
+        self.cluster_id = properties["cluster.id"]
+        self.node_id = node_id
+        self.directory_id = properties.get("directory.id", "")
+
+    def _read_properties(self) -> dict[str, str] | None:
+        try:
+            text = read_file(self._disk, self.partition_path(META_PROPERTIES)).decode("latin-1")
+        except FileNotFoundError:
+            return None
+        return parse_properties(text)
+
+    def _check_properties(self, properties: dict[str, str], node_id: int, cluster_id: str | None) -> None:
+        version, found_node = properties.get("version", "0"), properties.get("node.id")
+        found_cluster = properties.get("cluster.id")
+        if version != META_VERSION:
+            raise DataDirectoryError(f"data directory {self.path} is of version {version}, not {META_VERSION}")
+        if found_node is None or not found_cluster:
+            raise DataDirectoryError(f"data directory {self.path}: {META_PROPERTIES} lacks node.id or cluster.id")
+        if found_node != str(node_id):
+            raise DataDirectoryError(f"data directory {self.path} belongs to node {found_node}, this is node {node_id}")
+        if cluster_id is not None and found_cluster != cluster_id:
+            raise DataDirectoryError(f"data directory {self.path} belongs to cluster {found_cluster}, not {cluster_id}")
+
+    def _take_checkpoints(self) -> None:
+        marker = self.partition_path(CLEAN_MARKER)
+        self.was_clean = read_clean_marker(self._disk, marker) is not None
+        if self.was_clean:
+            self._disk.unlink(marker)
+            self._disk.sync_directory(self.path)
+        self.recovery_points = self._hint(RECOVERY_POINTS)
+        self.log_starts = self._hint(LOG_STARTS)
+        self.high_watermarks = self._hint(HIGH_WATERMARKS)
+
+    def _hint(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(self._disk, self.partition_path(name))
+        except CheckpointError as error:
+            self.findings.append(str(error))
+            return {}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The pairs of a Java properties file, as far as Kafka's tools write them: `key=value`, comments, escaped marks."""
+    properties = {}
+    for line in text.splitlines():
+        stripped = line.strip()
+        key, separator, value = stripped.partition("=")
+        if separator and not stripped.startswith(("#", "!")):
+            properties[_unescaped(key.strip())] = _unescaped(value.strip())
+    return properties
+
+
+def _unescaped(text: str) -> str:
+    for mark in ":=#!\\":
+        text = text.replace(f"\\{mark}", mark)
+    return text
+
+
+class _DirectoryLock:
+    """The lock on a data directory; whoever makes one has it. Raises DataDirectoryError if it is taken, OSError."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._identity = disk.identity(path)
+        with _locked_guard:
+            if self._identity in _locked:  # before opening the file: closing it again would give up the process's lock
+                raise _in_use(path)
+            self._fd: int | None = disk.open(f"{path}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT)
+            if not disk.try_lock(self._fd):
+                disk.close(self._fd)
+                raise _in_use(path)
+            _locked.add(self._identity)
+
+    def release(self) -> None:
+        """Let go of it. Idempotent. The file stays: to remove it would let two brokers lock two files of one name."""
+        with _locked_guard:
+            if self._fd is not None:
+                self._disk.close(self._fd)
+                self._fd = None
+                _locked.discard(self._identity)
+
+
+def _in_use(path: str) -> DataDirectoryError:
+    return DataDirectoryError(f"data directory {path} is in use by another broker")
+
+
+def _random_id() -> str:
+    """A new id in the form of Kafka's, which never begins with a dash.
+
+    It would look like an option on a command line.
+    """
+    while (text := encode_topic_id(uuid4())).startswith("-"):
+        pass
+    return text
+
+
+def _is_known(name: str) -> bool:
+    return name.removesuffix(".tmp") in _KNOWN_FILES or name.startswith(_KNOWN_PREFIXES)
+
+
+def _is_foreign_directory(parsed: PartitionName | None) -> bool:
+    return parsed is None or parsed.topic == METADATA_TOPIC

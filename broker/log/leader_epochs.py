@@ -1,0 +1,95 @@
+"""Which leader wrote which part of a log: leader epochs and the offset at which each began.
+
+Owns the list and its rules. Must not know files (`checkpoint` reads and writes the list) or batches.
+
+Invariants:
+1. Epochs and their first offsets both increase strictly.
+2. `current` never goes down, and is never below an epoch in the list.
+
+Source: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache, KIP-101, KIP-279.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+UNDEFINED = -1
+
+
+class LeaderEpochs:
+    """The epochs of one log. Belongs to whoever owns the log; small enough to copy for a worker."""
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        """Begin with (epoch, first offset) pairs as they were read.
+
+        Those that break the order give way to later ones.
+        """
+        self._entries: list[tuple[int, int]] = []
+        self.current = 0
+        self.changed = False
+        for epoch, offset in entries:
+            if epoch >= 0 and offset >= 0:
+                self.assign(epoch, offset)
+        self.changed = False
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, first offset), oldest first."""
+        return tuple(self._entries)
+
+    @property
+    def latest(self) -> int:
+        """The last epoch in the list, or UNDEFINED."""
+        return self._entries[-1][0] if self._entries else UNDEFINED
+
+    def assign(self, epoch: int, first_offset: int) -> None:
+        """Say that an epoch begins at an offset.
+
+        Entries that this contradicts (a later epoch, a later or equal offset) go.
+        """
+        self.current = max(self.current, epoch)
+        entries = self._entries
+        if entries and entries[-1][0] == epoch and first_offset >= entries[-1][1]:
+            return
+        while entries and (entries[-1][0] >= epoch or entries[-1][1] >= first_offset):
+            entries.pop()
+        entries.append((epoch, first_offset))
+        self.changed = True
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drop epochs that begin at or past the end of the log."""
+        while self._entries and self._entries[-1][1] >= end_offset:
+            self._entries.pop()
+            self.changed = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Drop epochs that end at or before the start of the log; the one that holds it begins there now."""
+        count = sum(1 for _, first_offset in self._entries if first_offset <= start_offset)
+        if count > 1 or (count and self._entries[0][1] < start_offset):
+            self._entries[:count] = [(self._entries[count - 1][0], start_offset)]
+            self.changed = True
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch in which an offset was written, or UNDEFINED before the first entry."""
+        slot = bisect_right(self._entries, offset, key=_first_offset) - 1
+        return self._entries[slot][0] if slot >= 0 else UNDEFINED
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch not above the one asked for, and the offset at which it ended; both UNDEFINED if unknown.
+
+        An epoch before the first known one ended, as far as is known, where that one begins.
+        """
+        if epoch == UNDEFINED or epoch > self.latest:
+            return UNDEFINED, UNDEFINED
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        slot = bisect_right(self._entries, epoch, key=_epoch)
+        found = self._entries[slot - 1][0] if slot else epoch
+        return found, self._entries[slot][1]
+
+
+def _epoch(entry: tuple[int, int]) -> int:
+    return entry[0]
+
+
+def _first_offset(entry: tuple[int, int]) -> int:
+    return entry[1]
