@@ -111,6 +111,12 @@ def consume(bootstrap: str, *topics: str, isolation: str = "read_uncommitted") -
     return [json.loads(line) for line in java("warmlog.interop.Consume", bootstrap, isolation, *topics).splitlines()]
 
 
+def create_topic(bootstrap: str, topic: str, *, partitions: int = 1, **settings: object) -> None:
+    """Create a topic; an underscore in a setting's name stands for a dot."""
+    fields = ",".join(f"{name.replace('_', '.')}={value}" for name, value in settings.items())
+    java("warmlog.interop.CreateTopics", bootstrap, f"{topic}:{partitions}" + (f":{fields}" if fields else ""))
+
+
 class KafkaNode:
     """Kafka over one data directory. A context manager: started on entering, stopped cleanly on leaving."""
 
