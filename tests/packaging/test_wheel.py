@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,27 +14,26 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "protocol", "broker", "warm
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "_codec.c")
 TELL_TWIN = "from protocol.records import codec; print(codec.__file__); print(codec.compiled)"
 
-BuildWheel = Callable[[dict[str, str]], Path]
+
+def build_wheel(target: Path, environment: dict[str, str]) -> Path:
+    """Build from a clean copy with the given environment on top of ours; needs no registry."""
+    source = target / "source"
+    source.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=NOT_SOURCES)
+        else:
+            shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    command += ["--wheel-dir", str(target), str(source)]
+    subprocess.run(command, env={**os.environ, **environment}, check=True)
+    return next(target.glob("*.whl"))
 
 
-@pytest.fixture
-def build_wheel(tmp_path: Path) -> BuildWheel:
-    """Builds with the given environment on top of ours; needs no registry."""
-
-    def build(environment: dict[str, str]) -> Path:
-        source = tmp_path / "source"
-        for name in SOURCES:
-            if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, source / name, ignore=NOT_SOURCES)
-            else:
-                source.mkdir(exist_ok=True)
-                shutil.copy(ROOT / name, source)
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-        command += ["--wheel-dir", str(tmp_path), str(source)]
-        subprocess.run(command, env={**os.environ, **environment}, check=True)
-        return next(tmp_path.glob("*.whl"))
-
-    return build
+@pytest.fixture(scope="module")
+def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel from a machine whose compiler fails."""
+    return build_wheel(tmp_path_factory.mktemp("pure"), {"CC": "false"})
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -54,12 +52,11 @@ def run_installed(wheel: Path, code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_a_compiler_the_pure_codec_serves_and_one_log_line_says_so(build_wheel: BuildWheel) -> None:
-    wheel = build_wheel({"CC": "false"})
-    assert not {name for name in names_in(wheel) if name.endswith(".so")}
-    said = run_installed(wheel, TELL_TWIN)
+def test_without_a_compiler_the_pure_codec_serves_and_one_log_line_says_so(pure_wheel: Path) -> None:
+    assert not {name for name in names_in(pure_wheel) if name.endswith(".so")}
+    said = run_installed(pure_wheel, TELL_TWIN)
     path, compiled = said.stdout.splitlines()
-    assert Path(path).is_relative_to(wheel.parent)
+    assert Path(path).is_relative_to(pure_wheel.parent)
     assert compiled == "False"
     assert len(said.stderr.splitlines()) == 1
 
@@ -67,8 +64,8 @@ def test_without_a_compiler_the_pure_codec_serves_and_one_log_line_says_so(build
 @pytest.mark.skipif(
     shutil.which("cc") is None and os.environ.get("CI") != "true", reason="no C compiler on this machine"
 )
-def test_with_a_compiler_the_wheel_holds_the_compiled_codec(build_wheel: BuildWheel) -> None:
-    wheel = build_wheel({})
+def test_with_a_compiler_the_wheel_holds_the_compiled_codec(tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path, {})
     said = run_installed(wheel, TELL_TWIN)
     path, compiled = said.stdout.splitlines()
     assert Path(path).is_relative_to(wheel.parent)
@@ -76,8 +73,8 @@ def test_with_a_compiler_the_wheel_holds_the_compiled_codec(build_wheel: BuildWh
     assert said.stderr == ""
 
 
-def test_the_wheel_holds_types_license_and_nothing_of_tests(build_wheel: BuildWheel) -> None:
-    names = names_in(build_wheel({"CC": "false"}))
+def test_the_wheel_holds_types_license_and_nothing_of_tests(pure_wheel: Path) -> None:
+    names = names_in(pure_wheel)
     assert {f"{package}/py.typed" for package in ("protocol", "broker", "warmlog")} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.split("/")[0] for name in names} - {"protocol", "broker", "warmlog"} == {
