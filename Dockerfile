@@ -5,24 +5,27 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY requirements/ requirements/
-# The tested set, with hashes, into a directory of its own that the second stage takes over whole.
+# The tested set, with hashes: what runs into a directory of its own that the second stage takes over whole, what builds
+# beside it.
 RUN python -m venv /opt/warmlog \
-    && /opt/warmlog/bin/pip install --no-cache-dir --require-hashes -r requirements/runtime.lock
+    && /opt/warmlog/bin/pip install --no-cache-dir --require-hashes -r requirements/runtime.lock \
+    && python -m venv /opt/build \
+    && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements/build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY protocol/ protocol/
 COPY broker/ broker/
 COPY warmlog/ warmlog/
 # The image promises the compiled codec: a build that fell back to the pure one is no image.
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir dist . \
+RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
     && /opt/warmlog/bin/pip install --no-cache-dir --no-deps dist/*.whl \
     && cd / && /opt/warmlog/bin/python -c "import protocol.records._codec" \
-    && /opt/warmlog/bin/pip uninstall --yes pip
+    && /opt/warmlog/bin/pip uninstall --yes pip setuptools
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="warmlog" \
       org.opencontainers.image.description="A log broker with Kafka's storage engine" \
       org.opencontainers.image.licenses="Apache-2.0"
-RUN useradd --system --uid 1000 --no-create-home --home-dir /data warmlog \
+RUN useradd --uid 1000 --user-group --no-create-home --home-dir /data warmlog \
     && install --directory --owner=warmlog --group=warmlog /data
 COPY --from=build /opt/warmlog /opt/warmlog
 ENV PATH=/opt/warmlog/bin:$PATH \

@@ -63,12 +63,13 @@ coverage: setup
 fixtures: setup
 	$(BIN)/python interop/generate_fixtures.py
 
+UV_COMPILE := .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header
+
 lock:
 	test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv==$(UV_VERSION); }
-	.venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
-		pyproject.toml --output-file requirements/runtime.lock
-	.venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
-		--all-extras --constraint requirements/runtime.lock pyproject.toml --output-file requirements/dev.lock
+	$(UV_COMPILE) pyproject.toml --output-file requirements/runtime.lock
+	$(UV_COMPILE) pyproject.toml --all-extras --constraint requirements/runtime.lock --output-file requirements/dev.lock
+	$(UV_COMPILE) --group build --constraint requirements/dev.lock --output-file requirements/build.lock
 
 dist: setup
 	rm -rf dist
