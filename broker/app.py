@@ -136,7 +136,6 @@ class Broker:
             finally:
                 with trio.CancelScope(shield=True):
                     await partitions.close_all()
-                    self._directory.mark_clean()
             if web is not None:
                 web.stop()
 

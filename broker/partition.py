@@ -323,7 +323,7 @@ class Partition:
     # -- fetch --
 
     def read(self, offset: int, max_bytes: int, *, min_one_message: bool) -> LogRead | None:
-        """A slice from `offset` up to the high watermark, or None while a damaged index is rebuilt (then waiters are woken).
+        """A slice from `offset` up to the high watermark, or None while a damaged index is rebuilt.
 
         Raises OffsetOutOfRangeError, OSError.
         """

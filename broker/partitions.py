@@ -12,28 +12,27 @@ Invariants:
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from random import Random
 
 import trio
 
 from broker.config import Settings
 from broker.log.data_directory import DataDirectory
+from broker.log.directory_names import partition_directory
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metadata.assignment import assign_replicas
 from broker.metadata.store import MetadataStore
+from broker.metadata.topic import InvalidPartitionsError, Topic, check_collision, check_name, check_partitions
 from broker.metrics import Metrics
-from broker.metadata.topic import InvalidTopicError, Topic, check_collision, check_name, check_partitions
 from broker.partition import Partition, Writer
 from broker.topic_config import check_topic_configs, log_config
 
 logger = logging.getLogger(__name__)
-
-_DELETED_SUFFIX = "-delete"
 
 
 class TopicExistsError(Exception):
@@ -81,7 +80,7 @@ class Partitions:
         self._replicas: dict[str, tuple[tuple[int, ...], ...]] = {}
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._changes = trio.Lock()
-        self.deleted_directories: list[tuple[float, Path]] = []  # (when to remove it, by trio's clock)
+        self._deleted: list[tuple[float, str]] = []  # (when to remove it, by trio's clock)
 
     # -- finding --
 
@@ -126,13 +125,17 @@ class Partitions:
         Raises TopicExistsError, InvalidTopicError, SettingError, MetadataError, or OSError if its directories cannot be
         made.
         """
-        async with self._changes:
+        async with self._change():
             count = self.settings.num_partitions if partitions == -1 else partitions
             self._check_new(name, count, configs or {})
             topic = Topic(name=name, partitions=count, configs=dict(configs or {}))
             if not validate_only:
                 await trio.to_thread.run_sync(self._storage.store.create_topic, topic)
-                await self._open(topic, range(count))
+                try:
+                    await self._open(topic, range(count))
+                except OSError:
+                    await trio.to_thread.run_sync(self._storage.store.finish_delete, name)
+                    raise
             return topic
 
     async def alter(self, name: str, configs: Mapping[str, str | None], partitions: int | None = None) -> Topic:
@@ -142,17 +145,11 @@ class Partitions:
 
         Raises UnknownTopicError, InvalidTopicError, SettingError, MetadataError, OSError.
         """
-        async with self._changes:
+        async with self._change():
             topic = self._known(name)
             merged = {key: value for key, value in {**topic.configs, **configs}.items() if value is not None}
-            check_topic_configs({key: value or "" for key, value in configs.items() if value is not None})
-            _check_resets(configs)
-            count = topic.partitions if partitions is None else partitions
-            if partitions is not None and partitions <= topic.partitions:
-                raise InvalidTopicError(
-                    f"topic {name!r} has {topic.partitions} partitions and can only get more, not {partitions}"
-                )
-            check_partitions(count)
+            check_topic_configs(configs)
+            count = _grown(topic, partitions)
             if merged != topic.configs:
                 await trio.to_thread.run_sync(self._storage.store.set_configs, name, merged)
             if count != topic.partitions:
@@ -169,23 +166,23 @@ class Partitions:
 
         At once for users, its files after `file.delete.delay.ms`. Raises UnknownTopicError, MetadataError, OSError.
         """
-        async with self._changes:
+        async with self._change():
             topic = self._known(name)
             await trio.to_thread.run_sync(self._storage.store.begin_delete, name)
             doomed = [self._partitions.pop((name, index)) for index in range(topic.partitions)]
             del self._topics[name], self._replicas[name]
             for partition in doomed:
                 await partition.retire()
-            delay_ms = log_config(topic.configs, self.settings).file_delete_delay_ms
             moved = await trio.to_thread.run_sync(_move_away, [partition.log for partition in doomed])
             await trio.to_thread.run_sync(self._storage.store.finish_delete, name)
-            self.deleted_directories += [(trio.current_time() + delay_ms / 1000, path) for path in moved]
+            delay_ms = log_config(topic.configs, self.settings).file_delete_delay_ms
+            self._deleted += [(trio.current_time() + delay_ms / 1000, path) for path in moved]
 
     async def remove_deleted(self) -> None:
         """Unlink the files of deleted topics whose delay is over (off the loop: a large file takes its time)."""
         now = trio.current_time()
-        over = [path for when, path in self.deleted_directories if when <= now]
-        self.deleted_directories = [entry for entry in self.deleted_directories if entry[0] > now]
+        over = [path for when, path in self._deleted if when <= now]
+        self._deleted = [entry for entry in self._deleted if entry[0] > now]
         for path in over:
             await trio.to_thread.run_sync(partial(shutil.rmtree, path, ignore_errors=True))
 
@@ -199,10 +196,14 @@ class Partitions:
         await trio.to_thread.run_sync(self._finish_deletions)
         for topic in await trio.to_thread.run_sync(self._storage.store.load):
             await self._open(topic, range(topic.partitions))
+        await trio.to_thread.run_sync(self._warn_of_strangers)
 
     async def close_all(self) -> None:
-        """Finish what is queued, sync and close every log, and leave the checkpoints of a clean stop."""
-        for partition in self._partitions.values():
+        """Finish what is queued, sync and close every log, and leave the checkpoints of a clean stop, and its marker.
+
+        Where a log cannot be closed in order, the marker is not left: the next start looks at everything.
+        """
+        for partition in self:
             await partition.retire()
         await trio.to_thread.run_sync(self._close_logs)
 
@@ -227,18 +228,110 @@ class Partitions:
             raise UnknownTopicError(f"no topic {name!r}")
         return topic
 
+    @asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        """One change at a time, and once begun it is finished, even if whoever asked for it has gone."""
+        async with self._changes:
+            with trio.CancelScope(shield=True):
+                yield
+
     async def _open(self, topic: Topic, indexes: Iterable[int]) -> None:
         """Open logs in a worker and let users see the topic."""
         logs = await trio.to_thread.run_sync(self._open_logs, topic, list(indexes))
         for log in logs:
             self._partitions[topic.name, log.partition] = Partition(log, self._writer)
-            self._report_recovery(log)
+            self._count_recovery(log)
         self._topics[topic.name] = topic
         self._replicas[topic.name] = assign_replicas([self.node_id], topic.partitions, 1, self._storage.random)
 
     def _open_logs(self, topic: Topic, indexes: Sequence[int]) -> list[PartitionLog]:
+        """Worker: open or make the directories; fresh ones end up on the disk by one sync for all of them."""
+        storage = self._storage
+        directory = storage.directory
         config = log_config(topic.configs, self.settings)
-        return [self._open_log(topic, index, config) for index in indexes]
+        logs = []
+        for index in indexes:
+            key = (topic.name, index)
+            log = PartitionLog.open(
+                directory.partition_path(partition_directory(topic.name, index)),
+                topic=topic.name,
+                partition=index,
+                topic_id=topic.id,
+                config=config,
+                files=storage.files,
+                clock=storage.clock,
+                random=storage.random,
+                recovery_point=directory.recovery_points.get(key, 0),
+                log_start_offset=directory.log_starts.get(key, 0),
+                clean=directory.was_clean,
+            )
+            logs.append(log)
+        if any(log.is_new for log in logs):
+            directory.sync()
+        return logs
+
+    def _count_recovery(self, log: PartitionLog) -> None:
+        report = log.recovery
+        if report is not None:
+            self.recovery_seconds += report.seconds
+            self._metrics.truncated_bytes.add(report.truncated_bytes)
+            logger.info("%s-%d: recovered: %s", log.topic, log.partition, report)
+
+    def _finish_deletions(self) -> None:
+        """Worker: end what a crash interrupted, and remove what waited for its delay when the broker stopped."""
+        storage, directory = self._storage, self._storage.directory
+        for topic in storage.store.deleting():
+            for index in range(topic.partitions):
+                shutil.rmtree(directory.partition_path(partition_directory(topic.name, index)), ignore_errors=True)
+            storage.store.finish_delete(topic.name)
+        for name in directory.deleted_directories():
+            shutil.rmtree(directory.partition_path(name), ignore_errors=True)
+
+    def _warn_of_strangers(self) -> None:
+        """Worker: what lies in the data directory and is not served."""
+        directory = self._storage.directory
+        for finding in directory.findings:
+            logger.warning("%s", finding)
+        for name in directory.foreign_names():
+            logger.warning("%s: not a partition and no file of a broker; left alone", directory.partition_path(name))
+        for found in directory.partitions():
+            if (found.topic, found.partition) not in self._partitions:
+                logger.warning("%s-%d: no such topic; create it to serve it", found.topic, found.partition)
+
+    def _close_logs(self) -> None:
+        """Worker: the end of a broker."""
+        logs = [partition.log for partition in self]
+        clean = all([_close(log) for log in logs])
+        self._storage.directory.write_checkpoints(logs)
+        if clean:
+            self._storage.directory.mark_clean()
+
+
+def _grown(topic: Topic, partitions: int | None) -> int:
+    """The new partition count, which may only grow. Raises InvalidPartitionsError."""
+    if partitions is None:
+        return topic.partitions
+    if partitions <= topic.partitions:
+        raise InvalidPartitionsError(
+            f"topic {topic.name!r} has {topic.partitions} partitions and can only get more, not {partitions}"
+        )
+    check_partitions(partitions)
+    return partitions
+
+
+def _close(log: PartitionLog) -> bool:
+    """Whether the log was closed in order, with everything synced."""
+    try:
+        log.close()
+    except OSError as error:
+        logger.warning("%s-%d: not closed cleanly: %s", log.topic, log.partition, error)
+        return False
+    return not log.failed
+
+
+def _move_away(logs: Sequence[PartitionLog]) -> list[str]:
+    """Worker: rename the directories out of service; the paths under which they wait for their removal."""
+    return [log.delete() for log in logs]
 
 
 def unknown_partition(topic: str, partition: int) -> UnknownTopicError:

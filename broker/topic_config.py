@@ -57,16 +57,20 @@ class EffectiveSetting:
     source: str
 
 
-def check_topic_configs(configs: Mapping[str, str]) -> None:
-    """Raise SettingError for a setting that is unknown or out of range."""
+def check_topic_configs(configs: Mapping[str, str | None]) -> None:
+    """Raise SettingError for a setting that is unknown or out of range; None (which resets one) is always in range."""
     for name, text in configs.items():
-        _value(name, text)
+        setting = _setting(name)
+        if text is not None:
+            check_value(name, text, setting.type, origin="topic")
 
 
 def log_config(configs: Mapping[str, str], settings: Settings) -> LogConfig:
     """The log configuration of a topic with these settings of its own."""
     values = {
-        name.replace(".", "_"): _value(name, configs[name]) if name in configs else setting.broker_value(settings)
+        name.replace(".", "_"): check_value(name, configs[name], setting.type, origin="topic")
+        if name in configs
+        else setting.broker_value(settings)
         for name, setting in TOPIC_SETTINGS.items()
     }
     return LogConfig(**values, index_search=settings.warmlog_index_search, walk_records=settings.warmlog_records_walk)
@@ -86,8 +90,8 @@ def effective_settings(configs: Mapping[str, str], settings: Settings) -> list[E
     return found
 
 
-def _value(name: str, text: str) -> Any:
+def _setting(name: str) -> TopicSetting:
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
         raise SettingError(f"unknown topic setting {name!r}{nearest(name, TOPIC_SETTINGS)}")
-    return check_value(name, text, setting.type, origin="topic")
+    return setting

@@ -16,6 +16,7 @@ from broker.api.topics import TopicsApi
 from broker.metrics import Metrics
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
+from protocol.native.messages import VersionError, choose_version
 from protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
@@ -31,8 +32,6 @@ from protocol.request import (
 from protocol.response import ErrorResponse, FetchResponse, HelloResponse, Response
 
 logger = logging.getLogger(__name__)
-
-NATIVE_VERSIONS = (1,)
 
 API_NAMES: dict[type, str] = {
     HelloRequest: "hello",
@@ -113,13 +112,10 @@ class Dispatcher:
             )
 
     async def _hello(self, request: HelloRequest, session: Session) -> Response:
-        common = [version for version in NATIVE_VERSIONS if version in request.versions]
-        if not common:
-            return ErrorResponse(
-                error=ErrorCode.UNSUPPORTED_VERSION,
-                message=f"this broker speaks versions {list(NATIVE_VERSIONS)}, not {list(request.versions)}",
-            )
-        session.protocol_version = max(common)
+        try:
+            session.protocol_version = choose_version(request.versions)
+        except VersionError as error:
+            return ErrorResponse(error=error.code, message=str(error))
         session.client_id = request.client
         return HelloResponse(
             version=session.protocol_version,

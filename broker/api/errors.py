@@ -3,7 +3,7 @@
 from broker.config import SettingError
 from broker.log.errors import LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError, RecordTooLargeError
 from broker.metadata.store import MetadataError
-from broker.metadata.topic import InvalidTopicError
+from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
 from broker.partition import StorageError
 from broker.partitions import TopicExistsError, UnknownTopicError
 from protocol.errors import ErrorCode, ProtocolError
@@ -19,6 +19,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (TopicExistsError, ErrorCode.TOPIC_ALREADY_EXISTS),
     (UnknownTopicError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (InvalidPartitionsError, ErrorCode.INVALID_PARTITIONS),
     (SettingError, ErrorCode.INVALID_CONFIG),
 )
 

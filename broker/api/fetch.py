@@ -105,5 +105,5 @@ def _slice(asked: FetchPartition, partition: Partition, left: int, *, first: boo
         high_watermark=log.high_watermark,
         last_stable_offset=log.high_watermark,
         log_start_offset=log.log_start_offset,
-        records=b"" if found is None or found.slice is None else found.slice,
+        records=b"" if found is None or found.slice is None or found.first_batch_incomplete else found.slice,
     )

@@ -15,7 +15,11 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class InvalidTopicError(Exception):
-    """A topic's name or partition count that is not allowed. `str()` says why."""
+    """A topic's name that is not allowed. `str()` says why."""
+
+
+class InvalidPartitionsError(Exception):
+    """A partition count that is not allowed. `str()` says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,6 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
 
 
 def check_partitions(count: int) -> None:
-    """Raise InvalidTopicError unless the count is between 1 and 100,000."""
+    """Raise InvalidPartitionsError unless the count is between 1 and 100,000."""
     if not 1 <= count <= MAX_PARTITIONS:
-        raise InvalidTopicError(f"a topic has 1 to {MAX_PARTITIONS:,} partitions, not {count}")
+        raise InvalidPartitionsError(f"a topic has 1 to {MAX_PARTITIONS:,} partitions, not {count}")

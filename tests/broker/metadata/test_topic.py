@@ -1,6 +1,12 @@
 import pytest
 
-from broker.metadata.topic import InvalidTopicError, check_collision, check_name, check_partitions
+from broker.metadata.topic import (
+    InvalidPartitionsError,
+    InvalidTopicError,
+    check_collision,
+    check_name,
+    check_partitions,
+)
 
 
 @pytest.mark.parametrize("name", ["orders", "a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
@@ -27,5 +33,5 @@ def test_a_name_does_not_collide_with_itself_or_with_others() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 100_001])
 def test_partition_counts_outside_the_range_are_refused(count: int) -> None:
-    with pytest.raises(InvalidTopicError, match=r"1 to 100,000 partitions"):
+    with pytest.raises(InvalidPartitionsError, match=r"1 to 100,000 partitions"):
         check_partitions(count)
