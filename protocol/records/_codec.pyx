@@ -1,0 +1,547 @@
+# cython: language_level=3, embedsignature=False, binding=False, cdivision=True
+"""The compiled twin of `record`: the same names, results and errors (see there), some ten times as fast.
+
+Owns nothing of its own: `record` is the reference for the format and for the wording of errors, and tests hold the two to each other on good,
+broken and random bytes. Hostile bytes are its daily bread, so:
+
+1. A pointer is compared with the end before it is followed, and a length with the bytes left before it is added to a pointer.
+2. Numbers are read as unsigned and checked for surplus bits; sums that could overflow are checked.
+3. A record is parsed whole, without an object being made, before its objects are made from what was checked.
+4. No Python code of a caller's runs between measuring a record to encode and writing it.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_Check
+from cpython.long cimport PyLong_Check
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_Check, PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
+from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from protocol.records import record as reference
+from protocol.records.record import Record, refuse_count, refuse_range, refuse_record, refuse_rest
+
+cdef extern from "Python.h":
+    object PyObject_Vectorcall(object function, PyObject **arguments, size_t count, PyObject *names)
+    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+cdef extern from *:
+    """
+    #define warmlog_add_overflows(a, b, sum) __builtin_add_overflow((a), (b), (sum))
+    #define warmlog_subtract_overflows(a, b, difference) __builtin_sub_overflow((a), (b), (difference))
+    """
+    bint add_overflows "warmlog_add_overflows"(int64_t a, int64_t b, int64_t *sum) nogil
+    bint subtract_overflows "warmlog_subtract_overflows"(int64_t a, int64_t b, int64_t *difference) nogil
+
+# Indexes into the reference's REASONS, as C integers, and one for a record that is fine.
+cdef enum:
+    FINE = -1
+cdef int CUT = reference.CUT
+cdef int TOO_MANY_BYTES = reference.TOO_MANY_BYTES
+cdef int BAD_LENGTH = reference.BAD_LENGTH
+cdef int BAD_FIELD_LENGTH = reference.BAD_FIELD_LENGTH
+cdef int BAD_HEADER_COUNT = reference.BAD_HEADER_COUNT
+cdef int LEFT_OVER = reference.LEFT_OVER
+cdef int OUT_OF_RANGE = reference.OUT_OF_RANGE
+cdef int BAD_DELTA = reference.BAD_DELTA
+cdef Py_ssize_t MIN_RECORD_SIZE = reference.MIN_RECORD_SIZE
+cdef Py_ssize_t MIN_HEADER_SIZE = reference.MIN_HEADER_SIZE
+cdef Py_ssize_t MAX_RECORDS_SIZE = reference.MAX_RECORDS_SIZE
+# A new encoder's buffer: a batch of a few small records fits.
+cdef Py_ssize_t FIRST_CAPACITY = 512
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+cdef struct Fields:
+    int64_t timestamp_delta
+    int32_t offset_delta
+    int32_t key_length
+    int32_t value_length
+    int32_t header_count
+    const uint8_t *key
+    const uint8_t *value
+    const uint8_t *headers
+    const uint8_t *end
+
+
+cdef int read_long_varint(const uint8_t **position, const uint8_t *end, int32_t *number) noexcept nogil:
+    cdef const uint8_t *at = position[0]
+    cdef uint32_t bits = 0
+    cdef uint8_t byte
+    cdef int shift = 0
+    while True:
+        if at >= end:
+            return CUT
+        byte = at[0]
+        at += 1
+        if shift == 28 and byte > 0x0F:
+            return TOO_MANY_BYTES
+        bits |= <uint32_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    position[0] = at
+    number[0] = <int32_t>((bits >> 1) ^ (0 - (bits & 1)))
+    return FINE
+
+
+cdef inline int read_varint(const uint8_t **position, const uint8_t *end, int32_t *number) noexcept nogil:
+    """Most numbers have one or two bytes: those are read in line."""
+    cdef const uint8_t *at = position[0]
+    cdef uint32_t bits
+    if end - at < 2:
+        return read_long_varint(position, end, number)
+    if at[0] < 0x80:
+        bits = at[0]
+        position[0] = at + 1
+    elif at[1] < 0x80:
+        bits = (at[0] & 0x7F) | <uint32_t>at[1] << 7
+        position[0] = at + 2
+    else:
+        return read_long_varint(position, end, number)
+    number[0] = <int32_t>((bits >> 1) ^ (0 - (bits & 1)))
+    return FINE
+
+
+cdef int read_long_varlong(const uint8_t **position, const uint8_t *end, int64_t *number) noexcept nogil:
+    cdef const uint8_t *at = position[0]
+    cdef uint64_t bits = 0
+    cdef uint8_t byte
+    cdef int shift = 0
+    while True:
+        if at >= end:
+            return CUT
+        byte = at[0]
+        at += 1
+        if shift == 63 and byte > 1:
+            return TOO_MANY_BYTES
+        bits |= <uint64_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    position[0] = at
+    number[0] = <int64_t>((bits >> 1) ^ (0 - (bits & 1)))
+    return FINE
+
+
+cdef inline int read_varlong(const uint8_t **position, const uint8_t *end, int64_t *number) noexcept nogil:
+    """Records of one batch lie close in time: one or two bytes are read in line."""
+    cdef const uint8_t *at = position[0]
+    cdef uint64_t bits
+    if end - at < 2:
+        return read_long_varlong(position, end, number)
+    if at[0] < 0x80:
+        bits = at[0]
+        position[0] = at + 1
+    elif at[1] < 0x80:
+        bits = (at[0] & 0x7F) | <uint64_t>at[1] << 7
+        position[0] = at + 2
+    else:
+        return read_long_varlong(position, end, number)
+    number[0] = <int64_t>((bits >> 1) ^ (0 - (bits & 1)))
+    return FINE
+
+
+cdef inline int read_field(
+    const uint8_t **position, const uint8_t *end, const uint8_t **start, int32_t *length
+) noexcept nogil:
+    """A length from -1 on, and as many bytes."""
+    cdef int reason = read_varint(position, end, length)
+    if reason != FINE:
+        return reason
+    if length[0] < -1 or length[0] > end - position[0]:
+        return BAD_FIELD_LENGTH
+    start[0] = position[0]
+    if length[0] > 0:
+        position[0] += length[0]
+    return FINE
+
+
+cdef int check_headers(const uint8_t **position, const uint8_t *end, int32_t count) noexcept nogil:
+    cdef const uint8_t *start
+    cdef int32_t length
+    cdef int32_t index
+    cdef int reason
+    for index in range(count):
+        reason = read_field(position, end, &start, &length)
+        if reason != FINE:
+            return reason
+        if length < 0:
+            return BAD_FIELD_LENGTH
+        reason = read_field(position, end, &start, &length)
+        if reason != FINE:
+            return reason
+    return FINE
+
+
+cdef inline int read_record(const uint8_t *position, const uint8_t *end, Fields *fields) noexcept nogil:
+    """Parse the record at `position`; FINE, or the reason why it is broken."""
+    cdef int32_t length
+    cdef int reason = read_varint(&position, end, &length)
+    if reason != FINE:
+        return reason
+    if length < MIN_RECORD_SIZE - 1 or length > end - position:
+        return BAD_LENGTH
+    end = position + length
+    fields.end = end
+    position += 1
+    reason = read_varlong(&position, end, &fields.timestamp_delta)
+    if reason != FINE:
+        return reason
+    reason = read_varint(&position, end, &fields.offset_delta)
+    if reason != FINE:
+        return reason
+    reason = read_field(&position, end, &fields.key, &fields.key_length)
+    if reason != FINE:
+        return reason
+    reason = read_field(&position, end, &fields.value, &fields.value_length)
+    if reason != FINE:
+        return reason
+    reason = read_varint(&position, end, &fields.header_count)
+    if reason != FINE:
+        return reason
+    fields.headers = position
+    if fields.header_count != 0:
+        if fields.header_count < 0 or fields.header_count > (end - position) // MIN_HEADER_SIZE:
+            return BAD_HEADER_COUNT
+        reason = check_headers(&position, end, fields.header_count)
+        if reason != FINE:
+            return reason
+    return FINE if position == end else LEFT_OVER
+
+
+cdef inline object bytes_or_none(const uint8_t *start, int32_t length):
+    return None if length < 0 else PyBytes_FromStringAndSize(<const char *>start, length)
+
+
+cdef tuple make_headers(Fields *fields):
+    """The headers of a record that was parsed: nothing in it can be wrong any more."""
+    cdef const uint8_t *position = fields.headers
+    cdef const uint8_t *start = NULL
+    cdef int32_t length = 0
+    cdef tuple headers = PyTuple_New(fields.header_count)
+    cdef int32_t index
+    cdef tuple header
+    for index in range(fields.header_count):
+        read_field(&position, fields.end, &start, &length)
+        key = PyUnicode_DecodeUTF8(<char *>start, length, "replace")
+        read_field(&position, fields.end, &start, &length)
+        header = (key, bytes_or_none(start, length))
+        Py_INCREF(header)
+        PyTuple_SET_ITEM(headers, index, header)
+    return headers
+
+
+cdef class View:
+    """A range of a buffer that was checked to lie in it; holds the buffer as long as it lives."""
+
+    cdef Py_buffer buffer
+    cdef const uint8_t *start
+    cdef const uint8_t *end
+    cdef bint held
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.buffer)
+
+
+cdef View view_records(object buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):
+    cdef View view = View.__new__(View)
+    PyObject_GetBuffer(buffer, &view.buffer, PyBUF_SIMPLE)
+    view.held = True
+    if not 0 <= start <= end <= view.buffer.len:
+        refuse_range(start, end, view.buffer.len)
+    if not 0 <= count <= (end - start) // MIN_RECORD_SIZE:
+        refuse_count(count, end - start)
+    view.start = <const uint8_t *>view.buffer.buf + start
+    view.end = <const uint8_t *>view.buffer.buf + end
+    return view
+
+
+def walk_records(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):
+    cdef View view = view_records(buffer, start, end, count)
+    cdef const uint8_t *position = view.start
+    cdef Fields fields
+    cdef Py_ssize_t index
+    cdef int reason
+    for index in range(count):
+        reason = read_record(position, view.end, &fields)
+        if reason == FINE and fields.offset_delta != index:
+            reason = BAD_DELTA
+        if reason != FINE:
+            refuse_record(index, count, reason)
+        position = fields.end
+    if position != view.end:
+        refuse_rest(view.end - position, count)
+
+
+def decode_records(
+    buffer,
+    Py_ssize_t start,
+    Py_ssize_t end,
+    Py_ssize_t count,
+    int64_t base_offset,
+    int64_t base_timestamp,
+    append_time=None,
+    make=Record,
+    tuple prefix=(),
+):
+    cdef View view = view_records(buffer, start, end, count)
+    cdef const uint8_t *position = view.start
+    cdef Fields fields
+    cdef list records = []
+    cdef Py_ssize_t index
+    cdef Py_ssize_t given = PyTuple_GET_SIZE(prefix)
+    cdef int64_t offset = 0
+    cdef int64_t timestamp = 0
+    cdef int64_t last_timestamp = 0
+    cdef object time = append_time
+    cdef int reason
+    # Five arguments after the prefix, and one slot before them that a vectorcall may use.
+    cdef PyObject **slots = <PyObject **>PyMem_Malloc((given + 6) * sizeof(PyObject *))
+    cdef PyObject **arguments = slots + 1
+    if slots == NULL:
+        raise MemoryError
+    try:
+        for index in range(given):
+            arguments[index] = <PyObject *>PyTuple_GET_ITEM(prefix, index)
+        for index in range(count):
+            reason = read_record(position, view.end, &fields)
+            if reason == FINE and add_overflows(base_offset, fields.offset_delta, &offset):
+                reason = OUT_OF_RANGE
+            if reason == FINE and append_time is None and add_overflows(base_timestamp, fields.timestamp_delta, &timestamp):
+                reason = OUT_OF_RANGE
+            if reason != FINE:
+                refuse_record(index, count, reason)
+            # Neighbours often share their time: one number serves them.
+            if append_time is None and (timestamp != last_timestamp or time is None):
+                time = timestamp
+                last_timestamp = timestamp
+            number = <object>offset
+            key = bytes_or_none(fields.key, fields.key_length)
+            value = bytes_or_none(fields.value, fields.value_length)
+            headers = make_headers(&fields) if fields.header_count else ()
+            arguments[given] = <PyObject *>number
+            arguments[given + 1] = <PyObject *>time
+            arguments[given + 2] = <PyObject *>key
+            arguments[given + 3] = <PyObject *>value
+            arguments[given + 4] = <PyObject *>headers
+            records.append(PyObject_Vectorcall(make, arguments, (given + 5) | (<size_t>1 << (8 * sizeof(size_t) - 1)), NULL))
+            position = fields.end
+    finally:
+        PyMem_Free(slots)
+    if position != view.end:
+        refuse_rest(view.end - position, count)
+    return records
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
+    return (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
+
+
+cdef inline Py_ssize_t varint_size(int64_t number) noexcept nogil:
+    cdef uint64_t bits = zigzag(number)
+    cdef Py_ssize_t size = 1
+    while bits >= 0x80:
+        bits >>= 7
+        size += 1
+    return size
+
+
+cdef inline uint8_t *write_varint(uint8_t *position, int64_t number) noexcept nogil:
+    cdef uint64_t bits = zigzag(number)
+    while bits >= 0x80:
+        position[0] = <uint8_t>(bits | 0x80)
+        position += 1
+        bits >>= 7
+    position[0] = <uint8_t>bits
+    return position + 1
+
+
+cdef inline uint8_t *write_field(uint8_t *position, const char *start, Py_ssize_t length) noexcept nogil:
+    """A length and as many bytes; -1 and none of them for NULL."""
+    if start == NULL:
+        return write_varint(position, -1)
+    position = write_varint(position, length)
+    memcpy(position, start, length)
+    return position + length
+
+
+cdef inline Py_ssize_t field_size(object data, str what) except -1:
+    if data is None:
+        return 1
+    if not PyBytes_Check(data):
+        raise TypeError(f"a {what} is bytes or None, not {type(data).__name__}")
+    return varint_size(PyBytes_GET_SIZE(data)) + PyBytes_GET_SIZE(data)
+
+
+cdef inline uint8_t *write_object(uint8_t *position, object data):
+    if data is None:
+        return write_field(position, NULL, 0)
+    return write_field(position, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+
+cdef inline tuple snapshot(object headers):
+    """The headers as a tuple that no subclass can change between measuring and writing."""
+    if PyTuple_CheckExact(headers):
+        return headers
+    if not (PyTuple_Check(headers) or PyList_Check(headers)):
+        raise TypeError(f"headers are a tuple or list, not {type(headers).__name__}")
+    return tuple(headers)
+
+
+cdef Py_ssize_t headers_size(tuple headers) except -1:
+    cdef Py_ssize_t size = varint_size(len(headers))
+    cdef Py_ssize_t key_size = 0
+    for header in headers:
+        if not (PyTuple_Check(header) and PyTuple_GET_SIZE(header) == 2 and PyUnicode_Check(<object>PyTuple_GET_ITEM(header, 0))):
+            raise TypeError("a header is a tuple of a str and bytes or None")
+        PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(header, 0), &key_size)
+        size += varint_size(key_size) + key_size + field_size(<object>PyTuple_GET_ITEM(header, 1), "header value")
+    return size
+
+
+cdef uint8_t *write_headers(uint8_t *position, tuple headers) except NULL:
+    cdef Py_ssize_t key_size = 0
+    cdef const char *key
+    position = write_varint(position, len(headers))
+    for header in headers:
+        key = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(header, 0), &key_size)
+        position = write_field(position, key, key_size)
+        position = write_object(position, <object>PyTuple_GET_ITEM(header, 1))
+    return position
+
+
+cdef class RecordEncoder:
+    cdef uint8_t *buffer
+    cdef Py_ssize_t capacity
+    cdef readonly Py_ssize_t records_size
+    cdef readonly Py_ssize_t count
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+
+    def __cinit__(self):
+        self.clear()
+
+    def __dealloc__(self):
+        PyMem_Free(self.buffer)
+
+    cpdef clear(self):
+        """Forget all records."""
+        self.records_size = 0
+        self.count = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+
+    def append(self, key, value, timestamp, headers=()):
+        self.add(key, value, timestamp, headers)
+        return self.records_size
+
+    def extend(self, rows):
+        for row in rows:
+            if not (PyTuple_Check(row) and PyTuple_GET_SIZE(row) == 4):
+                raise TypeError("a row is a tuple (timestamp, key, value, headers)")
+            self.add(
+                <object>PyTuple_GET_ITEM(row, 1),
+                <object>PyTuple_GET_ITEM(row, 2),
+                <object>PyTuple_GET_ITEM(row, 0),
+                <object>PyTuple_GET_ITEM(row, 3),
+            )
+        return self.records_size
+
+    def records(self):
+        return PyBytes_FromStringAndSize(<char *>self.buffer, self.records_size)
+
+    cdef int reserve(self, Py_ssize_t size) except -1:
+        """Make room for `size` more bytes; doubles, so that appending stays linear."""
+        cdef Py_ssize_t capacity = max(self.capacity * 2, self.records_size + size, FIRST_CAPACITY)
+        cdef uint8_t *buffer = <uint8_t *>PyMem_Realloc(self.buffer, capacity)
+        if buffer == NULL:
+            raise MemoryError
+        self.buffer = buffer
+        self.capacity = capacity
+        return 0
+
+    cdef int add(self, object key, object value, object timestamp, object headers) except -1:
+        cdef int overflow = 0
+        cdef int64_t time
+        cdef int64_t delta = 0
+        cdef Py_ssize_t body
+        cdef Py_ssize_t size
+        cdef uint8_t *position
+        if not PyLong_Check(timestamp):
+            raise TypeError(f"a timestamp is an int, not {type(timestamp).__name__}")
+        time = PyLong_AsLongLongAndOverflow(timestamp, &overflow)
+        if overflow or time < -1 or (self.count and subtract_overflows(time, self.base_timestamp, &delta)):
+            raise ValueError(f"a timestamp is -1 or milliseconds since the epoch, not {timestamp}")
+        body = 1 + varint_size(delta) + varint_size(self.count)
+        body += field_size(key, "key") + field_size(value, "value")
+        if not headers:
+            headers = None
+            body += 1
+        else:
+            headers = snapshot(headers)
+            body += headers_size(headers)
+        size = varint_size(body) + body
+        if self.records_size + size > MAX_RECORDS_SIZE:
+            raise ValueError(f"the records of a batch measure at most {MAX_RECORDS_SIZE} bytes")
+        if self.records_size + size > self.capacity:
+            self.reserve(size)
+        position = write_varint(self.buffer + self.records_size, body)
+        position[0] = 0
+        position = write_varint(position + 1, delta)
+        position = write_varint(position, self.count)
+        position = write_object(position, key)
+        position = write_object(position, value)
+        position = write_varint(position, 0) if headers is None else write_headers(position, <tuple>headers)
+        if self.count == 0:
+            self.base_timestamp = time
+        self.records_size += size
+        self.count += 1
+        self.max_timestamp = max(self.max_timestamp, time)
+        return 0
+
+
+# --- hashing -------------------------------------------------------------------------------------------------------
+
+def murmur2(data):
+    cdef Py_buffer view
+    cdef int32_t digest
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    digest = <int32_t>murmur2_of(<const uint8_t *>view.buf, view.len)
+    PyBuffer_Release(&view)
+    return digest
+
+
+cdef uint32_t murmur2_of(const uint8_t *data, Py_ssize_t length) noexcept nogil:
+    cdef uint32_t m = 0x5BD1E995
+    cdef uint32_t digest = <uint32_t>0x9747B28C ^ <uint32_t>length
+    cdef uint32_t word
+    while length >= 4:
+        word = <uint32_t>data[0] | <uint32_t>data[1] << 8 | <uint32_t>data[2] << 16 | <uint32_t>data[3] << 24
+        word *= m
+        word ^= word >> 24
+        word *= m
+        digest *= m
+        digest ^= word
+        data += 4
+        length -= 4
+    if length >= 3:
+        digest ^= <uint32_t>data[2] << 16
+    if length >= 2:
+        digest ^= <uint32_t>data[1] << 8
+    if length >= 1:
+        digest ^= <uint32_t>data[0]
+        digest *= m
+    digest ^= digest >> 13
+    digest *= m
+    digest ^= digest >> 15
+    return digest
