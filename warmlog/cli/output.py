@@ -114,3 +114,27 @@ def iso_time(timestamp_ms: int | None) -> str | None:
     except (OverflowError, ValueError, OSError):
         return f"{timestamp_ms} ms"  # past the year 9999: somebody's microseconds
     return f"{time:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"
+
+
+class StreamedTable:
+    """A table whose rows are printed as they come, so that it may be as long as a log: columns have a fixed width.
+
+    A cell that does not fit pushes the rest of its row to the right; nothing is cut.
+    """
+
+    def __init__(self, **widths: int) -> None:
+        """Titles with their widths; a negative one sets its cells to the left."""
+        self._cells = [f"{'<' if width < 0 else '>'}{abs(width)}" for width in widths.values()]
+        self._titles = list(widths)
+
+    def header(self) -> None:
+        """Print the titles."""
+        line = self._line(self._titles)
+        print_line(f"\x1b[1m{line}\x1b[0m" if sys.stdout.isatty() else line)
+
+    def row(self, *cells: object) -> None:
+        """Print one row; None is an empty cell."""
+        print_line(self._line(["" if cell is None else str(cell) for cell in cells]))
+
+    def _line(self, cells: Sequence[str]) -> str:
+        return "  ".join(format(cell, how) for cell, how in zip(cells, self._cells, strict=True)).rstrip()

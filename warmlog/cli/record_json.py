@@ -70,12 +70,13 @@ DECODER = msgspec.json.Decoder(RecordForm)
 
 def record_lines(topic: str, partition: int, records: Iterable["Record"]) -> bytes:
     """The records as lines of JSON, each ended by a newline."""
-    return ENCODER.encode_lines([record_form(topic, partition, record) for record in records])
+    place = {"topic": topic, "partition": partition}
+    return ENCODER.encode_lines([place | record_form(record) for record in records])
 
 
-def record_form(topic: str, partition: int, record: "Record") -> dict[str, Any]:
-    """One record as the object that is printed."""
-    form = {"topic": topic, "partition": partition, "offset": record.offset, "timestamp": record.timestamp}
+def record_form(record: "Record") -> dict[str, Any]:
+    """One record as the object that is printed, but for its place."""
+    form: dict[str, Any] = {"offset": record.offset, "timestamp": record.timestamp}
     put_bytes(form, "key", record.key)
     put_bytes(form, "value", record.value)
     form["headers"] = [put_bytes({"key": key}, "value", value) for key, value in record.headers]

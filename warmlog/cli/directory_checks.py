@@ -1,0 +1,109 @@
+"""A data directory checked: what lies in it, and its checkpoints against the partitions.
+
+Owns: what may lie in a data directory, and whether a broker serves it now. Must not know: what makes a partition sound.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from broker.log.checkpoint import (
+    CLEAN_MARKER,
+    CLEANER_POINTS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    TopicPartition,
+    read_offsets,
+)
+from broker.log.data_directory import LOCK_FILE, META_PROPERTIES, META_VERSION, METADATA_TOPIC, parse_properties
+from broker.log.directory_names import parse_partition_directory
+from broker.log.disk import Disk
+from broker.log.errors import CheckpointError
+from warmlog.cli.findings import Finding
+from warmlog.cli.partition_checks import TEMPORARY_SUFFIX, without_path
+
+CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_POINTS)
+KNOWN_FILES = frozenset(
+    {
+        *CHECKPOINTS,
+        LOCK_FILE,
+        META_PROPERTIES,
+        CLEAN_MARKER,
+        "bootstrap.checkpoint",
+        "lost+found",
+    }  # the last two: KRaft's, ext4's
+)
+METADATA_STORE = "metadata.sqlite"  # with its journals beside it
+
+
+def broker_is_running(data_directory: Path) -> bool:
+    """Whether somebody holds the directory's lock.
+
+    The kernel's list is read: taking the lock to see would be in the way of a start.
+    """
+    try:
+        inode = (data_directory / LOCK_FILE).stat().st_ino
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return any(line.split()[-3].rpartition(":")[2] == str(inode) for line in locks.splitlines())
+
+
+def name_findings(directory: Path, *, running: bool) -> Iterator[Finding]:
+    """What does not belong into a data directory, or is left over in it."""
+    for path in sorted(directory.iterdir()):
+        partition = parse_partition_directory(path.name) if path.is_dir() else None
+        known = path.name.removesuffix(TEMPORARY_SUFFIX) in KNOWN_FILES or path.name.startswith(METADATA_STORE)
+        if partition is None and not known:
+            yield Finding(path, "does not belong here")
+        elif not running and (path.name.endswith(TEMPORARY_SUFFIX) or (partition and partition.moved)):
+            yield Finding(path, "left over from an interrupted change")
+
+
+def property_findings(directory: Path) -> Iterator[Finding]:
+    """Whether the directory says whose it is."""
+    path = directory / META_PROPERTIES
+    try:
+        properties = parse_properties(path.read_text(encoding="latin-1"))
+    except FileNotFoundError:
+        yield Finding(path, "missing")
+        return
+    if properties.get("version") != META_VERSION:
+        yield Finding(path, f"version {properties.get('version')}, not {META_VERSION}")
+    for name in ("cluster.id", "node.id"):
+        if not properties.get(name):
+            yield Finding(path, f"{name} is missing")
+
+
+class CheckpointCheck:
+    """The checkpoints, read when it is made.
+
+    Before the logs, which beside a running broker then hold at least as much.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Read them. Raises OSError."""
+        self._directory = directory
+        self._offsets: dict[str, Mapping[TopicPartition, int]] = {}
+        self._unreadable: list[Finding] = []
+        for name in CHECKPOINTS:
+            path = directory / name
+            try:
+                self._offsets[name] = read_offsets(Disk(), os.fspath(path))
+            except CheckpointError as error:
+                self._unreadable.append(Finding(path, without_path(error, path)))
+
+    def findings(self, log_ends: Mapping[TopicPartition, int], *, running: bool) -> Iterator[Finding]:
+        """Hold them against where the logs end."""
+        yield from self._unreadable
+        for name, offsets in self._offsets.items():
+            for (topic, partition), offset in sorted(offsets.items()):
+                log_end = log_ends.get((topic, partition))
+                place = f"{topic} {partition}"
+                if topic == METADATA_TOPIC or (log_end is None and running):
+                    continue
+                if log_end is None:
+                    yield Finding(self._directory / name, f"{place} is not here")
+                elif not 0 <= offset <= log_end:
+                    yield Finding(self._directory / name, f"{place} at {offset}, but its log ends at {log_end}")

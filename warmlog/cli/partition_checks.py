@@ -1,0 +1,104 @@
+"""The directory of a partition checked: its segments one after the other, and the small files beside them.
+
+Owns: what may lie in such a directory, and how its parts fit together. Must not know: how findings are told, or what
+else lies in the data directory.
+
+1. Nothing is written, and nothing but reading is done: it is safe beside a running broker.
+2. Beside a running broker the end of the active segment may be half written, a roll half done, and files may vanish;
+   none of that is a finding.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from broker.log.checkpoint import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
+from broker.log.directory_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
+from broker.log.disk import Disk
+from broker.log.errors import CheckpointError
+from broker.log.leader_epochs import LeaderEpochs
+from warmlog.cli.findings import Finding, Tally
+from warmlog.cli.logfiles import SegmentFile, segment_files
+from warmlog.cli.segment_checks import Circumstances, Segment, SegmentCheck
+
+KNOWN_FILES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
+TEMPORARY_SUFFIX = ".tmp"  # a small file that is being replaced
+
+
+class PartitionCheck:
+    """Checks one partition. `findings()` does it, once; `log_end_offset` is known afterwards."""
+
+    def __init__(self, directory: Path, circumstances: Circumstances, tally: Tally) -> None:
+        self.directory = directory
+        self.log_end_offset = 0
+        self._circumstances = circumstances
+        self._tally = tally
+        self._epochs = LeaderEpochs()
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything that is wrong, file by file. Raises OSError."""
+        self._tally.partitions += 1
+        yield from self._leader_epochs()
+        yield from self._metadata()
+        files = segment_files(self.directory)
+        yield from self._names(files)
+        for segment in self._segments(files):
+            check = SegmentCheck(segment, self._epochs, self._circumstances, self._tally)
+            try:
+                yield from check.findings()
+            except FileNotFoundError:
+                if not self._circumstances.running:
+                    raise
+            self.log_end_offset = max(self.log_end_offset, check.next_offset)
+
+    def _leader_epochs(self) -> Iterator[Finding]:
+        path = self.directory / LEADER_EPOCHS
+        try:
+            entries = read_epochs(Disk(), str(path))
+        except CheckpointError as error:
+            yield Finding(path, without_path(error, path))
+            return
+        self._epochs = LeaderEpochs(entries)
+        if list(self._epochs.entries) != entries:
+            yield Finding(path, "epochs and their first offsets do not both increase")
+
+    def _metadata(self) -> Iterator[Finding]:
+        path = self.directory / PARTITION_METADATA
+        try:
+            read_topic_id(Disk(), str(path))
+        except CheckpointError as error:
+            yield Finding(path, without_path(error, path))
+
+    def _names(self, files: list[SegmentFile]) -> Iterator[Finding]:
+        """Files that do not belong here, that are left over, or that have lost their segment."""
+        running = self._circumstances.running
+        of_segments = {file.path for file in files}
+        for path in sorted(self.directory.iterdir()):
+            known = path.name.removesuffix(TEMPORARY_SUFFIX) in KNOWN_FILES
+            if path not in of_segments and (not known or (path.name not in KNOWN_FILES and not running)):
+                yield Finding(path, "left over from an interrupted change" if known else "does not belong here")
+        bases = {file.base_offset for file in files if file.suffix == LOG_SUFFIX and not file.state}
+        for file in files:
+            if file.state and not running:
+                yield Finding(file.path, "left over from an interrupted change")
+            elif not file.state and file.suffix != SNAPSHOT_SUFFIX and file.base_offset not in bases:
+                yield Finding(file.path, "belongs to no segment")
+
+    def _segments(self, files: list[SegmentFile]) -> list[Segment]:
+        """The segments, oldest first.
+
+        The last is active; beside a running broker the last but one may just be closing.
+        """
+        logs = [file for file in files if file.suffix == LOG_SUFFIX and not file.state]
+        following = [*(file.base_offset for file in logs[1:]), None]
+        settled_count = len(logs) - (2 if self._circumstances.running else 1)
+        return [
+            Segment(
+                log=file.path, base_offset=file.base_offset, next_base_offset=next_base, settled=index < settled_count
+            )
+            for index, (file, next_base) in enumerate(zip(logs, following, strict=True))
+        ]
+
+
+def without_path(error: Exception, path: Path) -> str:
+    """What the error says, without the path that the finding names anyway."""
+    return str(error).removeprefix(f"{path}").lstrip(": ")

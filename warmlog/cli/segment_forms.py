@@ -1,0 +1,133 @@
+"""What `log dump` prints of the files of a segment, as one object an item.
+
+Owns: the names and order of the fields. Must not know: how items are laid out in bytes (`protocol.records`,
+`broker.log`), or whether they become JSON or a table.
+
+Every form has a `type`: batch, record, offset_index_entry, time_index_entry; padding for zeros up to the end of a file
+that is preallocated; damage where a file stops making sense. What is not set (-1 on the disk) is None.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from protocol.records.reader import decode_batch
+
+from broker.log.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from broker.log.offset_index import OffsetIndex
+from broker.log.time_index import TimeIndex
+from protocol.errors import ProtocolError
+from protocol.records.batch import verify_crc
+from protocol.records.layout import CODEC_MASK, Codec
+from warmlog.cli.logfiles import SegmentFile
+from warmlog.cli.record_json import record_form
+from warmlog.cli.scan import DamageError, IndexEntries, StoredBatch, index_entries, opened, scan_batches
+
+Form: TypeAlias = dict[str, Any]
+
+
+def is_damage(form: Form) -> bool:
+    """Whether the form tells of something broken."""
+    return form["type"] == "damage" or form.get("crc_valid") is False
+
+
+def log_forms(file: SegmentFile, *, records: bool) -> Iterator[Form]:
+    """The batches of a log file, each followed by its records if they are asked for."""
+    with opened(file.path) as descriptor:
+        try:
+            for batch in scan_batches(descriptor, os.fstat(descriptor).st_size):
+                form = batch_form(batch)
+                yield form
+                if records and form["crc_valid"]:
+                    yield from record_forms(batch)
+        except DamageError as damage:
+            kind = "padding" if damage.zeros else "damage"
+            yield {"type": kind, "position": damage.position, "reason": str(damage)}
+
+
+def batch_form(batch: StoredBatch) -> Form:
+    """A batch's header."""
+    header = batch.header
+    return {
+        "type": "batch",
+        "position": batch.position,
+        "size": header.size,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "record_count": header.record_count,
+        "codec": codec_name(header.attributes & CODEC_MASK),
+        "timestamp_type": header.timestamp_type.name.lower(),
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "leader_epoch": header.leader_epoch,
+        "producer_id": unless_negative(header.producer_id),
+        "producer_epoch": unless_negative(header.producer_epoch),
+        "base_sequence": unless_negative(header.base_sequence),
+        "transactional": header.is_transactional,
+        "control": header.is_control,
+        "delete_horizon": header.delete_horizon_ms,
+        "crc": header.crc,
+        "crc_valid": has_valid_crc(batch),
+    }
+
+
+def codec_name(number: int) -> str:
+    """A codec's name, or its number where it is none."""
+    return Codec(number).name.lower() if number in Codec.__members__.values() else f"unknown ({number})"
+
+
+def unless_negative(number: int) -> int | None:
+    """The number, None where it stands for none."""
+    return None if number < 0 else number
+
+
+def has_valid_crc(batch: StoredBatch) -> bool:
+    """Whether the batch is what was written."""
+    try:
+        verify_crc(batch.data, batch.start, batch.header)
+    except ProtocolError:
+        return False
+    return True
+
+
+def record_forms(batch: StoredBatch) -> Iterator[Form]:
+    """The records of a batch."""
+    try:
+        records = decode_batch(batch.data, batch.start, batch.header)
+    except ProtocolError as error:
+        yield {"type": "damage", "position": batch.position, "reason": str(error)}
+        return
+    for record in records:
+        yield {"type": "record", "position": batch.position, **record_form(record)}
+
+
+def offset_index_forms(file: SegmentFile, *, records: bool) -> Iterator[Form]:  # noqa: ARG001  # one signature for all
+    """The entries of an offset index."""
+    found = index_entries(file.path, OffsetIndex)
+    for slot, (relative, position) in enumerate(found.entries):
+        yield {"type": "offset_index_entry", "slot": slot, "offset": file.base_offset + relative, "position": position}
+    yield from index_end_forms(found)
+
+
+def time_index_forms(file: SegmentFile, *, records: bool) -> Iterator[Form]:  # noqa: ARG001  # one signature for all
+    """The entries of a time index."""
+    found = index_entries(file.path, TimeIndex)
+    for slot, (timestamp, relative) in enumerate(found.entries):
+        yield {"type": "time_index_entry", "slot": slot, "timestamp": timestamp, "offset": file.base_offset + relative}
+    yield from index_end_forms(found)
+
+
+def index_end_forms(found: IndexEntries) -> Iterator[Form]:
+    """What follows the entries."""
+    if found.padding:
+        yield {"type": "padding", "slot": len(found.entries), "reason": f"{found.padding} zero entries to the end"}
+    if found.rest:
+        slot = len(found.entries) + found.padding
+        yield {"type": "damage", "slot": slot, "reason": f"{found.rest} bytes at the end are no whole entry"}
+
+
+READERS: dict[str, Callable[..., Iterator[Form]]] = {
+    LOG_SUFFIX: log_forms,
+    OFFSET_INDEX_SUFFIX: offset_index_forms,
+    TIME_INDEX_SUFFIX: time_index_forms,
+}
