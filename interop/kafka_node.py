@@ -65,7 +65,7 @@ def build() -> str:
     stamp = PROJECT / "target" / "built"
     sources = [PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.*")]
     if not stamp.exists() or stamp.stat().st_mtime < max(source.stat().st_mtime for source in sources):
-        subprocess.run(["mvn", "--batch-mode", "--quiet", "package"], cwd=PROJECT, check=True)
+        subprocess.run(["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", "package"], cwd=PROJECT, check=True)
         stamp.touch()
     return f"{PROJECT / 'target' / 'classes'}:{PROJECT / 'target' / 'lib'}/*"
 
@@ -111,10 +111,10 @@ def consume(bootstrap: str, *topics: str, isolation: str = "read_uncommitted") -
     return [json.loads(line) for line in java("warmlog.interop.Consume", bootstrap, isolation, *topics).splitlines()]
 
 
-def create_topic(bootstrap: str, topic: str, *, partitions: int = 1, **settings: object) -> None:
-    """Create a topic; an underscore in a setting's name stands for a dot."""
-    fields = ",".join(f"{name.replace('_', '.')}={value}" for name, value in settings.items())
-    java("warmlog.interop.CreateTopics", bootstrap, f"{topic}:{partitions}" + (f":{fields}" if fields else ""))
+def create_topics(bootstrap: str, topics: Mapping[str, Mapping[str, object]]) -> None:
+    """Create topics of one partition, each with its settings by Kafka's names."""
+    specified = [f"{name}:1:" + ",".join(f"{key}={value}" for key, value in topics[name].items()) for name in topics]
+    java("warmlog.interop.CreateTopics", bootstrap, *specified)
 
 
 class KafkaNode:

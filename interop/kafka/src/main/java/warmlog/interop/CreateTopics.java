@@ -7,7 +7,7 @@ import java.util.Map;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 
-/** Creates topics. Usage: CreateTopics BOOTSTRAP NAME:PARTITIONS[:SETTING=VALUE,SETTING=VALUE...]... */
+/** Creates topics. Usage: CreateTopics BOOTSTRAP NAME:PARTITIONS[:SETTING=VALUE[,SETTING=VALUE]...]... */
 public final class CreateTopics {
     private CreateTopics() {}
 
