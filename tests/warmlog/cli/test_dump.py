@@ -1,0 +1,131 @@
+import json
+import shutil
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from warmlog.cli.root import root
+
+
+def dump(*arguments: Path | str) -> Result:
+    return CliRunner().invoke(root, ["log", "dump", *map(str, arguments)])
+
+
+def forms(*arguments: Path | str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in dump(*arguments, "--json").stdout.splitlines()]
+
+
+def in_base64(form: dict[str, Any], name: str) -> str | None:
+    """A printed key or value in the form of the golden files."""
+    if f"{name}_base64" in form:
+        return str(form[f"{name}_base64"])
+    return None if form[name] is None else b64encode(form[name].encode()).decode()
+
+
+TOPICS = [
+    "plain",
+    "gzip",
+    "snappy",
+    "lz4",
+    "zstd",
+    "append-time",
+    "compacted",
+    "transactional",
+    "idempotent",
+    "trimmed",
+]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_the_records_are_those_that_kafkas_consumer_saw(kafka_fixtures: Path, topic: str) -> None:
+    seen = json.loads((kafka_fixtures / "seen" / "clean" / f"{topic}-0.json").read_bytes())
+    printed = forms(kafka_fixtures / "clean" / f"{topic}-0", "--records")
+    control = {(form["file"], form["position"]) for form in printed if form.get("control")}
+    records = [
+        {
+            "offset": form["offset"],
+            "timestamp": form["timestamp"],
+            "key": in_base64(form, "key"),
+            "value": in_base64(form, "value"),
+            "headers": [[header["key"], in_base64(header, "value")] for header in form["headers"]],
+        }
+        for form in printed
+        if form["type"] == "record"
+        and (form["file"], form["position"]) not in control
+        and form["offset"] >= seen["log_start_offset"]
+    ]
+    for record in seen["records"]:
+        record.pop("timestamp_type", None)
+    assert records == seen["records"]
+
+
+def test_a_batch_is_told_with_all_of_its_header(kafka_fixtures: Path) -> None:
+    first = forms(kafka_fixtures / "clean" / "append-time-0" / f"{0:020}.log")[0]
+    assert first["type"] == "batch"
+    assert first["timestamp_type"] == "log_append_time"
+    assert (first["position"], first["base_offset"], first["last_offset"], first["record_count"]) == (0, 0, 0, 1)
+    assert first["producer_id"] is None
+    assert first["crc_valid"] is True
+
+
+def test_the_entries_of_an_index_are_told_with_whole_offsets(kafka_fixtures: Path) -> None:
+    partition = kafka_fixtures / "clean" / "gzip-0"
+    last_offsets = {form["last_offset"] for form in forms(partition) if form["type"] == "batch"}
+    entries = [form for form in forms(partition) if form["type"].endswith("index_entry")]
+    assert {entry["type"] for entry in entries} == {"offset_index_entry", "time_index_entry"}
+    assert {entry["offset"] for entry in entries} <= last_offsets
+
+
+def test_the_zeros_of_an_active_index_are_padding_and_no_damage(kafka_fixtures: Path) -> None:
+    result = dump(kafka_fixtures / "killed" / "killed-0" / f"{120:020}.index")
+    assert result.exit_code == 0
+    assert "padding at slot 0: 256 zero entries to the end" in result.stdout
+
+
+def test_a_damaged_log_is_printed_up_to_the_damage(kafka_fixtures: Path) -> None:
+    log = kafka_fixtures / "killed" / "killed-lz4-0" / f"{105:020}.log"
+    result = dump(log)
+    assert result.exit_code == 1
+    assert "DAMAGE at position 1432: a batch of 580 bytes is cut off after 75" in result.stdout
+    printed = forms(log)
+    assert [form["type"] for form in printed] == ["batch"] * (len(printed) - 1) + ["damage"]
+
+
+def test_a_batch_with_a_wrong_crc_is_marked_and_passed_over(kafka_fixtures: Path, tmp_path: Path) -> None:
+    log = tmp_path / f"{0:020}.log"
+    shutil.copy(kafka_fixtures / "clean" / "plain-0" / log.name, log)
+    content = bytearray(log.read_bytes())
+    content[100] ^= 1
+    log.write_bytes(content)
+    result = dump(log, "--records")
+    assert result.exit_code == 1
+    assert result.stdout.count("CRC DOES NOT MATCH") == 1
+    assert [form["crc_valid"] for form in forms(log)][:3] == [False, True, True]
+
+
+def test_people_get_titles_and_records_under_their_batch(kafka_fixtures: Path) -> None:
+    log = kafka_fixtures / "clean" / "plain-0" / f"{0:020}.log"
+    file, titles, batch, record, *_ = dump(log, "--records").stdout.splitlines()
+    assert file.startswith(str(log))
+    assert titles.split() == ["position", "size", "offsets", "records", "codec", "time", "epoch", "producer"]
+    assert batch.split()[:4] == ["0", "133", "0..0", "1"]
+    assert record.startswith('    0  2023-11-14T22:13:20.000Z  key="key-7"  value="word-24')
+
+
+def test_a_whole_data_directory_is_dumped_in_order(kafka_fixtures: Path) -> None:
+    files = [form["file"] for form in forms(kafka_fixtures / "clean")]
+    partitions = list(dict.fromkeys(Path(file).parent.name for file in files))
+    assert partitions.index("keyed-0") < partitions.index("keyed-3") < partitions.index("plain-0")
+
+
+@pytest.mark.parametrize("name", ["missing", "notes.txt", "00000000000000000000.txt"])
+def test_what_is_no_file_of_a_segment_is_refused(tmp_path: Path, name: str) -> None:
+    if name != "missing":
+        (tmp_path / name).touch()
+    result = dump(tmp_path / name)
+    assert result.exit_code == 2
+    assert name in result.stderr
+    assert result.stderr.count("\n") == 1
