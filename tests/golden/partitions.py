@@ -3,8 +3,11 @@
 import base64
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from protocol.records.batch import BatchHeader, headers
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kafka" / "4.3.1"
 DIRECTORIES = ("clean", "recovered")
@@ -30,9 +33,22 @@ class GoldenPartition:
     directory: Path
     dump: str
 
+    @classmethod
+    def named(cls, name: str) -> "GoldenPartition":
+        """By data directory and partition, such as clean/plain-0."""
+        dump = (FIXTURES / "dumps" / f"{name}.txt").read_text()
+        return cls(name=name, directory=FIXTURES / name, dump=dump)
+
     def files(self, suffix: str) -> list[Path]:
         """Its files of a kind that are not empty, oldest first."""
         return [path for path in sorted(self.directory.glob(f"*{suffix}")) if path.stat().st_size]
+
+    def batches(self) -> Iterator[tuple[bytes, int, BatchHeader]]:
+        """(content of a log file, position in it, header) of every batch of all its segments."""
+        for log in self.files(".log"):
+            content = log.read_bytes()
+            for position, header in headers(content):
+                yield content, position, header
 
     def dumped(self, file: Path, pattern: str) -> list[dict[str, str]]:
         """The lines of Kafka's dump of a file that match, by the names of the pattern's groups."""
@@ -54,9 +70,14 @@ def partitions() -> list[str]:
     return [f"{name}/{path.stem}" for name in DIRECTORIES for path in sorted((FIXTURES / "dumps" / name).iterdir())]
 
 
-def read_seen(path: Path) -> Seen:
-    """Parse one file of seen/."""
-    told = json.loads(path.read_text())
+def consumed_partitions() -> list[str]:
+    """Those that the consumer read: all but Kafka's own."""
+    return [name for name in partitions() if "/__" not in name]
+
+
+def read_seen(name: str) -> Seen:
+    """What the consumer saw of a partition, by its name in seen/."""
+    told = json.loads((FIXTURES / "seen" / f"{name}.json").read_text())
     records = [
         SeenRecord(
             offset=record["offset"],
