@@ -7,11 +7,11 @@ Owns: the options, and how items look as tables. Must not know: what there is to
 3. Rows are printed as they are read, so that a log of any size can be dumped.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import click
+import msgspec
 
 from warmlog.cli.logfiles import SegmentFile, files_to_read
 from warmlog.cli.options import json_option
@@ -106,7 +106,7 @@ def record_line(form: Form) -> str:
 
 def shown(form: Form, name: str) -> str:
     """Text as in JSON, bytes that are none in base64."""
-    return json.dumps(form[name], ensure_ascii=False) if name in form else f"base64:{form[f'{name}_base64']}"
+    return msgspec.json.encode(form[name]).decode() if name in form else f"base64:{form[f'{name}_base64']}"
 
 
 def end_line(form: Form) -> str:

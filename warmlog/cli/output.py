@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from warmlog.cli.failure import OutputClosedError
 
@@ -64,13 +64,16 @@ def print_json(*values: object) -> None:
     """Print each value as one line of JSON."""
     import msgspec  # what prints no JSON need not load it
 
-    write_bytes(b"".join(msgspec.json.encode(value) + b"\n" for value in values))
+    for value in values:
+        print_line(msgspec.json.encode(value).decode())
 
 
 def print_line(text: str = "") -> None:
-    """Print one line of text."""
-    with output_errors():
+    """Print one line of text. Raises OutputClosedError when nobody reads it."""
+    try:
         sys.stdout.write(f"{text}\n")
+    except OSError as error:
+        raise_output_error(error)
 
 
 def write_bytes(data: bytes) -> None:
@@ -90,9 +93,14 @@ def output_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.EPIPE:
-            raise OutputClosedError from error
-        raise
+        raise_output_error(error)
+
+
+def raise_output_error(error: OSError) -> NoReturn:
+    """Raise OutputClosedError for a closed pipe, else the error itself."""
+    if error.errno == errno.EPIPE:
+        raise OutputClosedError from error
+    raise error
 
 
 def binary_size(size: int) -> str:
