@@ -234,6 +234,6 @@ class Metrics:
         ).labels()
 
     def _add(self, family: F) -> F:
-        # type: ignore[arg-type]  # the library asks for its own base class and calls collect() only
+      
         self.registry.register(family)
         return family

@@ -22,6 +22,7 @@ import trio
 
 from broker.log.errors import IndexCorruptError
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
+from broker.log.segment import Segment
 from broker.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -259,9 +260,9 @@ class Partition:
         self._metrics.rolls[planned.roll.value].add()
         self._writer.spawn(partial(self._finish_roll, sealed))
 
-    async def _finish_roll(self, sealed: object) -> None:
+    async def _finish_roll(self, sealed: Segment) -> None:
         try:
-            await self._writer.in_worker(partial(self.log.finish_roll, sealed))  # type: ignore[arg-type]
+            await self._writer.in_worker(partial(self.log.finish_roll, sealed))
         except OSError:
             logger.exception("%s-%d: a rolled segment could not be trimmed and synced", self.topic, self.index)
 

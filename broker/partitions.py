@@ -16,13 +16,19 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from random import Random
+from uuid import UUID
 
 import trio
 
 from broker.config import Settings
+from broker.log.checkpoint import PARTITION_METADATA, read_topic_id, write_topic_id
+from broker.log.config import LogConfig
 from broker.log.data_directory import DataDirectory
 from broker.log.directory_names import partition_directory
+from broker.log.disk import Disk
+from broker.log.errors import CheckpointError
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metadata.assignment import assign_replicas
@@ -210,7 +216,7 @@ class Partitions:
     async def checkpoint(self) -> None:
         """Write the recovery points and log starts of all logs."""
         logs = [partition.log for partition in self._partitions.values()]
-        await trio.to_thread.run_sync(self._storage.directory.write_checkpoints, logs)
+        await trio.to_thread.run_sync(partial(self._storage.directory.write_checkpoints, logs))
 
     # -- inside --
 
@@ -246,29 +252,28 @@ class Partitions:
 
     def _open_logs(self, topic: Topic, indexes: Sequence[int]) -> list[PartitionLog]:
         """Worker: open or make the directories; fresh ones end up on the disk by one sync for all of them."""
-        storage = self._storage
-        directory = storage.directory
         config = log_config(topic.configs, self.settings)
-        logs = []
-        for index in indexes:
-            key = (topic.name, index)
-            log = PartitionLog.open(
-                directory.partition_path(partition_directory(topic.name, index)),
-                topic=topic.name,
-                partition=index,
-                topic_id=topic.id,
-                config=config,
-                files=storage.files,
-                clock=storage.clock,
-                random=storage.random,
-                recovery_point=directory.recovery_points.get(key, 0),
-                log_start_offset=directory.log_starts.get(key, 0),
-                clean=directory.was_clean,
-            )
-            logs.append(log)
-        if any(log.is_new for log in logs):
-            directory.sync()
+        logs = [self._open_log(topic, index, config) for index in indexes]
+        written = [_keep_topic_id(self._storage.files.disk, log, topic.id) for log in logs]
+        if any(written):
+            self._storage.directory.sync()
         return logs
+
+    def _open_log(self, topic: Topic, index: int, config: LogConfig) -> PartitionLog:
+        storage, key = self._storage, (topic.name, index)
+        directory = storage.directory
+        return PartitionLog.open(
+            Path(directory.partition_path(partition_directory(*key))),
+            topic=topic.name,
+            partition=index,
+            config=config,
+            files=storage.files,
+            clock=storage.clock,
+            random=storage.random,
+            recovery_point=directory.recovery_points.get(key, 0),
+            log_start_offset=directory.log_starts.get(key, 0),
+            clean=directory.was_clean,
+        )
 
     def _count_recovery(self, log: PartitionLog) -> None:
         report = log.recovery
@@ -301,10 +306,29 @@ class Partitions:
     def _close_logs(self) -> None:
         """Worker: the end of a broker."""
         logs = [partition.log for partition in self]
-        clean = all([_close(log) for log in logs])
+        clean = [_close(log) for log in logs]
         self._storage.directory.write_checkpoints(logs)
-        if clean:
+        if all(clean):
             self._storage.directory.mark_clean()
+
+
+def _keep_topic_id(disk: Disk, log: PartitionLog, topic_id: UUID) -> bool:
+    """See to it that `partition.metadata` says the topic's id; whether it had to be written.
+
+    A directory that was copied here has the id of where it came from. What cannot be read is replaced, too.
+    """
+    path = str(log.directory / PARTITION_METADATA)
+    try:
+        found = read_topic_id(disk, path)
+    except CheckpointError as error:
+        logger.warning("%s; written anew", error)
+        found = None
+    if found == topic_id:
+        return False
+    if found is not None:
+        logger.warning("%s-%d: topic id %s was another's; now %s", log.topic, log.partition, found, topic_id)
+    write_topic_id(disk, path, topic_id, sync=False)
+    return True
 
 
 def _grown(topic: Topic, partitions: int | None) -> int:

@@ -14,14 +14,14 @@ from protocol.errors import ErrorCode
 from protocol.request import Value
 
 
-class ErrorResponse(Value, kw_only=True):
+class ErrorResponse(Value, frozen=True, kw_only=True):
     """A request that failed as a whole: it could not be understood, or the broker could not answer it."""
 
     error: ErrorCode
     message: str | None = None
 
 
-class HelloResponse(Value, kw_only=True):
+class HelloResponse(Value, frozen=True, kw_only=True):
     """The version of the native protocol that this connection speaks from here on, and the limits a client must keep."""
 
     version: int
@@ -31,7 +31,7 @@ class HelloResponse(Value, kw_only=True):
     max_frame_bytes: int  # the longest request frame accepted
 
 
-class PartitionMetadata(Value, kw_only=True):
+class PartitionMetadata(Value, frozen=True, kw_only=True):
     """Where a partition lives."""
 
     partition: int
@@ -43,7 +43,7 @@ class PartitionMetadata(Value, kw_only=True):
     message: str | None = None
 
 
-class TopicMetadata(Value, kw_only=True):
+class TopicMetadata(Value, frozen=True, kw_only=True):
     """A topic and its partitions. `topic_id` is the url-safe base64 form of the id, as in `partition.metadata`."""
 
     name: str
@@ -53,7 +53,7 @@ class TopicMetadata(Value, kw_only=True):
     message: str | None = None
 
 
-class BrokerMetadata(Value, kw_only=True):
+class BrokerMetadata(Value, frozen=True, kw_only=True):
     """A broker and the address at which clients of the asking listener reach it."""
 
     node_id: int
@@ -61,7 +61,7 @@ class BrokerMetadata(Value, kw_only=True):
     port: int
 
 
-class MetadataResponse(Value, kw_only=True):
+class MetadataResponse(Value, frozen=True, kw_only=True):
     """The answer to a MetadataRequest, topics in the order asked for (all: by name)."""
 
     cluster_id: str
@@ -70,7 +70,7 @@ class MetadataResponse(Value, kw_only=True):
     topics: tuple[TopicMetadata, ...]
 
 
-class CreatedTopic(Value, kw_only=True):
+class CreatedTopic(Value, frozen=True, kw_only=True):
     """What became of one topic to create; partitions is its count."""
 
     name: str
@@ -80,13 +80,13 @@ class CreatedTopic(Value, kw_only=True):
     message: str | None = None
 
 
-class CreateTopicsResponse(Value, kw_only=True):
+class CreateTopicsResponse(Value, frozen=True, kw_only=True):
     """One entry per topic asked for, in that order."""
 
     topics: tuple[CreatedTopic, ...]
 
 
-class TopicResult(Value, kw_only=True):
+class TopicResult(Value, frozen=True, kw_only=True):
     """What became of one topic to delete or alter."""
 
     name: str
@@ -94,19 +94,19 @@ class TopicResult(Value, kw_only=True):
     message: str | None = None
 
 
-class DeleteTopicsResponse(Value, kw_only=True):
+class DeleteTopicsResponse(Value, frozen=True, kw_only=True):
     """One entry per topic asked for, in that order."""
 
     topics: tuple[TopicResult, ...]
 
 
-class AlterTopicsResponse(Value, kw_only=True):
+class AlterTopicsResponse(Value, frozen=True, kw_only=True):
     """One entry per topic asked for, in that order."""
 
     topics: tuple[TopicResult, ...]
 
 
-class SegmentDescription(Value, kw_only=True):
+class SegmentDescription(Value, frozen=True, kw_only=True):
     """One segment: offsets [base_offset, next_offset), bytes, index entries in use, and its times (None where it has no record)."""
 
     base_offset: int
@@ -119,7 +119,7 @@ class SegmentDescription(Value, kw_only=True):
     active: bool
 
 
-class PartitionDescription(Value, kw_only=True):
+class PartitionDescription(Value, frozen=True, kw_only=True):
     """One partition's offsets and segments, oldest first. `flushed_offset`: what lies below it has been fsynced."""
 
     partition: int
@@ -135,7 +135,7 @@ class PartitionDescription(Value, kw_only=True):
     message: str | None = None
 
 
-class ConfigDescription(Value, kw_only=True):
+class ConfigDescription(Value, frozen=True, kw_only=True):
     """A topic setting as it is in force: its value, and whether it was set on the topic ("topic"), on the broker ("broker") or nowhere ("default")."""
 
     name: str
@@ -143,7 +143,7 @@ class ConfigDescription(Value, kw_only=True):
     source: str
 
 
-class TopicDescription(Value, kw_only=True):
+class TopicDescription(Value, frozen=True, kw_only=True):
     """A topic in detail."""
 
     name: str
@@ -154,13 +154,13 @@ class TopicDescription(Value, kw_only=True):
     message: str | None = None
 
 
-class DescribeTopicsResponse(Value, kw_only=True):
+class DescribeTopicsResponse(Value, frozen=True, kw_only=True):
     """One entry per topic asked for, in that order."""
 
     topics: tuple[TopicDescription, ...]
 
 
-class ProducedPartition(Value, kw_only=True):
+class ProducedPartition(Value, frozen=True, kw_only=True):
     """What became of the batches for one partition. `base_offset`: the first record's; `log_append_time`: -1 unless the topic stamps it."""
 
     topic: str
@@ -172,13 +172,13 @@ class ProducedPartition(Value, kw_only=True):
     message: str | None = None
 
 
-class ProduceResponse(Value, kw_only=True):
+class ProduceResponse(Value, frozen=True, kw_only=True):
     """One entry per partition asked for, in that order."""
 
     partitions: tuple[ProducedPartition, ...]
 
 
-class FetchedPartition(Value, kw_only=True):
+class FetchedPartition(Value, frozen=True, kw_only=True):
     """A slice of one partition: batches end to end; the last one may be cut (ask again from its first offset)."""
 
     topic: str
@@ -191,13 +191,13 @@ class FetchedPartition(Value, kw_only=True):
     records: Sized = b""
 
 
-class FetchResponse(Value, kw_only=True):
+class FetchResponse(Value, frozen=True, kw_only=True):
     """One entry per partition asked for, in that order."""
 
     partitions: tuple[FetchedPartition, ...]
 
 
-class FoundOffset(Value, kw_only=True):
+class FoundOffset(Value, frozen=True, kw_only=True):
     """The first record at or past the time asked for, with its own timestamp; both -1 where there is none."""
 
     topic: str
@@ -209,7 +209,7 @@ class FoundOffset(Value, kw_only=True):
     message: str | None = None
 
 
-class ListOffsetsResponse(Value, kw_only=True):
+class ListOffsetsResponse(Value, frozen=True, kw_only=True):
     """One entry per partition asked for, in that order."""
 
     partitions: tuple[FoundOffset, ...]

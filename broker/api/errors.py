@@ -25,7 +25,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
 
 # What a request may run into by its own or the disk's fault; anything else is a defect of ours and goes to the error
 # boundary of the dispatcher.
-EXPECTED = (ProtocolError, *(kind for kind, _ in _CODES))
+EXPECTED: tuple[type[Exception], ...] = (ProtocolError, *(kind for kind, _ in _CODES))
 
 
 def describe(error: Exception) -> tuple[ErrorCode, str]:

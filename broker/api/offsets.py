@@ -48,7 +48,7 @@ class OffsetsApi:
             return -1, log.high_watermark
         if timestamp == EARLIEST_TIMESTAMP:
             return -1, log.log_start_offset
-        find = log.offset_of_max_timestamp if timestamp == MAX_TIMESTAMP else partial(log.offset_for_time, timestamp)
+        find = log.largest_timestamp if timestamp == MAX_TIMESTAMP else partial(log.offset_for_time, timestamp)
         found = await trio.to_thread.run_sync(find, limiter=self._threads)
         if found is None or found.offset >= log.high_watermark:
             return -1, -1

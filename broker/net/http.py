@@ -42,8 +42,8 @@ class HttpListener:
         config.graceful_timeout = 1.0
         config.errorlog = logging.getLogger("broker.net.http.server")
         config.errorlog.setLevel(logging.WARNING)  # it announces each start; the broker's own ready line does
-        # type: ignore[arg-type]
-        await hypercorn_serve(self._app, config, shutdown_trigger=self._stop.wait, mode="asgi")
+        app: Any = self._app  # its own scope types are narrower than what ASGI says
+        await hypercorn_serve(app, config, shutdown_trigger=self._stop.wait, mode="asgi")
 
     def stop(self) -> None:
         """Finish what is being answered and return from `serve`."""
