@@ -1,0 +1,67 @@
+"""`python -m benchmarks`: run workloads, print the table, write the JSON."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.contestants import StartError
+from benchmarks.harness import Plan, run
+from benchmarks.load import LoadError
+from benchmarks.native import SetupError
+from benchmarks.report import document, machine_sentence, table
+from benchmarks.workloads import WORKLOADS
+
+QUICK_SECONDS = 0.2
+QUICK_SCALE = 0.02  # 20 partitions for 1,000, 5 MiB for 256
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    names = [workload.name for workload in WORKLOADS]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"which to run: {', '.join(names)}; else all")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each contestant has its turn (3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement, after a warm-up (3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round there")
+    parser.add_argument("--directory", type=Path, default="/var/tmp", help="on the disk to measure (/var/tmp)")
+    parser.add_argument("--quick", action="store_true", help="a round of a fifth of a second: does it run at all?")
+    chosen = parser.parse_args()
+    unknown = set(chosen.workloads) - set(names)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(names)}")
+    return chosen
+
+
+def plan_of(chosen: argparse.Namespace) -> Plan:
+    """How long and how often."""
+    if chosen.quick:
+        return Plan(
+            rounds=1, seconds=QUICK_SECONDS, warmup_s=QUICK_SECONDS / 4, directory=chosen.directory, scale=QUICK_SCALE
+        )
+    warmup_s = min(1.0, chosen.seconds / 3)
+    return Plan(rounds=chosen.rounds, seconds=chosen.seconds, warmup_s=warmup_s, directory=chosen.directory)
+
+
+def main() -> int:
+    """Exit status 1 where something could not be measured; a target that is missed is no failure."""
+    chosen = arguments()
+    plan = plan_of(chosen)
+    outcomes = []
+    try:
+        for workload in WORKLOADS:
+            if not chosen.workloads or workload.name in chosen.workloads:
+                outcomes.append(run(workload, plan, progress=lambda line: print(line, file=sys.stderr)))
+    except (StartError, SetupError, LoadError) as error:
+        print(f"{workload.name}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if outcomes:
+            print(machine_sentence(), "", table(outcomes), sep="\n")
+            if chosen.json:
+                chosen.json.write_text(json.dumps(document(outcomes, plan), indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""Who takes part: brokers and what stands in for them, each a name and a way to start it.
+
+Owns: starting and ending processes, and turning a load into what a contestant is asked. Must not know: which loads
+there are, or what is wanted of anyone.
+
+A new broker is one more `Broker`: a name, a function that starts it in a directory and waits until it serves, and its
+wire (`native.NativeWire` shows what a wire must do).
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median, quantiles
+from typing import NamedTuple
+
+from benchmarks.harness import Conditions, Figures
+from benchmarks.limits import SLICE_BYTES
+from benchmarks.load import ROOT, Flow, Load, LoadResult, drive
+from benchmarks.native import Address, EchoWire, NativeWire
+
+TOPIC = "benchmark"
+STOP_S = 60.0  # a broker may have to write out a thousand logs
+SLICES = 256  # what is fetched: 256 MiB, more than any cache of a processor, less than any memory
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("WARMLOG_")}
+
+
+class StartError(Exception):
+    """A contestant ended before it served."""
+
+
+class Running(NamedTuple):
+    """A server that serves: where, and its process."""
+
+    address: Address
+    pid: int
+
+
+Start = Callable[[Path], AbstractContextManager[Running]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produce:
+    """Connections that each append one batch over and over, to a partition of their own."""
+
+    connections: int
+    depth: int
+    batch: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Connections that each read one partition in slices of SLICE_BYTES, from the page cache.
+
+    `batch` is what the partition holds, over and over; `records` is the number of its records. So many bytes come in
+    that one receiving process would be the limit, so there is one for each core.
+    """
+
+    connections: int
+    depth: int
+    batch: bytes
+    records: int
+
+    @property
+    def processes(self) -> int:
+        """How many processes receive."""
+        return min(self.connections, len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A server that speaks `wire`; a new one, in an empty directory, for each measurement."""
+
+    name: str
+    start: Start
+    wire: NativeWire
+
+    def produce(self, produce: Produce, conditions: Conditions) -> Figures:
+        """Requests/s and MB/s of batches appended; latencies where one request is in flight."""
+        flows = [
+            Flow(requests=(self.wire.produce(TOPIC, partition, produce.batch),), depth=produce.depth)
+            for partition in range(produce.connections)
+        ]
+        with self.start(conditions.directory) as server:
+            self.wire.create_topic(server.address, TOPIC, produce.connections, {})
+            result = self.drive(server, flows, conditions)
+        return _figures(result) | {"mb_per_s": result.replies * len(produce.batch) / result.elapsed_s / 1e6}
+
+    def fetch(self, fetch: Fetch, conditions: Conditions) -> Figures:
+        """MB/s received."""
+        with self.start(conditions.directory) as server:
+            self.wire.create_topic(server.address, TOPIC, 1, {})
+            flows = self._fill_and_fetch(server, fetch, conditions)
+            result = self.drive(server, flows, conditions, processes=fetch.processes)
+        return {"mb_per_s": result.received_bytes / result.elapsed_s / 1e6, **_busy(result)}
+
+    def _fill_and_fetch(self, server: Running, fetch: Fetch, conditions: Conditions) -> list[Flow]:
+        """Fill a partition; connections that begin at places far from each other and go round."""
+        slices = conditions.scaled(SLICES)
+        batches = -(-slices * SLICE_BYTES // len(fetch.batch)) + 1
+        request = self.wire.produce(TOPIC, 0, fetch.batch)
+        self.drive(server, [Flow(requests=(request,), depth=16, total=batches)], conditions)
+        per_slice = SLICE_BYTES // len(fetch.batch) * fetch.records
+        requests = [self.wire.fetch(TOPIC, 0, number * per_slice, SLICE_BYTES) for number in range(slices)]
+        starts = (number * slices // fetch.connections for number in range(fetch.connections))
+        return [Flow(requests=(*requests[s:], *requests[:s]), depth=fetch.depth) for s in starts]
+
+    def first_appends(self, partitions: int, connections: int, batch: bytes, conditions: Conditions) -> Figures:
+        """Requests/s of the first append to each of so many partitions, none of which has been written to."""
+        with self.start(conditions.directory) as server:
+            self.wire.create_topic(server.address, TOPIC, partitions, {})
+            result = self.drive(server, self.each_partition(TOPIC, partitions, connections, (batch,)), conditions)
+        return _figures(result)
+
+    def each_partition(self, topic: str, partitions: int, connections: int, batches: Sequence[bytes]) -> list[Flow]:
+        """All the batches to each of the partitions, which are dealt out to the connections."""
+        shares = [range(number, partitions, connections) for number in range(min(connections, partitions))]
+        asked = (tuple(self.wire.produce(topic, p, batch) for p in share for batch in batches) for share in shares)
+        return [Flow(requests=requests, total=len(requests)) for requests in asked]
+
+    def drive(
+        self, server: Running, flows: Sequence[Flow], conditions: Conditions, *, processes: int = 1
+    ) -> LoadResult:
+        """Put a load on a running server. Raises LoadError."""
+        greeted = tuple(replace(flow, greeting=self.wire.greeting) for flow in flows)
+        return _drive(server, greeted, conditions, good=self.wire.good, processes=processes)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendLoop:
+    """A loop that appends to a file; nobody asks it and nobody is answered."""
+
+    name: str = "append loop"
+
+    def produce(self, produce: Produce, conditions: Conditions) -> Figures:
+        """MB/s of the batch appended to one file."""
+        path = conditions.directory / "appended"
+        command = ["append", str(path), str(conditions.seconds), str(conditions.warmup_s)]
+        printed = subprocess.check_output(_module("benchmarks.limits", *command), input=produce.batch, cwd=ROOT)
+        size, seconds = printed.split()
+        return {"mb_per_s": int(size) / float(seconds) / 1e6}
+
+
+@dataclass(frozen=True, slots=True)
+class SendfileLoop:
+    """For each connection a loop that sends a file, unasked."""
+
+    name: str = "sendfile loop"
+
+    def fetch(self, fetch: Fetch, conditions: Conditions) -> Figures:
+        """MB/s received. Each slice of the file looks like a reply to the load generator: it begins with a length."""
+        path = conditions.directory / "sent"
+        one = (SLICE_BYTES - 4).to_bytes(4) + bytes(SLICE_BYTES - 4)
+        path.write_bytes(one * conditions.scaled(SLICES))
+        with serving(_module("benchmarks.limits", "sendfile", str(path))) as server:
+            flows = (Flow(requests=()),) * fetch.connections
+            result = _drive(server, flows, conditions, processes=fetch.processes)
+        return {"mb_per_s": result.received_bytes / result.elapsed_s / 1e6, **_busy(result)}
+
+
+@contextmanager
+def serving(command: Sequence[str]) -> Iterator[Running]:
+    """A process that prints `ready ... native=HOST:PORT ...` once it serves; ended as by `kill`, and waited for.
+
+    Raises StartError.
+    """
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=ENVIRONMENT) as process:
+        try:
+            assert process.stdout is not None
+            ready = next((line for line in process.stdout if line.startswith("ready ")), None)
+            if ready is None:
+                raise StartError(f"{' '.join(command)}: ended with status {process.wait()}")
+            host, _, port = _fields(ready)["native"].rpartition(":")
+            yield Running((host, int(port)), process.pid)
+        finally:
+            _end(process)
+
+
+def _fields(ready: str) -> Mapping[str, str]:
+    return dict(field.split("=", 1) for field in ready.split()[1:])
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def start_warmlog(directory: Path) -> AbstractContextManager[Running]:
+    """Warmlog as a person starts it, on free ports."""
+    listen = ["--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
+    return serving(_module("warmlog", "serve", "--data-dir", str(directory), *listen))
+
+
+def start_echo(directory: Path) -> AbstractContextManager[Running]:
+    """The echo server, which keeps nothing."""
+    del directory
+    return serving(_module("benchmarks.echo"))
+
+
+def _drive(
+    server: Running, flows: tuple[Flow, ...], conditions: Conditions, *, good: bytes = b"", processes: int = 1
+) -> LoadResult:
+    return drive(
+        Load(
+            address=server.address,
+            flows=flows,
+            seconds=conditions.seconds,
+            warmup_s=conditions.warmup_s,
+            pid=server.pid,
+            good=good,
+            processes=processes,
+        )
+    )
+
+
+def _module(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", *arguments]
+
+
+def _figures(result: LoadResult) -> dict[str, float]:
+    figures = {"requests_per_s": result.replies / result.elapsed_s}
+    if len(result.latencies_s) > 1:
+        figures["p50_ms"] = median(result.latencies_s) * 1e3
+        figures["p99_ms"] = quantiles(result.latencies_s, n=100)[-1] * 1e3
+    return figures | _busy(result)
+
+
+def _busy(result: LoadResult) -> dict[str, float]:
+    """The share of a core that each side used."""
+    return {
+        "server_busy": result.server_cpu_s / result.elapsed_s,
+        "load_busy": result.load_cpu_s / result.elapsed_s,
+    }
+
+
+WARMLOG = Broker(name="warmlog", start=start_warmlog, wire=NativeWire())
+ECHO = Broker(name="trio echo", start=start_echo, wire=EchoWire())

@@ -1,0 +1,85 @@
+"""What the contestants are asked, in warmlog's native protocol, encoded before a measurement begins.
+
+Owns: requests for the load generator, and the few questions that set a measurement up. Another protocol is another
+class with the same methods.
+"""
+
+import socket
+from collections.abc import Mapping
+from typing import TypeVar
+
+from protocol.errors import ErrorCode
+from protocol.native.codec import decode_response, encode_request
+from protocol.request import (
+    CreateTopicsRequest,
+    FetchPartition,
+    FetchRequest,
+    HelloRequest,
+    MetadataRequest,
+    NewTopic,
+    PartitionRecords,
+    ProduceRequest,
+    Request,
+    Value,
+)
+from protocol.response import CreateTopicsResponse, ErrorResponse, MetadataResponse
+
+Address = tuple[str, int]
+R = TypeVar("R", bound=Value)
+ANSWER_S = 60.0  # creating 1,000 partitions on a busy disk takes seconds
+
+
+class SetupError(Exception):
+    """The broker could not be brought to where the measurement begins."""
+
+
+class NativeWire:
+    """Requests as bytes, frames and all. Ids are not told apart by the load generator, so all are 0."""
+
+    good = b"\xa5error\x00"  # a partition's error, which is none; an ErrorResponse has no such thing
+
+    @property
+    def greeting(self) -> bytes:
+        """What a connection must say first; it has one reply."""
+        return encode_request(0, HelloRequest(versions=(1,), client="warmlog-benchmark"))
+
+    def produce(self, topic: str, partition: int, batches: bytes) -> bytes:
+        """Append batches to a partition."""
+        records = PartitionRecords(topic=topic, partition=partition, records=memoryview(batches))
+        return encode_request(0, ProduceRequest(partitions=(records,)))
+
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
+        """Read what is there from an offset on, without waiting for more."""
+        start = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=max_bytes)
+        return encode_request(0, FetchRequest(partitions=(start,), max_wait_ms=0))
+
+    def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Raises SetupError."""
+        request = CreateTopicsRequest(topics=(NewTopic(name=topic, partitions=partitions, configs=dict(configs)),))
+        reply = self._ask(address, request, CreateTopicsResponse)
+        if reply.topics[0].error is not ErrorCode.NONE:
+            raise SetupError(f"topic {topic}: {reply.topics[0].message}")
+
+    def first_question(self, address: Address) -> None:
+        """The least that a client needs to know, over a new connection. Raises SetupError."""
+        self._ask(address, MetadataRequest(), MetadataResponse)
+
+    def _ask(self, address: Address, request: Request, reply_type: type[R]) -> R:
+        with socket.create_connection(address, timeout=ANSWER_S) as sock, sock.makefile("rb") as stream:
+            for frame in (self.greeting, encode_request(0, request)):
+                sock.sendall(frame)
+                answer = stream.read(int.from_bytes(stream.read(4)))
+        _, reply = decode_response(answer, reply_type)
+        if isinstance(reply, ErrorResponse):
+            raise SetupError(f"{type(request).__name__}: {reply.message}")
+        return reply
+
+
+class EchoWire(NativeWire):
+    """For a server that answers each request with the same bytes and knows no other."""
+
+    good = b""
+    greeting = b""
+
+    def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """There is none to create."""

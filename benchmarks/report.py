@@ -1,0 +1,159 @@
+"""Outcomes for people and for programs: a table in Markdown, a document in JSON.
+
+Owns: how figures are called and rounded, and what is said of the machine. The table is the one that
+`docs/performance.md` holds.
+"""
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Outcome, Plan, Spread, Target
+from protocol.records.codec import compiled
+
+# How a figure is called in the table, and the decimals that mean something.
+LABELS = {
+    "requests_per_s": ("requests/s", 0),
+    "records_per_s": ("records/s", 0),
+    "mb_per_s": ("MB/s", 0),
+    "p50_ms": ("p50, ms", 3),
+    "p99_ms": ("p99, ms", 3),
+    "first_reply_s": ("first reply, s", 2),
+    "first_reply_full_s": ("first reply, full directory, s", 2),
+    "idle_mb": ("resident, idle, MB", 1),
+    "partition_kb": ("resident, each partition, KB", 1),
+}
+BUSY = ("server_busy", "load_busy")  # shares of one core: a column of their own, not figures to compare
+SATURATED = 0.9
+HEADINGS = ("workload", "figure", "contestant", "median", "min to max", "ratio", "min to max", "wanted", "busy")
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """One row for each figure of each contestant, as a Markdown table whose columns line up in a terminal, too."""
+    rows = [HEADINGS, *(row for outcome in outcomes for row in _rows(outcome))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+
+
+def document(outcomes: Sequence[Outcome], plan: Plan) -> dict[str, Any]:
+    """Everything that was measured, every round of it, and where."""
+    return {
+        "machine": machine(),
+        "rounds": plan.rounds,
+        "seconds": plan.seconds,
+        "scale": plan.scale,
+        "workloads": [_describe(outcome) for outcome in outcomes],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": _processor(),
+        "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "trio": version("trio"),
+        "compiled_codec": compiled,
+    }
+
+
+def machine_sentence() -> str:
+    """The same for people."""
+    m = machine()
+    codec = "compiled" if m["compiled_codec"] else "pure"
+    return (
+        f"{m['processor']}, {m['cores']} cores shared by server and load generator, {m['memory_gb']:.0f} GB; "
+        f"Linux {m['kernel']}, Python {m['python']}, trio {m['trio']}, {codec} record codec."
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
+    """The workload's title stands once, then each figure once, with all contestants below each other."""
+    title = outcome.workload.title
+    for figure in outcome.figures(outcome.subject):
+        if figure in BUSY:
+            continue
+        label, decimals = LABELS[figure]
+        for contestant in outcome.rounds:
+            if figure in outcome.figures(contestant):
+                yield (title, label, *_row(outcome, contestant, figure, decimals))
+                title = label = ""
+
+
+def _row(outcome: Outcome, contestant: str, figure: str, decimals: int) -> tuple[str, ...]:
+    """The subject's own row holds what is wanted of the figure, another's the ratio and what is wanted of that."""
+    against = None if contestant == outcome.subject else contestant
+    ratio = None if against is None else outcome.ratio(figure, against)
+    return (
+        contestant,
+        *_spread(outcome.spread(contestant, figure), decimals),
+        *(("", "") if ratio is None else _spread(ratio, 2)),
+        _wanted(outcome, outcome.target(figure, against)),
+        _busy(outcome, contestant),
+    )
+
+
+def _spread(spread: Spread, decimals: int) -> tuple[str, str]:
+    middle, least, most = (f"{value:,.{decimals}f}" for value in (spread.median, spread.minimum, spread.maximum))
+    return middle, f"{least} to {most}"
+
+
+def _wanted(outcome: Outcome, target: Target | None) -> str:
+    if target is None:
+        return ""
+    bound = f"≥ {target.at_least:,g}" if target.at_least is not None else f"≤ {target.at_most:,g}"
+    return f"{bound}: {'yes' if outcome.judge(target) else 'NO'}"
+
+
+def _busy(outcome: Outcome, contestant: str) -> str:
+    """How busy each side was, and which one held things up: marked if it was at its limit."""
+    measured = [figure for figure in BUSY if figure in outcome.figures(contestant)]
+    shares = {figure.partition("_")[0]: outcome.spread(contestant, figure).median for figure in measured}
+    return ", ".join(f"{side} {share:.0%}{'!' if share >= SATURATED else ''}" for side, share in shares.items())
+
+
+def _describe(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "name": outcome.workload.name,
+        "title": outcome.workload.title,
+        "contestants": {
+            name: {
+                "rounds": [dict(figures) for figures in rounds],
+                "median": {figure: outcome.spread(name, figure).median for figure in outcome.figures(name)},
+                "ratios": _ratios(outcome, name),
+            }
+            for name, rounds in outcome.rounds.items()
+        },
+        "targets": [_describe_target(outcome, target) for target in outcome.workload.targets],
+    }
+
+
+def _ratios(outcome: Outcome, against: str) -> dict[str, float]:
+    """The subject's figures divided by this contestant's."""
+    if against == outcome.subject:
+        return {}
+    ratios = {figure: outcome.ratio(figure, against) for figure in outcome.figures(against)}
+    return {figure: ratio.median for figure, ratio in ratios.items() if ratio is not None}
+
+
+def _describe_target(outcome: Outcome, target: Target) -> dict[str, Any]:
+    return {
+        "figure": target.figure,
+        "against": target.against,
+        "at_least": target.at_least,
+        "at_most": target.at_most,
+        "met": outcome.judge(target),
+    }

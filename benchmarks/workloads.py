@@ -1,0 +1,164 @@
+"""What is measured, and what is wanted of it: the one table of workloads.
+
+Small batches hold one record of 100 bytes; large ones 1,000 records of 1,000 bytes, a little above 1 MB; stored ones
+are what a Java producer sends with its settings left alone, 16 KB. Nothing here asks for an fsync.
+"""
+
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+from benchmarks.contestants import ECHO, WARMLOG, AppendLoop, Broker, Fetch, Produce, SendfileLoop
+from benchmarks.harness import Conditions, Figures, Target, Workload
+from protocol.records.builder import build_batch
+
+PARTITIONS = 1_000
+CONNECTIONS = 200
+SEGMENTS = 10
+SEGMENT_MS = 1_000
+BASE_TIMESTAMP_MS = 1_800_000_000_000
+SETTLE_S = 1.0  # after its first reply a broker may still have a little to do
+
+
+def batch_of(records: int, size: int, timestamp_ms: int = BASE_TIMESTAMP_MS) -> bytes:
+    """A batch of records without keys, `size` bytes of value each."""
+    return build_batch([(timestamp_ms, None, b"x" * size, ())] * records)
+
+
+SMALL = batch_of(1, 100)
+LARGE = batch_of(1_000, 1_000)
+STORED_RECORDS = 160
+STORED = batch_of(STORED_RECORDS, 100)
+
+
+def producing(name: str, title: str, load: Produce, against: Any, target: Target) -> Workload[Any]:
+    """A workload in which brokers append the same batch, and a stand-in does the like."""
+    return Workload(
+        name=name,
+        title=title,
+        contestants=(WARMLOG, against),
+        measure=lambda contestant, conditions: contestant.produce(load, conditions),
+        targets=(target,),
+    )
+
+
+def fetching(name: str, title: str, connections: int, target: Target) -> Workload[Any]:
+    """A workload in which slices are read from the page cache. The next request is there when a reply has gone."""
+    load = Fetch(connections=connections, depth=2, batch=STORED, records=STORED_RECORDS)
+    return Workload(
+        name=name,
+        title=title,
+        contestants=(WARMLOG, SendfileLoop()),
+        measure=lambda contestant, conditions: contestant.fetch(load, conditions),
+        targets=(target,),
+    )
+
+
+def first_appends(broker: Broker, conditions: Conditions) -> Figures:
+    """The first append to each of 1,000 fresh partitions from 200 connections, one in flight on each."""
+    return broker.first_appends(conditions.scaled(PARTITIONS), CONNECTIONS, SMALL, conditions)
+
+
+def start_up(broker: Broker, conditions: Conditions) -> Figures:
+    """Seconds from the command to the first reply, and resident memory then: empty, and with 1,000 partitions."""
+    partitions = conditions.scaled(PARTITIONS)
+    full = conditions.kept / "full"
+    if not full.exists():
+        full.mkdir()
+        fill(broker, full, partitions, conditions)
+    empty_s, empty_bytes = first_reply(broker, conditions.directory)
+    full_s, full_bytes = first_reply(broker, full)
+    return {
+        "first_reply_s": empty_s,
+        "first_reply_full_s": full_s,
+        "idle_mb": empty_bytes / 1e6,
+        "partition_kb": (full_bytes - empty_bytes) / partitions / 1e3,
+    }
+
+
+def fill(broker: Broker, directory: Path, partitions: int, conditions: Conditions) -> None:
+    """Make partitions of ten segments. Each batch is too late for the segment of the one before."""
+    batches = [batch_of(1, 100, BASE_TIMESTAMP_MS + 10 * SEGMENT_MS * number) for number in range(SEGMENTS)]
+    with broker.start(directory) as server:
+        broker.wire.create_topic(server.address, "full", partitions, {"segment.ms": str(SEGMENT_MS)})
+        broker.drive(server, broker.each_partition("full", partitions, CONNECTIONS, batches), conditions)
+
+
+def first_reply(broker: Broker, directory: Path) -> tuple[float, int]:
+    """Start over a directory; seconds to the first reply, and resident bytes a little later."""
+    began_at = perf_counter()
+    with broker.start(directory) as server:
+        broker.wire.first_question(server.address)
+        elapsed_s = perf_counter() - began_at
+        sleep(SETTLE_S)
+        return elapsed_s, resident_bytes(server.pid)
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process, what it shares with others included."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(kib) << 10
+
+
+WORKLOADS: tuple[Workload[Any], ...] = (
+    producing(
+        "produce-1x16",
+        "small batches, 1 connection, 16 in flight",
+        Produce(connections=1, depth=16, batch=SMALL),
+        ECHO,
+        Target(figure="requests_per_s", against=ECHO.name, at_least=0.25),
+    ),
+    producing(
+        "produce-1x1",
+        "small batches, 1 connection, 1 in flight",
+        Produce(connections=1, depth=1, batch=SMALL),
+        ECHO,
+        Target(figure="p50_ms", against=ECHO.name, at_most=2.5),
+    ),
+    producing(
+        "produce-32x4",
+        "small batches, 32 connections, 4 in flight",
+        Produce(connections=32, depth=4, batch=SMALL),
+        ECHO,
+        Target(figure="requests_per_s", against=ECHO.name, at_least=0.2),
+    ),
+    producing(
+        "produce-large",
+        "large batches, 4 connections, 4 in flight",
+        Produce(connections=4, depth=4, batch=LARGE),
+        AppendLoop(),
+        Target(figure="mb_per_s", against=AppendLoop().name, at_least=0.75),
+    ),
+    fetching(
+        "fetch-1",
+        "1 MiB slices from memory, 1 connection",
+        1,
+        Target(figure="mb_per_s", against=SendfileLoop().name, at_least=0.9),
+    ),
+    fetching(
+        "fetch-4",
+        "1 MiB slices from memory, 4 connections",
+        4,
+        Target(figure="mb_per_s", against=SendfileLoop().name, at_least=0.6),
+    ),
+    Workload(
+        name="first-appends",
+        title="first append to each of 1,000 fresh partitions, 200 connections",
+        contestants=(WARMLOG,),
+        measure=first_appends,
+        targets=(Target(figure="requests_per_s", at_least=5_000),),
+    ),
+    Workload(
+        name="start",
+        title="start-up and memory; full: 1,000 partitions of 10 clean segments",
+        contestants=(WARMLOG,),
+        measure=start_up,
+        targets=(
+            Target(figure="first_reply_s", at_most=0.5),
+            Target(figure="first_reply_full_s", at_most=1.5),
+            Target(figure="idle_mb", at_most=60),
+            Target(figure="partition_kb", at_most=60),
+        ),
+    ),
+)

@@ -1,0 +1,124 @@
+"""Rounds, medians, ratios, and the table they become."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import Conditions, Figures, Outcome, Plan, Spread, Target, Workload, run
+from benchmarks.report import document, table
+
+
+@dataclass(frozen=True)
+class Runner:
+    name: str
+
+
+OURS, THEIRS = Runner("ours"), Runner("theirs")
+
+
+def a_workload(*targets: Target) -> Workload[Runner]:
+    return Workload(
+        name="race",
+        title="a race",
+        contestants=(OURS, THEIRS),
+        measure=lambda runner, conditions: {"requests_per_s": 1.0},
+        targets=targets,
+    )
+
+
+def an_outcome(ours: list[Figures], theirs: list[Figures], *targets: Target) -> Outcome:
+    return Outcome(a_workload(*targets), {"ours": ours, "theirs": theirs})
+
+
+def a_plan(directory: Path, rounds: int = 3) -> Plan:
+    return Plan(rounds=rounds, seconds=1.0, warmup_s=0.1, directory=directory)
+
+
+def test_contestants_take_turns_in_every_round(tmp_path: Path) -> None:
+    turns: list[str] = []
+
+    def measure(runner: Runner, conditions: Conditions) -> Figures:
+        turns.append(runner.name)
+        return {"requests_per_s": 1.0}
+
+    run(Workload(name="race", title="", contestants=(OURS, THEIRS), measure=measure), a_plan(tmp_path))
+    assert turns == ["ours", "theirs"] * 3
+
+
+def test_each_measurement_finds_an_empty_directory_and_what_was_kept(tmp_path: Path) -> None:
+    kept: list[int] = []
+
+    def measure(runner: Runner, conditions: Conditions) -> Figures:
+        assert list(conditions.directory.iterdir()) == []
+        (conditions.directory / "data").touch()
+        kept.append(len(list(conditions.kept.iterdir())))
+        (conditions.kept / str(len(kept))).touch()
+        return {"requests_per_s": 1.0}
+
+    run(Workload(name="race", title="", contestants=(OURS,), measure=measure), a_plan(tmp_path))
+    assert kept == [0, 1, 2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_measurement_leaves_no_directory(tmp_path: Path) -> None:
+    def measure(runner: Runner, conditions: Conditions) -> Figures:
+        raise OSError("broken")
+
+    with pytest.raises(OSError, match="broken"):
+        run(Workload(name="race", title="", contestants=(OURS,), measure=measure), a_plan(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spread_is_the_middle_and_the_ends() -> None:
+    assert Spread.of([3.0, 9.0, 4.0]) == Spread(median=4.0, minimum=3.0, maximum=9.0)
+
+
+def test_a_ratio_is_taken_within_rounds_so_that_a_slow_round_cancels_out() -> None:
+    slow_second_round = [{"mb_per_s": 100.0}, {"mb_per_s": 10.0}, {"mb_per_s": 90.0}]
+    outcome = an_outcome(slow_second_round, [{"mb_per_s": 200.0}, {"mb_per_s": 20.0}, {"mb_per_s": 200.0}])
+    assert outcome.ratio("mb_per_s", "theirs") == Spread(median=0.5, minimum=0.45, maximum=0.5)
+
+
+def test_there_is_no_ratio_of_what_only_one_has() -> None:
+    outcome = an_outcome([{"requests_per_s": 1.0, "mb_per_s": 2.0}], [{"mb_per_s": 1.0}])
+    assert outcome.ratio("requests_per_s", "theirs") is None
+
+
+def test_a_contestant_that_did_nothing_has_no_ratio() -> None:
+    assert an_outcome([{"mb_per_s": 1.0}], [{"mb_per_s": 0.0}]).ratio("mb_per_s", "theirs") is None
+
+
+@pytest.mark.parametrize(
+    ("target", "met"),
+    [
+        (Target(figure="mb_per_s", against="theirs", at_least=0.5), True),
+        (Target(figure="mb_per_s", against="theirs", at_least=0.6), False),
+        (Target(figure="mb_per_s", against="theirs", at_most=0.5), True),
+        (Target(figure="mb_per_s", at_least=101), False),
+        (Target(figure="mb_per_s", at_most=100), True),
+    ],
+)
+def test_a_target_is_judged_by_the_median(target: Target, met: bool) -> None:
+    outcome = an_outcome([{"mb_per_s": 100.0}], [{"mb_per_s": 200.0}], target)
+    assert outcome.judge(target) is met
+
+
+def test_the_table_has_a_row_for_each_contestant_with_what_is_wanted() -> None:
+    target = Target(figure="mb_per_s", against="theirs", at_least=0.6)
+    busy = {"server_busy": 0.97, "load_busy": 0.5}
+    outcome = an_outcome([{"mb_per_s": 100.0, **busy}], [{"mb_per_s": 200.0}], target)
+    head, _, ours, theirs = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table([outcome]).splitlines())
+    assert head[:4] == ["workload", "figure", "contestant", "median"]
+    assert ours == ["a race", "MB/s", "ours", "100", "100 to 100", "", "", "", "server 97%!, load 50%"]
+    assert theirs == ["", "", "theirs", "200", "200 to 200", "0.50", "0.50 to 0.50", "≥ 0.6: NO", ""]
+
+
+def test_the_document_holds_every_round_and_the_verdicts(tmp_path: Path) -> None:
+    target = Target(figure="mb_per_s", against="theirs", at_least=0.4)
+    outcome = an_outcome([{"mb_per_s": 1.0}, {"mb_per_s": 3.0}], [{"mb_per_s": 2.0}, {"mb_per_s": 6.0}], target)
+    (workload,) = document([outcome], a_plan(tmp_path))["workloads"]
+    assert workload["contestants"]["ours"]["rounds"] == [{"mb_per_s": 1.0}, {"mb_per_s": 3.0}]
+    assert workload["contestants"]["ours"]["median"] == {"mb_per_s": 2.0}
+    assert workload["contestants"]["theirs"]["ratios"] == {"mb_per_s": 0.5}
+    assert [target["met"] for target in workload["targets"]] == [True]
