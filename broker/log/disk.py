@@ -13,17 +13,15 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryEntry:
-    """A name in a directory; size and modification time only where asked for, else 0."""
+class DirectoryEntry(NamedTuple):
+    """A name in a directory; its size only where that was asked for, else 0."""
 
     name: str
     is_directory: bool
     size: int = 0
-    modified_ms: int = 0
 
 
 class Disk:
@@ -139,11 +137,8 @@ class Disk:
 
 def _entry(entry: "os.DirEntry[str]", stat_suffix: str | None) -> DirectoryEntry:
     if stat_suffix is None or not entry.name.endswith(stat_suffix):
-        return DirectoryEntry(name=entry.name, is_directory=entry.is_dir())
-    stat = entry.stat()
-    return DirectoryEntry(
-        name=entry.name, is_directory=entry.is_dir(), size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000
-    )
+        return DirectoryEntry(entry.name, entry.is_dir())
+    return DirectoryEntry(entry.name, entry.is_dir(), entry.stat().st_size)
 
 
 def _libc() -> ctypes.CDLL:

@@ -227,19 +227,3 @@ class MappedIndex:
         """The file has been replaced: know nothing of the old one."""
         self.close()
         self._known_entries = None
-
-
-def strictly_increasing_prefix(index: MappedIndex, key_limit: int) -> int:
-    """How many entries from the first on increase strictly in key and value and have a key below the limit.
-
-    For recovery: what a power cut left of a page is zeros or an older state of it, and both end the increase.
-    """
-    view = index.view() if index.entries else None
-    previous = (-1, -1)
-    for slot in range(index.entries):
-        assert view is not None
-        key, value = index.entry.unpack_from(view, slot * index.stride)
-        if key <= previous[0] or value <= previous[1] or key >= key_limit:
-            return slot
-        previous = (key, value)
-    return index.entries

@@ -1,0 +1,252 @@
+"""Where the next batch goes: the end of the active segment, what an append adds to it, and when a new segment begins.
+
+Owns: the rule by which batches get their offsets and index entries, the rule by which segments roll, and the values of
+a planned append. Must not know files: everything here is memory.
+
+Invariants:
+1. The rules are here once: appends, recovery and rebuilt indexes go through `Tail.add`, so an index made anew is the
+   one that appending made.
+2. The first batch of a segment has no entry in the offset index; a later one has if more than `index.interval.bytes`
+   lie between the last entry's batch (its first byte) and this one.
+3. A segment is never rolled empty, but where its offsets would not fit.
+
+Source: org.apache.kafka.storage.internals.log.LogSegment.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+from broker.log.config import MAX_INT64, LogConfig
+from broker.log.mapped_index import MAX_RELATIVE_OFFSET
+from broker.log.offset_index import OffsetIndex
+from broker.log.time_index import NO_TIMESTAMP, TimeIndex
+from protocol.errors import InvalidRecordError
+from protocol.records.batch import BatchHeader, stamp
+from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD
+
+Buffer = bytes | bytearray | memoryview
+CheckedBatches = Sequence[tuple[int, BatchHeader]]
+
+_OFFSET_STRIDE = OffsetIndex.entry.size
+_TIME_STRIDE = TimeIndex.entry.size
+
+
+class RollReason(StrEnum):
+    """Why a new segment begins."""
+
+    SIZE = "size"
+    TIME = "time"
+    INDEX_FULL = "index_full"
+    OFFSET_RANGE = "offset_range"
+
+
+class IndexEntries(NamedTuple):
+    """Encoded entries that a batch adds to the indexes; the time index gets none where there is no news."""
+
+    offset_index: bytes
+    time_index: bytes
+
+
+def joined(entries: Sequence[IndexEntries]) -> IndexEntries:
+    """Entries one after the other."""
+    return IndexEntries(b"".join(each.offset_index for each in entries), b"".join(each.time_index for each in entries))
+
+
+class BatchExtent(NamedTuple):
+    """What the rules ask of a batch: its last offset, its largest timestamp (ms), its size (bytes)."""
+
+    last_offset: int
+    max_timestamp: int
+    size: int
+
+
+class Tail:
+    """The end of the active segment, as it is or as it will be once what is planned is written."""
+
+    __slots__ = (
+        "base_offset",
+        "created_ms",
+        "first_timestamp",
+        "index_interval_bytes",
+        "indexed_timestamp",
+        "jitter_ms",
+        "max_offset_entries",
+        "max_time_entries",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "next_offset",
+        "offset_entries",
+        "size",
+        "time_entries",
+        "unindexed_size",
+    )
+
+    def __init__(self, base_offset: int, config: LogConfig, *, created_ms: int, jitter_ms: int) -> None:
+        """An empty segment's."""
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.jitter_ms = jitter_ms  # how much earlier than `segment.ms` it rolls
+        self.size = 0
+        self.next_offset = base_offset
+        self.first_timestamp = NO_TIMESTAMP  # the first batch's largest
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.unindexed_size = 0  # from the first byte of the last entry's batch on
+        self.offset_entries = 0
+        self.time_entries = 0
+        self.indexed_timestamp = NO_TIMESTAMP  # the time index's last
+        self.configure(config)
+
+    def configure(self, config: LogConfig) -> None:
+        """Take the settings that the rules depend on."""
+        self.index_interval_bytes = config.index_interval_bytes
+        self.max_offset_entries = config.segment_index_bytes // _OFFSET_STRIDE
+        self.max_time_entries = config.segment_index_bytes // _TIME_STRIDE
+
+    def copy(self) -> Self:
+        """An independent copy."""
+        other = object.__new__(type(self))
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    def add(self, batch: BatchExtent) -> IndexEntries | None:
+        """Put a batch at the end; gives the index entries that come with it, if any."""
+        last_offset, max_timestamp, size = batch
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if not self.size:
+            self.first_timestamp = max_timestamp
+        entries = None
+        if self.unindexed_size > self.index_interval_bytes and self.offset_entries < self.max_offset_entries:
+            entries = self._index(last_offset)
+        self.size += size
+        self.unindexed_size += size
+        self.next_offset = last_offset + 1
+        return entries
+
+    def add_all(self, batches: Sequence[BatchExtent]) -> IndexEntries | None:
+        """Put batches at the end, in order; gives the entries of all of them, if any."""
+        if len(batches) == 1:
+            return self.add(batches[0])
+        added = [entries for batch in batches if (entries := self.add(batch)) is not None]
+        return joined(added) if added else None
+
+    def _index(self, last_offset: int) -> IndexEntries:
+        self.offset_entries += 1
+        self.unindexed_size = 0
+        offset_entry = OffsetIndex.entry.pack(last_offset - self.base_offset, self.size)
+        has_room = self.time_entries < self.max_time_entries - 1
+        return IndexEntries(offset_entry, self.last_time_entry() if has_room else b"")
+
+    def last_time_entry(self) -> bytes:
+        """The entry that says the largest timestamp, counted as written; empty if the time index says it already."""
+        if self.max_timestamp <= self.indexed_timestamp:
+            return b""
+        self.time_entries += 1
+        self.indexed_timestamp = self.max_timestamp
+        return TimeIndex.entry.pack(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+
+    def roll_reason(self, batches: BatchExtent, config: LogConfig, clock: Callable[[], int]) -> RollReason | None:
+        """Why these batches (taken together) must begin a new segment, or None.
+
+        Age is the time from the segment's first batch to these, by their own timestamps: replayed old data would
+        otherwise roll at every append. The clock (ms) counts only where the first batch has no time.
+        """
+        if self.size:
+            if self.size + batches.size > config.segment_bytes:
+                return RollReason.SIZE
+            first = self.first_timestamp
+            age_ms = batches.max_timestamp - first if first >= 0 else clock() - self.created_ms
+            if age_ms > config.segment_ms - self.jitter_ms:
+                return RollReason.TIME
+            if self.offset_entries >= self.max_offset_entries or self.time_entries >= self.max_time_entries - 1:
+                return RollReason.INDEX_FULL
+        if batches.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+            return RollReason.OFFSET_RANGE
+        return None
+
+    def without_indexing(self) -> Self:
+        """The same, but `add` makes no entries: for batches whose entries are in the files already."""
+        self.index_interval_bytes = MAX_INT64
+        return self
+
+
+def extents(checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:
+    """Give batches their offsets from `base_offset` on. Raises InvalidRecordError.
+
+    A producer numbers each batch from 0, or goes on counting through the batches of one request.
+    """
+    found, next_offset = [], base_offset
+    for _, header in checked:
+        if header.base_offset and header.base_offset != next_offset - base_offset:
+            raise InvalidRecordError(f"a batch sent with base offset {header.base_offset}: producers count from 0")
+        last_offset = next_offset + header.last_offset_delta
+        found.append(BatchExtent(last_offset, header.max_timestamp, header.batch_length + LOG_OVERHEAD))
+        next_offset = last_offset + 1
+    return found
+
+
+def whole(batches: Sequence[BatchExtent]) -> BatchExtent:
+    """Several batches taken as one."""
+    if len(batches) == 1:
+        return batches[0]
+    largest = max(batch.max_timestamp for batch in batches)
+    return BatchExtent(batches[-1].last_offset, largest, sum(batch.size for batch in batches))
+
+
+def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_epoch: int) -> list[Buffer]:
+    """The bytes to write: copies of the headers, with base offset and leader epoch in them; views of the rest."""
+    buffers: list[Buffer] = []
+    for position, header in checked:
+        copy = bytearray(view[position : position + HEADER_SIZE])
+        stamp(copy, base_offset=base_offset, leader_epoch=leader_epoch)
+        base_offset += header.last_offset_delta + 1
+        buffers += (copy, view[position + HEADER_SIZE : position + header.batch_length + LOG_OVERHEAD])
+    return buffers
+
+
+class PlannedAppend:
+    """Batches that have their place: offsets, position, stamped headers. Immutable but for its owner, the log.
+
+    `position` is a byte in the active segment's file (0 after a `roll`), `buffers` what goes there, end to end.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "batches",
+        "buffers",
+        "entries",
+        "last_offset",
+        "leader_epoch",
+        "max_timestamp",
+        "new_tail",
+        "position",
+        "roll",
+        "size",
+    )
+
+    def __init__(
+        self,
+        *,
+        base_offset: int,
+        extent: BatchExtent,
+        position: int,
+        leader_epoch: int,
+        roll: RollReason | None,
+        new_tail: Tail | None,
+        buffers: list[Buffer],
+        batches: Sequence[BatchExtent],
+        entries: IndexEntries | None,
+    ) -> None:
+        self.base_offset = base_offset
+        self.last_offset, self.max_timestamp, self.size = extent
+        self.position = position
+        self.leader_epoch = leader_epoch
+        self.roll = roll
+        self.new_tail = new_tail
+        self.buffers = buffers
+        self.batches = batches
+        self.entries = entries

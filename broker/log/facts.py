@@ -1,0 +1,73 @@
+"""What a log tells about itself and its reads: values only.
+
+Owns: their shape. Must not know how they come about, or who shows them.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from broker.log.files import FileSlice
+from broker.log.index_search import Section
+
+
+class LogRead(NamedTuple):
+    """What a read found.
+
+    `slice` is None where there is nothing to give. `segment_base_offset` and `position` say where the read begins, also
+    then. `first_batch_incomplete`: the slice ends inside its first batch, which is larger than what was asked for.
+    `section` is the part of the offset index that was searched; None: no lookup, or an empty index.
+    """
+
+    slice: FileSlice | None
+    segment_base_offset: int
+    position: int
+    first_batch_incomplete: bool = False
+    section: Section | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """One segment: offsets [base_offset, next_offset), bytes, index entries in use, times in ms (None.
+
+    No record has one).
+    """
+
+    base_offset: int
+    next_offset: int
+    size: int
+    offset_index_entries: int
+    time_index_entries: int
+    max_timestamp: int | None
+    modified_ms: int
+    active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDescription:
+    """One log and its segments, oldest first. `recovery_point`: what lies below it has been synced."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    recovery_point: int
+    size: int
+    failed: bool
+    segments: tuple[SegmentFacts, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryReport:
+    """What recovery did to a log. Sizes in bytes; `truncated_at` is the offset of the first record that is gone."""
+
+    recovery_point: int
+    scanned_segments: int
+    scanned_bytes: int
+    truncated_bytes: int
+    truncated_at: int | None
+    truncation_reason: str | None
+    removed_segments: tuple[int, ...]
+    rebuilt_indexes: tuple[int, ...]
+    seconds: float

@@ -1,0 +1,172 @@
+"""From a log file to its indexes: the scan that recovery, reopening and rebuilding share.
+
+Owns: the walk over a segment that finds its end and makes its index entries, and the question how much of an existing
+index can be kept. Must not know which segments there are, or why one is scanned.
+
+Source: org.apache.kafka.storage.internals.log.LogSegment.recover.
+"""
+
+import os
+from typing import NamedTuple
+
+from broker.log.append import BatchExtent, Tail
+from broker.log.directory_names import CLEANED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from broker.log.disk import Disk, write_all
+from broker.log.errors import IndexCorruptError
+from broker.log.log_scan import read_header_at, walk_headers, walk_verified
+from broker.log.mapped_index import MAX_RELATIVE_OFFSET, MappedIndex
+from broker.log.segment import Segment
+from protocol.errors import ProtocolError
+from protocol.records.layout import BatchHeader
+
+
+class Scan(NamedTuple):
+    """What a scan found from some position on. `tail` is the end of what is sound, `reason` why it ends there.
+
+    The entries are those that the scanned batches add; `epochs` the (leader epoch, base offset) at which a new one
+    began.
+    """
+
+    tail: Tail
+    start: int
+    reason: str | None
+    offset_entries: bytearray
+    time_entries: bytearray
+    epochs: list[tuple[int, int]]
+
+
+def scan_segment(segment: Segment, tail: Tail, *, verified: bool) -> Scan:
+    """Walk the batches of a segment from `tail` on, which moves along. Raises OSError.
+
+    `verified`: CRCs are checked, too. Batches whose offsets do not increase, or do not fit the segment, end the walk as
+    damaged ones do.
+    """
+    scan = Scan(tail, tail.size, None, bytearray(), bytearray(), [])
+    fd = segment.reader.descriptor().fd
+    walk = walk_verified if verified else walk_headers
+    previous, epoch = segment.base_offset - 1, -1
+    try:
+        for position, header in walk(segment.disk, fd, tail.size, segment.size):
+            if not _follows(header, previous, segment.base_offset):
+                reason = f"offsets {header.base_offset} to {header.last_offset} after {previous} at position {position}"
+                return scan._replace(reason=reason)
+            previous = header.last_offset
+            if header.leader_epoch > epoch:
+                epoch = header.leader_epoch
+                scan.epochs.append((epoch, header.base_offset))
+            _add(scan, header)
+    except ProtocolError as error:
+        return scan._replace(reason=f"{error} at position {tail.size}")
+    return scan if tail.size == segment.size else scan._replace(reason="the last batch is cut")
+
+
+def _follows(header: BatchHeader, previous: int, base_offset: int) -> bool:
+    if header.base_offset <= previous or header.last_offset_delta < 0:
+        return False
+    return header.last_offset - base_offset <= MAX_RELATIVE_OFFSET
+
+
+def _add(scan: Scan, header: BatchHeader) -> None:
+    entries = scan.tail.add(BatchExtent(header.last_offset, header.max_timestamp, header.size))
+    if entries is not None:
+        scan.offset_entries.extend(entries.offset_index)
+        scan.time_entries.extend(entries.time_index)
+
+
+# -- where a scan may begin --------------------------------------------------------------------------------------------
+
+
+def resume(segment: Segment, tail: Tail, offset_entries: int, time_entries: int) -> Tail:
+    """Put an empty segment's `tail` where the last of so many index entries points. Raises IndexCorruptError, OSError.
+
+    The batch there is still to be added: its entry is in the index, but not the batch in the sizes.
+    """
+    fd = segment.reader.descriptor().fd
+    tail.offset_entries, tail.time_entries = offset_entries, time_entries
+    if time_entries:
+        newest = segment.time_index.entry_at(time_entries - 1)
+        tail.max_timestamp, tail.max_timestamp_offset = newest.timestamp, newest.offset
+        tail.indexed_timestamp = newest.timestamp
+    if offset_entries:
+        last = segment.offset_index.entry_at(offset_entries - 1)
+        if read_header_at(segment.disk, fd, last.position).last_offset != last.offset:
+            raise IndexCorruptError(segment.base_offset, f"no batch at {last.position} ends at offset {last.offset}")
+        tail.size = last.position
+        tail.first_timestamp = read_header_at(segment.disk, fd, 0).max_timestamp
+    return tail
+
+
+def sound_entries(segment: Segment, recovery_point: int) -> tuple[int, int]:
+    """How many entries of offset and time index can be kept because they lie below a recovery point. Raises OSError.
+
+    What a power cut left of an index page is zeros or an older state of the page. Both end the increase of its entries.
+    """
+    try:
+        offsets = _increasing(segment.offset_index, recovery_point - segment.base_offset, by_key=True)
+        if not offsets:
+            return 0, 0
+        limit = segment.offset_index.fields(offsets - 1)[0] + 1
+        return offsets, _increasing(segment.time_index, limit, by_key=False)
+    except IndexCorruptError:
+        return 0, 0
+
+
+def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
+    """How many entries from the first on increase in both fields and have an offset below the limit."""
+    if not index.entries:
+        return 0
+    view, previous = index.view(), (-1, -1)
+    for slot in range(index.entries):
+        fields = index.entry.unpack_from(view, slot * index.stride)
+        offset = fields[0] if by_key else fields[1]
+        if fields[0] <= previous[0] or fields[1] <= previous[1] or offset >= offset_limit:
+            return slot
+        previous = fields
+    return index.entries
+
+
+# -- new index files ---------------------------------------------------------------------------------------------------
+
+
+def rewrite_indexes(segment: Segment, scan: Scan, offset_entries: int, time_entries: int) -> None:
+    """Let the index files hold the first so many entries they had, then those of the scan. Raises OSError.
+
+    For recovery: nobody has the files mapped.
+    """
+    disk = segment.disk
+    segment.forget_indexes()
+    _rewrite(disk, segment.path(OFFSET_INDEX_SUFFIX), offset_entries * 8, scan.offset_entries)
+    _rewrite(disk, segment.path(TIME_INDEX_SUFFIX), time_entries * 12, scan.time_entries)
+
+
+def replace_indexes(segment: Segment, scan: Scan) -> None:
+    """Replace the index files of a sealed segment, which may be mapped and read. Raises OSError.
+
+    The new files are made under a name that a start removes, ours as well as Kafka's, and renamed.
+    """
+    disk = segment.disk
+    for suffix, entries in ((OFFSET_INDEX_SUFFIX, scan.offset_entries), (TIME_INDEX_SUFFIX, scan.time_entries)):
+        path = segment.path(suffix)
+        _rewrite(disk, path + CLEANED_SUFFIX, 0, entries)
+        disk.rename(path + CLEANED_SUFFIX, path)
+    segment.forget_indexes()
+
+
+def _rewrite(disk: Disk, path: str, kept_size: int, data: bytes | bytearray) -> None:
+    fd = disk.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        disk.truncate(fd, kept_size)
+        if data:
+            write_all(disk, fd, [data], kept_size)
+    finally:
+        disk.close(fd)
+
+
+def cut_log(segment: Segment, size: int) -> None:
+    """Cut a segment's log file. Raises OSError."""
+    fd = segment.disk.open(segment.path(LOG_SUFFIX), os.O_RDWR)
+    try:
+        segment.disk.truncate(fd, size)
+    finally:
+        segment.disk.close(fd)
+    segment.size = size

@@ -1,0 +1,93 @@
+"""Walking the batch headers of a log file on the disk.
+
+Owns: reading a log file in pieces and stepping from batch to batch. Must not know indexes, or what a batch's fields
+mean for the log (`protocol.records.layout` owns the header).
+
+Nothing here trusts the file: a length that leads out of it, or another magic, ends the walk with CorruptBatchError.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from broker.log.disk import Disk
+from protocol.errors import CorruptBatchError
+from protocol.records.batch import read_header, verify_crc
+from protocol.records.layout import HEADER, HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH, BatchHeader
+
+FIND_CHUNK_SIZE = 8192  # an index interval and a small batch: one read finds the batch
+WALK_CHUNK_SIZE = 1 << 18  # a walk over much: few reads, little memory
+
+_BASE_OFFSET, _BATCH_LENGTH, _LAST_OFFSET_DELTA = (
+    BatchHeader._fields.index(name) for name in ("base_offset", "batch_length", "last_offset_delta")
+)
+
+
+class BatchPlace(NamedTuple):
+    """Where a batch lies in its file, in bytes."""
+
+    position: int
+    size: int
+
+
+def find_batch(disk: Disk, fd: int, offset: int, position: int, end: int) -> BatchPlace | None:
+    """The first batch from `position` on that ends at or past an offset, or None if none does before `end`.
+
+    Unpacks headers in place: this is the scan of every fetch. Raises CorruptBatchError, OSError.
+    """
+    while position + HEADER_SIZE <= end:
+        chunk = disk.pread(fd, min(FIND_CHUNK_SIZE, end - position), position)
+        at, last = 0, len(chunk) - HEADER_SIZE
+        if last < 0:
+            return None  # the file is being cut
+        while at <= last:
+            fields = HEADER.unpack_from(chunk, at)
+            length = fields[_BATCH_LENGTH]
+            if length < MIN_BATCH_LENGTH:
+                raise CorruptBatchError(f"a batch length of {length} bytes at position {position + at}")
+            if fields[_BASE_OFFSET] + fields[_LAST_OFFSET_DELTA] >= offset:
+                return BatchPlace(position + at, length + LOG_OVERHEAD)
+            at += length + LOG_OVERHEAD
+        position += at
+    return None
+
+
+def read_header_at(disk: Disk, fd: int, position: int) -> BatchHeader:
+    """The header at a position. Raises CorruptBatchError, UnsupportedMagicError, OSError."""
+    return read_header(disk.pread(fd, HEADER_SIZE, position))
+
+
+def walk_headers(disk: Disk, fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each whole batch from `position` to `end`; ends before one that is cut there.
+
+    Raises CorruptBatchError, UnsupportedMagicError, OSError. CRCs are not checked.
+    """
+    while position + HEADER_SIZE <= end:
+        chunk = disk.pread(fd, min(WALK_CHUNK_SIZE, end - position), position)
+        at = 0
+        while at + HEADER_SIZE <= len(chunk):
+            header = read_header(chunk, at)
+            if position + at + header.size > end:
+                return
+            yield position + at, header
+            at += header.size
+        if not at:
+            return  # the file is being cut
+        position += at
+
+
+def walk_verified(disk: Disk, fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """As `walk_headers`, with every CRC checked; a cut last batch is an error, too. Raises the same."""
+    chunk, chunk_start = b"", position
+    while position < end:
+        at = position - chunk_start
+        if at + HEADER_SIZE > len(chunk):
+            chunk, chunk_start, at = disk.pread(fd, min(WALK_CHUNK_SIZE, end - position), position), position, 0
+        header = read_header(chunk, at)
+        if header.size > end - position:
+            raise CorruptBatchError(f"a batch of {header.size} bytes, of which {end - position} are there")
+        if at + header.size > len(chunk):
+            size = max(header.size, min(WALK_CHUNK_SIZE, end - position))
+            chunk, chunk_start, at = disk.pread(fd, size, position), position, 0
+        verify_crc(chunk, at, header)
+        yield position, header
+        position += header.size

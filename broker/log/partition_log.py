@@ -1,0 +1,702 @@
+"""One log: batches in at the end, slices out from anywhere. The face of the storage engine.
+
+Owns: what is true of a log at this moment (its segments, its end, what is planned on top of it), and the order of steps
+in which that changes. Must not know: trio, metrics, wire formats, other logs.
+
+Who may call what: everything belongs to the loop and touches memory only (a commit adds at most two small pwrites),
+but for what is marked "for a worker". Those may run beside the loop's plan, commit and read of the same log; `write`,
+`prepare_roll` and `finish_roll` one at a time.
+
+Invariants:
+1. An append is planned, written, committed, in this order. Plans queue: each assumes those before it succeed. When one
+   fails, `abandon` forgets them all, and nothing of them is visible or stays in the file.
+2. Readers see committed batches only: `log_end_offset` and the active segment's size move in `commit`, together.
+3. The bytes of a batch are those received, but for base offset and leader epoch, which are stamped on a copy of its
+   header.
+4. log start <= high watermark <= log end, recovery point <= log end.
+5. After a failed fsync, or a failed write that was not for want of room, the log takes no more data: its file may not
+   hold what memory believes. Reads go on.
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from threading import Lock
+from typing import NamedTuple, Self, TypeVar
+
+from broker.log.append import (
+    Buffer,
+    IndexEntries,
+    PlannedAppend,
+    RollReason,
+    Tail,
+    extents,
+    joined,
+    stamped,
+    whole,
+)
+from broker.log.checkpoint import LEADER_EPOCHS, write_epochs
+from broker.log.config import LogConfig
+from broker.log.directory_names import LOG_SUFFIX, deleted_directory
+from broker.log.disk import write_all
+from broker.log.errors import IndexCorruptError, LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError
+from broker.log.facts import LogDescription, LogRead, RecoveryReport, SegmentFacts
+from broker.log.files import OpenFiles
+from broker.log.flush import FlushPlan
+from broker.log.index_rebuild import cut_log, replace_indexes, resume, scan_segment
+from broker.log.recovery import LoadedLog, LogPlace, load_log
+from broker.log.segment import Segment
+from broker.log.segments import Segments
+from broker.log.time_index import TimestampOffset
+from broker.log.time_search import TimeView, first_at_or_past, largest
+from protocol.records.batch import BatchTooLargeError as RecordTooLargeError
+from protocol.records.batch import check_batches
+
+__all__ = [
+    "FlushPlan",
+    "LogFailedError",
+    "LogRead",
+    "OffsetOutOfRangeError",
+    "PartitionLog",
+    "PlannedAppend",
+    "PreparedRoll",
+    "RecordListTooLargeError",
+    "RecordTooLargeError",
+    "RollReason",
+]
+
+T = TypeVar("T")
+
+MAX_INDEX_BYTES = (
+    1 << 31
+) - 1  # when an index is made anew, what it held before must fit, whatever the setting says now
+OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # the log goes on when there is room again
+
+
+class PreparedRoll(NamedTuple):
+    """A new segment whose files are made, and the end of the log once it is the active one."""
+
+    segment: Segment
+    tail: Tail
+
+
+class PartitionLog:
+    """One partition's log. Made by `open`; see the module's docstring for who may call what."""
+
+    __slots__ = (
+        "_appended_bytes",
+        "_closed",
+        "_committed",
+        "_epochs",
+        "_failure",
+        "_flushed_bytes",
+        "_generation",
+        "_new_files",
+        "_place",
+        "_planned",
+        "_rebuilding",
+        "_segments",
+        "high_watermark",
+        "log_end_offset",
+        "log_start_offset",
+        "partition",
+        "recovery",
+        "recovery_point",
+        "topic",
+    )
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    recovery_point: int  # what lies below it has been synced
+    recovery: RecoveryReport | None  # what opening had to repair; None after a clean stop
+
+    def __init__(self, place: LogPlace, loaded: LoadedLog, *, topic: str, partition: int) -> None:
+        """Over an opened directory; use `open`."""
+        self.topic = topic
+        self.partition = partition
+        self._place = place
+        self._segments = loaded.segments
+        self._committed = loaded.tail
+        self._planned = loaded.tail.copy()
+        self._epochs = loaded.epochs
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = self.high_watermark = loaded.tail.next_offset
+        self.recovery_point = loaded.recovery_point
+        self.recovery = loaded.report
+        self._new_files = loaded.made_files
+        self._appended_bytes = self._flushed_bytes = self._generation = 0
+        self._failure: str | None = None
+        self._closed = False
+        self._rebuilding = Lock()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        files: OpenFiles,
+        clock: Callable[[], int],
+        random: Random,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        clean: bool,
+    ) -> Self:
+        """Open a log's directory, making it if it is not there. Blocking. Raises OSError.
+
+        `clock` gives ms since the epoch. `recovery_point` and `log_start_offset` are the checkpoints' words, `clean`
+        whether the last stop was: if so, nothing but the end of the active segment is looked at; if not, the log is
+        recovered from the recovery point, and `recovery` says what that did.
+        """
+        place = LogPlace(directory=str(directory), config=config, files=files, clock=clock, random=random)
+        loaded = load_log(place, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean)
+        return cls(place, loaded, topic=topic, partition=partition)
+
+    # -- what is true --------------------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        return Path(self._place.directory)
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings in force."""
+        return self._place.config
+
+    @property
+    def size(self) -> int:
+        """The bytes of all log files together."""
+        return self._segments.size
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self._segments)
+
+    @property
+    def first_base_offset(self) -> int:
+        """The base offset of the oldest segment."""
+        return self._segments.first.base_offset
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that new batches are stamped with."""
+        return self._epochs.current
+
+    @property
+    def failed(self) -> bool:
+        """Whether the log is out of service for appends until it is opened anew."""
+        return self._failure is not None
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes appended since the last sync began."""
+        return self._appended_bytes - self._flushed_bytes
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Take new settings; they hold from the next append on."""
+        self._place = replace(self._place, config=config)
+        self._committed.configure(config)
+        self._planned.configure(config)
+        active = self._segments.active
+        active.index_interval_bytes = config.index_interval_bytes
+        active.offset_index.set_capacity(config.segment_index_bytes)
+        active.time_index.set_capacity(config.segment_index_bytes)
+
+    def fail(self, reason: object) -> None:
+        """Take the log out of service for appends. For a sync that failed; write failures do it themselves."""
+        if self._failure is None:
+            self._failure = str(reason)
+
+    # -- append --------------------------------------------------------------------------------------------------------
+
+    def plan(self, records: Buffer) -> PlannedAppend:
+        """Check batches and give them offsets and a position. `records` must not change until `commit`.
+
+        A plan with a `roll` must be the first of its write, after `prepare_roll` and `commit_roll`. Raises
+        LogFailedError, RecordListTooLargeError, and the ProtocolErrors of `protocol.records.batch.check_batches`, of
+        which BatchTooLargeError is for a batch over `max.message.bytes`.
+        """
+        if self._failure is not None:
+            raise self._refusal()
+        config = self._place.config
+        view = memoryview(records)
+        checked = check_batches(view, max_batch_size=config.max_message_bytes, walk=config.walk_records)
+        if len(view) > config.segment_bytes:
+            raise RecordListTooLargeError(
+                f"{len(view)} bytes of batches, more than a segment of {config.segment_bytes}"
+            )
+        base_offset = self._planned.next_offset
+        batches = extents(checked, base_offset)
+        extent = whole(batches)
+        roll = self._planned.roll_reason(extent, config, self._place.clock)
+        new_tail = None
+        if roll is not None:
+            new_tail = self._place.new_tail(base_offset)
+            self._planned = new_tail.copy()
+        tail = self._planned
+        position = tail.size
+        return PlannedAppend(
+            base_offset=base_offset,
+            extent=extent,
+            position=position,
+            leader_epoch=self._epochs.current,
+            roll=roll,
+            new_tail=new_tail,
+            buffers=stamped(view, checked, base_offset, self._epochs.current),
+            batches=batches,
+            entries=tail.add_all(batches),
+        )
+
+    def write(self, planned: Sequence[PlannedAppend]) -> None:
+        """Write plans, in order, to the active segment's file. On the loop if it is little, else for a worker.
+
+        All or nothing: a failure cuts the file back to where it was. Raises OSError; then `abandon` what is planned.
+        """
+        first = planned[0]
+        buffers = first.buffers if len(planned) == 1 else [buffer for each in planned for buffer in each.buffers]
+        writer = self._segments.active.writer
+        assert writer is not None, "the active segment has a writer"
+        fd = writer.descriptor().fd
+        try:
+            write_all(self._place.disk, fd, buffers, first.position)
+        except OSError as error:
+            self._cut_back(first.position, error)
+            raise
+
+    def commit(self, planned: Sequence[PlannedAppend]) -> None:
+        """Let what was written be the log: index entries, sizes, log end, high watermark.
+
+        Raises OSError if an index entry could not be written: then the log is as if nothing had been written; `abandon`
+        what is planned.
+        """
+        active = self._segments.active
+        assert planned[0].position == active.size, "commits follow the order of plans"
+        entries = [each.entries for each in planned if each.entries is not None]
+        if entries:
+            try:
+                self._write_entries(active, joined(entries))
+            except OSError as error:
+                self._cut_back(active.size, error)
+                raise
+        tail = self._committed
+        for each in planned:
+            for batch in each.batches:
+                position = tail.size
+                indexed = tail.add(batch) is not None
+                active.remember(batch.last_offset, position, indexed=indexed)
+        self._appended_bytes += tail.size - active.size
+        active.size = tail.size
+        self.log_end_offset = self.high_watermark = tail.next_offset
+
+    def abandon(self) -> None:
+        """Forget every plan that is not committed."""
+        self._planned = self._committed.copy()
+
+    def append(self, records: Buffer) -> PlannedAppend:
+        """Plan, roll if needed, write and commit in one call. Blocking; for tools and tests.
+
+        Raises what the steps raise.
+        """
+        planned = self.plan(records)
+        try:
+            if planned.roll is not None:
+                self._roll(self.prepare_roll(planned))
+            self.write([planned])
+            self.commit([planned])
+        except OSError:
+            self.abandon()
+            raise
+        return planned
+
+    def _write_entries(self, active: Segment, entries: IndexEntries) -> None:
+        """Both indexes or neither."""
+        kept = active.offset_index.entries
+        active.offset_index.append_encoded(entries.offset_index)
+        if entries.time_index:
+            try:
+                active.time_index.append_encoded(entries.time_index)
+            except OSError:
+                active.offset_index.keep_entries(kept)
+                raise
+
+    def _refusal(self) -> LogFailedError:
+        return LogFailedError(f"{self.topic}-{self.partition} is out of service: {self._failure}")
+
+    def _cut_back(self, position: int, error: OSError) -> None:
+        """Undo a write that failed; out of service unless it was for want of room."""
+        writer = self._segments.active.writer
+        assert writer is not None, "the active segment has a writer"
+        try:
+            self._place.disk.truncate(writer.descriptor().fd, position)
+        except OSError as second:
+            self.fail(second)
+        if error.errno not in OUT_OF_ROOM:
+            self.fail(error)
+
+    # -- roll ----------------------------------------------------------------------------------------------------------
+
+    def prepare_roll(self, planned: PlannedAppend) -> PreparedRoll:
+        """Make the files of the segment that a plan begins. For a worker.
+
+        Raises OSError; then `abandon` what is planned.
+        """
+        assert planned.new_tail is not None, "the plan rolls"
+        return self._prepare(planned.new_tail)
+
+    def commit_roll(self, prepared: PreparedRoll) -> Segment:
+        """Let the new segment be the active one; gives the sealed one, for `finish_roll`.
+
+        Raises OSError if the old one's last time could not be written: then there was no roll; `abandon` what is
+        planned.
+        """
+        sealed = self._segments.active
+        try:
+            self._write_last_time(sealed)
+        except OSError:
+            prepared.segment.remove_files()
+            raise
+        sealed.seal(prepared.segment.base_offset)
+        self._segments.add(prepared.segment)
+        self._committed = prepared.tail
+        self._new_files = True
+        return sealed
+
+    def finish_roll(self, sealed: Segment) -> None:
+        """Trim a sealed segment's files to what they hold, and sync them. For a worker. Raises OSError.
+
+        A failed sync puts the log out of service.
+        """
+        if self._closed:
+            return
+        sealed.trim()
+        try:
+            sealed.sync(indexes=True)
+        except OSError as error:
+            self.fail(error)
+            raise
+        sealed.synced = True
+
+    def roll(self) -> None:
+        """Begin a new segment now, if the active one holds anything. Nothing may be planned. Blocking.
+
+        Raises OSError.
+        """
+        if self._segments.active.size:
+            self._roll(self._prepare(self._place.new_tail(self.log_end_offset)))
+            self.abandon()
+
+    def _write_last_time(self, active: Segment) -> None:
+        """Let the time index say the largest timestamp of all."""
+        tail = self._committed.copy()
+        entry = tail.last_time_entry()
+        if entry:
+            active.time_index.append_encoded(entry)
+            self._committed = active.tail = tail
+
+    def _prepare(self, tail: Tail) -> PreparedRoll:
+        place = self._place
+        segment = Segment.create(place.files, place.directory, tail, place.config)
+        return PreparedRoll(segment, tail)
+
+    def _roll(self, prepared: PreparedRoll) -> None:
+        self.finish_roll(self.commit_roll(prepared))
+
+    # -- read ----------------------------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, *, isolation_end: int | None = None, min_one_message: bool = False
+    ) -> LogRead:
+        """A slice of at most `max_bytes` that begins with the batch that holds `offset`, or the next one after a gap.
+
+        Nothing at or past `isolation_end` (None: the log end) is in it. At or past that bound, or with `max_bytes` 0,
+        there is no slice, but a position. `min_one_message`: the first batch is whole, even if it is larger than asked
+        for. The slice may end inside a batch.
+
+        Raises OffsetOutOfRangeError, ValueError for a negative `max_bytes`, IndexCorruptError (see `rebuild_indexes`),
+        OSError.
+        """
+        if self._closed:
+            raise self._refusal()
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes is negative: {max_bytes}")
+        log_end = self.log_end_offset
+        if not self.log_start_offset <= offset <= log_end:
+            raise OffsetOutOfRangeError(offset, self.log_start_offset, log_end)
+        bound = log_end if isolation_end is None else min(isolation_end, log_end)
+        segments, search = self._segments, self._place.config.index_search
+        segment = segments.floor(offset) if offset < log_end else None
+        while segment is not None:
+            found = segment.find(offset, search)
+            if found is not None:
+                end = segment.size if bound >= log_end else self._bound_position(segment, bound)
+                return segment.slice(found, max_bytes, end, min_one_message=min_one_message)
+            segment = segments.higher(segment.base_offset)
+        return LogRead(None, segments.active.base_offset, segments.active.size)
+
+    def _bound_position(self, segment: Segment, bound: int) -> int:
+        """How far a segment may be read: its size, or the position of the batch that holds the bound."""
+        if segment.next_base_offset is not None and segment.next_base_offset <= bound:
+            return segment.size
+        if bound <= segment.base_offset:
+            return 0
+        found = segment.find(bound, self._place.config.index_search)
+        return segment.size if found is None else found.position
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def offset_for_time(self, timestamp: int, *, isolation_end: int | None = None) -> TimestampOffset | None:
+        """The first record at or past a time (ms), with its own time and leader epoch; None if there is none.
+
+        For a worker; safe beside appends and rolls. Indexes found corrupt are made anew. Raises OSError, and
+        ProtocolError for a batch that cannot be opened.
+        """
+        return self._with_sound_indexes(lambda: first_at_or_past(self._time_view(isolation_end), timestamp))
+
+    def largest_timestamp(self) -> TimestampOffset | None:
+        """The first record that has the largest timestamp; None if none has a time. As `offset_for_time`."""
+        return self._with_sound_indexes(lambda: largest(self._time_view(None)))
+
+    def _time_view(self, isolation_end: int | None) -> TimeView:
+        end = self.log_end_offset
+        return TimeView(
+            segments=self._segments.snapshot,
+            start_offset=self.log_start_offset,
+            end_offset=end if isolation_end is None else min(end, isolation_end),
+            search=self._place.config.index_search,
+        )
+
+    # -- indexes -------------------------------------------------------------------------------------------------------
+
+    def rebuild_indexes(self, base_offset: int) -> None:
+        """Make a sealed segment's indexes anew from its log, after IndexCorruptError. For a worker. Raises OSError.
+
+        Who reads the old ones meanwhile goes on. A batch that is damaged ends the new indexes there.
+        """
+        with self._rebuilding:
+            segment = self._segments.get(base_offset)
+            if segment is None or segment.next_base_offset is None:
+                return
+            config = replace(self._place.config, segment_index_bytes=MAX_INDEX_BYTES)
+            tail = Tail(base_offset, config, created_ms=0, jitter_ms=0)
+            scan = scan_segment(segment, tail, verified=False)
+            scan.time_entries.extend(scan.tail.last_time_entry())
+            replace_indexes(segment, scan)
+
+    def _with_sound_indexes(self, work: Callable[[], T]) -> T:
+        """Run what reads indexes, with each segment's made anew at most once."""
+        rebuilt: set[int] = set()
+        while True:
+            try:
+                return work()
+            except IndexCorruptError as error:
+                if error.base_offset in rebuilt:
+                    raise
+                rebuilt.add(error.base_offset)
+                self.rebuild_indexes(error.base_offset)
+
+    # -- flush ---------------------------------------------------------------------------------------------------------
+
+    def begin_flush(self) -> FlushPlan:
+        """What must be synced for all that is committed now to be durable.
+
+        Then `plan.sync()` in a worker, `finish_flush`.
+        """
+        segments = self._segments.from_offset(self.recovery_point)
+        return FlushPlan(
+            offset=self.log_end_offset,
+            appended_bytes=self._appended_bytes,
+            generation=self._generation,
+            sealed=segments[:-1],
+            active=self._segments.active,
+            new_directory_entries=self._new_files,
+            directory=self._place.directory,
+            disk=self._place.disk,
+        )
+
+    def finish_flush(self, plan: FlushPlan) -> None:
+        """A plan was synced: move the recovery point."""
+        if plan.generation != self._generation:
+            return
+        self.recovery_point = max(self.recovery_point, plan.offset)
+        self._flushed_bytes = max(self._flushed_bytes, plan.appended_bytes)
+        if plan.new_directory_entries and plan.active is self._segments.active:
+            self._new_files = False
+
+    def flush(self) -> None:
+        """Begin, sync and finish in one call. Blocking; for tools and tests.
+
+        Raises OSError, and the log has failed then.
+        """
+        plan = self.begin_flush()
+        try:
+            plan.sync()
+        except OSError as error:
+            self.fail(error)
+            raise
+        self.finish_flush(plan)
+
+    # -- leader epochs -------------------------------------------------------------------------------------------------
+
+    def raise_leader_epoch(self) -> int:
+        """Begin a new leader epoch at the log end; gives it."""
+        self._epochs.assign(self._epochs.current + 1, self.log_end_offset)
+        return self._epochs.current
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch in which an offset was or will be written; -1 if that is not known."""
+        return self._epochs.epoch_of(offset)
+
+    def end_offset_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch not above the one asked for; (-1, -1) if that is not known.
+
+        KIP-279.
+        """
+        return self._epochs.end_offset(epoch, self.log_end_offset)
+
+    def checkpoint_epochs(self) -> None:
+        """Write the leader epochs if they have changed; not synced, batches tell them too. For a worker.
+
+        Raises OSError.
+        """
+        if self._epochs.changed:
+            self._epochs.changed = False
+            with suppress(FileNotFoundError):  # the directory was moved away meanwhile, to be deleted
+                path = f"{self._place.directory}/{LEADER_EPOCHS}"
+                write_epochs(self._place.disk, path, self._epochs.entries)
+
+    # -- cut and end ---------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut every batch with a record at or past `offset`; a new leader epoch begins. Blocking. Raises OSError.
+
+        The log end is then the end of the last batch left. For a follower whose leader has another history; nothing may
+        be planned, and no worker inside the log. At or past the log end nothing is cut.
+        """
+        if offset >= self.log_end_offset:
+            return
+        self._generation += 1
+        if offset < self.first_base_offset:
+            self._start_over(offset)
+        else:
+            self._cut_segments(offset)
+        end = self._committed.next_offset
+        self.abandon()
+        self.log_end_offset = end
+        self.log_start_offset = min(self.log_start_offset, end)
+        self.high_watermark = min(self.high_watermark, end)
+        self.recovery_point = min(self.recovery_point, end)
+        self._epochs.truncate_from_end(end)
+        self.raise_leader_epoch()
+
+    def _start_over(self, offset: int) -> None:
+        prepared = self._prepare(self._place.new_tail(offset))
+        for segment in reversed(self._segments.snapshot):
+            segment.remove_files()
+        self._segments = Segments([prepared.segment])
+        self._committed = prepared.tail
+        self._new_files = True
+
+    def _cut_segments(self, offset: int) -> None:
+        """Remove the segments that begin past an offset, newest first, and cut the one that holds it."""
+        for segment in reversed(self._segments.snapshot):
+            if segment.base_offset > offset:
+                self._segments.remove(segment)
+                segment.remove_files()
+        self._committed = self._cut(self._segments.active, offset)
+
+    def _cut(self, segment: Segment, offset: int) -> Tail:
+        """Cut a segment's file and indexes at an offset and make it the active one; gives its end."""
+        found = segment.find(offset, "warm")
+        segment.checked_time_index().truncate_to(offset)
+        segment.offset_index.truncate_to(offset)
+        cut_log(segment, segment.size if found is None else found.position)
+        offsets, times = segment.offset_index.entries, segment.time_index.entries
+        tail = resume(segment, self._place.new_tail(segment.base_offset).without_indexing(), offsets, times)
+        scan_segment(segment, tail, verified=False)
+        tail.configure(self._place.config)
+        segment.close()
+        segment.activate(self._place.config, tail)
+        return tail
+
+    def close(self, *, clean: bool = True) -> None:
+        """Write the last time entry, sync, trim the indexes and close the files. Blocking, idempotent. Raises OSError.
+
+        With `clean` False, or once the log has failed, files are closed as they are.
+        """
+        if self._closed:
+            return
+        try:
+            if clean and not self.failed:
+                self._settle()
+                self.checkpoint_epochs()
+        finally:
+            self._closed = True
+            self.fail("it is closed")
+            for segment in self._segments.snapshot:
+                segment.close()
+
+    def _settle(self) -> None:
+        """Make everything durable, the active segment's indexes too."""
+        active = self._segments.active
+        self._write_last_time(active)
+        self.flush()
+        active.offset_index.seal()
+        active.time_index.seal()
+        active.trim()
+        active.sync(indexes=True)
+
+    def delete(self) -> Path:
+        """Close the log and move its directory to a name that marks it as deleted; gives that. Raises OSError.
+
+        Its files are then to be unlinked, at leisure. Who is sending a slice goes on.
+        """
+        self.close(clean=False)
+        source = self.directory
+        target = source.with_name(deleted_directory(self.topic, self.partition))
+        self._place.disk.rename(str(source), str(target))
+        return target
+
+    # -- description ---------------------------------------------------------------------------------------------------
+
+    def describe(self) -> LogDescription:
+        """The log and its segments. For a worker: the times of closed segments are read from their indexes.
+
+        Raises OSError.
+        """
+        end = self.log_end_offset
+        return LogDescription(
+            topic=self.topic,
+            partition=self.partition,
+            leader_epoch=self.leader_epoch,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+            log_end_offset=end,
+            recovery_point=self.recovery_point,
+            size=self.size,
+            failed=self.failed,
+            segments=tuple(self._describe(segment, end) for segment in self._segments.snapshot),
+        )
+
+    def _describe(self, segment: Segment, log_end_offset: int) -> SegmentFacts:
+        largest_timestamp = self._with_sound_indexes(segment.largest_timestamp)
+        next_offset = segment.next_base_offset
+        return SegmentFacts(
+            base_offset=segment.base_offset,
+            next_offset=log_end_offset if next_offset is None else next_offset,
+            size=segment.size,
+            offset_index_entries=segment.offset_index.entries,
+            time_index_entries=segment.time_index.entries,
+            max_timestamp=None if largest_timestamp < 0 else largest_timestamp,
+            modified_ms=segment.disk.modified_ms(segment.path(LOG_SUFFIX)),
+            active=next_offset is None,
+        )

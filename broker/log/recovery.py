@@ -1,0 +1,350 @@
+"""Opening a log's directory: what is there, where it ends, and repair after an unclean stop.
+
+Owns: the way from a directory to segments with a known end. Must not know appends or reads.
+
+Clean: only the active segment is looked into, from its last index entry on; of the others nothing but name and size is
+taken, so the cost does not grow with them. What does not fit (an index copied without its log, a torn file under a
+clean marker) is repaired as after an unclean stop, for the active segment alone.
+
+Unclean: from the segment that holds the recovery point on, batches are scanned from the recovery point, CRCs verified,
+both indexes made anew, and the log cut at the first byte that is not sound; segments after that go. An index is kept up
+to the recovery point where it increases strictly and its last entry fits the log.
+
+Invariants:
+1. Checkpoints are hints, clamped to what the log holds.
+2. Nothing below the recovery point's index entry is rewritten.
+3. A crash during recovery leaves a directory that the next recovery opens: logs are cut from the end, and what is made
+   anew is made from the log.
+
+Source: org.apache.kafka.storage.internals.log.LogLoader.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from random import Random
+from typing import NamedTuple
+
+from broker.log.append import Tail
+from broker.log.checkpoint import LEADER_EPOCHS, read_epochs
+from broker.log.config import LogConfig
+from broker.log.directory_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_DIGITS,
+    SNAPSHOT_SUFFIX,
+    base_offset_of,
+    segment_path,
+)
+from broker.log.disk import DirectoryEntry, Disk
+from broker.log.errors import CheckpointError, IndexCorruptError
+from broker.log.facts import RecoveryReport
+from broker.log.files import OpenFiles
+from broker.log.index_rebuild import Scan, cut_log, resume, rewrite_indexes, scan_segment, sound_entries
+from broker.log.leader_epochs import LeaderEpochs
+from broker.log.log_scan import walk_headers
+from broker.log.segment import Segment
+from broker.log.segments import Segments
+from protocol.errors import ProtocolError
+
+_PASSING_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlace:
+    """Where a log is and what it is opened with. `clock` gives ms since the epoch."""
+
+    directory: str
+    config: LogConfig
+    files: OpenFiles
+    clock: Callable[[], int]
+    random: Random
+
+    @property
+    def disk(self) -> Disk:
+        """What its files are on."""
+        return self.files.disk
+
+    def new_tail(self, base_offset: int) -> Tail:
+        """The end of an empty segment, with the jitter by which it will roll earlier than others."""
+        config = self.config
+        most_ms = min(config.segment_jitter_ms, config.segment_ms)
+        jitter_ms = self.random.randrange(most_ms) if most_ms else 0
+        return Tail(base_offset, config, created_ms=self.clock(), jitter_ms=jitter_ms)
+
+    def segment(self, base_offset: int, size: int, next_base_offset: int | None) -> Segment:
+        """A segment whose files are there."""
+        return Segment(
+            self.files,
+            self.directory,
+            base_offset,
+            size=size,
+            next_base_offset=next_base_offset,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+
+
+class LoadedLog(NamedTuple):
+    """An opened directory. `tail` is the end of the active segment; `made_files`: names that are not synced yet."""
+
+    segments: Segments
+    tail: Tail
+    epochs: LeaderEpochs
+    log_start_offset: int
+    recovery_point: int
+    made_files: bool
+    report: RecoveryReport | None
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What recovery has done so far."""
+
+    scanned_bytes: int = 0
+    truncated_bytes: int = 0
+    truncated_at: int | None = None
+    reason: str | None = None
+    scanned: list[int] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+
+
+def load_log(place: LogPlace, *, recovery_point: int, log_start_offset: int, clean: bool) -> LoadedLog:
+    """Open a directory, making it if it is not there. Blocking: for a worker, or the start. Raises OSError.
+
+    `recovery_point` and `log_start_offset` are what the checkpoints say, `clean` whether the last stop was.
+    """
+    return _Loader(place).load(recovery_point, log_start_offset, clean=clean)
+
+
+class _Loader:
+    """One opening of one directory."""
+
+    def __init__(self, place: LogPlace) -> None:
+        self._place = place
+        self._disk = place.disk
+        self._segments: list[Segment] = []
+        self._snapshots: list[int] = []
+        self._findings = _Findings()
+
+    def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> LoadedLog:
+        started_ms = self._place.clock()
+        self._list()
+        if not self._segments:
+            return self._begin(max(0, log_start_offset))
+        tail = self._clean_tail() if clean else None
+        was_sound = tail is not None
+        if tail is None:
+            self._drop_stray_segment()
+            recovery_point = self._segments[-1].base_offset if clean else max(0, recovery_point)
+            tail = self._recover(recovery_point)
+        end = tail.next_offset
+        return LoadedLog(
+            segments=Segments(self._segments),
+            tail=tail,
+            epochs=self._epochs(end, raised=not clean),
+            log_start_offset=min(max(log_start_offset, self._segments[0].base_offset), end),
+            recovery_point=end if was_sound else min(recovery_point, end),
+            made_files=False,
+            report=None if was_sound else self._report(recovery_point, started_ms),
+        )
+
+    def _begin(self, base_offset: int) -> LoadedLog:
+        """A log with nothing in it."""
+        place = self._place
+        tail = place.new_tail(base_offset)
+        segment = Segment.create(place.files, place.directory, tail, place.config)
+        self._segments = [segment]
+        return LoadedLog(
+            segments=Segments([segment]),
+            tail=tail,
+            epochs=self._epochs(base_offset, raised=False),
+            log_start_offset=base_offset,
+            recovery_point=base_offset,
+            made_files=True,
+            report=None,
+        )
+
+    # -- what is there -------------------------------------------------------------------------------------------------
+
+    def _list(self) -> None:
+        """Find the segments; remove what was on its way out, and indexes without a log."""
+        sizes: dict[int, int] = {}
+        indexes: list[tuple[int, str]] = []
+        for entry in self._scan_directory():
+            name = entry.name
+            base_offset = base_offset_of(name)
+            if name.endswith(_PASSING_SUFFIXES):
+                self._disk.unlink(f"{self._place.directory}/{name}")
+            elif base_offset is not None:
+                suffix = name[OFFSET_DIGITS:]
+                if suffix == LOG_SUFFIX:
+                    sizes[base_offset] = entry.size
+                elif suffix in INDEX_SUFFIXES:
+                    indexes.append((base_offset, suffix))
+                elif suffix == SNAPSHOT_SUFFIX:
+                    self._snapshots.append(base_offset)
+        for base_offset, suffix in indexes:
+            if base_offset not in sizes:
+                self._disk.unlink(segment_path(self._place.directory, base_offset, suffix))
+        bases = sorted(sizes)
+        self._segments = [
+            self._place.segment(base, sizes[base], after) for base, after in zip_longest(bases, bases[1:])
+        ]
+
+    def _scan_directory(self) -> list[DirectoryEntry]:
+        directory = self._place.directory
+        try:
+            return self._disk.scan(directory, stat_suffix=LOG_SUFFIX)
+        except FileNotFoundError:
+            self._disk.make_directory(directory)
+            return []
+
+    def _epochs(self, end: int, *, raised: bool) -> LeaderEpochs:
+        """The leader epochs: those in the checkpoint, within the log, and those of scanned batches.
+
+        The last one holds from the end on. After an unclean stop a new one begins: what was lost may have been read.
+        """
+        path = f"{self._place.directory}/{LEADER_EPOCHS}"
+        entries: list[tuple[int, int]] = []
+        with suppress(CheckpointError):  # it is a hint; the batches know better
+            entries = read_epochs(self._disk, path)
+        epochs = LeaderEpochs(entries)
+        epochs.truncate_from_end(end)
+        for epoch, first_offset in self._findings.epochs:
+            if epoch > epochs.latest:
+                epochs.assign(epoch, first_offset)
+        if raised or epochs.latest < epochs.current:
+            epochs.assign(epochs.current + raised, end)
+        epochs.changed = list(epochs.entries) != entries
+        return epochs
+
+    # -- clean ---------------------------------------------------------------------------------------------------------
+
+    def _clean_tail(self) -> Tail | None:
+        """The end of the active segment by its indexes and the few batches after them.
+
+        None if something does not fit.
+        """
+        segment = self._segments[-1]
+        try:
+            offsets, times = segment.offset_index.entries, segment.time_index.entries
+            self._check_whole(segment)
+            tail = self._place.new_tail(segment.base_offset).without_indexing()
+            scan = scan_segment(segment, resume(segment, tail, offsets, times), verified=False)
+        except (IndexCorruptError, ProtocolError):
+            return None
+        if scan.reason is not None:
+            return None
+        self._findings.epochs += scan.epochs
+        return self._activate(segment, scan)
+
+    def _check_whole(self, segment: Segment) -> None:
+        segment.offset_index.sanity_check(segment.base_offset + (1 << 31), segment.size)
+        segment.time_index.sanity_check(segment.base_offset + (1 << 31))
+        if not segment.offset_index.entries and segment.reaches_past_interval():
+            raise IndexCorruptError(segment.base_offset, "it is empty, but the log is longer than its interval")
+
+    def _activate(self, segment: Segment, scan: Scan) -> Tail:
+        tail = scan.tail
+        tail.configure(self._place.config)
+        segment.close()
+        segment.activate(self._place.config, tail)
+        self._remember_end(segment, tail)
+        return tail
+
+    def _remember_end(self, segment: Segment, tail: Tail) -> None:
+        """Know the batches since the last index entry by heart."""
+        fd = segment.reader.descriptor().fd
+        start = tail.size - tail.unindexed_size
+        for position, header in walk_headers(self._disk, fd, start, tail.size):
+            segment.remember(header.last_offset, position, indexed=position == start)
+        segment.reader.close()
+
+    # -- unclean -------------------------------------------------------------------------------------------------------
+
+    def _drop_stray_segment(self) -> None:
+        """Remove an empty last segment that begins inside the one before: its roll was never committed."""
+        while len(self._segments) > 1 and not self._segments[-1].size:
+            before, last = self._segments[-2:]
+            if self._end_by_headers(before) <= last.base_offset:
+                return
+            self._remove(last)
+            before.next_base_offset = None
+
+    def _end_by_headers(self, segment: Segment) -> int:
+        end = segment.base_offset
+        with suppress(ProtocolError):
+            for _, header in walk_headers(self._disk, segment.reader.descriptor().fd, 0, segment.size):
+                end = header.next_offset
+        return end
+
+    def _recover(self, recovery_point: int) -> Tail:
+        """Scan from the segment that holds the recovery point on; gives the end of the last sound one."""
+        first = max((i for i, s in enumerate(self._segments) if s.base_offset <= recovery_point), default=0)
+        for index in range(first, len(self._segments)):
+            segment = self._segments[index]
+            scan = self._recover_segment(segment, recovery_point)
+            if scan.reason is not None:
+                self._truncated(segment, scan)
+                for later in self._segments[index + 1 :]:
+                    self._remove(later)
+                break
+        return self._activate(segment, scan)
+
+    def _recover_segment(self, segment: Segment, recovery_point: int) -> Scan:
+        offsets, times = sound_entries(segment, recovery_point)
+        scan = self._scan_from(segment, offsets, times)
+        if scan is None:
+            offsets = times = 0
+            scan = self._scan_from(segment, 0, 0)
+        assert scan is not None, "a scan from the start needs no index"
+        if segment is not self._segments[-1]:
+            scan.time_entries.extend(scan.tail.last_time_entry())
+        segment.close()
+        rewrite_indexes(segment, scan, offsets, times)
+        findings = self._findings
+        findings.scanned.append(segment.base_offset)
+        findings.scanned_bytes += segment.size - scan.start
+        findings.epochs += scan.epochs
+        return scan
+
+    def _scan_from(self, segment: Segment, offsets: int, times: int) -> Scan | None:
+        try:
+            tail = resume(segment, self._place.new_tail(segment.base_offset), offsets, times)
+        except (IndexCorruptError, ProtocolError):
+            return None
+        return scan_segment(segment, tail, verified=True)
+
+    def _truncated(self, segment: Segment, scan: Scan) -> None:
+        findings, end = self._findings, scan.tail.next_offset
+        findings.truncated_bytes += segment.size - scan.tail.size
+        findings.truncated_at, findings.reason = end, scan.reason
+        cut_log(segment, scan.tail.size)
+        for offset in self._snapshots:
+            if offset > end:
+                with suppress(FileNotFoundError):
+                    self._disk.unlink(segment_path(self._place.directory, offset, SNAPSHOT_SUFFIX))
+
+    def _remove(self, segment: Segment) -> None:
+        self._findings.truncated_bytes += segment.size
+        self._findings.removed.append(segment.base_offset)
+        segment.remove_files()
+        self._segments = [other for other in self._segments if other is not segment]
+
+    def _report(self, recovery_point: int, started_ms: int) -> RecoveryReport:
+        findings = self._findings
+        return RecoveryReport(
+            recovery_point=recovery_point,
+            scanned_segments=len(findings.scanned),
+            scanned_bytes=findings.scanned_bytes,
+            truncated_bytes=findings.truncated_bytes,
+            truncated_at=findings.truncated_at,
+            truncation_reason=findings.reason,
+            removed_segments=tuple(findings.removed),
+            rebuilt_indexes=tuple(findings.scanned),
+            seconds=(self._place.clock() - started_ms) / 1000,
+        )

@@ -1,0 +1,351 @@
+"""One segment: a log file, its two indexes, and the way from an offset or a time to a position in the file.
+
+Owns: the three files together, their check against each other, and the search through them. Must not know the other
+segments, nor when to roll.
+
+    <base>.log        batches end to end, base offsets increasing
+    <base>.index      offset index, entries of 8 bytes
+    <base>.timeindex  time index, entries of 12 bytes
+
+Invariants:
+1. `size` counts whole, committed batches; nothing reads past it, whatever the file holds there.
+2. A sealed segment's indexes are held against the log, in O(1), before the first use of each; the active one's are its
+   own. What does not fit is IndexCorruptError, never a wrong answer.
+3. Nothing of a sealed segment is open before it is used.
+4. `find_time` and the checks may run in a worker beside a loop that appends; `find` belongs to the loop.
+"""
+
+import os
+from bisect import bisect_left
+from contextlib import suppress
+from typing import NamedTuple
+
+from broker.log.append import Tail
+from broker.log.config import LogConfig, SearchName
+from broker.log.directory_names import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_path,
+)
+from broker.log.disk import Disk
+from broker.log.errors import IndexCorruptError
+from broker.log.facts import LogRead
+from broker.log.files import File, FileSlice, OpenFiles
+from broker.log.index_search import Section
+from broker.log.log_scan import find_batch, read_header_at, walk_headers
+from broker.log.offset_index import OffsetIndex
+from broker.log.time_index import TimeIndex
+from protocol.errors import ProtocolError
+from protocol.records.layout import BatchHeader
+
+MAX_RECENT = 4096  # batches since the last index entry that are known by heart: some hundred KB at most
+
+
+class BatchFound(NamedTuple):
+    """A batch's place in its segment, and which section of the index led there (None: the index is empty)."""
+
+    position: int
+    size: int
+    section: Section | None
+
+
+class Segment:
+    """One segment. `next_base_offset` is the following one's base; None while this is the active one."""
+
+    __slots__ = (
+        "_checked_offsets",
+        "_checked_times",
+        "_largest_timestamp",
+        "_offset_index",
+        "_recent_offsets",
+        "_recent_positions",
+        "_time_index",
+        "base_offset",
+        "directory",
+        "index_interval_bytes",
+        "next_base_offset",
+        "open_files",
+        "reader",
+        "size",
+        "synced",
+        "tail",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        open_files: OpenFiles,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int,
+        next_base_offset: int | None,
+        index_interval_bytes: int,
+    ) -> None:
+        """A segment whose files are there already."""
+        self.open_files = open_files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.next_base_offset = next_base_offset
+        self.size = size
+        self.index_interval_bytes = index_interval_bytes
+        self.synced = False
+        self.reader = File(open_files, self.path(LOG_SUFFIX), writable=False)
+        self.writer: File | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._checked_offsets = self._checked_times = False
+        self._largest_timestamp: int | None = None
+        self.tail: Tail | None = None  # of the active segment: its end as committed
+        self._recent_offsets: list[int] = []
+        self._recent_positions: list[int] = []
+
+    def path(self, suffix: str) -> str:
+        """The path of one of its files."""
+        return segment_path(self.directory, self.base_offset, suffix)
+
+    @property
+    def disk(self) -> Disk:
+        """What its files are on."""
+        return self.open_files.disk
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, open_files: OpenFiles, directory: str, tail: Tail, config: LogConfig) -> "Segment":
+        """Make the files of a new, empty, active segment; existing ones of its name are replaced. Raises OSError.
+
+        Nothing is synced. What was made is removed again if the rest fails.
+        """
+        interval = config.index_interval_bytes
+        segment = cls(
+            open_files, directory, tail.base_offset, size=0, next_base_offset=None, index_interval_bytes=interval
+        )
+        try:
+            segment._create_files(tail, config)
+        except OSError:
+            segment.remove_files()
+            raise
+        return segment
+
+    def _create_files(self, tail: Tail, config: LogConfig) -> None:
+        fd = self.disk.open(self.path(LOG_SUFFIX), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            if config.preallocate:
+                self.disk.allocate(fd, config.segment_bytes)
+        finally:
+            self.disk.close(fd)
+        self.activate(config, tail)
+        self.offset_index.create()
+        self.time_index.create()
+
+    def activate(self, config: LogConfig, tail: Tail) -> None:
+        """Make it the one that is appended to, with indexes that hold as many entries as `tail` says. Memory only."""
+        size = config.segment_index_bytes
+        path, base = self.path, self.base_offset
+        self.tail = tail
+        self.next_base_offset = None
+        self.synced = False
+        self._offset_index = OffsetIndex(
+            self.open_files, path(OFFSET_INDEX_SUFFIX), base, capacity_size=size, entries=tail.offset_entries
+        )
+        self._time_index = TimeIndex(
+            self.open_files, path(TIME_INDEX_SUFFIX), base, capacity_size=size, entries=tail.time_entries
+        )
+        self._checked_offsets = self._checked_times = True
+        self.writer = File(self.open_files, self.path(LOG_SUFFIX), writable=True)
+        self._recent_offsets, self._recent_positions = [], []
+
+    def seal(self, next_base_offset: int) -> None:
+        """No more appends: `next_base_offset` begins the next segment. Memory only; `trim` follows in a worker."""
+        assert self.tail is not None, "only the active segment is sealed"
+        self.offset_index.seal()
+        self.time_index.seal()
+        self._largest_timestamp = self.tail.max_timestamp
+        self.tail = None
+        self._recent_offsets, self._recent_positions = [], []
+        self.next_base_offset = next_base_offset
+
+    def trim(self) -> None:
+        """Cut the files of a sealed segment to what they hold. For a worker. Raises OSError."""
+        self.offset_index.trim()
+        self.time_index.trim()
+        if self.writer is not None:  # blocks that were preallocated past the end go back
+            self.disk.truncate(self.writer.descriptor().fd, self.size)
+
+    def sync(self, *, indexes: bool) -> None:
+        """Wait until the log file, and the indexes where asked for, are on the disk. For a worker. Raises OSError."""
+        file = self.writer or self.reader
+        self.disk.sync(file.descriptor().fd)
+        if indexes:
+            self.offset_index.sync()
+            self.time_index.sync()
+
+    def close(self) -> None:
+        """Close its files; they open again if they are used."""
+        for closable in (self.reader, self.writer, self._offset_index, self._time_index):
+            if closable is not None:
+                closable.close()
+
+    def remove_files(self) -> None:
+        """Unlink everything of this base offset that the log layer makes. A slice being sent keeps its file.
+
+        Raises OSError.
+        """
+        self.close()
+        for suffix in (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX):
+            with suppress(FileNotFoundError):
+                self.disk.unlink(self.path(suffix))
+
+    # -- indexes -------------------------------------------------------------------------------------------------------
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The offset index as it is, unchecked."""
+        if self._offset_index is None:
+            self._offset_index = OffsetIndex(
+                self.open_files, self.path(OFFSET_INDEX_SUFFIX), self.base_offset, capacity_size=0
+            )
+            self._offset_index.seal()
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index as it is, unchecked."""
+        if self._time_index is None:
+            self._time_index = TimeIndex(
+                self.open_files, self.path(TIME_INDEX_SUFFIX), self.base_offset, capacity_size=0
+            )
+            self._time_index.seal()
+        return self._time_index
+
+    def checked_offset_index(self) -> OffsetIndex:
+        """The offset index, known to fit the log. Raises IndexCorruptError, OSError."""
+        if not self._checked_offsets:
+            self._check_offset_index()
+            self._checked_offsets = True
+        return self.offset_index
+
+    def checked_time_index(self) -> TimeIndex:
+        """The time index, known to fit the log. Raises IndexCorruptError, OSError."""
+        if not self._checked_times:
+            self.checked_offset_index()
+            self._check_time_index()
+            self._checked_times = True
+        return self.time_index
+
+    def forget_indexes(self) -> None:
+        """The index files of a sealed segment were replaced: know nothing of the old ones.
+
+        Who is reading them goes on.
+        """
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
+        self._offset_index = self._time_index = None
+        self._checked_offsets = self._checked_times = False
+        self._largest_timestamp = None
+
+    def _end_of_offsets(self) -> int:
+        assert self.next_base_offset is not None, "the active segment's indexes are its own"
+        return self.next_base_offset
+
+    def _check_offset_index(self) -> None:
+        index = self.offset_index
+        index.sanity_check(self._end_of_offsets(), self.size)
+        if index.entries:
+            last = index.last()
+            if self._last_offset_at(last.position) != last.offset:
+                raise IndexCorruptError(self.base_offset, f"no batch at {last.position} ends at offset {last.offset}")
+        elif self.reaches_past_interval():
+            raise IndexCorruptError(self.base_offset, "it is empty, but the log is longer than its interval")
+
+    def _check_time_index(self) -> None:
+        index = self.time_index
+        index.sanity_check(self._end_of_offsets())
+        if index.entries:
+            last = index.last()
+            if self._max_timestamp_of(last.offset) != last.timestamp:
+                raise IndexCorruptError(self.base_offset, f"no batch ending at {last.offset} has time {last.timestamp}")
+        elif self.size and self._header_at(0).max_timestamp >= 0:
+            raise IndexCorruptError(self.base_offset, "its time index is empty, but its records have times")
+
+    def _last_offset_at(self, position: int) -> int | None:
+        try:
+            return self._header_at(position).last_offset
+        except ProtocolError:
+            return None
+
+    def _header_at(self, position: int) -> BatchHeader:
+        return read_header_at(self.disk, self.reader.descriptor().fd, position)
+
+    def _max_timestamp_of(self, last_offset: int) -> int | None:
+        """The largest timestamp of the batch that ends at an offset; None if there is none.
+
+        Reads one index interval.
+        """
+        start = self.offset_index.lookup(last_offset).position
+        place = find_batch(self.disk, self.reader.descriptor().fd, last_offset, start, self.size)
+        if place is None:
+            return None
+        header = self._header_at(place.position)
+        return header.max_timestamp if header.last_offset == last_offset else None
+
+    def reaches_past_interval(self) -> bool:
+        """Whether a batch begins so far into the log that it must have an entry."""
+        fd = self.reader.descriptor().fd
+        headers = walk_headers(self.disk, fd, 0, self.size)
+        return any(position > self.index_interval_bytes for position, _ in headers)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def find(self, offset: int, search: SearchName) -> BatchFound | None:
+        """The first batch with a record at or past an offset, or None if the segment has none.
+
+        Raises IndexCorruptError, CorruptBatchError, OSError. On the loop only.
+        """
+        start = self.checked_offset_index().lookup(offset, search)
+        positions = self._recent_positions
+        if positions and positions[0] == start.position:
+            slot = bisect_left(self._recent_offsets, offset)
+            if slot == len(positions):
+                return None
+            position = positions[slot]
+            end = positions[slot + 1] if slot + 1 < len(positions) else self.size
+            return BatchFound(position, end - position, start.section)
+        place = find_batch(self.disk, self.reader.descriptor().fd, offset, start.position, self.size)
+        return None if place is None else BatchFound(place.position, place.size, start.section)
+
+    def remember(self, last_offset: int, position: int, *, indexed: bool) -> None:
+        """Know a batch at the end by heart, so that who reads there needs no scan; `indexed`: an entry points to it."""
+        if indexed:
+            self._recent_offsets, self._recent_positions = [], []
+        elif not self._recent_positions and position:
+            return  # what came before is not known
+        if len(self._recent_positions) < MAX_RECENT:
+            self._recent_offsets.append(last_offset)
+            self._recent_positions.append(position)
+        else:
+            self._recent_offsets, self._recent_positions = [], []
+
+    def slice(self, found: BatchFound, max_bytes: int, end: int, *, min_one_message: bool) -> LogRead:
+        """At most `max_bytes` from a batch on, nothing at or past byte `end`."""
+        position = found.position
+        most = max(max_bytes, found.size) if min_one_message else max_bytes
+        length = min(end - position, most)
+        if length <= 0:
+            return LogRead(None, self.base_offset, position, section=found.section)
+        piece = FileSlice(self.reader.descriptor(), position, length)
+        return LogRead(piece, self.base_offset, position, most < found.size, found.section)
+
+    def largest_timestamp(self) -> int:
+        """The largest timestamp (ms), or NO_TIMESTAMP. For any thread. Raises IndexCorruptError, OSError."""
+        tail = self.tail
+        if tail is not None:
+            return tail.max_timestamp
+        if self._largest_timestamp is None:
+            self._largest_timestamp = self.checked_time_index().last().timestamp
+        return self._largest_timestamp
