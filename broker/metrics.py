@@ -234,6 +234,6 @@ class Metrics:
         ).labels()
 
     def _add(self, family: F) -> F:
-      
+
         self.registry.register(family)
         return family

@@ -345,17 +345,18 @@ def _grown(topic: Topic, partitions: int | None) -> int:
 
 def _close(log: PartitionLog) -> bool:
     """Whether the log was closed in order, with everything synced."""
+    was_failed = log.failed
     try:
         log.close()
     except OSError as error:
         logger.warning("%s-%d: not closed cleanly: %s", log.topic, log.partition, error)
         return False
-    return not log.failed
+    return not was_failed
 
 
 def _move_away(logs: Sequence[PartitionLog]) -> list[str]:
     """Worker: rename the directories out of service; the paths under which they wait for their removal."""
-    return [log.delete() for log in logs]
+    return [str(log.delete()) for log in logs]
 
 
 def unknown_partition(topic: str, partition: int) -> UnknownTopicError:

@@ -1,7 +1,8 @@
 """Error codes and the few exceptions of the protocol layer.
 
-Owns: `ErrorCode`, Kafka's numbers for what went wrong (source: org.apache.kafka.common.protocol.Errors), used on both wire formats; and the exceptions
-by which decoders say that bytes are not what they should be. Must not know: who reports an error, and how.
+Owns: `ErrorCode`, Kafka's numbers for what went wrong (source: org.apache.kafka.common.protocol.Errors), used on both
+wire formats; and the exceptions by which decoders say that bytes are not what they should be. Must not know: who
+reports an error, and how.
 """
 
 from enum import IntEnum
@@ -95,13 +96,19 @@ class ErrorCode(IntEnum):
 
 
 class ProtocolError(Exception):
-    """Bytes or values that break the rules of a format. The root of this layer's errors; `code` is what a peer is told."""
+    """Bytes or values that break the rules of a format.
+
+    The root of this layer's errors; `code` is what a peer is told.
+    """
 
     code: ErrorCode = ErrorCode.INVALID_REQUEST
 
 
 class FrameError(ProtocolError):
-    """The stream can no longer be trusted (a length that is negative or over the limit): the connection must close after the answer."""
+    """The stream can no longer be trusted (a length that is negative or over the limit).
+
+    The connection must close after the answer.
+    """
 
 
 class CorruptBatchError(ProtocolError):

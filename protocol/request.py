@@ -1,7 +1,8 @@
 """The neutral requests: what both wire formats decode into and what the handlers are given.
 
-Owns: one value type per request. A value is immutable, keyword-only and slotted (`msgspec.Struct`), so that a decoded map is checked against it in
-one call in C, with an error that names the field. Must not know: how a request is laid out on a wire, who sent it, or who answers it.
+Owns: one value type per request. A value is immutable, keyword-only and slotted (`msgspec.Struct`), so that a decoded
+map is checked against it in one call in C, with an error that names the field. Must not know: how a request is laid out
+on a wire, who sent it, or who answers it.
 
 Times are milliseconds since the epoch (int), durations milliseconds, sizes bytes, offsets record numbers.
 """
@@ -11,7 +12,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-DEFAULT_PARTITION_FETCH_BYTES = 1 << 20  # Kafka's max.partition.fetch.bytes: a consumer's memory is partitions times this
+# Kafka's max.partition.fetch.bytes: a consumer's memory is partitions times this
+DEFAULT_PARTITION_FETCH_BYTES = 1 << 20
 DEFAULT_FETCH_BYTES = 50 << 20  # Kafka's fetch.max.bytes
 LATEST_TIMESTAMP = -1  # ListOffsets: the end of the log (what the next record gets)
 EARLIEST_TIMESTAMP = -2  # ListOffsets: the first offset still there
@@ -23,7 +25,10 @@ Size32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 
 class Value(Struct, frozen=True, forbid_unknown_fields=True):
-    """Root of all request and response values (each repeats frozen and kw_only: msgspec or mypy would not inherit them)."""
+    """Root of all request and response values (each repeats frozen and kw_only.
+
+    Msgspec or mypy would not inherit them).
+    """
 
 
 class Isolation(StrEnum):
@@ -34,7 +39,10 @@ class Isolation(StrEnum):
 
 
 class HelloRequest(Value, frozen=True, kw_only=True):
-    """First on each native connection: which versions of the native protocol the client speaks, and its name for the logs."""
+    """First on each native connection.
+
+    Which versions of the native protocol the client speaks, and its name for the logs.
+    """
 
     versions: tuple[Int32, ...]
     client: str = ""

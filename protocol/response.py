@@ -1,10 +1,11 @@
 """The neutral responses: what handlers return and both wire formats encode.
 
-Owns: one value type per response. Must not know: sockets or files. The records of a fetch are a sequence of things of which an encoder uses nothing
-but `len()`: bytes, or slices of files that the sender passes to the kernel (that is the seam for sendfile).
+Owns: one value type per response. Must not know: sockets or files. The records of a fetch are a sequence of things of
+which an encoder uses nothing but `len()`: bytes, or slices of files that the sender passes to the kernel (that is the
+seam for sendfile).
 
-Every item carries `error` (an ErrorCode; 0 is fine) and `message`, a sentence for people, None where there is nothing to say.
-Times are milliseconds since the epoch, sizes bytes.
+Every item carries `error` (an ErrorCode; 0 is fine) and `message`, a sentence for people, None where there is nothing
+to say. Times are milliseconds since the epoch, sizes bytes.
 """
 
 from collections.abc import Sized
@@ -22,7 +23,7 @@ class ErrorResponse(Value, frozen=True, kw_only=True):
 
 
 class HelloResponse(Value, frozen=True, kw_only=True):
-    """The version of the native protocol that this connection speaks from here on, and the limits a client must keep."""
+    """The version of the native protocol that this connection speaks from here on, and the limits to keep."""
 
     version: int
     broker: str  # name and version, as "warmlog/0.1.0"
@@ -107,7 +108,10 @@ class AlterTopicsResponse(Value, frozen=True, kw_only=True):
 
 
 class SegmentDescription(Value, frozen=True, kw_only=True):
-    """One segment: offsets [base_offset, next_offset), bytes, index entries in use, and its times (None where it has no record)."""
+    """One segment.
+
+    Offsets [base_offset, next_offset), bytes, index entries in use, and its times (None where it has no record).
+    """
 
     base_offset: int
     next_offset: int
@@ -136,7 +140,10 @@ class PartitionDescription(Value, frozen=True, kw_only=True):
 
 
 class ConfigDescription(Value, frozen=True, kw_only=True):
-    """A topic setting as it is in force: its value, and whether it was set on the topic ("topic"), on the broker ("broker") or nowhere ("default")."""
+    """A topic setting as it is in force.
+
+    Its value, and whether it was set on the topic ("topic"), on the broker ("broker") or nowhere ("default").
+    """
 
     name: str
     value: str
@@ -161,7 +168,10 @@ class DescribeTopicsResponse(Value, frozen=True, kw_only=True):
 
 
 class ProducedPartition(Value, frozen=True, kw_only=True):
-    """What became of the batches for one partition. `base_offset`: the first record's; `log_append_time`: -1 unless the topic stamps it."""
+    """What became of the batches for one partition.
+
+    `base_offset`: the first record's; `log_append_time`: -1 unless the topic stamps it.
+    """
 
     topic: str
     partition: int

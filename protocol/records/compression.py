@@ -202,11 +202,14 @@ def _unzstd(data: memoryview, max_size: int) -> bytes:
     import cramjam
 
     # Anonymous memory of the ceiling's size costs only what is written of it, and the library cannot write further.
+    # (A ceiling of 0 takes one byte: there is no mapping of none.)
     with mmap.mmap(-1, max(max_size, 1)) as area:
         try:
             size = cramjam.zstd.decompress_into(data, area)
         except cramjam.DecompressionError as error:
             raise CompressionError(f"a zstd block cannot be opened into {max_size} bytes: {error}") from None
+        if size > max_size:
+            raise _refuse_size(max_size)
         return area[:size]
 
 

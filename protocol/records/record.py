@@ -285,6 +285,7 @@ def _write_bytes(parts: list[bytes], data: bytes | None, what: str) -> None:
 def _write_headers(parts: list[bytes], headers: Headers) -> None:
     if not isinstance(headers, (tuple, list)):
         raise TypeError(f"headers are a tuple or list, not {type(headers).__name__}")
+    headers = tuple(headers)
     parts.append(_write_varint(len(headers)))
     for header in headers:
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):

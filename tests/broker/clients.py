@@ -25,7 +25,7 @@ from protocol.request import (
     ProduceRequest,
     Request,
 )
-from protocol.response import ErrorResponse
+from protocol.response import HelloResponse
 
 RECEIVED = {operation.request: operation.received for operation in OPERATIONS}
 
@@ -63,7 +63,7 @@ class RawClient:
         if frame is None:
             return None
         request_id = msgpack.unpackb(frame)["id"]
-        kind = RECEIVED.get(self._asked.pop(request_id, None), ErrorResponse)
+        kind = RECEIVED.get(self._asked.pop(request_id, None), HelloResponse)  # or an error
         return decode_response(frame, kind)[1]
 
     async def reply_frame(self) -> bytes | None:
