@@ -72,12 +72,18 @@ def run(
 
     async def main() -> None:
         stop = trio.Event()
+        failure: StartError | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, stop)
-            await serve(settings, native=native, http=http, ready=partial(_ready_and_settled, ready), stop=stop)
+            try:
+                await serve(settings, native=native, http=http, ready=partial(_ready_and_settled, ready), stop=stop)
+            except StartError as error:
+                failure = error
             nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
-    trio.run(main, strict_exception_groups=False)
+    trio.run(main)
 
 
 async def serve(
@@ -279,11 +285,24 @@ def _bind(name: str, address: str, backlog: int) -> socket.socket:
 
 @contextmanager
 def _start_errors() -> Iterator[None]:
-    """What may stop a start by the user's or the machine's fault, as StartError."""
+    """What may stop a start by the user's or the machine's fault, as StartError, also out of a nursery's group."""
     try:
         yield
     except (LogError, MetadataError) as error:
         raise StartError(str(error)) from error
+    except ExceptionGroup as group:
+        known, others = group.split((LogError, MetadataError))
+        if known is None or others is not None:
+            raise
+        raise StartError(str(_first(known))) from group
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> BaseException:
+    """The first exception in a group of groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _stop_on_signal(stop: trio.Event) -> None:

@@ -185,7 +185,7 @@ def _run(settings: "Settings", listen: tuple[str, str], started: "Future[_Runnin
         await serve(settings, native=native, http=http, ready=ready, stop=stop)
 
     try:
-        trio.run(main, strict_exception_groups=False)  # so that a StartError comes out as itself
+        trio.run(main)
     except BaseException as error:  # noqa: BLE001  # a thread has no caller to raise to: the one who waits gets it
         (ended if started.done() else started).set_exception(error)
     else:
