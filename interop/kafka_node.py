@@ -124,6 +124,7 @@ class KafkaNode:
         self.data = data
         self.bootstrap = ""
         self._process: subprocess.Popen[str] | None = None
+        self._follower: threading.Thread | None = None
         self._settings = data.with_name(data.name + ".properties")
         self._log = data.with_name(data.name + ".kafka.log")
 
@@ -144,7 +145,8 @@ class KafkaNode:
         command = ["java", *JVM_OPTIONS, "-cp", build(), "kafka.Kafka", str(self._settings)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         started = threading.Event()
-        threading.Thread(target=self._follow, args=(self._process.stderr, started), daemon=True).start()
+        self._follower = threading.Thread(target=self._follow, args=(self._process.stderr, started), daemon=True)
+        self._follower.start()
         started.wait(START_LIMIT_S)
         if not started.is_set() or self._process.poll() is not None:
             self.kill()
@@ -154,19 +156,24 @@ class KafkaNode:
         """Stop cleanly: indexes trimmed, checkpoints and the clean-shutdown marker written."""
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(STOP_LIMIT_S)
-            self._process = None
+            self._wait()
 
     def kill(self) -> None:
         """End at once, as a power cut would for the process (what the kernel has stays)."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(STOP_LIMIT_S)
-            self._process = None
+            self._wait()
 
     def log(self) -> str:
         """Return what Kafka has logged so far: warnings and worse, over all starts."""
         return self._log.read_text() if self._log.exists() else ""
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        assert self._follower is not None
+        self._process.wait(STOP_LIMIT_S)
+        self._process = None
+        self._follower.join()
 
     def _write_settings(self) -> None:
         broker, controller = free_ports(2)
@@ -182,7 +189,7 @@ class KafkaNode:
 
     def _follow(self, lines: IO[str] | None, started: threading.Event) -> None:
         assert lines is not None
-        with self._log.open("a") as log:
+        with lines, self._log.open("a") as log:
             for line in lines:
                 log.write(line)
                 log.flush()

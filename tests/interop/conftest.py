@@ -1,0 +1,25 @@
+"""What the tests against real Kafka share: its tools, and directories that we wrote.
+
+A missing tool skips them on a developer's machine and fails them in CI (CI=true).
+"""
+
+import pytest
+
+from interop.kafka_node import MissingToolError, build, in_ci
+from tests.interop.directories import Written, write_all
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kafka_tools() -> None:
+    try:
+        build()
+    except MissingToolError as error:
+        if in_ci():
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
+    """One data directory of ours with every kind of partition. Read only."""
+    return write_all(tmp_path_factory.mktemp("ours"))

@@ -1,0 +1,127 @@
+"""Directories that we write for Kafka to judge: what goes in, and what should come out."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from broker.log.config import LogConfig
+from broker.log.files import OpenFiles
+from broker.log.partition_log import PartitionLog
+from protocol.records.builder import build_batch
+from protocol.records.layout import Codec
+
+EPOCH_MS = 1_700_000_000_000
+BATCH_COUNTS = (1, 2, 5, 13, 1, 30)
+SMALL = LogConfig(segment_bytes=8192, index_interval_bytes=512, segment_index_bytes=4096)
+#: What a power cut leaves of the last batch: more than a header, less than the whole.
+TORN_BATCH_SIZE = 75
+
+#: Time in ms, key, value, headers: what the builder takes.
+Row = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Written:
+    """A partition directory of ours and the rows in it, by offset."""
+
+    topic: str
+    directory: Path
+    config: LogConfig
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    def open(self, *, clean: bool = True) -> PartitionLog:
+        """Open the log as a broker would; the clock stands still, so that rolling is the records' doing."""
+        return PartitionLog.open(
+            self.directory,
+            topic=self.topic,
+            partition=0,
+            config=self.config,
+            files=OpenFiles(),
+            clock=lambda: EPOCH_MS,
+            random=random.Random(1),
+            clean=clean,
+        )
+
+    def append(self, log: PartitionLog, rows: list[Row], codec: Codec) -> None:
+        """Append one batch and note its rows."""
+        planned = log.append(build_batch(rows, compression=codec))
+        self.rows.update(zip(range(planned.base_offset, planned.last_offset + 1), rows, strict=True))
+
+
+def write_all(data: Path) -> list[Written]:
+    """Write every kind of partition below a data directory."""
+    by_codec = [filled(data, f"ours-{codec.name.lower()}", codec=codec) for codec in Codec]
+    return [
+        *by_codec,
+        filled(data, "ours-sparse", config=replace(SMALL, index_interval_bytes=4096)),
+        filled(data, "ours-index-full", config=replace(SMALL, segment_index_bytes=96, segment_bytes=1 << 20)),
+        filled(data, "ours-aged", config=replace(SMALL, segment_ms=6000, segment_bytes=1 << 20)),
+        truncated(data),
+        torn(data),
+    ]
+
+
+def filled(data: Path, topic: str, *, codec: Codec = Codec.NONE, config: LogConfig = SMALL) -> Written:
+    """A partition of several segments, closed cleanly."""
+    written = Written(topic=topic, directory=data / f"{topic}-0", config=config)
+    log = written.open()
+    for rows in batches(random.Random(topic), 36):
+        written.append(log, rows, codec)
+    log.close()
+    return written
+
+
+def truncated(data: Path) -> Written:
+    """Cut back into an older segment and written on."""
+    written = filled(data, "ours-truncated")
+    log = written.open()
+    log.truncate_to(100)
+    end = log.log_end_offset
+    written.rows = {offset: row for offset, row in written.rows.items() if offset < end}
+    for rows in batches(random.Random(2), 12):
+        written.append(log, rows, Codec.NONE)
+    log.close()
+    return written
+
+
+def torn(data: Path) -> Written:
+    """Killed, the last batch cut in two, recovered, written on."""
+    written = Written(topic="ours-torn", directory=data / "ours-torn-0", config=SMALL)
+    log = written.open()
+    for rows in batches(random.Random(3), 24):
+        written.append(log, rows, Codec.LZ4)
+    last = log.append(build_batch(next(iter(batches(random.Random(4), 1)))))
+    active = max(written.directory.glob("*.log"))
+    with active.open("r+b") as file:
+        file.truncate(last.position + TORN_BATCH_SIZE)
+    log = written.open(clean=False)
+    for rows in batches(random.Random(5), 6):
+        written.append(log, rows, Codec.NONE)
+    log.close()
+    return written
+
+
+def batches(chance: random.Random, count: int) -> Iterable[list[Row]]:
+    """Batches of all sizes, with every shape of record; text only, so that a dump's lines can be parted."""
+    for number in range(count):
+        late = 1500 if number % 4 == 3 else 0
+        yield [
+            (EPOCH_MS + number * 1000 + i * 37 % 101 - late, key_of(chance), value_of(chance), headers_of(chance))
+            for i in range(BATCH_COUNTS[number % len(BATCH_COUNTS)])
+        ]
+
+
+def key_of(chance: random.Random) -> bytes | None:
+    """No key, an empty one, or one of twenty."""
+    return chance.choice([None, b"", *(b"key-%d" % i for i in range(20))])
+
+
+def value_of(chance: random.Random) -> bytes | None:
+    """Now and then a tombstone or nothing, else text that no codec makes much smaller than half."""
+    return chance.choice([None, b"", *(chance.randbytes(size).hex().encode() for size in range(1, 90, 8))])
+
+
+def headers_of(chance: random.Random) -> tuple[tuple[str, bytes | None], ...]:
+    """Mostly none; sometimes with and without a value."""
+    return chance.choice([(), (), (), (("trace", b"7"),), (("a", None), ("b", b""))])

@@ -1,0 +1,67 @@
+"""Kafka's DumpLogSegments over directories that we wrote: it finds nothing wrong, and sees what we put in."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from interop.kafka_node import Dump, dump
+from tests.interop.directories import Row, Written
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+RECORD = re.compile(
+    r"^\| offset: (\d+) CreateTime: (\d+) keySize: (-?\d+) valueSize: (-?\d+) sequence: -?\d+ headerKeys: \[(.*?)\]"
+    r"(?: key: (.*?))?(?: payload: (.*))?$",
+    re.MULTILINE,
+)
+
+
+def files_of(written: list[Written], suffix: str) -> list[Path]:
+    """Files of a kind; an empty index is left out, as Kafka's tool cannot map it."""
+    found = [path for each in written for path in sorted(each.directory.glob(f"*{suffix}"))]
+    return [path for path in found if path.stat().st_size]
+
+
+def findings(dumps: list[Dump]) -> list[str]:
+    return [f"{each.arguments}: {finding}" for each in dumps for finding in each.findings()]
+
+
+def expected_fields(offset: int, row: Row) -> tuple[str, ...]:
+    """A row as the dump's record line has it; no key or value is told by its size of -1."""
+    timestamp, key, value, headers = row
+    sizes = [str(-1 if field is None else len(field)) for field in (key, value)]
+    names = ",".join(name for name, _ in headers)
+    return (str(offset), str(timestamp), *sizes, names, (key or b"").decode(), (value or b"").decode())
+
+
+def test_kafka_finds_nothing_wrong_with_our_segments_and_reads_every_record(written: list[Written]) -> None:
+    logs = files_of(written, ".log")
+    dumps = dump(["--deep-iteration", "--print-data-log", "--files", log] for log in logs)
+    assert findings(dumps) == []
+    for each in written:
+        outputs = [said.output for log, said in zip(logs, dumps, strict=True) if log.parent == each.directory]
+        assert len(outputs) > 1, f"{each.topic} never rolled"
+        assert not any("isvalid: false" in output for output in outputs)
+        seen = [found for output in outputs for found in RECORD.findall(output)]
+        assert seen == [expected_fields(offset, row) for offset, row in sorted(each.rows.items())]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_kafka_finds_every_entry_of_our_indexes_true_of_the_log(written: list[Written], suffix: str) -> None:
+    indexes = files_of(written, suffix)
+    assert {path.parent for path in indexes} == {each.directory for each in written}
+    dumps = dump(["--files", path] for path in indexes)
+    assert findings(dumps) == []
+    for path, said in zip(indexes, dumps, strict=True):
+        entry_size = {".index": 8, ".timeindex": 12}[suffix]
+        assert len(re.findall(r"offset: \d+", said.output)) == path.stat().st_size / entry_size
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_our_indexes_pass_kafkas_sanity_check(written: list[Written], suffix: str) -> None:
+    indexes = files_of(written, suffix)
+    dumps = dump(["--index-sanity-check", "--files", path] for path in indexes)
+    assert findings(dumps) == []
+    for path, said in zip(indexes, dumps, strict=True):
+        assert f"{path} passed sanity check." in said.output
