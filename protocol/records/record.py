@@ -100,7 +100,12 @@ def refuse_range(start: int, end: int, size: int) -> NoReturn:
     raise ValueError(f"bytes {start} to {end} do not lie in a buffer of {size} bytes")
 
 
-def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+def _read_varint(
+    data: bytes, position: int, end: int, last_shift: int = LAST_SHIFT_32, largest: int = MAX_UINT32
+) -> tuple[int, int]:
+    """The number at `position`, and where what follows it begins."""
+    if position < end and (byte := data[position]) < 0x80:  # most are this short
+        return (byte >> 1) ^ -(byte & 1), position + 1
     value = shift = 0
     while True:
         if position >= end:
@@ -111,27 +116,9 @@ def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             break
         shift += 7
-        if shift > LAST_SHIFT_32:
+        if shift > last_shift:
             raise _Broken(TOO_MANY_BYTES)
-    if value > MAX_UINT32:
-        raise _Broken(TOO_MANY_BYTES)
-    return (value >> 1) ^ -(value & 1), position
-
-
-def _read_varlong(data: bytes, position: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if position >= end:
-            raise _Broken(CUT)
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > LAST_SHIFT_64:
-            raise _Broken(TOO_MANY_BYTES)
-    if value > MAX_UINT64:
+    if value > largest:
         raise _Broken(TOO_MANY_BYTES)
     return (value >> 1) ^ -(value & 1), position
 
@@ -176,7 +163,7 @@ def _read_record(
 ) -> tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
     """One record: timestamp delta, offset delta, key, value, headers, and where the next one begins."""
     position, end = _record_end(data, position)
-    timestamp_delta, position = _read_varlong(data, position + 1, end)
+    timestamp_delta, position = _read_varint(data, position + 1, end, LAST_SHIFT_64, MAX_UINT64)
     offset_delta, position = _read_varint(data, position, end)
     key, position = _read_bytes(data, position, end)
     value, position = _read_bytes(data, position, end)
@@ -332,12 +319,13 @@ class RecordEncoder:
             _write_headers(parts, headers)
         else:
             parts.append(_ZERO)
-        body = b"".join(parts)
-        length = _write_varint(len(body))
-        size = self.records_size + len(length) + len(body)
+        body_size = sum(map(len, parts))
+        length = _write_varint(body_size)
+        size = self.records_size + len(length) + body_size
         if size > MAX_RECORDS_SIZE:
             raise ValueError(f"the records of a batch measure at most {MAX_RECORDS_SIZE} bytes")
-        self._parts += (length, body)
+        self._parts.append(length)
+        self._parts += parts
         self.records_size = size
         self.count += 1
         self.base_timestamp = base

@@ -1,0 +1,95 @@
+"""Batches as a producer makes them: against batches made by hand, through the broker's check, and back."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.records.batch import check_batches, read_header
+from protocol.records.builder import BatchBuilder, build_batch, record_size_bound
+from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Codec
+from protocol.records.reader import decode_batch
+from protocol.records.record import Record, Row
+from tests.protocol.records.handmade import batch, record
+from tests.protocol.records.strategies import ROWS
+
+
+def test_a_batch_is_what_the_format_says_byte_for_byte() -> None:
+    built = build_batch(
+        [(1000, b"k", b"v", ()), (900, None, b"w", [("h", None)]), (1300, b"k", None, ())],
+        base_offset=77,
+        leader_epoch=4,
+        producer_id=5000,
+        producer_epoch=2,
+        base_sequence=10,
+        attributes=TRANSACTIONAL_BIT,
+    )
+    records = record(key=b"k") + record(offset_delta=1, timestamp_delta=-100, value=b"w", headers=[(b"h", None)])
+    records += record(offset_delta=2, timestamp_delta=300, key=b"k", value=None)
+    assert built == batch(
+        records,
+        base_offset=77,
+        leader_epoch=4,
+        attributes=1 << 4,
+        base_timestamp=1000,
+        max_timestamp=1300,
+        producer_id=5000,
+        producer_epoch=2,
+        base_sequence=10,
+        record_count=3,
+    )
+
+
+def test_what_is_not_said_is_none() -> None:
+    assert build_batch([(1000, None, b"v", ())]) == batch(record())
+
+
+def test_the_codec_is_written_whatever_the_attributes_say() -> None:
+    header = read_header(build_batch([(5, b"", b"", ())], compression=Codec.LZ4, attributes=CONTROL_BIT | 7))
+    assert header.codec is Codec.LZ4
+    assert header.is_control
+
+
+@given(rows=ROWS.filter(bool), codec=st.sampled_from(Codec))
+@settings(max_examples=100)
+def test_every_batch_passes_the_brokers_check_and_is_read_again(rows: list[Row], codec: Codec) -> None:
+    built = build_batch(rows, compression=codec, base_offset=50)
+    ((position, header),) = check_batches(built)
+    assert (position, header.size, header.next_offset) == (0, len(built), 50 + len(rows))
+    assert header.max_timestamp == max(row[0] for row in rows)
+    assert decode_batch(built, 0, header) == [
+        Record(50 + index, time, key, value, tuple(headers)) for index, (time, key, value, headers) in enumerate(rows)
+    ]
+
+
+class TestBatchBuilder:
+    def test_it_tells_its_size_before_it_builds(self) -> None:
+        builder = BatchBuilder()
+        assert builder.size == 61
+        for count in range(1, 200):
+            size = builder.append(b"key", b"value" * 30, 1000 + count)
+            assert builder.size == 61 + size == 61 + builder.records_size
+        assert len(builder.build()) == builder.size
+
+    def test_it_can_build_again_and_begin_anew(self) -> None:
+        builder = BatchBuilder()
+        builder.append(None, b"v", 1000)
+        assert builder.build() == builder.build() == batch(record())
+        assert builder.build(base_sequence=7, producer_id=1, producer_epoch=0) != builder.build()
+        builder.append(None, b"v", 1000)
+        builder.clear()
+        builder.append(None, b"v", 1000)
+        assert builder.build() == batch(record())
+
+    def test_an_empty_batch_is_not_built(self) -> None:
+        with pytest.raises(ValueError, match="at least one record"):
+            BatchBuilder().build()
+        with pytest.raises(ValueError, match="at least one record"):
+            build_batch([])
+
+
+@given(rows=ROWS)
+def test_a_record_is_never_larger_than_its_bound(rows: list[Row]) -> None:
+    builder = BatchBuilder()
+    for time, key, value, headers in rows:
+        before = builder.records_size
+        assert builder.append(key, value, time, headers) - before <= record_size_bound(key, value, headers)

@@ -1,0 +1,52 @@
+"""Which twin of the record codec serves, and what is said of it."""
+
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+REPORT = "from protocol.records import codec; print(codec.compiled, codec.walk_records.__module__)"
+WITHOUT = f"import sys; sys.modules['protocol.records._codec'] = None; {REPORT}; {REPORT}"
+TOLD = "the compiled record codec is missing, the pure one serves and is slower"
+
+
+def run(program: str, **environment: str) -> tuple[list[str], str]:
+    """What a fresh interpreter prints and logs."""
+    clean = {name: value for name, value in os.environ.items() if name != "WARMLOG_PURE"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=clean | environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split(), done.stderr
+
+
+def test_the_compiled_twin_serves_where_it_is_built(compiled: ModuleType) -> None:
+    assert run(REPORT) == (["True", compiled.__name__], "")
+    assert run(REPORT, WARMLOG_PURE="0") == (["True", compiled.__name__], "")
+
+
+def test_the_pure_twin_serves_when_asked_for_and_nothing_is_said() -> None:
+    assert run(REPORT, WARMLOG_PURE="1") == (["False", "protocol.records.record"], "")
+
+
+def test_the_pure_twin_serves_where_nothing_was_compiled_and_one_line_tells() -> None:
+    printed, logged = run(WITHOUT)
+    assert printed == ["False", "protocol.records.record"] * 2
+    assert logged.count(TOLD) == 1
+    assert logged.count("\n") == 1
+
+
+def test_both_twins_offer_the_same_names(compiled: ModuleType) -> None:
+    from protocol.records import codec, record
+
+    for name in set(codec.__all__) - {"compiled"}:
+        assert hasattr(record, name)
+        assert hasattr(compiled, name)
+    assert compiled.Record is record.Record
+
+
+def test_loading_the_codec_loads_no_compression_library() -> None:
+    program = (
+        "import sys, protocol.records.reader, protocol.records.builder; "
+        "print([name for name in ('lz4', 'cramjam') if name in sys.modules])"
+    )
+    assert run(program)[0] == ["[]"]

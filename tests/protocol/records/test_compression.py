@@ -1,0 +1,222 @@
+"""Compressed blocks: every codec both ways, framings that others write, and blocks that lie."""
+
+import gzip
+import zlib
+from contextlib import suppress
+from struct import pack
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lz4 import frame
+
+from protocol.errors import CompressionError
+from protocol.records.compression import Codec, compress, decompress
+
+CODECS = [codec for codec in Codec if codec is not Codec.NONE]
+XERIAL = bytes.fromhex("82 53 4e 41 50 50 59 00 00 00 00 01 00 00 00 01")
+CONTENTS = [
+    b"",
+    b"a",
+    b"abc" * 50_000,
+    bytes(32 << 10),
+    bytes((32 << 10) + 1),
+    bytes(65536 * 4),
+    bytes(i * i % 251 for i in range(70_000)),
+]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("content", CONTENTS, ids=range(len(CONTENTS)))
+class TestEveryCodec:
+    def test_what_is_compressed_is_opened(self, codec: Codec, content: bytes) -> None:
+        for kind in (bytes, bytearray, memoryview):
+            block = compress(codec, kind(content))
+            assert type(block) is bytes
+            opened = decompress(codec, kind(block))
+            assert type(opened) is bytes
+            assert opened == content
+
+    def test_the_ceiling_is_exact(self, codec: Codec, content: bytes) -> None:
+        block = compress(codec, content)
+        assert decompress(codec, block, max_size=len(content)) == content
+        if content:
+            with pytest.raises(CompressionError):
+                decompress(codec, block, max_size=len(content) - 1)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+class TestBrokenBlocks:
+    def test_a_block_cut_anywhere_is_refused(self, codec: Codec) -> None:
+        block = compress(codec, bytes(i * i % 251 for i in range(500)))
+        for end in range(len(block)):
+            # After xerial's header alone there is a whole block of nothing.
+            if codec is Codec.SNAPPY and end == len(XERIAL):
+                continue
+            with pytest.raises(CompressionError):
+                decompress(codec, block[:end])
+
+    def test_a_changed_byte_is_refused_or_opened_but_nothing_else(self, codec: Codec) -> None:
+        block = compress(codec, b"some words, and some words again " * 5)
+        for position in range(len(block)):
+            for byte in (0, 1, 127, 128, 255):
+                changed = block[:position] + bytes([byte]) + block[position + 1 :]
+                with suppress(CompressionError):
+                    assert len(decompress(codec, changed, max_size=1 << 20)) <= 1 << 20
+
+    @given(noise=st.binary(max_size=60))
+    def test_noise_is_refused_or_opened_but_nothing_else(self, codec: Codec, noise: bytes) -> None:
+        with suppress(CompressionError):
+            assert len(decompress(codec, noise, max_size=1000)) <= 1000
+
+    def test_a_bomb_stops_at_the_ceiling(self, codec: Codec) -> None:
+        bomb = compress(codec, bytes(40 << 20))
+        with pytest.raises(CompressionError):
+            decompress(codec, bomb, max_size=1 << 20)
+
+
+class TestGzip:
+    def test_several_members_are_one_block(self) -> None:
+        assert decompress(Codec.GZIP, gzip.compress(b"ab") + gzip.compress(b"") + gzip.compress(b"cd")) == b"abcd"
+
+    def test_the_ceiling_is_over_all_members(self) -> None:
+        block = gzip.compress(b"ab") * 3
+        assert decompress(Codec.GZIP, block, max_size=6) == b"ababab"
+        with pytest.raises(CompressionError, match="more than the 5 bytes"):
+            decompress(Codec.GZIP, block, max_size=5)
+
+    def test_bytes_after_the_last_member_are_refused(self) -> None:
+        with pytest.raises(CompressionError, match="cannot be opened"):
+            decompress(Codec.GZIP, gzip.compress(b"ab") + b"xx")
+
+    def test_a_wrong_checksum_is_refused(self) -> None:
+        block = bytearray(gzip.compress(b"ab"))
+        block[-8] ^= 1
+        with pytest.raises(CompressionError, match="cannot be opened"):
+            decompress(Codec.GZIP, block)
+
+    def test_the_bare_zlib_format_is_refused(self) -> None:
+        with pytest.raises(CompressionError):
+            decompress(Codec.GZIP, zlib.compress(b"ab"))
+
+
+def raw_snappy(data: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def chunk(data: bytes) -> bytes:
+    return pack(">i", len(data)) + data
+
+
+class TestSnappy:
+    def test_it_is_written_as_java_reads_it(self) -> None:
+        # Raw snappy of "abc": length 3, a literal of 3 bytes.
+        assert compress(Codec.SNAPPY, b"abc") == XERIAL + bytes.fromhex("00000005 03 08 61 62 63")
+
+    def test_long_data_is_cut_into_chunks_of_32_kib(self) -> None:
+        block = compress(Codec.SNAPPY, bytes(80_000))
+        sizes = []
+        position = len(XERIAL)
+        while position < len(block):
+            length = int.from_bytes(block[position : position + 4], "big")
+            sizes.append(cramjam.snappy.decompress_raw_len(block[position + 4 : position + 4 + length]))
+            position += 4 + length
+        assert sizes == [32768, 32768, 14464]
+
+    def test_a_raw_block_is_opened(self) -> None:
+        assert decompress(Codec.SNAPPY, raw_snappy(b"abc" * 100)) == b"abc" * 100
+
+    def test_a_header_alone_holds_nothing(self) -> None:
+        assert decompress(Codec.SNAPPY, XERIAL) == b""
+
+    def test_concatenated_streams_are_one_block(self) -> None:
+        one = XERIAL + chunk(raw_snappy(b"ab")) + chunk(raw_snappy(b""))
+        assert decompress(Codec.SNAPPY, one + one) == b"abab"
+
+    def test_other_versions_in_the_header_are_read(self) -> None:
+        head = XERIAL[:8] + pack(">ii", 2, 1)
+        assert decompress(Codec.SNAPPY, head + chunk(raw_snappy(b"ab"))) == b"ab"
+
+    @pytest.mark.parametrize("end", range(8, 16))
+    def test_a_header_cut_off_is_refused(self, end: int) -> None:
+        with pytest.raises(CompressionError, match="cut off in its header"):
+            decompress(Codec.SNAPPY, XERIAL[:end])
+
+    @pytest.mark.parametrize("length", [-1, -(2**31), 6, 2**31 - 1])
+    def test_a_chunk_length_that_does_not_fit_is_refused(self, length: int) -> None:
+        with pytest.raises(CompressionError, match="its chunk at byte 16"):
+            decompress(Codec.SNAPPY, XERIAL + pack(">i", length) + raw_snappy(b"abc"))
+
+    def test_an_announced_size_is_not_believed(self) -> None:
+        # Four GiB in six bytes, then 3,000 in six, with room for them.
+        for announced in ("ffffffff0f", "b817"):
+            with pytest.raises(CompressionError, match="cannot hold"):
+                decompress(Codec.SNAPPY, bytes.fromhex(announced) + b"\x00")
+
+    def test_the_densest_block_is_believed(self) -> None:
+        # One literal zero, then copies of 64 bytes from one byte back, three bytes each.
+        block = bytes.fromhex("81 80 04 00 00".replace(" ", "")) + bytes.fromhex("fe0100") * 1024
+        assert decompress(Codec.SNAPPY, block) == bytes(65537)
+
+    def test_the_ceiling_is_over_all_chunks(self) -> None:
+        block = XERIAL + chunk(raw_snappy(bytes(1000))) * 3
+        assert decompress(Codec.SNAPPY, block, max_size=3000) == bytes(3000)
+        with pytest.raises(CompressionError, match="are allowed"):
+            decompress(Codec.SNAPPY, block, max_size=2999)
+
+
+class TestLz4:
+    def test_it_is_written_as_kafkas_reader_takes_it(self) -> None:
+        block = compress(Codec.LZ4, bytes(200_000))
+        told = frame.get_frame_info(block)
+        assert block[:4] == bytes.fromhex("04224d18")
+        assert not told["block_linked"]
+        assert told["block_size"] == 65536
+        assert told["content_size"] == 0
+
+    @pytest.mark.parametrize("linked", [True, False])
+    @pytest.mark.parametrize("store_size", [True, False])
+    @pytest.mark.parametrize("checksum", [True, False])
+    def test_every_kind_of_frame_is_opened(self, linked: bool, store_size: bool, checksum: bool) -> None:
+        content = b"some words " * 30_000
+        block = frame.compress(
+            content, block_linked=linked, store_size=store_size, content_checksum=checksum, block_checksum=checksum
+        )
+        assert decompress(Codec.LZ4, block) == content
+
+    def test_a_wrong_checksum_is_refused(self) -> None:
+        block = bytearray(frame.compress(b"some words " * 30, content_checksum=True))
+        block[-1] ^= 1
+        with pytest.raises(CompressionError, match="cannot be opened"):
+            decompress(Codec.LZ4, block)
+
+    def test_bytes_after_the_frame_are_not_looked_at(self) -> None:
+        assert decompress(Codec.LZ4, compress(Codec.LZ4, b"ab") + b"whatever") == b"ab"
+
+
+class TestZstd:
+    def test_a_frame_without_its_content_size_is_opened(self) -> None:
+        content = b"some words " * 30_000
+        compressor = cramjam.zstd.Compressor()
+        compressor.compress(content)
+        block = bytes(compressor.finish())
+        # The frame header's descriptor: no content size field, not a single segment.
+        assert block[4] & 0b1110_0000 == 0
+        assert decompress(Codec.ZSTD, block) == content
+        assert decompress(Codec.ZSTD, block, max_size=len(content)) == content
+
+    def test_several_frames_are_one_block(self) -> None:
+        assert decompress(Codec.ZSTD, compress(Codec.ZSTD, b"ab") + compress(Codec.ZSTD, b"cd")) == b"abcd"
+
+    def test_bytes_after_the_last_frame_are_refused(self) -> None:
+        with pytest.raises(CompressionError, match="cannot be opened"):
+            decompress(Codec.ZSTD, compress(Codec.ZSTD, b"ab") + b"xxxxx")
+
+    def test_a_content_size_that_lies_is_refused(self) -> None:
+        block = bytearray(compress(Codec.ZSTD, b"some words " * 30))
+        # A single segment with a content size of two bytes, less 256, after the descriptor.
+        assert block[4] & 0b1110_0000 == 0b0110_0000
+        block[6] += 100
+        with pytest.raises(CompressionError):
+            decompress(Codec.ZSTD, block)
