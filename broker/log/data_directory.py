@@ -67,15 +67,29 @@ _locked_guard = Lock()
 class CheckpointedLog(Protocol):
     """What of a log goes into the checkpoints."""
 
-    topic: str
-    partition: int
-    recovery_point: int
-    high_watermark: int
-    log_start_offset: int
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+
+    @property
+    def partition(self) -> int:
+        """Its partition."""
+
+    @property
+    def recovery_point(self) -> int:
+        """Up to where it was synced."""
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to where consumers may read."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """Where it begins."""
 
     @property
     def first_base_offset(self) -> int:
-        """The base offset of the first segment."""
+        """The base offset of its first segment."""
 
     def checkpoint_epochs(self) -> None:
         """Write the leader epochs if they have changed."""

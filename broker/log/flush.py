@@ -1,7 +1,11 @@
-"""Making a log durable. Owns what a sync covers and the order of its steps; must not know who asked for it, or when.
+"""Making a log durable: up to where it has been synced, what a sync covers, the order of its steps.
 
-The indexes of the active segment are left out: after a crash they are checked against the log and made anew where they
-are not sound, so syncing them would only make every flush wait three times. A sealed segment's are synced with it.
+Owns: the recovery point. Must not know who asks for a sync, or when.
+
+Indexes are synced with their log, before the recovery point moves: recovery keeps what they say below it. They cost a
+wait of their own only once in an index interval, when they have changed.
+
+A sync has three steps, as an append has: `begin` on the loop, `FlushPlan.sync` in a worker, `finish` on the loop.
 """
 
 from collections.abc import Sequence
@@ -9,14 +13,14 @@ from dataclasses import dataclass
 
 from broker.log.disk import Disk
 from broker.log.segment import Segment
+from broker.log.segments import Segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPlan:
-    """What `PartitionLog.begin_flush` wants synced: everything below `offset`.
+    """What is to be synced: everything below `offset`.
 
-    `sync` is for a worker; `finish_flush` then tells the log. `generation` is the log's count of truncations: what was
-    cut off and written anew meanwhile is not covered.
+    `generation` is the log's count of truncations: what was cut off and written anew meanwhile is not covered.
     """
 
     offset: int
@@ -24,16 +28,60 @@ class FlushPlan:
     generation: int
     sealed: Sequence[Segment]
     active: Segment
-    new_directory_entries: bool
-    directory: str
+    directory: str | None  # to be synced too, for it has new names
     disk: Disk
 
     def sync(self) -> None:
-        """Wait for the disk. Raises OSError: then `PartitionLog.fail` must be told, and no file synced again."""
+        """Wait for the disk. For a worker. Raises OSError: then the log has failed, and no file may be synced again."""
         for segment in self.sealed:
             if not segment.synced:
-                segment.sync(indexes=True)
+                segment.sync()
                 segment.synced = True
-        self.active.sync(indexes=False)
-        if self.new_directory_entries:
+        self.active.sync()
+        if self.directory is not None:
             self.disk.sync_directory(self.directory)
+
+
+class Durability:
+    """What of one log is on the disk. `recovery_point`: everything below it. Belongs to the loop."""
+
+    __slots__ = ("_flushed_bytes", "_generation", "appended_bytes", "new_names", "recovery_point")
+
+    def __init__(self, recovery_point: int, *, new_names: bool) -> None:
+        """`new_names`: files were made whose names are not synced yet."""
+        self.recovery_point = recovery_point
+        self.new_names = new_names
+        self.appended_bytes = 0  # since the log was opened
+        self._flushed_bytes = 0
+        self._generation = 0
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes appended since the last sync began."""
+        return self.appended_bytes - self._flushed_bytes
+
+    def begin(self, segments: Segments, log_end_offset: int, directory: str, disk: Disk) -> FlushPlan:
+        """What must be synced for all that is committed now to be durable."""
+        return FlushPlan(
+            offset=log_end_offset,
+            appended_bytes=self.appended_bytes,
+            generation=self._generation,
+            sealed=segments.from_offset(self.recovery_point)[:-1],
+            active=segments.active,
+            directory=directory if self.new_names else None,
+            disk=disk,
+        )
+
+    def finish(self, plan: FlushPlan, active: Segment) -> None:
+        """A plan was synced; `active` is the active segment now."""
+        if plan.generation != self._generation:
+            return
+        self.recovery_point = max(self.recovery_point, plan.offset)
+        self._flushed_bytes = max(self._flushed_bytes, plan.appended_bytes)
+        if plan.directory is not None and plan.active is active:
+            self.new_names = False
+
+    def truncated(self, log_end_offset: int) -> None:
+        """The log was cut: syncs under way cover nothing of what comes now."""
+        self._generation += 1
+        self.recovery_point = min(self.recovery_point, log_end_offset)

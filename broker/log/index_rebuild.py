@@ -7,9 +7,11 @@ Source: org.apache.kafka.storage.internals.log.LogSegment.recover.
 """
 
 import os
+from dataclasses import replace
 from typing import NamedTuple
 
 from broker.log.append import BatchExtent, Tail
+from broker.log.config import LogConfig
 from broker.log.directory_names import CLEANED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from broker.log.disk import Disk, write_all
 from broker.log.errors import IndexCorruptError
@@ -18,6 +20,8 @@ from broker.log.mapped_index import MAX_RELATIVE_OFFSET, MappedIndex
 from broker.log.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
+
+MAX_INDEX_BYTES = (1 << 31) - 1  # as much as a position can count
 
 
 class Scan(NamedTuple):
@@ -139,11 +143,15 @@ def rewrite_indexes(segment: Segment, scan: Scan, offset_entries: int, time_entr
     _rewrite(disk, segment.path(TIME_INDEX_SUFFIX), time_entries * 12, scan.time_entries)
 
 
-def replace_indexes(segment: Segment, scan: Scan) -> None:
-    """Replace the index files of a sealed segment, which may be mapped and read. Raises OSError.
+def rebuild_indexes(segment: Segment, config: LogConfig) -> None:
+    """Make the index files of a sealed segment anew, which may be mapped and read. For a worker. Raises OSError.
 
-    The new files are made under a name that a start removes, ours as well as Kafka's, and renamed.
+    Whatever the setting says now, what they held before fits. A damaged batch ends them. The new files are made under a
+    name that a start removes, ours as well as Kafka's, and renamed.
     """
+    tail = Tail(segment.base_offset, replace(config, segment_index_bytes=MAX_INDEX_BYTES), created_ms=0, jitter_ms=0)
+    scan = scan_segment(segment, tail, verified=False)
+    scan.time_entries.extend(tail.last_time_entry())
     disk = segment.disk
     for suffix, entries in ((OFFSET_INDEX_SUFFIX, scan.offset_entries), (TIME_INDEX_SUFFIX, scan.time_entries)):
         path = segment.path(suffix)

@@ -58,6 +58,7 @@ class MappedIndex:
         self._known_entries = entries
         self._sealed = False
         self._extended = False
+        self._dirty = False
 
     def create(self) -> None:
         """Make the file, empty and of full size (a hole: it takes no blocks). An existing one is replaced.
@@ -159,6 +160,7 @@ class MappedIndex:
         fd = self._file.descriptor().fd
         if not self._extended:
             self._extend(fd)
+        self._dirty = True
         write_all(self._disk, fd, [data], entries * self.stride)
         self._known_entries = entries + len(data) // self.stride
 
@@ -188,6 +190,7 @@ class MappedIndex:
         dropped = self.entries - count
         if dropped > 0:
             self._known_entries = count
+            self._dirty = True
             fd = self._file.descriptor().fd
             write_all(self._disk, fd, [bytes(dropped * self.stride)], count * self.stride)
 
@@ -212,18 +215,20 @@ class MappedIndex:
     def trim(self) -> None:
         """Cut a sealed index's file to its entries. For a worker. Raises OSError."""
         assert self._sealed, "only a sealed index is trimmed"
+        self._dirty = True
         self._disk.truncate(self._file.descriptor().fd, self.entries * self.stride)
 
     def sync(self) -> None:
         """Wait until the entries are on the disk. For a worker. Raises OSError."""
-        self._disk.sync(self._file.descriptor().fd)
+        if self._dirty:
+            self._dirty = False  # before the sync: what is appended during it waits for the next
+            self._disk.sync(self._file.descriptor().fd)
+
+    def close_writer(self) -> None:
+        """Drop the descriptor for appending; it comes back if it is used again."""
+        self._file.close()
 
     def close(self) -> None:
         """Drop file and mapping; they come back if they are used again."""
         self._mapping.close()
         self._file.close()
-
-    def forget(self) -> None:
-        """The file has been replaced: know nothing of the old one."""
-        self.close()
-        self._known_entries = None

@@ -18,18 +18,18 @@ Invariants:
    hold what memory believes. Reads go on.
 """
 
-import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Lock
 from typing import NamedTuple, Self, TypeVar
 
+from broker.log.active_writer import ActiveWriter
 from broker.log.append import (
     Buffer,
-    IndexEntries,
     PlannedAppend,
     RollReason,
     Tail,
@@ -40,19 +40,19 @@ from broker.log.append import (
 )
 from broker.log.checkpoint import LEADER_EPOCHS, write_epochs
 from broker.log.config import LogConfig
-from broker.log.directory_names import LOG_SUFFIX, deleted_directory
-from broker.log.disk import write_all
+from broker.log.describe import describe_segment
+from broker.log.directory_names import deleted_directory
 from broker.log.errors import IndexCorruptError, LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError
-from broker.log.facts import LogDescription, LogRead, RecoveryReport, SegmentFacts
+from broker.log.facts import LogDescription, LogRead, RecoveryReport
 from broker.log.files import OpenFiles
-from broker.log.flush import FlushPlan
-from broker.log.index_rebuild import cut_log, replace_indexes, resume, scan_segment
+from broker.log.flush import Durability, FlushPlan
+from broker.log.index_rebuild import rebuild_indexes
+from broker.log.reading import read_slice
 from broker.log.recovery import LoadedLog, LogPlace, load_log
 from broker.log.segment import Segment
-from broker.log.segments import Segments
 from broker.log.time_index import TimestampOffset
 from broker.log.time_search import TimeView, first_at_or_past, largest
-from protocol.records.batch import BatchTooLargeError as RecordTooLargeError
+from broker.log.truncation import cut_segments
 from protocol.records.batch import check_batches
 
 __all__ = [
@@ -64,16 +64,10 @@ __all__ = [
     "PlannedAppend",
     "PreparedRoll",
     "RecordListTooLargeError",
-    "RecordTooLargeError",
     "RollReason",
 ]
 
 T = TypeVar("T")
-
-MAX_INDEX_BYTES = (
-    1 << 31
-) - 1  # when an index is made anew, what it held before must fit, whatever the setting says now
-OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # the log goes on when there is room again
 
 
 class PreparedRoll(NamedTuple):
@@ -87,24 +81,20 @@ class PartitionLog:
     """One partition's log. Made by `open`; see the module's docstring for who may call what."""
 
     __slots__ = (
-        "_appended_bytes",
         "_closed",
         "_committed",
+        "_durability",
         "_epochs",
-        "_failure",
-        "_flushed_bytes",
-        "_generation",
-        "_new_files",
         "_place",
         "_planned",
         "_rebuilding",
         "_segments",
+        "_writer",
         "high_watermark",
         "log_end_offset",
         "log_start_offset",
         "partition",
         "recovery",
-        "recovery_point",
         "topic",
     )
 
@@ -113,7 +103,6 @@ class PartitionLog:
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
-    recovery_point: int  # what lies below it has been synced
     recovery: RecoveryReport | None  # what opening had to repair; None after a clean stop
 
     def __init__(self, place: LogPlace, loaded: LoadedLog, *, topic: str, partition: int) -> None:
@@ -127,11 +116,9 @@ class PartitionLog:
         self._epochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = self.high_watermark = loaded.tail.next_offset
-        self.recovery_point = loaded.recovery_point
         self.recovery = loaded.report
-        self._new_files = loaded.made_files
-        self._appended_bytes = self._flushed_bytes = self._generation = 0
-        self._failure: str | None = None
+        self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files)
+        self._writer = ActiveWriter(place.disk)
         self._closed = False
         self._rebuilding = Lock()
 
@@ -195,12 +182,17 @@ class PartitionLog:
     @property
     def failed(self) -> bool:
         """Whether the log is out of service for appends until it is opened anew."""
-        return self._failure is not None
+        return self._writer.failure is not None
+
+    @property
+    def recovery_point(self) -> int:
+        """What lies below this offset has been synced."""
+        return self._durability.recovery_point
 
     @property
     def unflushed_bytes(self) -> int:
         """Bytes appended since the last sync began."""
-        return self._appended_bytes - self._flushed_bytes
+        return self._durability.unflushed_bytes
 
     def reconfigure(self, config: LogConfig) -> None:
         """Take new settings; they hold from the next append on."""
@@ -214,8 +206,7 @@ class PartitionLog:
 
     def fail(self, reason: object) -> None:
         """Take the log out of service for appends. For a sync that failed; write failures do it themselves."""
-        if self._failure is None:
-            self._failure = str(reason)
+        self._writer.fail(reason)
 
     # -- append --------------------------------------------------------------------------------------------------------
 
@@ -226,7 +217,7 @@ class PartitionLog:
         LogFailedError, RecordListTooLargeError, and the ProtocolErrors of `protocol.records.batch.check_batches`, of
         which BatchTooLargeError is for a batch over `max.message.bytes`.
         """
-        if self._failure is not None:
+        if self._closed or self._writer.failure is not None:
             raise self._refusal()
         config = self._place.config
         view = memoryview(records)
@@ -264,14 +255,7 @@ class PartitionLog:
         """
         first = planned[0]
         buffers = first.buffers if len(planned) == 1 else [buffer for each in planned for buffer in each.buffers]
-        writer = self._segments.active.writer
-        assert writer is not None, "the active segment has a writer"
-        fd = writer.descriptor().fd
-        try:
-            write_all(self._place.disk, fd, buffers, first.position)
-        except OSError as error:
-            self._cut_back(first.position, error)
-            raise
+        self._writer.write_batches(self._segments.active, buffers, first.position)
 
     def commit(self, planned: Sequence[PlannedAppend]) -> None:
         """Let what was written be the log: index entries, sizes, log end, high watermark.
@@ -283,18 +267,14 @@ class PartitionLog:
         assert planned[0].position == active.size, "commits follow the order of plans"
         entries = [each.entries for each in planned if each.entries is not None]
         if entries:
-            try:
-                self._write_entries(active, joined(entries))
-            except OSError as error:
-                self._cut_back(active.size, error)
-                raise
+            self._writer.write_entries(active, joined(entries))
         tail = self._committed
         for each in planned:
             for batch in each.batches:
                 position = tail.size
                 indexed = tail.add(batch) is not None
                 active.remember(batch.last_offset, position, indexed=indexed)
-        self._appended_bytes += tail.size - active.size
+        self._durability.appended_bytes += tail.size - active.size
         active.size = tail.size
         self.log_end_offset = self.high_watermark = tail.next_offset
 
@@ -318,30 +298,9 @@ class PartitionLog:
             raise
         return planned
 
-    def _write_entries(self, active: Segment, entries: IndexEntries) -> None:
-        """Both indexes or neither."""
-        kept = active.offset_index.entries
-        active.offset_index.append_encoded(entries.offset_index)
-        if entries.time_index:
-            try:
-                active.time_index.append_encoded(entries.time_index)
-            except OSError:
-                active.offset_index.keep_entries(kept)
-                raise
-
     def _refusal(self) -> LogFailedError:
-        return LogFailedError(f"{self.topic}-{self.partition} is out of service: {self._failure}")
-
-    def _cut_back(self, position: int, error: OSError) -> None:
-        """Undo a write that failed; out of service unless it was for want of room."""
-        writer = self._segments.active.writer
-        assert writer is not None, "the active segment has a writer"
-        try:
-            self._place.disk.truncate(writer.descriptor().fd, position)
-        except OSError as second:
-            self.fail(second)
-        if error.errno not in OUT_OF_ROOM:
-            self.fail(error)
+        why = "it is closed" if self._closed else self._writer.failure
+        return LogFailedError(f"{self.topic}-{self.partition} is out of service: {why}")
 
     # -- roll ----------------------------------------------------------------------------------------------------------
 
@@ -368,7 +327,7 @@ class PartitionLog:
         sealed.seal(prepared.segment.base_offset)
         self._segments.add(prepared.segment)
         self._committed = prepared.tail
-        self._new_files = True
+        self._durability.new_names = True
         return sealed
 
     def finish_roll(self, sealed: Segment) -> None:
@@ -380,11 +339,12 @@ class PartitionLog:
             return
         sealed.trim()
         try:
-            sealed.sync(indexes=True)
+            sealed.sync()
         except OSError as error:
             self.fail(error)
             raise
         sealed.synced = True
+        sealed.close_writers()
 
     def roll(self) -> None:
         """Begin a new segment now, if the active one holds anything. Nothing may be planned. Blocking.
@@ -432,25 +392,12 @@ class PartitionLog:
         log_end = self.log_end_offset
         if not self.log_start_offset <= offset <= log_end:
             raise OffsetOutOfRangeError(offset, self.log_start_offset, log_end)
-        bound = log_end if isolation_end is None else min(isolation_end, log_end)
-        segments, search = self._segments, self._place.config.index_search
-        segment = segments.floor(offset) if offset < log_end else None
-        while segment is not None:
-            found = segment.find(offset, search)
-            if found is not None:
-                end = segment.size if bound >= log_end else self._bound_position(segment, bound)
-                return segment.slice(found, max_bytes, end, min_one_message=min_one_message)
-            segment = segments.higher(segment.base_offset)
-        return LogRead(None, segments.active.base_offset, segments.active.size)
-
-    def _bound_position(self, segment: Segment, bound: int) -> int:
-        """How far a segment may be read: its size, or the position of the batch that holds the bound."""
-        if segment.next_base_offset is not None and segment.next_base_offset <= bound:
-            return segment.size
-        if bound <= segment.base_offset:
-            return 0
-        found = segment.find(bound, self._place.config.index_search)
-        return segment.size if found is None else found.position
+        bound = None if isolation_end is None or isolation_end >= log_end else isolation_end
+        search = self._place.config.index_search
+        segments = self._segments
+        if offset == log_end:
+            return LogRead(None, segments.active.base_offset, segments.active.size)
+        return read_slice(segments, offset, max_bytes, bound=bound, search=search, min_one_message=min_one_message)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -484,13 +431,8 @@ class PartitionLog:
         """
         with self._rebuilding:
             segment = self._segments.get(base_offset)
-            if segment is None or segment.next_base_offset is None:
-                return
-            config = replace(self._place.config, segment_index_bytes=MAX_INDEX_BYTES)
-            tail = Tail(base_offset, config, created_ms=0, jitter_ms=0)
-            scan = scan_segment(segment, tail, verified=False)
-            scan.time_entries.extend(scan.tail.last_time_entry())
-            replace_indexes(segment, scan)
+            if segment is not None and segment.next_base_offset is not None:
+                rebuild_indexes(segment, self._place.config)
 
     def _with_sound_indexes(self, work: Callable[[], T]) -> T:
         """Run what reads indexes, with each segment's made anew at most once."""
@@ -507,30 +449,13 @@ class PartitionLog:
     # -- flush ---------------------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> FlushPlan:
-        """What must be synced for all that is committed now to be durable.
-
-        Then `plan.sync()` in a worker, `finish_flush`.
-        """
-        segments = self._segments.from_offset(self.recovery_point)
-        return FlushPlan(
-            offset=self.log_end_offset,
-            appended_bytes=self._appended_bytes,
-            generation=self._generation,
-            sealed=segments[:-1],
-            active=self._segments.active,
-            new_directory_entries=self._new_files,
-            directory=self._place.directory,
-            disk=self._place.disk,
-        )
+        """What must be synced for all that is committed now to be durable; then `plan.sync()` in a worker."""
+        place = self._place
+        return self._durability.begin(self._segments, self.log_end_offset, place.directory, place.disk)
 
     def finish_flush(self, plan: FlushPlan) -> None:
-        """A plan was synced: move the recovery point."""
-        if plan.generation != self._generation:
-            return
-        self.recovery_point = max(self.recovery_point, plan.offset)
-        self._flushed_bytes = max(self._flushed_bytes, plan.appended_bytes)
-        if plan.new_directory_entries and plan.active is self._segments.active:
-            self._new_files = False
+        """A plan was synced: move the recovery point. Where syncing failed, call `fail` instead."""
+        self._durability.finish(plan, self._segments.active)
 
     def flush(self) -> None:
         """Begin, sync and finish in one call. Blocking; for tools and tests.
@@ -584,49 +509,16 @@ class PartitionLog:
         """
         if offset >= self.log_end_offset:
             return
-        self._generation += 1
-        if offset < self.first_base_offset:
-            self._start_over(offset)
-        else:
-            self._cut_segments(offset)
+        self._durability.new_names |= offset < self.first_base_offset
+        self._segments, self._committed = cut_segments(self._place, self._segments, offset)
         end = self._committed.next_offset
         self.abandon()
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
         self.high_watermark = min(self.high_watermark, end)
-        self.recovery_point = min(self.recovery_point, end)
+        self._durability.truncated(end)
         self._epochs.truncate_from_end(end)
         self.raise_leader_epoch()
-
-    def _start_over(self, offset: int) -> None:
-        prepared = self._prepare(self._place.new_tail(offset))
-        for segment in reversed(self._segments.snapshot):
-            segment.remove_files()
-        self._segments = Segments([prepared.segment])
-        self._committed = prepared.tail
-        self._new_files = True
-
-    def _cut_segments(self, offset: int) -> None:
-        """Remove the segments that begin past an offset, newest first, and cut the one that holds it."""
-        for segment in reversed(self._segments.snapshot):
-            if segment.base_offset > offset:
-                self._segments.remove(segment)
-                segment.remove_files()
-        self._committed = self._cut(self._segments.active, offset)
-
-    def _cut(self, segment: Segment, offset: int) -> Tail:
-        """Cut a segment's file and indexes at an offset and make it the active one; gives its end."""
-        found = segment.find(offset, "warm")
-        segment.checked_time_index().truncate_to(offset)
-        segment.offset_index.truncate_to(offset)
-        cut_log(segment, segment.size if found is None else found.position)
-        offsets, times = segment.offset_index.entries, segment.time_index.entries
-        tail = resume(segment, self._place.new_tail(segment.base_offset).without_indexing(), offsets, times)
-        scan_segment(segment, tail, verified=False)
-        tail.configure(self._place.config)
-        segment.close()
-        segment.activate(self._place.config, tail)
-        return tail
 
     def close(self, *, clean: bool = True) -> None:
         """Write the last time entry, sync, trim the indexes and close the files. Blocking, idempotent. Raises OSError.
@@ -641,7 +533,6 @@ class PartitionLog:
                 self.checkpoint_epochs()
         finally:
             self._closed = True
-            self.fail("it is closed")
             for segment in self._segments.snapshot:
                 segment.close()
 
@@ -653,7 +544,7 @@ class PartitionLog:
         active.offset_index.seal()
         active.time_index.seal()
         active.trim()
-        active.sync(indexes=True)
+        active.sync()
 
     def delete(self) -> Path:
         """Close the log and move its directory to a name that marks it as deleted; gives that. Raises OSError.
@@ -684,19 +575,7 @@ class PartitionLog:
             recovery_point=self.recovery_point,
             size=self.size,
             failed=self.failed,
-            segments=tuple(self._describe(segment, end) for segment in self._segments.snapshot),
-        )
-
-    def _describe(self, segment: Segment, log_end_offset: int) -> SegmentFacts:
-        largest_timestamp = self._with_sound_indexes(segment.largest_timestamp)
-        next_offset = segment.next_base_offset
-        return SegmentFacts(
-            base_offset=segment.base_offset,
-            next_offset=log_end_offset if next_offset is None else next_offset,
-            size=segment.size,
-            offset_index_entries=segment.offset_index.entries,
-            time_index_entries=segment.time_index.entries,
-            max_timestamp=None if largest_timestamp < 0 else largest_timestamp,
-            modified_ms=segment.disk.modified_ms(segment.path(LOG_SUFFIX)),
-            active=next_offset is None,
+            segments=tuple(
+                self._with_sound_indexes(partial(describe_segment, segment, end)) for segment in self._segments.snapshot
+            ),
         )

@@ -135,10 +135,10 @@ class _Loader:
         self._list()
         if not self._segments:
             return self._begin(max(0, log_start_offset))
+        self._drop_stray_segment()
         tail = self._clean_tail() if clean else None
         was_sound = tail is not None
         if tail is None:
-            self._drop_stray_segment()
             recovery_point = self._segments[-1].base_offset if clean else max(0, recovery_point)
             tail = self._recover(recovery_point)
         end = tail.next_offset
@@ -270,16 +270,20 @@ class _Loader:
         """Remove an empty last segment that begins inside the one before: its roll was never committed."""
         while len(self._segments) > 1 and not self._segments[-1].size:
             before, last = self._segments[-2:]
-            if self._end_by_headers(before) <= last.base_offset:
+            if self._end_of(before) <= last.base_offset:
                 return
             self._remove(last)
             before.next_base_offset = None
 
-    def _end_by_headers(self, segment: Segment) -> int:
-        end = segment.base_offset
+    def _end_of(self, segment: Segment) -> int:
+        """The offset after a segment's last batch, by its index where that is sound."""
+        end, start = segment.base_offset, 0
+        with suppress(IndexCorruptError):
+            start = segment.checked_offset_index().last().position
         with suppress(ProtocolError):
-            for _, header in walk_headers(self._disk, segment.reader.descriptor().fd, 0, segment.size):
+            for _, header in walk_headers(self._disk, segment.reader.descriptor().fd, start, segment.size):
                 end = header.next_offset
+        segment.close()
         return end
 
     def _recover(self, recovery_point: int) -> Tail:

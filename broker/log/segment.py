@@ -33,7 +33,7 @@ from broker.log.directory_names import (
 from broker.log.disk import Disk
 from broker.log.errors import IndexCorruptError
 from broker.log.facts import LogRead
-from broker.log.files import File, FileSlice, OpenFiles
+from broker.log.files import Descriptor, File, FileSlice, OpenFiles
 from broker.log.index_search import Section
 from broker.log.log_scan import find_batch, read_header_at, walk_headers
 from broker.log.offset_index import OffsetIndex
@@ -176,13 +176,20 @@ class Segment:
         if self.writer is not None:  # blocks that were preallocated past the end go back
             self.disk.truncate(self.writer.descriptor().fd, self.size)
 
-    def sync(self, *, indexes: bool) -> None:
-        """Wait until the log file, and the indexes where asked for, are on the disk. For a worker. Raises OSError."""
+    def close_writers(self) -> None:
+        """A sealed segment is only read: let go of the descriptors it was written with."""
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+        self.offset_index.close_writer()
+        self.time_index.close_writer()
+
+    def sync(self) -> None:
+        """Wait until its files are on the disk: indexes, too, where they have changed. For a worker. Raises OSError."""
         file = self.writer or self.reader
         self.disk.sync(file.descriptor().fd)
-        if indexes:
-            self.offset_index.sync()
-            self.time_index.sync()
+        self.offset_index.sync()
+        self.time_index.sync()
 
     def close(self) -> None:
         """Close its files; they open again if they are used."""
@@ -199,6 +206,11 @@ class Segment:
         for suffix in (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX):
             with suppress(FileNotFoundError):
                 self.disk.unlink(self.path(suffix))
+
+    def append_descriptor(self) -> Descriptor:
+        """The open file that the active segment is appended to. Raises OSError."""
+        assert self.writer is not None, "only the active segment is appended to"
+        return self.writer.descriptor()
 
     # -- indexes -------------------------------------------------------------------------------------------------------
 
@@ -340,6 +352,10 @@ class Segment:
             return LogRead(None, self.base_offset, position, section=found.section)
         piece = FileSlice(self.reader.descriptor(), position, length)
         return LogRead(piece, self.base_offset, position, most < found.size, found.section)
+
+    def modified_ms(self) -> int:
+        """When the log file was last written, ms since the epoch. Raises OSError."""
+        return self.disk.modified_ms(self.path(LOG_SUFFIX))
 
     def largest_timestamp(self) -> int:
         """The largest timestamp (ms), or NO_TIMESTAMP. For any thread. Raises IndexCorruptError, OSError."""

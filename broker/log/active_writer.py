@@ -1,0 +1,75 @@
+"""Writing to the active segment's files so that a failure leaves nothing behind.
+
+Owns: the writes of appends and rolls, the way back when one fails, and whether the log is still in service. Must not
+know offsets, plans or readers.
+
+Invariants:
+1. A write succeeds as a whole, or the file is as long as before.
+2. Want of room (ENOSPC, EDQUOT) leaves the log in service. Any other error of a write puts it out of service, and so
+   does a failed sync: Linux then marks the pages as clean, so a second sync of the file would succeed and say nothing.
+"""
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from broker.log.append import Buffer, IndexEntries
+from broker.log.disk import Disk, write_all
+from broker.log.segment import Segment
+
+OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class ActiveWriter:
+    """Writes for one log. `failure` says why it is out of service; None while it is in service."""
+
+    __slots__ = ("_disk", "failure")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.failure: str | None = None
+
+    def fail(self, reason: object) -> None:
+        """Put the log out of service for writes; the first reason stays."""
+        if self.failure is None:
+            self.failure = str(reason)
+
+    def write_batches(self, active: Segment, buffers: Sequence[Buffer], position: int) -> None:
+        """Write buffers end to end into the log file. Raises OSError."""
+        fd = active.append_descriptor().fd
+        try:
+            write_all(self._disk, fd, buffers, position)
+        except OSError as error:
+            self._cut_back(active, position, error)
+            raise
+
+    def write_entries(self, active: Segment, entries: IndexEntries) -> None:
+        """Write entries into both indexes, or into neither, and then cut the log file back to `active.size`.
+
+        Raises OSError.
+        """
+        offset_index, time_index = active.offset_index, active.time_index
+        offsets = offset_index.entries
+        try:
+            offset_index.append_encoded(entries.offset_index)
+            if entries.time_index:
+                time_index.append_encoded(entries.time_index)
+        except OSError as error:
+            self._cut_back(active, active.size, error)
+            with self._failing():
+                offset_index.keep_entries(offsets)
+            raise
+
+    def _cut_back(self, active: Segment, position: int, error: OSError) -> None:
+        if error.errno not in OUT_OF_ROOM:
+            self.fail(error)
+        with self._failing():
+            self._disk.truncate(active.append_descriptor().fd, position)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """An error on the way back puts the log out of service; the first error is the one to raise."""
+        try:
+            yield
+        except OSError as error:
+            self.fail(error)

@@ -1,0 +1,52 @@
+"""Cutting a log at an offset: for a follower whose leader has another history.
+
+Owns: which segments go, and the cut through the one that holds the offset. Must not know epochs, or who asks.
+
+Blocking, with nothing planned and no worker inside the log. A crash on the way leaves a log cut further up, for the
+newest segments go first.
+
+Source: org.apache.kafka.storage.internals.log.LogSegment.truncateTo.
+"""
+
+from broker.log.append import Tail
+from broker.log.index_rebuild import cut_log, resume, scan_segment
+from broker.log.recovery import LogPlace
+from broker.log.segment import Segment
+from broker.log.segments import Segments
+
+
+def cut_segments(place: LogPlace, segments: Segments, offset: int) -> tuple[Segments, Tail]:
+    """Cut every batch with a record at or past `offset`; gives what is left and its end. Raises OSError.
+
+    Before the first segment's base a new, empty segment begins at the offset.
+    """
+    if offset < segments.first.base_offset:
+        return _start_over(place, segments, offset)
+    for segment in reversed(segments.snapshot):
+        if segment.base_offset > offset:
+            segments.remove(segment)
+            segment.remove_files()
+    return segments, _cut(place, segments.active, offset)
+
+
+def _start_over(place: LogPlace, segments: Segments, offset: int) -> tuple[Segments, Tail]:
+    tail = place.new_tail(offset)
+    fresh = Segment.create(place.files, place.directory, tail, place.config)
+    for segment in reversed(segments.snapshot):
+        segment.remove_files()
+    return Segments([fresh]), tail
+
+
+def _cut(place: LogPlace, segment: Segment, offset: int) -> Tail:
+    """Cut one segment's file and indexes and make it the active one."""
+    found = segment.find(offset, "warm")
+    segment.checked_time_index().truncate_to(offset)
+    segment.offset_index.truncate_to(offset)
+    cut_log(segment, segment.size if found is None else found.position)
+    offsets, times = segment.offset_index.entries, segment.time_index.entries
+    tail = resume(segment, place.new_tail(segment.base_offset).without_indexing(), offsets, times)
+    scan_segment(segment, tail, verified=False)
+    tail.configure(place.config)
+    segment.close()
+    segment.activate(place.config, tail)
+    return tail
