@@ -1,4 +1,4 @@
-"""The records inside what Kafka wrote, of every codec and control batches, too: read by both twins and written again."""
+"""The records inside what Kafka wrote, of every codec and in control batches: read by both twins and written again."""
 
 from collections.abc import Iterator
 from pathlib import Path
