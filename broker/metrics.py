@@ -47,10 +47,10 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count one observation."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.total += seconds
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Count an observation that was made `count` times."""
+        self.counts[bisect_left(self.bounds, seconds)] += count
+        self.total += seconds * count
 
     def cumulative(self) -> list[tuple[str, float]]:
         """(upper bound, observations at or below it) as Prometheus wants them."""
@@ -138,6 +138,14 @@ class GaugeFamily:
         yield family
 
 
+class Stages(Protocol):
+    """When a request was received, begun and handled (perf_counter seconds)."""
+
+    received_at: float
+    begun_at: float
+    handled_at: float
+
+
 class RequestMetrics:
     """The histograms of one API on one listener, looked up once."""
 
@@ -148,6 +156,14 @@ class RequestMetrics:
         self.queue, self.handle, self.wait, self.send = (
             metrics.request_stage_seconds.labels(api, listener, stage) for stage in ("queue", "handle", "wait", "send")
         )
+
+    def observe(self, timing: Stages, done_at: float, sent_at: float, count: int) -> None:
+        """Count `count` requests that went through their stages together."""
+        self.request.observe(sent_at - timing.received_at, count)
+        self.queue.observe(timing.begun_at - timing.received_at, count)
+        self.handle.observe(timing.handled_at - timing.begun_at, count)
+        self.wait.observe(done_at - timing.handled_at, count)
+        self.send.observe(sent_at - done_at, count)
 
 
 class Metrics:

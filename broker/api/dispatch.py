@@ -72,7 +72,10 @@ class Dispatcher:
 
     def can_begin(self, request: ProduceRequest) -> bool:
         """Whether every topic of a produce request is there; if not, `prepare` it first."""
-        return not produce.missing_topics(request, self._partitions)
+        for asked in request.partitions:  # noqa: SIM110  # a generator costs twice the loop, on every produce
+            if self._partitions.topic(asked.topic) is None:
+                return False
+        return True
 
     async def prepare(self, request: ProduceRequest) -> None:
         """Create the topics that a produce request is the first to use.

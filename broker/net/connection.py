@@ -19,6 +19,8 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Sized
+from itertools import groupby
+from operator import attrgetter
 from time import perf_counter
 
 import trio
@@ -44,17 +46,27 @@ RECEIVE_BYTES = 64 << 10  # one read: some 300 small requests; larger frames are
 MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck
 
 
+class Timing:
+    """When requests were received, begun and handled (perf_counter seconds).
+
+    The produces of one read share one: they are begun, written and answered together, so each is timed as all of them.
+    """
+
+    __slots__ = ("begun_at", "handled_at", "received_at")
+
+    def __init__(self, received_at: float) -> None:
+        self.received_at = self.begun_at = self.handled_at = received_at
+
+
 class Exchange:
-    """A request and its reply, as far as it has come. Times are perf_counter seconds."""
+    """A request and its reply, as far as it has come."""
 
-    __slots__ = ("begun_at", "handled_at", "metrics", "produce", "received_at", "request_id", "response", "size")
+    __slots__ = ("metrics", "produce", "request_id", "response", "size", "timing")
 
-    def __init__(self, request_id: int, size: int, received_at: float, metrics: RequestMetrics) -> None:
+    def __init__(self, request_id: int, size: int, timing: Timing, metrics: RequestMetrics) -> None:
         self.request_id = request_id
         self.size = size
-        self.received_at = received_at
-        self.begun_at = received_at
-        self.handled_at = received_at
+        self.timing = timing
         self.metrics = metrics
         self.produce: Produce | None = None
         self.response: Response | None = None
@@ -105,6 +117,7 @@ class Connection:
         self._session = session
         self._services = services
         self._wire = services.wire
+        self._produce_metrics = services.metrics.requests("produce", services.wire.name)
         self._reader = FrameReader(services.max_frame_bytes)
         self._sender = Sender(sock, services.metrics, services.slow_peer_s)
         self._outbox: deque[Exchange] = deque()
@@ -170,19 +183,38 @@ class Connection:
             await trio.lowlevel.wait_readable(self._sock)
             if not self._receive_available():
                 return
-            received_at = perf_counter()
             self.last_active = trio.current_time()
             try:
-                while (frame := reader.next_frame()) is not None:
-                    await self._take(frame, received_at)
+                await self._take_frames(Timing(perf_counter()))
             except FrameError as error:
                 await self._refuse_stream(error)
                 return
-            services.writer.write_queued()
             if self._outbox:
+                services.writer.write_queued()
                 await self._answer()
             if reader.announced_bytes:
                 await self._reserve(reader.announced_bytes)
+
+    async def _take_frames(self, timing: Timing) -> None:
+        """Queue or handle every whole frame of one read. Raises FrameError where the stream is out of step."""
+        while (frame := self._reader.next_frame()) is not None:
+            try:
+                request_id, request = self._wire.decode(frame, self._session)
+            except ProtocolError as error:
+                await self._refuse(error, len(frame))
+                continue
+            if type(request) is ProduceRequest:
+                exchange = Exchange(request_id, len(frame), timing, self._produce_metrics)
+                if not self._services.dispatcher.can_begin(request):
+                    await self._prepare(request)
+                exchange.produce = self._services.dispatcher.begin_produce(request)
+            else:
+                await self._answer_all()
+                metrics = self._services.metrics.requests(API_NAMES[type(request)], self._wire.name)
+                exchange = Exchange(request_id, len(frame), Timing(timing.received_at), metrics)
+                await self._handle(request, exchange)
+            self._keep(exchange)
+        timing.handled_at = perf_counter()
 
     def _receive_available(self) -> bool:
         """Receive what is there into the frame reader; False at the end of the stream."""
@@ -205,41 +237,21 @@ class Connection:
         await self._services.inflight.acquire(size)
         self._reserved_bytes += size
 
-    async def _take(self, frame: memoryview, received_at: float) -> None:
-        """Decode one frame; queue it if it is a produce, else answer all that came before, then handle it."""
-        try:
-            request_id, request = self._wire.decode(frame, self._session)
-        except ProtocolError as error:
-            await self._refuse(error, len(frame), received_at)
-            return
-        metrics = self._services.metrics.requests(API_NAMES[type(request)], self._wire.name)
-        exchange = Exchange(request_id, len(frame), received_at, metrics)
-        if isinstance(request, ProduceRequest):
-            await self._take_produce(exchange, request)
+    async def _prepare(self, request: ProduceRequest) -> None:
+        """Answer all that came before, then create the topics that this request is the first to use."""
+        await self._answer_all()
+        await self._services.dispatcher.prepare(request)
+
+    async def _handle(self, request: Request, exchange: Exchange) -> None:
+        dispatcher, timing = self._services.dispatcher, exchange.timing
+        timing.begun_at = perf_counter()
+        if isinstance(request, FetchRequest):
+            found = dispatcher.fetch_now(request)
+            timing.handled_at = perf_counter()
+            exchange.response = await self._wait_for_data(request, found) if isinstance(found, Slices) else found
         else:
-            await self._answer_all()
-            exchange.begun_at = perf_counter()
-            exchange.response = await self._handle(request, exchange)
-        self._keep(exchange)
-
-    async def _take_produce(self, exchange: Exchange, request: ProduceRequest) -> None:
-        dispatcher = self._services.dispatcher
-        if not dispatcher.can_begin(request):
-            await self._answer_all()
-            await dispatcher.prepare(request)
-        exchange.begun_at = perf_counter()
-        exchange.produce = dispatcher.begin_produce(request)
-        exchange.handled_at = perf_counter()
-
-    async def _handle(self, request: Request, exchange: Exchange) -> Response:
-        dispatcher = self._services.dispatcher
-        if not isinstance(request, FetchRequest):
-            response = await dispatcher.handle(request, self._session)
-            exchange.handled_at = perf_counter()
-            return response
-        found = dispatcher.fetch_now(request)
-        exchange.handled_at = perf_counter()
-        return await self._wait_for_data(request, found) if isinstance(found, Slices) else found
+            exchange.response = await dispatcher.handle(request, self._session)
+            timing.handled_at = perf_counter()
 
     async def _wait_for_data(self, request: FetchRequest, found: Slices) -> Response:
         """Wait for more data, and give up when the peer goes away meanwhile."""
@@ -266,7 +278,9 @@ class Connection:
     async def _answer(self) -> None:
         """Send what is done, or leave it to the sending task; past the limits wait until the outbox is shorter."""
         if not self._sending and self._all_done():
-            await self._send_done()
+            run = list(self._outbox)
+            self._outbox.clear()
+            await self._send_run(run)
             return
         self._work.set()
         while len(self._outbox) >= self._services.max_requests or self._unanswered_bytes > MAX_UNANSWERED_BYTES:
@@ -302,32 +316,32 @@ class Connection:
                     if head.produce is not None:
                         await head.produce.wait()
                     if not self._sending:
-                        await self._send_done()
+                        await self._send_run(self._take_done())
         except (PeerGoneError, SlowPeerError, TruncatedSliceError, OSError) as error:
             logger.debug("connection of %s:%d ended: %s", *self._session.peer, error)
             connection.cancel()
 
-    async def _send_done(self) -> None:
-        """Encode and send the replies at the head of the outbox that are done."""
+    def _take_done(self) -> list[Exchange]:
+        """The exchanges at the head of the outbox that are done."""
+        run = []
+        while self._outbox and self._outbox[0].done:
+            run.append(self._outbox.popleft())
+        return run
+
+    async def _send_run(self, run: list[Exchange]) -> None:
+        """Encode and send replies, which are done and out of the outbox."""
         self._sending = True
         try:
-            while self._outbox and self._outbox[0].done:
-                await self._send_run()
+            done_at = perf_counter()
+            items: list[Sized] = []
+            for exchange in run:
+                items += self._encoded(exchange)
+            if items:
+                await self._sender.send(items)
+            self._account(run, done_at)
         finally:
             self._sending = False
             self._settled.set()
-
-    async def _send_run(self) -> None:
-        run: list[Exchange] = []
-        items: list[Sized] = []
-        done_at = perf_counter()
-        while self._outbox and self._outbox[0].done:
-            exchange = self._outbox.popleft()
-            run.append(exchange)
-            items += self._encoded(exchange)
-        if items:
-            await self._sender.send(items)
-        self._account(run, done_at)
 
     def _encoded(self, exchange: Exchange) -> list[Sized]:
         response = exchange.response
@@ -342,35 +356,30 @@ class Connection:
 
     def _account(self, run: list[Exchange], done_at: float) -> None:
         sent_at = perf_counter()
-        for exchange in run:
-            metrics = exchange.metrics
-            metrics.request.observe(sent_at - exchange.received_at)
-            metrics.queue.observe(exchange.begun_at - exchange.received_at)
-            metrics.handle.observe(exchange.handled_at - exchange.begun_at)
-            metrics.wait.observe(done_at - exchange.handled_at)
-            metrics.send.observe(sent_at - done_at)
-            self._unanswered_bytes -= exchange.size
+        for timing, group in groupby(run, key=_timing):
+            exchanges = list(group)
+            self._unanswered_bytes -= sum([exchange.size for exchange in exchanges])
+            exchanges[0].metrics.observe(timing, done_at, sent_at, len(exchanges))
         if self._reserved_bytes and not self._outbox:
             self._services.inflight.release(self._reserved_bytes)
             self._reserved_bytes = 0
         self.last_active = trio.current_time()
 
-    async def _refuse(self, error: ProtocolError, size: int, received_at: float) -> None:
+    async def _refuse(self, error: ProtocolError, size: int) -> None:
         """Answer a frame that is no request; the stream itself is still in step."""
         await self._answer_all()
-        exchange = Exchange(
-            getattr(error, "request_id", 0),
-            size,
-            received_at,
-            self._services.metrics.requests("invalid", self._wire.name),
-        )
+        metrics = self._services.metrics.requests("invalid", self._wire.name)
+        exchange = Exchange(getattr(error, "request_id", 0), size, Timing(perf_counter()), metrics)
         exchange.response = ErrorResponse(error=error.code, message=str(error))
         self._keep(exchange)
 
     async def _refuse_stream(self, error: FrameError) -> None:
         """Answer, then close: after a bad length nobody knows where the next frame begins."""
-        await self._refuse(error, 0, perf_counter())
+        await self._refuse(error, 0)
         await self._answer_all()
+
+
+_timing = attrgetter("timing")
 
 
 def shutdown(sock: socket.socket, how: int) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgpack
 import trio
-from protocol.records.builder import build_batch
 
 from broker.app import Addresses, serve
 from broker.config import load_settings
@@ -15,6 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.frame import FrameReader
 from protocol.native.codec import decode_response, encode_request
 from protocol.native.messages import OPERATIONS
+from protocol.records.builder import build_batch
 from protocol.request import (
     CreateTopicsRequest,
     FetchPartition,

@@ -1,6 +1,7 @@
 """The native listener over real sockets: what clients get, in which order, and what bad ones do not break."""
 
 import struct
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -499,8 +500,9 @@ async def test_a_stop_answers_what_was_received_and_keeps_it(tmp_path: Path) -> 
         first = await client.reply()
         broker.stop.set()
         answered = [first]
-        while (reply := await client.reply()) is not None:
-            answered.append(reply)
+        with suppress(trio.BrokenResourceError):  # what it had not taken from the socket yet resets the connection
+            while (reply := await client.reply()) is not None:
+                answered.append(reply)
         await broker.ended.wait()
     async with running(tmp_path) as broker:
         client = await broker.connect()
