@@ -161,6 +161,38 @@ class SendfileLoop:
         return {"mb_per_s": result.received_bytes / result.elapsed_s / 1e6, **_busy(result)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonClient:
+    """A client library in a process of its own, with a new broker for each measurement.
+
+    `command`, which prints seconds, is followed by produce or consume, HOST:PORT, topic, number of records, their size.
+    """
+
+    name: str
+    broker: Broker
+    command: Sequence[str]
+
+    def produce(self, records: int, size: int, conditions: Conditions) -> Figures:
+        """Records/s produced, from the first one to the last acknowledgement."""
+        with self.broker.start(conditions.directory) as server:
+            self.broker.wire.create_topic(server.address, TOPIC, 1, {})
+            return self._run(server, "produce", records, size)
+
+    def consume(self, batch: bytes, batch_records: int, records: int, size: int, conditions: Conditions) -> Figures:
+        """Records/s consumed from the page cache, out of batches like this one."""
+        batches = records // batch_records
+        with self.broker.start(conditions.directory) as server:
+            self.broker.wire.create_topic(server.address, TOPIC, 1, {})
+            request = self.broker.wire.produce(TOPIC, 0, batch)
+            self.broker.drive(server, [Flow(requests=(request,), depth=16, total=batches)], conditions)
+            return self._run(server, "consume", batches * batch_records, size)
+
+    def _run(self, server: Running, verb: str, records: int, size: int) -> Figures:
+        host, port = server.address
+        command = [*self.command, verb, f"{host}:{port}", TOPIC, str(records), str(size)]
+        return {"records_per_s": records / float(subprocess.check_output(command, cwd=ROOT))}
+
+
 @contextmanager
 def serving(command: Sequence[str]) -> Iterator[Running]:
     """A process that prints `ready ... native=HOST:PORT ...` once it serves; ended as by `kill`, and waited for.
@@ -241,3 +273,7 @@ def _busy(result: LoadResult) -> dict[str, float]:
 
 WARMLOG = Broker(name="warmlog", start=start_warmlog, wire=NativeWire())
 ECHO = Broker(name="trio echo", start=start_echo, wire=EchoWire())
+CLIENTS = tuple(
+    PythonClient(name=f"client on {loop}", broker=WARMLOG, command=_module("benchmarks.client", loop))
+    for loop in ("asyncio", "trio")
+)

@@ -63,10 +63,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(Generic[C]):
-    """A thing to measure, the same for all contestants; the first one is what it is all about."""
+    """A thing to measure, the same for all contestants; the first one is what it is all about.
+
+    `figures`: those that the table shows, of all that a measurement gives.
+    """
 
     name: str
     title: str
+    figures: tuple[str, ...]
     contestants: tuple[C, ...]
     measure: Callable[[C, Conditions], Figures]
     targets: tuple[Target, ...] = ()
@@ -99,8 +103,8 @@ class Outcome:
         name: str = self.workload.contestants[0].name
         return name
 
-    def figures(self, contestant: str) -> list[str]:
-        """The names of what was measured."""
+    def measured(self, contestant: str) -> list[str]:
+        """The names of the figures that there are."""
         return list(self.rounds[contestant][0])
 
     def spread(self, contestant: str, figure: str) -> Spread:

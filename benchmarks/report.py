@@ -26,7 +26,7 @@ LABELS = {
     "idle_mb": ("resident, idle, MB", 1),
     "partition_kb": ("resident, each partition, KB", 1),
 }
-BUSY = ("server_busy", "load_busy")  # shares of one core: a column of their own, not figures to compare
+BUSY = ("server_busy", "load_busy")  # shares of one core, in a column of their own
 SATURATED = 0.9
 HEADINGS = ("workload", "figure", "contestant", "median", "min to max", "ratio", "min to max", "wanted", "busy")
 
@@ -83,12 +83,10 @@ def _processor() -> str:
 def _rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
     """The workload's title stands once, then each figure once, with all contestants below each other."""
     title = outcome.workload.title
-    for figure in outcome.figures(outcome.subject):
-        if figure in BUSY:
-            continue
+    for figure in outcome.workload.figures:
         label, decimals = LABELS[figure]
         for contestant in outcome.rounds:
-            if figure in outcome.figures(contestant):
+            if figure in outcome.measured(contestant):
                 yield (title, label, *_row(outcome, contestant, figure, decimals))
                 title = label = ""
 
@@ -120,7 +118,7 @@ def _wanted(outcome: Outcome, target: Target | None) -> str:
 
 def _busy(outcome: Outcome, contestant: str) -> str:
     """How busy each side was, and which one held things up: marked if it was at its limit."""
-    measured = [figure for figure in BUSY if figure in outcome.figures(contestant)]
+    measured = [figure for figure in BUSY if figure in outcome.measured(contestant)]
     shares = {figure.partition("_")[0]: outcome.spread(contestant, figure).median for figure in measured}
     return ", ".join(f"{side} {share:.0%}{'!' if share >= SATURATED else ''}" for side, share in shares.items())
 
@@ -132,7 +130,7 @@ def _describe(outcome: Outcome) -> dict[str, Any]:
         "contestants": {
             name: {
                 "rounds": [dict(figures) for figures in rounds],
-                "median": {figure: outcome.spread(name, figure).median for figure in outcome.figures(name)},
+                "median": {figure: outcome.spread(name, figure).median for figure in outcome.measured(name)},
                 "ratios": _ratios(outcome, name),
             }
             for name, rounds in outcome.rounds.items()
@@ -145,7 +143,7 @@ def _ratios(outcome: Outcome, against: str) -> dict[str, float]:
     """The subject's figures divided by this contestant's."""
     if against == outcome.subject:
         return {}
-    ratios = {figure: outcome.ratio(figure, against) for figure in outcome.figures(against)}
+    ratios = {figure: outcome.ratio(figure, against) for figure in outcome.measured(against)}
     return {figure: ratio.median for figure, ratio in ratios.items() if ratio is not None}
 
 

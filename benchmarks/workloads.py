@@ -8,12 +8,13 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
-from benchmarks.contestants import ECHO, WARMLOG, AppendLoop, Broker, Fetch, Produce, SendfileLoop
+from benchmarks.contestants import CLIENTS, ECHO, WARMLOG, AppendLoop, Broker, Fetch, Produce, SendfileLoop
 from benchmarks.harness import Conditions, Figures, Target, Workload
 from protocol.records.builder import build_batch
 
 PARTITIONS = 1_000
 CONNECTIONS = 200
+RECORDS = 1_000_000
 SEGMENTS = 10
 SEGMENT_MS = 1_000
 BASE_TIMESTAMP_MS = 1_800_000_000_000
@@ -31,11 +32,12 @@ STORED_RECORDS = 160
 STORED = batch_of(STORED_RECORDS, 100)
 
 
-def producing(name: str, title: str, load: Produce, against: Any, target: Target) -> Workload[Any]:
+def producing(name: str, title: str, load: Produce, against: Any, target: Target, *figures: str) -> Workload[Any]:
     """A workload in which brokers append the same batch, and a stand-in does the like."""
     return Workload(
         name=name,
         title=title,
+        figures=figures,
         contestants=(WARMLOG, against),
         measure=lambda contestant, conditions: contestant.produce(load, conditions),
         targets=(target,),
@@ -48,6 +50,7 @@ def fetching(name: str, title: str, connections: int, target: Target) -> Workloa
     return Workload(
         name=name,
         title=title,
+        figures=("mb_per_s",),
         contestants=(WARMLOG, SendfileLoop()),
         measure=lambda contestant, conditions: contestant.fetch(load, conditions),
         targets=(target,),
@@ -108,6 +111,7 @@ WORKLOADS: tuple[Workload[Any], ...] = (
         Produce(connections=1, depth=16, batch=SMALL),
         ECHO,
         Target(figure="requests_per_s", against=ECHO.name, at_least=0.25),
+        "requests_per_s",
     ),
     producing(
         "produce-1x1",
@@ -115,6 +119,9 @@ WORKLOADS: tuple[Workload[Any], ...] = (
         Produce(connections=1, depth=1, batch=SMALL),
         ECHO,
         Target(figure="p50_ms", against=ECHO.name, at_most=2.5),
+        "requests_per_s",
+        "p50_ms",
+        "p99_ms",
     ),
     producing(
         "produce-32x4",
@@ -122,6 +129,7 @@ WORKLOADS: tuple[Workload[Any], ...] = (
         Produce(connections=32, depth=4, batch=SMALL),
         ECHO,
         Target(figure="requests_per_s", against=ECHO.name, at_least=0.2),
+        "requests_per_s",
     ),
     producing(
         "produce-large",
@@ -129,6 +137,7 @@ WORKLOADS: tuple[Workload[Any], ...] = (
         Produce(connections=4, depth=4, batch=LARGE),
         AppendLoop(),
         Target(figure="mb_per_s", against=AppendLoop().name, at_least=0.75),
+        "mb_per_s",
     ),
     fetching(
         "fetch-1",
@@ -145,13 +154,33 @@ WORKLOADS: tuple[Workload[Any], ...] = (
     Workload(
         name="first-appends",
         title="first append to each of 1,000 fresh partitions, 200 connections",
+        figures=("requests_per_s",),
         contestants=(WARMLOG,),
         measure=first_appends,
         targets=(Target(figure="requests_per_s", at_least=5_000),),
     ),
     Workload(
+        name="client-produce",
+        title="the Python client produces a million records of 100 bytes",
+        figures=("records_per_s",),
+        contestants=CLIENTS,
+        measure=lambda client, conditions: client.produce(conditions.scaled(RECORDS), 100, conditions),
+        targets=(Target(figure="records_per_s", at_least=300_000),),
+    ),
+    Workload(
+        name="client-consume",
+        title="the Python client consumes a million records of 100 bytes",
+        figures=("records_per_s",),
+        contestants=CLIENTS,
+        measure=lambda client, conditions: client.consume(
+            STORED, STORED_RECORDS, conditions.scaled(RECORDS), 100, conditions
+        ),
+        targets=(Target(figure="records_per_s", at_least=500_000),),
+    ),
+    Workload(
         name="start",
         title="start-up and memory; full: 1,000 partitions of 10 clean segments",
+        figures=("first_reply_s", "first_reply_full_s", "idle_mb", "partition_kb"),
         contestants=(WARMLOG,),
         measure=start_up,
         targets=(

@@ -21,6 +21,7 @@ def a_workload(*targets: Target) -> Workload[Runner]:
     return Workload(
         name="race",
         title="a race",
+        figures=("mb_per_s",),
         contestants=(OURS, THEIRS),
         measure=lambda runner, conditions: {"requests_per_s": 1.0},
         targets=targets,
@@ -42,7 +43,7 @@ def test_contestants_take_turns_in_every_round(tmp_path: Path) -> None:
         turns.append(runner.name)
         return {"requests_per_s": 1.0}
 
-    run(Workload(name="race", title="", contestants=(OURS, THEIRS), measure=measure), a_plan(tmp_path))
+    run(Workload(name="race", title="", figures=(), contestants=(OURS, THEIRS), measure=measure), a_plan(tmp_path))
     assert turns == ["ours", "theirs"] * 3
 
 
@@ -56,7 +57,7 @@ def test_each_measurement_finds_an_empty_directory_and_what_was_kept(tmp_path: P
         (conditions.kept / str(len(kept))).touch()
         return {"requests_per_s": 1.0}
 
-    run(Workload(name="race", title="", contestants=(OURS,), measure=measure), a_plan(tmp_path))
+    run(Workload(name="race", title="", figures=(), contestants=(OURS,), measure=measure), a_plan(tmp_path))
     assert kept == [0, 1, 2]
     assert list(tmp_path.iterdir()) == []
 
@@ -66,7 +67,7 @@ def test_a_failed_measurement_leaves_no_directory(tmp_path: Path) -> None:
         raise OSError("broken")
 
     with pytest.raises(OSError, match="broken"):
-        run(Workload(name="race", title="", contestants=(OURS,), measure=measure), a_plan(tmp_path))
+        run(Workload(name="race", title="", figures=(), contestants=(OURS,), measure=measure), a_plan(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
