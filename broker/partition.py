@@ -38,9 +38,10 @@ class StorageError(Exception):
 class Append:
     """One append on its way: settled when it is written (and synced, where that was asked for) or has failed."""
 
-    __slots__ = ("_event", "done", "error", "planned")
+    __slots__ = ("_event", "done", "error", "partition", "planned")
 
-    def __init__(self, planned: PlannedAppend) -> None:
+    def __init__(self, partition: "Partition", planned: PlannedAppend) -> None:
+        self.partition = partition
         self.planned = planned
         self.done = False
         self.error: StorageError | None = None
@@ -197,12 +198,14 @@ class Partition:
         Raises what PartitionLog.plan raises: ProtocolError for bytes that are refused, LogFailedError for a log that is
         out of service.
         """
-        append = Append(self.log.plan(records))
+        planned = self.log.plan(records)
+        append = Append(self, planned)
         if not self._queue and not self._writing:
             self._writer.enlist(self)
         self._queue.append(append)
-        self._queued_bytes += append.planned.size
-        self._must_roll = self._must_roll or append.planned.roll is not None
+        self._queued_bytes += planned.size
+        if planned.roll is not None:
+            self._must_roll = True
         return append
 
     def write_queued(self) -> None:

@@ -94,6 +94,10 @@ class Partitions:
         """The partition, or None."""
         return self._partitions.get((topic, partition))
 
+    def has(self, topic: str) -> bool:
+        """Whether there is such a topic."""
+        return topic in self._topics
+
     def topic(self, name: str) -> Topic | None:
         """The topic, or None."""
         return self._topics.get(name)

@@ -66,16 +66,12 @@ class Dispatcher:
             ListOffsetsRequest: lambda request, _: offsets.list_offsets(request),
         }
 
-    def begin_produce(self, request: ProduceRequest) -> produce.Produce:
-        """Queue a produce request; it is written when the caller says `Writer.write_queued`."""
-        return produce.begin(request, self._partitions)
+    def begin_produce(self, request: ProduceRequest, *, create: bool = True) -> produce.Produce | None:
+        """Queue a produce request; it is written when the caller says `Writer.write_queued`.
 
-    def can_begin(self, request: ProduceRequest) -> bool:
-        """Whether every topic of a produce request is there; if not, `prepare` it first."""
-        for asked in request.partitions:  # noqa: SIM110  # a generator costs twice the loop, on every produce
-            if self._partitions.topic(asked.topic) is None:
-                return False
-        return True
+        None, with nothing queued, if it is the first to use a topic: `prepare` it, then begin it with `create` False.
+        """
+        return produce.begin(request, self._partitions, create=create)
 
     async def prepare(self, request: ProduceRequest) -> None:
         """Create the topics that a produce request is the first to use.

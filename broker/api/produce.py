@@ -7,7 +7,6 @@ Two halves, so that requests which came together are written together: `begin` q
 from broker.api.errors import EXPECTED, describe
 from broker.partition import Append
 from broker.partitions import Partitions, unknown_partition
-from protocol.errors import ErrorCode
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse
 
@@ -17,68 +16,68 @@ class Produce:
 
     __slots__ = ("_entries", "acks")
 
-    def __init__(self, acks: int, entries: list[tuple[PartitionRecords, Append | ProducedPartition, int]]) -> None:
+    def __init__(self, acks: int, entries: list[Append | ProducedPartition]) -> None:
         self.acks = acks
         self._entries = entries
 
     @property
     def done(self) -> bool:
         """Whether `response` can be had."""
-        for _, entry, _ in self._entries:  # noqa: SIM110  # a generator costs twice the loop, on every produce
+        for entry in self._entries:  # noqa: SIM110  # a generator costs twice the loop, on every produce
             if type(entry) is Append and not entry.done:
                 return False
         return True
 
     async def wait(self) -> None:
         """Return when done."""
-        for _, entry, _ in self._entries:
+        for entry in self._entries:
             if isinstance(entry, Append):
                 await entry.wait()
 
     def response(self) -> ProduceResponse:
         """The outcome of each partition, in the order of the request."""
-        return ProduceResponse(
-            partitions=tuple([_outcome(asked, entry, log_start) for asked, entry, log_start in self._entries])
-        )
+        return ProduceResponse(partitions=tuple([_outcome(entry) for entry in self._entries]))
 
 
-def begin(request: ProduceRequest, partitions: Partitions) -> Produce:
-    """Check and queue every batch of the request.
+def begin(request: ProduceRequest, partitions: Partitions, *, create: bool) -> Produce | None:
+    """Check and queue every batch of the request. Never waits; what is refused is an entry with its error.
 
-    Never waits; what is refused is an entry with its error, the others go on.
+    With `create`, nothing is queued and None comes back if a topic is missing.
     """
+    if create and missing_topics(request, partitions):
+        return None
     return Produce(request.acks, [_queue(asked, partitions) for asked in request.partitions])
 
 
 def missing_topics(request: ProduceRequest, partitions: Partitions) -> list[str]:
     """Topics of the request that do not exist."""
-    return [asked.topic for asked in request.partitions if partitions.topic(asked.topic) is None]
+    return [asked.topic for asked in request.partitions if not partitions.has(asked.topic)]
 
 
-def _queue(asked: PartitionRecords, partitions: Partitions) -> tuple[PartitionRecords, Append | ProducedPartition, int]:
+def _queue(asked: PartitionRecords, partitions: Partitions) -> Append | ProducedPartition:
     partition = partitions.get(asked.topic, asked.partition)
     try:
         if partition is None:
             raise unknown_partition(asked.topic, asked.partition)
-        return asked, partition.append(asked.records), partition.log.log_start_offset
+        return partition.append(asked.records)
     except EXPECTED as error:
-        return asked, _refused(asked, error), -1
+        return _refused(asked.topic, asked.partition, error)
 
 
-def _outcome(asked: PartitionRecords, entry: Append | ProducedPartition, log_start_offset: int) -> ProducedPartition:
+def _outcome(entry: Append | ProducedPartition) -> ProducedPartition:
     if not isinstance(entry, Append):
         return entry
+    partition = entry.partition
     if entry.error is not None:
-        return _refused(asked, entry.error)
+        return _refused(partition.topic, partition.index, entry.error)
     return ProducedPartition(
-        topic=asked.topic,
-        partition=asked.partition,
+        topic=partition.topic,
+        partition=partition.index,
         base_offset=entry.planned.base_offset,
-        log_start_offset=log_start_offset,
-        error=ErrorCode.NONE,
+        log_start_offset=partition.log.log_start_offset,
     )
 
 
-def _refused(asked: PartitionRecords, error: Exception) -> ProducedPartition:
+def _refused(topic: str, partition: int, error: Exception) -> ProducedPartition:
     code, message = describe(error)
-    return ProducedPartition(topic=asked.topic, partition=asked.partition, error=code, message=message)
+    return ProducedPartition(topic=topic, partition=partition, error=code, message=message)

@@ -197,17 +197,20 @@ class Connection:
 
     async def _take_frames(self, timing: Timing) -> None:
         """Queue or handle every whole frame of one read. Raises FrameError where the stream is out of step."""
-        while (frame := self._reader.next_frame()) is not None:
+        next_frame, decode, session = self._reader.next_frame, self._wire.decode, self._session
+        dispatcher, produce_metrics = self._services.dispatcher, self._produce_metrics
+        while (frame := next_frame()) is not None:
             try:
-                request_id, request = self._wire.decode(frame, self._session)
+                request_id, request = decode(frame, session)
             except ProtocolError as error:
                 await self._refuse(error, len(frame))
                 continue
             if type(request) is ProduceRequest:
-                exchange = Exchange(request_id, len(frame), timing, self._produce_metrics)
-                if not self._services.dispatcher.can_begin(request):
+                exchange = Exchange(request_id, len(frame), timing, produce_metrics)
+                exchange.produce = dispatcher.begin_produce(request)
+                if exchange.produce is None:
                     await self._prepare(request)
-                exchange.produce = self._services.dispatcher.begin_produce(request)
+                    exchange.produce = dispatcher.begin_produce(request, create=False)
             else:
                 await self._answer_all()
                 metrics = self._services.metrics.requests(API_NAMES[type(request)], self._wire.name)
