@@ -12,12 +12,14 @@ So the search looks first at the warm section, the last 8192 bytes of entries (N
     0                                             n-1-N               n-1
 
 If its first entry is smaller than the target, the search stays inside; else (equality is cold) it checks entry 0 and
-searches the rest. 8192 bytes, because any lookup in it then touches all of its pages (its first entry, its middle, its
-end; at most three pages of 4096 bytes), which keeps them all in memory: more could not be kept so. Less would miss
-readers who are a few seconds behind: 1024 entries cover 4 MiB of log at the default interval.
+searches the rest. 8192 bytes, because every lookup near the end then touches all of the section's pages (its first
+entry, its middle, its upper half; at most three pages of 4096 bytes) and so keeps them in memory: of a larger section,
+some pages would be left out. Less would miss readers who are a few seconds behind: 1024 entries cover 4 MiB of log at
+the default interval.
 
 Source: org.apache.kafka.storage.internals.log.AbstractIndex, KAFKA-6432. (Articles about it also print the sequences
-0, 12, 6, 9, 11, 12 and 0, 13, 7, 10, 11, 12, 13; the code does not do that.)
+0, 12, 6, 9, 11, 12 and 0, 13, 7, 10, 11, 12, 13, and say that any lookup in the section touches all of its pages. The
+code does neither: a target in the section's lower half leaves its end alone.)
 """
 
 from collections.abc import Callable
