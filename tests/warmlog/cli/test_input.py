@@ -1,20 +1,21 @@
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.cli.failure import Failure
-from warmlog.cli.input import json_parser, key_parser, parse_lines, read_chunks, split_lines, value_parser
-from warmlog.cli.record_json import RecordInput
+from warmlog.cli.input import CHUNK_BYTES, Item, LineSplitter, Parse, RecordInputStream, line_parser
+from warmlog.cli.record_json import Headers, RecordInput
 
 BIG = 1 << 20
 
 
-def lines_of(chunks: Iterable[bytes], separator: bytes = b"\n", max_line_bytes: int = BIG) -> list[bytes]:
-    return [line for block in split_lines(chunks, separator, max_line_bytes=max_line_bytes) for line in block]
+def lines_of(chunks: Iterable[bytes], separator: bytes = b"\n") -> list[bytes]:
+    splitter = LineSplitter(separator, max_line_bytes=BIG)
+    return [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.finish()
 
 
 def lines_as_defined(data: bytes, separator: bytes) -> list[bytes]:
@@ -46,49 +47,95 @@ def test_nothing_but_the_separator_ends_a_line(data: bytes, lines: list[bytes]) 
     assert lines_of([data]) == lines
 
 
-def test_a_line_is_passed_on_before_more_is_read() -> None:
-    chunks = iter([b"one\ntw", b"o\n"])
-    blocks = split_lines(chunks, b"\n", max_line_bytes=BIG)
-    assert next(blocks) == [b"one"]
-    assert next(blocks) == [b"two"]
-
-
-def test_a_line_over_the_limit_fails_instead_of_growing() -> None:
-    endless = iter(lambda: b"x" * 1000, None)
-    with pytest.raises(Failure, match="longer than the 4096 bytes"):
-        lines_of(endless, max_line_bytes=4096)
-
-
-def test_a_descriptor_is_read_to_its_end() -> None:
+@contextmanager
+def piped(parse: Parse | None = None, max_line_bytes: int = BIG) -> Iterator[tuple[int, RecordInputStream]]:
+    """The writing end of a pipe, and the stream that reads it."""
     read_end, write_end = os.pipe()
-    os.write(write_end, b"a\nb")
-    os.close(write_end)
-    try:
-        assert b"".join(read_chunks(read_end)) == b"a\nb"
-    finally:
-        os.close(read_end)
+    with open(read_end, "rb", buffering=0), open(write_end, "wb", buffering=0, closefd=False):
+        splitter = LineSplitter(b"\n", max_line_bytes=max_line_bytes)
+        yield write_end, RecordInputStream(read_end, splitter, parse, lambda count, size: None)
 
 
-def test_the_first_separator_parts_key_and_value() -> None:
-    parse = key_parser(b": ", headers=(("h", b"1"),))
-    assert parse(b"k: v: w") == RecordInput(b"k", b"v: w", (("h", b"1"),))
-    assert parse(b": ") == RecordInput(b"", b"", (("h", b"1"),))
+def test_what_has_arrived_is_given_without_waiting_for_more() -> None:
+    with piped() as (write_end, stream):
+        assert list(stream.ready()) == []
+        os.write(write_end, b"one\ntw")
+        assert list(stream.ready()) == [b"one"]
+        os.write(write_end, b"o\n")
+        assert list(stream.ready()) == [b"two"]
+        os.write(write_end, b"rest")
+        os.close(write_end)
+        assert list(stream.ready()) == [b"rest"]
+        assert stream.at_end
+        assert list(stream.ready()) == []
 
 
-def test_every_line_gets_the_key_and_headers_of_the_command_line() -> None:
-    assert value_parser(key=b"k", headers=(("h", b"1"),))(b"v") == RecordInput(b"k", b"v", (("h", b"1"),))
-
-
-def test_a_json_line_keeps_its_own_key_and_adds_headers() -> None:
-    parse = json_parser(key=b"k", headers=(("h", b"1"),))
-    assert parse(b'{"value": "v"}').key == b"k"
-    record = parse(b'{"value": "v", "key": "own", "headers": [{"key": "a", "value": null}]}')
-    assert (record.key, record.headers) == (b"own", (("a", None), ("h", b"1")))
+def test_a_line_over_the_limit_ends_the_input_instead_of_growing() -> None:
+    with piped(max_line_bytes=4096) as (write_end, stream):
+        os.write(write_end, b"good\n")
+        assert list(stream.ready()) == [b"good"]
+        os.write(write_end, b"x" * 4097)
+        assert list(stream.ready()) == []
+        assert stream.at_end
+        assert "longer than the 4096 bytes" in str(stream.failure)
+        os.close(write_end)
 
 
 def test_records_before_a_bad_line_are_given_and_the_line_is_named() -> None:
-    blocks = parse_lines([[b"a=1"], [b"b=2", b"broken", b"c=3"]], key_parser(b"=", headers=()))
-    assert next(blocks) == [RecordInput(b"a", b"1")]
-    assert next(blocks) == [RecordInput(b"b", b"2")]
-    with pytest.raises(Failure, match=r"line 3: no key separator '='"):
-        next(blocks)
+    parse = line_parser(as_json=False, key_separator=b"=", key=None, headers=())
+    with piped(parse) as (write_end, stream):
+        os.write(write_end, b"a=1\n")
+        assert list(stream.ready()) == [(b"a", b"1")]
+        os.write(write_end, b"b=2\nbroken\nc=3\n")
+        assert list(stream.ready()) == [(b"b", b"2")]
+        assert stream.at_end
+        assert str(stream.failure) == "line 3: no key separator '=' in it"
+        os.close(write_end)
+
+
+def test_a_file_is_read_to_its_end_in_one_go(tmp_path: os.PathLike[str]) -> None:
+    path = os.path.join(tmp_path, "words")
+    lines = [b"%d" % number for number in range(CHUNK_BYTES)]
+    with open(path, "w+b", buffering=0) as file:
+        file.write(b"\n".join(lines))
+        file.seek(0)
+        progress: list[tuple[int, int]] = []
+        splitter = LineSplitter(b"\n", max_line_bytes=BIG)
+        stream = RecordInputStream(file.fileno(), splitter, None, lambda count, size: progress.append((count, size)))
+        assert list(stream.ready()) == lines
+        assert stream.at_end
+    assert sum(count for count, _ in progress) == len(lines)
+    assert sum(size for _, size in progress) == os.path.getsize(path)
+
+
+def parsed(
+    line: bytes,
+    *,
+    as_json: bool = False,
+    separator: bytes | None = None,
+    key: bytes | None = None,
+    headers: Headers = (),
+) -> Item:
+    parse = line_parser(as_json=as_json, key_separator=separator, key=key, headers=headers)
+    return line if parse is None else parse(line)
+
+
+def test_a_line_without_more_is_a_value_as_it_is() -> None:
+    assert parsed(b"v") == b"v"
+
+
+def test_the_first_separator_parts_key_and_value() -> None:
+    assert parsed(b"k: v: w", separator=b": ") == (b"k", b"v: w")
+    assert parsed(b": ", separator=b": ", headers=(("h", b"1"),)) == RecordInput(b"", b"", (("h", b"1"),))
+
+
+def test_every_line_gets_the_key_and_headers_of_the_command_line() -> None:
+    assert parsed(b"v", key=b"k") == RecordInput(b"k", b"v")
+    assert parsed(b"v", headers=(("h", b"1"),)) == RecordInput(None, b"v", (("h", b"1"),))
+
+
+def test_a_json_line_keeps_its_own_key_and_adds_headers() -> None:
+    headers = (("h", b"1"),)
+    assert parsed(b'{"value": "v"}', as_json=True, key=b"k") == RecordInput(b"k", b"v")
+    own = parsed(b'{"key": "own", "headers": [{"key": "a", "value": null}]}', as_json=True, key=b"k", headers=headers)
+    assert own == RecordInput(b"own", None, (("a", None), ("h", b"1")))
