@@ -13,7 +13,6 @@ org.apache.kafka.common.Uuid.
 
 import base64
 import re
-from binascii import Error as Base64Error
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
@@ -90,7 +89,7 @@ def decode_topic_id(text: str) -> UUID:
     """The topic id for what `encode_topic_id` gave. Raises ValueError."""
     try:
         data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
-    except Base64Error as error:
+    except ValueError as error:
         raise ValueError(f"{text!r} is no topic id") from error
     if len(data) != 16:
         raise ValueError(f"{text!r} is no topic id")
