@@ -73,13 +73,13 @@ def decompress(codec: Codec, data: Buffer, *, max_size: int = DEFAULT_MAX_DECOMP
     return _DECOMPRESSORS[codec](memoryview(data), max_size)
 
 
-def _refuse_size(max_size: int) -> CompressionError:
+def _too_large(max_size: int) -> CompressionError:
     return CompressionError(f"a compressed block holds more than the {max_size} bytes that are allowed")
 
 
 def _copy(data: memoryview, max_size: int) -> bytes:
     if len(data) > max_size:
-        raise _refuse_size(max_size)
+        raise _too_large(max_size)
     return bytes(data)
 
 
@@ -99,7 +99,7 @@ def _gunzip(data: memoryview, max_size: int) -> bytes:
             raise CompressionError(f"a gzip block cannot be opened: {error}") from None
         room -= len(part)
         if room < 0:
-            raise _refuse_size(max_size)
+            raise _too_large(max_size)
         if not member.eof:
             raise CompressionError("a gzip block ends early")
         parts.append(part)
@@ -155,7 +155,7 @@ def _unsnappy_raw(data: memoryview, max_size: int) -> bytes:
         if size > len(data) * _SNAPPY_MAX_RATIO:
             raise CompressionError(f"a snappy block of {len(data)} bytes cannot hold the {size} that it announces")
         if size > max_size:
-            raise _refuse_size(max_size)
+            raise _too_large(max_size)
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise CompressionError(f"a snappy block cannot be opened: {error}") from None
@@ -184,7 +184,7 @@ def _unlz4(data: memoryview, max_size: int) -> bytes:
             raise CompressionError(f"an lz4 block cannot be opened: {error}") from None
         room -= len(part)
         if room < 0:
-            raise _refuse_size(max_size)
+            raise _too_large(max_size)
         if opened.needs_input and not opened.eof:
             raise CompressionError("an lz4 block ends early")
         parts.append(part)
@@ -209,7 +209,7 @@ def _unzstd(data: memoryview, max_size: int) -> bytes:
         except cramjam.DecompressionError as error:
             raise CompressionError(f"a zstd block cannot be opened into {max_size} bytes: {error}") from None
         if size > max_size:
-            raise _refuse_size(max_size)
+            raise _too_large(max_size)
         return area[:size]
 
 
