@@ -289,14 +289,17 @@ class Partition:
         return group
 
     def _committed(self, group: list[Append]) -> None:
-        config = self.log.config
-        if self.log.log_end_offset - self.log.recovery_point >= config.flush_messages:
+        log = self.log
+        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
             self._awaiting_flush += group
             self._writer.request_flush(self)
         else:
             for append in group:
                 append.settle()
-        self._grown(sum(append.planned.size for append in group))
+        if self._waiters:
+            first, last = group[0].planned, group[-1].planned
+            for waiter in self._waiters:
+                waiter.grown(last.position + last.size - first.position)
 
     def _fail(self, group: list[Append], error: OSError) -> None:
         self.log.abandon()
@@ -371,10 +374,6 @@ class Partition:
         """Have every waiting fetch look again: the partition is going away, or has failed."""
         for waiter in self._waiters:
             waiter.wake()
-
-    def _grown(self, size: int) -> None:
-        for waiter in self._waiters:
-            waiter.grown(size)
 
     # -- end --
 

@@ -19,8 +19,6 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Sized
-from itertools import groupby
-from operator import attrgetter
 from time import perf_counter
 
 import trio
@@ -46,35 +44,34 @@ RECEIVE_BYTES = 64 << 10  # one read: some 300 small requests; larger frames are
 MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck
 
 
-class Timing:
-    """When requests were received, begun and handled (perf_counter seconds).
+class Exchange:
+    """What is answered together: the produces that came in one read, or one other request. Its place in the outbox.
 
-    The produces of one read share one: they are begun, written and answered together, so each is timed as all of them.
+    Sizes in bytes, times in perf_counter seconds; the produces are begun, written and answered together, so each is
+    timed as all of them.
     """
 
-    __slots__ = ("begun_at", "handled_at", "received_at")
+    __slots__ = ("begun_at", "count", "handled_at", "metrics", "produces", "received_at", "reply", "size")
 
-    def __init__(self, received_at: float) -> None:
+    def __init__(self, received_at: float, metrics: RequestMetrics) -> None:
         self.received_at = self.begun_at = self.handled_at = received_at
-
-
-class Exchange:
-    """A request and its reply, as far as it has come."""
-
-    __slots__ = ("metrics", "produce", "request_id", "response", "size", "timing")
-
-    def __init__(self, request_id: int, size: int, timing: Timing, metrics: RequestMetrics) -> None:
-        self.request_id = request_id
-        self.size = size
-        self.timing = timing
         self.metrics = metrics
-        self.produce: Produce | None = None
-        self.response: Response | None = None
+        self.count = self.size = 0
+        self.produces: list[tuple[int, Produce]] = []  # with their request ids
+        self.reply: tuple[int, Response] | None = None
 
     @property
     def done(self) -> bool:
-        """Whether the reply can be encoded."""
-        return self.produce is None or self.produce.done
+        """Whether the replies can be encoded."""
+        for _, produce in self.produces:  # noqa: SIM110  # a generator costs twice the loop, on every read
+            if not produce.done:
+                return False
+        return True
+
+    async def wait(self) -> None:
+        """Return when done."""
+        for _, produce in self.produces:
+            await produce.wait()
 
 
 class PeerGoneError(Exception):
@@ -121,6 +118,7 @@ class Connection:
         self._reader = FrameReader(services.max_frame_bytes)
         self._sender = Sender(sock, services.metrics, services.slow_peer_s)
         self._outbox: deque[Exchange] = deque()
+        self._unanswered_requests = 0
         self._unanswered_bytes = 0
         self._reserved_bytes = 0
         self._sending = False
@@ -185,7 +183,7 @@ class Connection:
                 return
             self.last_active = trio.current_time()
             try:
-                await self._take_frames(Timing(perf_counter()))
+                await self._take_frames()
             except FrameError as error:
                 await self._refuse_stream(error)
                 return
@@ -195,29 +193,34 @@ class Connection:
             if reader.announced_bytes:
                 await self._reserve(reader.announced_bytes)
 
-    async def _take_frames(self, timing: Timing) -> None:
+    async def _take_frames(self) -> None:
         """Queue or handle every whole frame of one read. Raises FrameError where the stream is out of step."""
         next_frame, decode, session = self._reader.next_frame, self._wire.decode, self._session
-        dispatcher, produce_metrics = self._services.dispatcher, self._produce_metrics
+        begin_produce = self._services.dispatcher.begin_produce
+        received_at = perf_counter()
+        run: Exchange | None = None  # the produces in a row
         while (frame := next_frame()) is not None:
             try:
                 request_id, request = decode(frame, session)
             except ProtocolError as error:
+                run = None
                 await self._refuse(error, len(frame))
                 continue
             if type(request) is ProduceRequest:
-                exchange = Exchange(request_id, len(frame), timing, produce_metrics)
-                exchange.produce = dispatcher.begin_produce(request)
-                if exchange.produce is None:
-                    await self._prepare(request)
-                    exchange.produce = dispatcher.begin_produce(request, create=False)
+                produce = begin_produce(request)
+                if produce is None:
+                    run = None  # it may be answered while we wait
+                    produce = await self._prepare_and_begin(request)
+                if run is None:
+                    run = Exchange(received_at, self._produce_metrics)
+                    self._outbox.append(run)
+                run.produces.append((request_id, produce))
+                self._keep(run, len(frame))
             else:
-                await self._answer_all()
-                metrics = self._services.metrics.requests(API_NAMES[type(request)], self._wire.name)
-                exchange = Exchange(request_id, len(frame), Timing(timing.received_at), metrics)
-                await self._handle(request, exchange)
-            self._keep(exchange)
-        timing.handled_at = perf_counter()
+                run = None
+                await self._handle(request_id, request, len(frame), received_at)
+        if run is not None:
+            run.handled_at = perf_counter()
 
     def _receive_available(self) -> bool:
         """Receive what is there into the frame reader; False at the end of the stream."""
@@ -240,21 +243,29 @@ class Connection:
         await self._services.inflight.acquire(size)
         self._reserved_bytes += size
 
-    async def _prepare(self, request: ProduceRequest) -> None:
-        """Answer all that came before, then create the topics that this request is the first to use."""
-        await self._answer_all()
-        await self._services.dispatcher.prepare(request)
+    async def _prepare_and_begin(self, request: ProduceRequest) -> Produce:
+        """Create the topics that a request is the first to use, then queue it."""
+        dispatcher = self._services.dispatcher
+        await dispatcher.prepare(request)
+        produce = dispatcher.begin_produce(request, create=False)
+        assert produce is not None
+        return produce
 
-    async def _handle(self, request: Request, exchange: Exchange) -> None:
-        dispatcher, timing = self._services.dispatcher, exchange.timing
-        timing.begun_at = perf_counter()
+    async def _handle(self, request_id: int, request: Request, size: int, received_at: float) -> None:
+        """Answer all that came before, then handle a request and put its reply into the outbox."""
+        await self._answer_all()
+        dispatcher = self._services.dispatcher
+        metrics = self._services.metrics.requests(API_NAMES[type(request)], self._wire.name)
+        exchange = Exchange(received_at, metrics)
+        exchange.begun_at = perf_counter()
         if isinstance(request, FetchRequest):
             found = dispatcher.fetch_now(request)
-            timing.handled_at = perf_counter()
-            exchange.response = await self._wait_for_data(request, found) if isinstance(found, Slices) else found
+            exchange.handled_at = perf_counter()
+            response = await self._wait_for_data(request, found) if isinstance(found, Slices) else found
         else:
-            exchange.response = await dispatcher.handle(request, self._session)
-            timing.handled_at = perf_counter()
+            response = await dispatcher.handle(request, self._session)
+            exchange.handled_at = perf_counter()
+        self._put(exchange, request_id, response, size)
 
     async def _wait_for_data(self, request: FetchRequest, found: Slices) -> Response:
         """Wait for more data, and give up when the peer goes away meanwhile."""
@@ -272,9 +283,17 @@ class Connection:
         if not self._sock.recv(1, socket.MSG_PEEK):
             waiting.cancel()
 
-    def _keep(self, exchange: Exchange) -> None:
+    def _put(self, exchange: Exchange, request_id: int, response: Response, size: int) -> None:
+        exchange.reply = (request_id, response)
         self._outbox.append(exchange)
-        self._unanswered_bytes += exchange.size
+        self._keep(exchange, size)
+
+    def _keep(self, exchange: Exchange, size: int) -> None:
+        """Count a request against the connection's limits until it is answered."""
+        exchange.count += 1
+        exchange.size += size
+        self._unanswered_requests += 1
+        self._unanswered_bytes += size
 
     # -- answer --
 
@@ -286,7 +305,8 @@ class Connection:
             await self._send_run(run)
             return
         self._work.set()
-        while len(self._outbox) >= self._services.max_requests or self._unanswered_bytes > MAX_UNANSWERED_BYTES:
+        max_requests = self._services.max_requests
+        while self._unanswered_requests >= max_requests or self._unanswered_bytes > MAX_UNANSWERED_BYTES:
             await self._wait_shorter()
 
     def _all_done(self) -> bool:
@@ -315,9 +335,7 @@ class Connection:
                 await self._work.wait()
                 self._work = trio.Event()
                 while self._outbox and not self._sending:
-                    head = self._outbox[0]
-                    if head.produce is not None:
-                        await head.produce.wait()
+                    await self._outbox[0].wait()
                     if not self._sending:
                         await self._send_run(self._take_done())
         except (PeerGoneError, SlowPeerError, TruncatedSliceError, OSError) as error:
@@ -347,22 +365,24 @@ class Connection:
             self._settled.set()
 
     def _encoded(self, exchange: Exchange) -> list[Sized]:
-        response = exchange.response
-        if exchange.produce is not None:
-            response = exchange.produce.response()
-            if exchange.produce.acks == 0:
-                if any(partition.error for partition in response.partitions):
-                    raise PeerGoneError("a produce with acks=0 failed, and closing is the only way to say so")
-                return []
-        assert response is not None
-        return self._wire.encode(exchange.request_id, response)
+        encode = self._wire.encode
+        if exchange.reply is not None:
+            return encode(*exchange.reply)
+        items: list[Sized] = []
+        for request_id, produce in exchange.produces:
+            response = produce.response()
+            if produce.acks:
+                items += encode(request_id, response)
+            elif any(partition.error for partition in response.partitions):
+                raise PeerGoneError("a produce with acks=0 failed, and closing is the only way to say so")
+        return items
 
     def _account(self, run: list[Exchange], done_at: float) -> None:
         sent_at = perf_counter()
-        for timing, group in groupby(run, key=_timing):
-            exchanges = list(group)
-            self._unanswered_bytes -= sum([exchange.size for exchange in exchanges])
-            exchanges[0].metrics.observe(timing, done_at, sent_at, len(exchanges))
+        for exchange in run:
+            self._unanswered_requests -= exchange.count
+            self._unanswered_bytes -= exchange.size
+            exchange.metrics.observe(exchange, done_at, sent_at)
         if self._reserved_bytes and not self._outbox:
             self._services.inflight.release(self._reserved_bytes)
             self._reserved_bytes = 0
@@ -372,17 +392,13 @@ class Connection:
         """Answer a frame that is no request; the stream itself is still in step."""
         await self._answer_all()
         metrics = self._services.metrics.requests("invalid", self._wire.name)
-        exchange = Exchange(getattr(error, "request_id", 0), size, Timing(perf_counter()), metrics)
-        exchange.response = ErrorResponse(error=error.code, message=str(error))
-        self._keep(exchange)
+        response = ErrorResponse(error=error.code, message=str(error))
+        self._put(Exchange(perf_counter(), metrics), getattr(error, "request_id", 0), response, size)
 
     async def _refuse_stream(self, error: FrameError) -> None:
         """Answer, then close: after a bad length nobody knows where the next frame begins."""
         await self._refuse(error, 0)
         await self._answer_all()
-
-
-_timing = attrgetter("timing")
 
 
 def shutdown(sock: socket.socket, how: int) -> None:
