@@ -22,8 +22,8 @@ from broker.log.mapped_index import MAX_RELATIVE_OFFSET
 from broker.log.offset_index import OffsetIndex
 from broker.log.time_index import NO_TIMESTAMP, TimeIndex
 from protocol.errors import InvalidRecordError
-from protocol.records.batch import BatchHeader, stamp
-from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD
+from protocol.records.batch import BatchHeader, stamped_start
+from protocol.records.layout import LOG_OVERHEAD, STAMPED_SIZE
 
 Buffer = bytes | bytearray | memoryview
 CheckedBatches = Sequence[tuple[int, BatchHeader]]
@@ -198,13 +198,12 @@ def whole(batches: Sequence[BatchExtent]) -> BatchExtent:
 
 
 def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_epoch: int) -> list[Buffer]:
-    """The bytes to write: copies of the headers, with base offset and leader epoch in them; views of the rest."""
+    """The bytes to write: of each batch a new start, with base offset and leader epoch, and a view of the rest."""
     buffers: list[Buffer] = []
     for position, header in checked:
-        copy = bytearray(view[position : position + HEADER_SIZE])
-        stamp(copy, base_offset=base_offset, leader_epoch=leader_epoch)
+        buffers.append(stamped_start(header, base_offset=base_offset, leader_epoch=leader_epoch))
+        buffers.append(view[position + STAMPED_SIZE : position + header.batch_length + LOG_OVERHEAD])
         base_offset += header.last_offset_delta + 1
-        buffers += (copy, view[position + HEADER_SIZE : position + header.batch_length + LOG_OVERHEAD])
     return buffers
 
 

@@ -176,7 +176,7 @@ def write_all(disk: Disk, fd: int, buffers: "Sequence[bytes | bytearray | memory
     A short write goes on with the rest, which then says why (ENOSPC, most often).
     """
     for first in range(0, len(buffers), IOV_MAX):
-        pending = list(buffers[first : first + IOV_MAX])
+        pending = buffers[first : first + IOV_MAX] if len(buffers) > IOV_MAX else buffers
         while pending:
             written = disk.pwritev(fd, pending, position)
             position += written
@@ -186,8 +186,12 @@ def write_all(disk: Disk, fd: int, buffers: "Sequence[bytes | bytearray | memory
 IOV_MAX = 1024  # Linux's UIO_MAXIOV: more buffers in one call are refused
 
 
-def _remaining(buffers: "list[bytes | bytearray | memoryview]", written: int) -> "list[bytes | bytearray | memoryview]":
+def _remaining(
+    buffers: "Sequence[bytes | bytearray | memoryview]", written: int
+) -> "Sequence[bytes | bytearray | memoryview]":
     """What is left of the buffers after so many bytes."""
+    if written == sum(map(len, buffers)):
+        return ()
     for index, buffer in enumerate(buffers):
         if written < len(buffer):
             return [memoryview(buffer)[written:], *buffers[index + 1 :]]

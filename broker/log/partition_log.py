@@ -272,8 +272,7 @@ class PartitionLog:
         for each in planned:
             for batch in each.batches:
                 position = tail.size
-                indexed = tail.add(batch) is not None
-                active.remember(batch.last_offset, position, indexed=indexed)
+                active.remember(batch.last_offset, position, indexed=tail.add(batch) is not None)
         self._durability.appended_bytes += tail.size - active.size
         active.size = tail.size
         self.log_end_offset = self.high_watermark = tail.next_offset
