@@ -1,1 +1,70 @@
-"""..."""
+"""warmlog: a log broker that starts in half a second, and its Python client.
+
+    from warmlog import connect                       # on asyncio and on trio
+    async with connect("127.0.0.1:9091") as client:
+        await client.produce("orders", key=b"k", value=b"v")
+        async for record in client.consume("orders", start="beginning"): ...
+
+    from warmlog import Client                        # the same, blocking
+    from warmlog.testing import Broker                # a real broker inside a test
+
+Importing this costs nothing: what is named here is loaded when it is first asked for, because the command line and the
+test fixture live in this package, too, and mostly need something else.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from protocol.version import VERSION
+
+if TYPE_CHECKING:
+    from warmlog.client import (
+        BrokerError,
+        BufferFullError,
+        Client,
+        ClosedError,
+        ConnectError,
+        ConnectionLostError,
+        ConsumedRecord,
+        Message,
+        OffsetOutOfRangeError,
+        RecordMetadata,
+        RequestTimeoutError,
+        TopicExistsError,
+        UnknownTopicError,
+        WarmlogError,
+        connect,
+    )
+
+__version__ = VERSION
+
+__all__ = [
+    "BrokerError",
+    "BufferFullError",
+    "Client",
+    "ClosedError",
+    "ConnectError",
+    "ConnectionLostError",
+    "ConsumedRecord",
+    "Message",
+    "OffsetOutOfRangeError",
+    "RecordMetadata",
+    "RequestTimeoutError",
+    "TopicExistsError",
+    "UnknownTopicError",
+    "WarmlogError",
+    "__version__",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module("warmlog.client"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

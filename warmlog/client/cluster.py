@@ -165,6 +165,10 @@ class Cluster:
             self._remember(told)
         return response
 
+    def forget(self, name: str) -> None:
+        """The topic is gone, or has changed."""
+        self._topics.pop(name, None)
+
     def forget_leaders(self, name: str) -> None:
         """What is known of the topic turned out to be out of date: the next `topic` asks again."""
         topic = self._topics.get(name)
@@ -179,7 +183,7 @@ class Cluster:
 
     def _remember(self, told: TopicMetadata) -> None:
         if told.error:
-            self._topics.pop(told.name, None)
+            self.forget(told.name)
             return
         self._topics[told.name] = Topic(
             name=told.name,

@@ -102,7 +102,8 @@ class Producer:
         tally = _Tally(topic)
         if isinstance(records, AsyncIterable):
             async for item in records:
-                if self._add_some(known, iter((item,)), partition, tally):
+                items = iter(item if isinstance(item, list) else (item,))
+                while self._add_some(known, items, partition, tally):
                     await self._breathe(tally)
                 self._sender.kick()  # the next one may be long in coming
         else:

@@ -1,0 +1,269 @@
+"""The client for programs without an event loop.
+
+Owns: the thread with the loop, and carrying calls over to it. Must not know: what the calls do.
+
+A hand-over to the other thread costs 100 µs or so. So records cross in lists, in both directions, and the next list is
+under way while the last one is worked on.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain, islice
+from threading import Lock
+from time import perf_counter
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, Unpack
+
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
+from warmlog.client.batches import RecordMetadata
+from warmlog.client.client import AsyncClient, connect
+from warmlog.client.cluster import Topic
+from warmlog.client.errors import BufferFullError, ClosedError
+from warmlog.client.producer import GivenHeaders, Summary, Timestamp
+from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
+from warmlog.client.start import Start
+from warmlog.client.stream import BatchStream, ConsumedRecord, ReadingNames, make_reading
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Of one hand-over: by then its cost is spread thin enough.
+MAX_CHUNK_RECORDS = 2000
+# A source that takes longer for a chunk is slow, and its records are not kept waiting for more.
+SLOW_CHUNK_S = 0.005
+# Calls of `produce_nowait` whose record is not acknowledged; each is a task of its own, a few kB.
+MAX_UNACKNOWLEDGED = 10_000
+
+
+class Client:
+    """The blocking client: `with Client("127.0.0.1:9091") as client`. Any number of threads may use it.
+
+    Arguments as for `warmlog.connect`; methods as those of `AsyncClient`. Entering raises ConnectError where no broker
+    answers. Leaving sends what was produced and waits for it; leaving by an exception does not.
+    """
+
+    def __init__(self, bootstrap: str | Iterable[str] = DEFAULT_ADDRESS, **settings: Unpack[SettingNames]) -> None:
+        self._bootstrap = bootstrap if isinstance(bootstrap, str) else tuple(bootstrap)
+        self._settings = settings
+        parse_bootstrap(self._bootstrap)
+        Settings(**settings)
+        self._stack = ExitStack()
+        self._running: tuple[BlockingPortal, AsyncClient] | None = None
+        self._lock = Lock()
+        self._unacknowledged: set[Future[RecordMetadata]] = set()
+        self._unseen_error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal("asyncio", name="warmlog-client"))
+            connected = portal.wrap_async_context_manager(connect(self._bootstrap, **self._settings))
+            self._running = portal, stack.enter_context(connected)
+            stack.callback(self._forget)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+
+    def _forget(self) -> None:
+        self._running = None
+
+    # -- producing --
+
+    def produce(
+        self,
+        topic: str,
+        *,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Store a record; return where it is when it is acknowledged. See `AsyncClient.produce`."""
+        produce = partial(self._client.produce, topic, value=value, key=key)
+        return self._call(produce, headers=headers, timestamp=timestamp, partition=partition)
+
+    def produce_nowait(
+        self,
+        topic: str,
+        *,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+    ) -> "Future[RecordMetadata]":
+        """Store a record without waiting; the future tells what became of it, and `flush` raises what went wrong.
+
+        Raises BufferFullError if 10,000 calls wait for their acknowledgement. For many records take `produce_many`.
+        """
+        if len(self._unacknowledged) >= MAX_UNACKNOWLEDGED:
+            raise BufferFullError(f"{MAX_UNACKNOWLEDGED} records wait for their acknowledgement already: flush()")
+        produce = partial(self._client.produce, topic, value=value, key=key)
+        future = self._start(produce, headers=headers, timestamp=timestamp, partition=partition)
+        with self._lock:
+            self._unacknowledged.add(future)
+        future.add_done_callback(self._acknowledged)
+        return future
+
+    def _acknowledged(self, future: "Future[RecordMetadata]") -> None:
+        with self._lock:
+            self._unacknowledged.discard(future)
+            if not future.cancelled():
+                self._unseen_error = self._unseen_error or future.exception()
+
+    def produce_many(self, topic: str, records: Iterable[Any], *, partition: int | None = None) -> Summary:
+        """Store many records, as fast as it goes, and return when all are acknowledged. See `AsyncClient`.
+
+        `records` is iterated in the calling thread. It may be slow; what it has given is on its way meanwhile.
+        """
+        send, receive = anyio.create_memory_object_stream[list[Any]](1)
+        summary = self._start(self._produce_from, topic, receive, partition)
+        try:
+            for chunk in _chunks(records):
+                self._call(send.send, chunk)
+        except anyio.BrokenResourceError:
+            pass  # producing has failed, and the summary says why
+        finally:
+            self._call(send.aclose)
+        return summary.result()
+
+    async def _produce_from(
+        self, topic: str, records: MemoryObjectReceiveStream[list[Any]], partition: int | None
+    ) -> Summary:
+        async with records:
+            return await self._client.produce_many(topic, records, partition=partition)
+
+    def flush(self) -> None:
+        """Return when everything produced so far is acknowledged. Raises the first error of `produce_nowait`."""
+        with self._lock:
+            unacknowledged = list(self._unacknowledged)
+        self._call(self._client.flush)
+        wait(unacknowledged)
+        with self._lock:
+            error, self._unseen_error = self._unseen_error, None
+        if error is not None:
+            raise error
+
+    # -- reading --
+
+    def consume(
+        self, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[ReadingNames]
+    ) -> Iterator[ConsumedRecord]:
+        """Read records: `for record in client.consume("orders")`. Arguments as for `AsyncClient.consume`.
+
+        The next records are fetched and opened while these are worked on.
+        """
+        return chain.from_iterable(self.consume_batches(topics, start, **options))
+
+    def consume_batches(
+        self, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[ReadingNames]
+    ) -> Iterator[list[ConsumedRecord]]:
+        """Read lists of records, as they come."""
+        topics = topics if isinstance(topics, str) else tuple(topics)
+        make_reading(topics, start, **options)  # what is wrong with the arguments is said here, not in the loop
+        return self._batches(partial(self._client.consume_batches, topics, start, **options))
+
+    def _batches(self, open_stream: Callable[[], BatchStream]) -> Iterator[list[ConsumedRecord]]:
+        stream = self._portal.call(open_stream)
+        following = self._start(_next_batch, stream)
+        try:
+            while (batch := following.result()) is not None:
+                following = self._start(_next_batch, stream)
+                yield batch
+        finally:
+            following.cancel()
+            if self._running is not None:  # else the client was left first, and has closed it
+                self._portal.call(stream.close)
+
+    def offsets(self, topic: str, at: Start = "end", *, partitions: Iterable[int] | None = None) -> dict[int, int]:
+        """By partition, the offset that a start stands for. See `AsyncClient.offsets`."""
+        return self._call(self._client.offsets, topic, at, partitions=partitions)
+
+    # -- topics --
+
+    def topic(self, name: str, *, auto_create: bool = True) -> Topic:
+        """The topic's id and leaders. See `AsyncClient.topic`."""
+        return self._call(self._client.topic, name, auto_create=auto_create)
+
+    def metadata(self, topics: Iterable[str] | None = None) -> MetadataResponse:
+        """Brokers and topics. See `AsyncClient.metadata`."""
+        return self._call(self._client.metadata, topics)
+
+    def list_topics(self) -> tuple[TopicMetadata, ...]:
+        """All topics, by name."""
+        return self._call(self._client.list_topics)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+        if_not_exists: bool = False,
+    ) -> CreatedTopic | None:
+        """Create a topic. See `AsyncClient.create_topic`."""
+        create = partial(self._client.create_topic, name, partitions=partitions, configs=configs)
+        return self._call(create, validate_only=validate_only, if_not_exists=if_not_exists)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records."""
+        self._call(self._client.delete_topic, name)
+
+    def alter_topic(
+        self, name: str, *, configs: Mapping[str, str | None] | None = None, partitions: int | None = None
+    ) -> None:
+        """Change settings, or give it more partitions. See `AsyncClient.alter_topic`."""
+        self._call(self._client.alter_topic, name, configs=configs, partitions=partitions)
+
+    def describe_topics(self, *names: str) -> tuple[TopicDescription, ...]:
+        """Settings, offsets and segments."""
+        return self._call(self._client.describe_topics, *names)
+
+    # -- the other thread --
+
+    @property
+    def _client(self) -> AsyncClient:
+        if self._running is None:
+            raise ClosedError("the client is not open: use it as `with Client(...) as client`")
+        return self._running[1]
+
+    @property
+    def _portal(self) -> BlockingPortal:
+        if self._running is None:
+            raise ClosedError
+        return self._running[0]
+
+    def _call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Await a coroutine function in the other thread."""
+        return self._portal.call(partial(function, *args, **kwargs))
+
+    def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        """Start a coroutine function in the other thread."""
+        return self._portal.start_task_soon(partial(function, *args, **kwargs))
+
+
+async def _next_batch(stream: BatchStream) -> list[ConsumedRecord] | None:
+    return await anext(stream, None)
+
+
+def _chunks(records: Iterable[Any]) -> Iterator[list[Any]]:
+    """The records in lists: the faster they come, the longer, so that those of a slow source are not kept waiting."""
+    items, size = iter(records), 1
+    while True:
+        began_at = perf_counter()
+        chunk = list(islice(items, size))
+        if not chunk:
+            return
+        size = min(2 * size, MAX_CHUNK_RECORDS) if perf_counter() - began_at < SLOW_CHUNK_S else 1
+        yield chunk
