@@ -60,6 +60,8 @@ class GoldenPartition:
 class Seen:
     """A partition as the Java consumer saw it, from its start to its end."""
 
+    topic: str
+    partition: int
     log_start_offset: int
     end_offset: int
     records: list[SeenRecord]
@@ -89,7 +91,13 @@ def read_seen(name: str) -> Seen:
         )
         for record in told["records"]
     ]
-    return Seen(log_start_offset=told["log_start_offset"], end_offset=told["end_offset"], records=records)
+    return Seen(
+        topic=told["topic"],
+        partition=told["partition"],
+        log_start_offset=told["log_start_offset"],
+        end_offset=told["end_offset"],
+        records=records,
+    )
 
 
 def unpacked(text: str | None) -> bytes | None:
