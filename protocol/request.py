@@ -24,10 +24,10 @@ Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Size32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 
-class Value(Struct, frozen=True, forbid_unknown_fields=True):
-    """Root of all request and response values (each repeats frozen and kw_only.
+class Value(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Root of all request and response values; each repeats its options, which msgspec or mypy would not inherit.
 
-    Msgspec or mypy would not inherit them).
+    A value cannot be part of a cycle, so the garbage collector need not know of it (gc=False).
     """
 
 
@@ -38,7 +38,7 @@ class Isolation(StrEnum):
     READ_COMMITTED = "read_committed"
 
 
-class HelloRequest(Value, frozen=True, kw_only=True):
+class HelloRequest(Value, frozen=True, kw_only=True, gc=False):
     """First on each native connection.
 
     Which versions of the native protocol the client speaks, and its name for the logs.
@@ -48,14 +48,14 @@ class HelloRequest(Value, frozen=True, kw_only=True):
     client: str = ""
 
 
-class MetadataRequest(Value, frozen=True, kw_only=True):
+class MetadataRequest(Value, frozen=True, kw_only=True, gc=False):
     """Which topics there are, and where. `topics=None` asks for all."""
 
     topics: tuple[str, ...] | None = None
     auto_create: bool = False
 
 
-class NewTopic(Value, frozen=True, kw_only=True):
+class NewTopic(Value, frozen=True, kw_only=True, gc=False):
     """A topic to create; `partitions=-1` takes the broker's `num.partitions`."""
 
     name: str
@@ -63,26 +63,26 @@ class NewTopic(Value, frozen=True, kw_only=True):
     configs: dict[str, str] = {}
 
 
-class CreateTopicsRequest(Value, frozen=True, kw_only=True):
+class CreateTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Create topics, each on its own: one that fails does not stop the others."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
 
 
-class DeleteTopicsRequest(Value, frozen=True, kw_only=True):
+class DeleteTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Delete topics and their data."""
 
     topics: tuple[str, ...]
 
 
-class DescribeTopicsRequest(Value, frozen=True, kw_only=True):
+class DescribeTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Settings of topics, and for each partition its offsets, and its segments with sizes and times."""
 
     topics: tuple[str, ...]
 
 
-class TopicAlteration(Value, frozen=True, kw_only=True):
+class TopicAlteration(Value, frozen=True, kw_only=True, gc=False):
     """Changes to a topic: settings to set (None resets one to the broker's default), and a larger partition count."""
 
     name: str
@@ -90,13 +90,13 @@ class TopicAlteration(Value, frozen=True, kw_only=True):
     partitions: Int32 | None = None
 
 
-class AlterTopicsRequest(Value, frozen=True, kw_only=True):
+class AlterTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Change topics, each on its own."""
 
     topics: tuple[TopicAlteration, ...]
 
 
-class PartitionRecords(Value, frozen=True, kw_only=True):
+class PartitionRecords(Value, frozen=True, kw_only=True, gc=False):
     """Record batches for one partition: one or more whole batches of format 2, end to end."""
 
     topic: str
@@ -104,7 +104,7 @@ class PartitionRecords(Value, frozen=True, kw_only=True):
     records: memoryview
 
 
-class ProduceRequest(Value, frozen=True, kw_only=True):
+class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
     """Append batches. acks 0: no reply; 1: after the leader's append; -1 (all): after every in-sync replica's."""
 
     acks: Literal[-1, 0, 1] = -1
@@ -112,7 +112,7 @@ class ProduceRequest(Value, frozen=True, kw_only=True):
     partitions: tuple[PartitionRecords, ...]
 
 
-class FetchPartition(Value, frozen=True, kw_only=True):
+class FetchPartition(Value, frozen=True, kw_only=True, gc=False):
     """From where to read one partition, and how much at most."""
 
     topic: str
@@ -121,7 +121,7 @@ class FetchPartition(Value, frozen=True, kw_only=True):
     max_bytes: Int32 = DEFAULT_PARTITION_FETCH_BYTES
 
 
-class FetchRequest(Value, frozen=True, kw_only=True):
+class FetchRequest(Value, frozen=True, kw_only=True, gc=False):
     """Read batches. Waits until `min_bytes` are there or `max_wait_ms` is over; 0 answers at once.
 
     The first batch of the first partition that has data is always whole, even over `max_bytes` (KIP-74).
@@ -134,7 +134,7 @@ class FetchRequest(Value, frozen=True, kw_only=True):
     isolation: Isolation = Isolation.READ_UNCOMMITTED
 
 
-class OffsetQuery(Value, frozen=True, kw_only=True):
+class OffsetQuery(Value, frozen=True, kw_only=True, gc=False):
     """A question for an offset by time; LATEST_TIMESTAMP, EARLIEST_TIMESTAMP and MAX_TIMESTAMP ask for the ends."""
 
     topic: str
@@ -142,7 +142,7 @@ class OffsetQuery(Value, frozen=True, kw_only=True):
     timestamp: Int64
 
 
-class ListOffsetsRequest(Value, frozen=True, kw_only=True):
+class ListOffsetsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Offsets by time: the first record at or past each timestamp."""
 
     partitions: tuple[OffsetQuery, ...]

@@ -15,14 +15,14 @@ from protocol.errors import ErrorCode
 from protocol.request import Value
 
 
-class ErrorResponse(Value, frozen=True, kw_only=True):
+class ErrorResponse(Value, frozen=True, kw_only=True, gc=False):
     """A request that failed as a whole: it could not be understood, or the broker could not answer it."""
 
     error: ErrorCode
     message: str | None = None
 
 
-class HelloResponse(Value, frozen=True, kw_only=True):
+class HelloResponse(Value, frozen=True, kw_only=True, gc=False):
     """The version of the native protocol that this connection speaks from here on, and the limits to keep."""
 
     version: int
@@ -32,7 +32,7 @@ class HelloResponse(Value, frozen=True, kw_only=True):
     max_frame_bytes: int  # the longest request frame accepted
 
 
-class PartitionMetadata(Value, frozen=True, kw_only=True):
+class PartitionMetadata(Value, frozen=True, kw_only=True, gc=False):
     """Where a partition lives."""
 
     partition: int
@@ -44,7 +44,7 @@ class PartitionMetadata(Value, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class TopicMetadata(Value, frozen=True, kw_only=True):
+class TopicMetadata(Value, frozen=True, kw_only=True, gc=False):
     """A topic and its partitions. `topic_id` is the url-safe base64 form of the id, as in `partition.metadata`."""
 
     name: str
@@ -54,7 +54,7 @@ class TopicMetadata(Value, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class BrokerMetadata(Value, frozen=True, kw_only=True):
+class BrokerMetadata(Value, frozen=True, kw_only=True, gc=False):
     """A broker and the address at which clients of the asking listener reach it."""
 
     node_id: int
@@ -62,7 +62,7 @@ class BrokerMetadata(Value, frozen=True, kw_only=True):
     port: int
 
 
-class MetadataResponse(Value, frozen=True, kw_only=True):
+class MetadataResponse(Value, frozen=True, kw_only=True, gc=False):
     """The answer to a MetadataRequest, topics in the order asked for (all: by name)."""
 
     cluster_id: str
@@ -71,7 +71,7 @@ class MetadataResponse(Value, frozen=True, kw_only=True):
     topics: tuple[TopicMetadata, ...]
 
 
-class CreatedTopic(Value, frozen=True, kw_only=True):
+class CreatedTopic(Value, frozen=True, kw_only=True, gc=False):
     """What became of one topic to create; partitions is its count."""
 
     name: str
@@ -81,13 +81,13 @@ class CreatedTopic(Value, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class CreateTopicsResponse(Value, frozen=True, kw_only=True):
+class CreateTopicsResponse(Value, frozen=True, kw_only=True, gc=False):
     """One entry per topic asked for, in that order."""
 
     topics: tuple[CreatedTopic, ...]
 
 
-class TopicResult(Value, frozen=True, kw_only=True):
+class TopicResult(Value, frozen=True, kw_only=True, gc=False):
     """What became of one topic to delete or alter."""
 
     name: str
@@ -95,19 +95,19 @@ class TopicResult(Value, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class DeleteTopicsResponse(Value, frozen=True, kw_only=True):
+class DeleteTopicsResponse(Value, frozen=True, kw_only=True, gc=False):
     """One entry per topic asked for, in that order."""
 
     topics: tuple[TopicResult, ...]
 
 
-class AlterTopicsResponse(Value, frozen=True, kw_only=True):
+class AlterTopicsResponse(Value, frozen=True, kw_only=True, gc=False):
     """One entry per topic asked for, in that order."""
 
     topics: tuple[TopicResult, ...]
 
 
-class SegmentDescription(Value, frozen=True, kw_only=True):
+class SegmentDescription(Value, frozen=True, kw_only=True, gc=False):
     """One segment.
 
     Offsets [base_offset, next_offset), bytes, index entries in use, and its times (None where it has no record).
@@ -123,7 +123,7 @@ class SegmentDescription(Value, frozen=True, kw_only=True):
     active: bool
 
 
-class PartitionDescription(Value, frozen=True, kw_only=True):
+class PartitionDescription(Value, frozen=True, kw_only=True, gc=False):
     """One partition's offsets and segments, oldest first. `flushed_offset`: what lies below it has been fsynced."""
 
     partition: int
@@ -139,7 +139,7 @@ class PartitionDescription(Value, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class ConfigDescription(Value, frozen=True, kw_only=True):
+class ConfigDescription(Value, frozen=True, kw_only=True, gc=False):
     """A topic setting as it is in force.
 
     Its value, and whether it was set on the topic ("topic"), on the broker ("broker") or nowhere ("default").
@@ -150,7 +150,7 @@ class ConfigDescription(Value, frozen=True, kw_only=True):
     source: str
 
 
-class TopicDescription(Value, frozen=True, kw_only=True):
+class TopicDescription(Value, frozen=True, kw_only=True, gc=False):
     """A topic in detail."""
 
     name: str
@@ -161,13 +161,13 @@ class TopicDescription(Value, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class DescribeTopicsResponse(Value, frozen=True, kw_only=True):
+class DescribeTopicsResponse(Value, frozen=True, kw_only=True, gc=False):
     """One entry per topic asked for, in that order."""
 
     topics: tuple[TopicDescription, ...]
 
 
-class ProducedPartition(Value, frozen=True, kw_only=True):
+class ProducedPartition(Value, frozen=True, kw_only=True, gc=False):
     """What became of the batches for one partition.
 
     `base_offset`: the first record's; `log_append_time`: -1 unless the topic stamps it.
@@ -182,13 +182,13 @@ class ProducedPartition(Value, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class ProduceResponse(Value, frozen=True, kw_only=True):
+class ProduceResponse(Value, frozen=True, kw_only=True, gc=False):
     """One entry per partition asked for, in that order."""
 
     partitions: tuple[ProducedPartition, ...]
 
 
-class FetchedPartition(Value, frozen=True, kw_only=True):
+class FetchedPartition(Value, frozen=True, kw_only=True, gc=False):
     """A slice of one partition: batches end to end; the last one may be cut (ask again from its first offset)."""
 
     topic: str
@@ -201,13 +201,13 @@ class FetchedPartition(Value, frozen=True, kw_only=True):
     records: Sized = b""
 
 
-class FetchResponse(Value, frozen=True, kw_only=True):
+class FetchResponse(Value, frozen=True, kw_only=True, gc=False):
     """One entry per partition asked for, in that order."""
 
     partitions: tuple[FetchedPartition, ...]
 
 
-class FoundOffset(Value, frozen=True, kw_only=True):
+class FoundOffset(Value, frozen=True, kw_only=True, gc=False):
     """The first record at or past the time asked for, with its own timestamp; both -1 where there is none."""
 
     topic: str
@@ -219,7 +219,7 @@ class FoundOffset(Value, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class ListOffsetsResponse(Value, frozen=True, kw_only=True):
+class ListOffsetsResponse(Value, frozen=True, kw_only=True, gc=False):
     """One entry per partition asked for, in that order."""
 
     partitions: tuple[FoundOffset, ...]

@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Self
 
+from msgspec import Struct
+
 from broker.log.config import MAX_INT64, LogConfig
 from broker.log.mapped_index import MAX_RELATIVE_OFFSET
 from broker.log.offset_index import OffsetIndex
@@ -207,45 +209,21 @@ def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_
     return buffers
 
 
-class PlannedAppend:
-    """Batches that have their place: offsets, position, stamped headers. Immutable but for its owner, the log.
+class PlannedAppend(Struct, frozen=True, kw_only=True, gc=False):
+    """Batches that have their place: offsets, position, stamped starts.
 
     `position` is a byte in the active segment's file (0 after a `roll`), `buffers` what goes there, end to end.
+    `new_tail` is the end of the segment that a `roll` begins. (A Struct because its __init__ is a fifth of a class's.)
     """
 
-    __slots__ = (
-        "base_offset",
-        "batches",
-        "buffers",
-        "entries",
-        "last_offset",
-        "leader_epoch",
-        "max_timestamp",
-        "new_tail",
-        "position",
-        "roll",
-        "size",
-    )
-
-    def __init__(
-        self,
-        *,
-        base_offset: int,
-        extent: BatchExtent,
-        position: int,
-        leader_epoch: int,
-        roll: RollReason | None,
-        new_tail: Tail | None,
-        buffers: list[Buffer],
-        batches: Sequence[BatchExtent],
-        entries: IndexEntries | None,
-    ) -> None:
-        self.base_offset = base_offset
-        self.last_offset, self.max_timestamp, self.size = extent
-        self.position = position
-        self.leader_epoch = leader_epoch
-        self.roll = roll
-        self.new_tail = new_tail
-        self.buffers = buffers
-        self.batches = batches
-        self.entries = entries
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    size: int
+    position: int
+    leader_epoch: int
+    roll: RollReason | None
+    new_tail: Tail | None
+    buffers: list[Buffer]
+    batches: Sequence[BatchExtent]
+    entries: IndexEntries | None

@@ -238,7 +238,9 @@ class PartitionLog:
         position = tail.size
         return PlannedAppend(
             base_offset=base_offset,
-            extent=extent,
+            last_offset=extent.last_offset,
+            max_timestamp=extent.max_timestamp,
+            size=extent.size,
             position=position,
             leader_epoch=self._epochs.current,
             roll=roll,
@@ -254,6 +256,7 @@ class PartitionLog:
         All or nothing: a failure cuts the file back to where it was. Raises OSError; then `abandon` what is planned.
         """
         first = planned[0]
+        assert first.position == self._segments.active.size, "writes follow the order of plans"
         buffers = first.buffers if len(planned) == 1 else [buffer for each in planned for buffer in each.buffers]
         self._writer.write_batches(self._segments.active, buffers, first.position)
 
