@@ -1,0 +1,101 @@
+from collections.abc import Callable
+from typing import Any
+
+Batch = Callable[..., bytes]
+Bench = Any
+
+
+def test_log_flush_moves_the_recovery_point(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    log.append(batch(3))
+    assert (log.recovery_point, log.unflushed_bytes) == (0, log.size)
+    log.flush()
+    assert (log.recovery_point, log.unflushed_bytes) == (3, 0)
+
+
+def test_what_comes_during_a_sync_is_not_counted_as_synced(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    log.append(batch(3))
+    plan = log.begin_flush()
+    log.append(batch(2))
+    plan.sync()
+    log.finish_flush(plan)
+    assert log.recovery_point == 3
+    assert log.unflushed_bytes == len(batch(2))
+
+
+def test_a_sync_overtaken_by_a_later_one_does_not_take_the_recovery_point_back(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    log.append(batch(3))
+    early = log.begin_flush()
+    log.append(batch(2))
+    log.flush()
+    log.finish_flush(early)
+    assert (log.recovery_point, log.unflushed_bytes) == (5, 0)
+
+
+def test_a_sync_covers_segments_that_were_rolled_since_the_last(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=2 * len(batch()))
+    sealed = []
+    for _ in range(5):
+        planned = log.plan(batch())
+        if planned.roll:
+            sealed.append(log.commit_roll(log.prepare_roll(planned)))
+        log.write([planned])
+        log.commit([planned])
+    bench.disk.calls.clear()
+    log.flush()
+    assert log.recovery_point == 5
+    synced = [call for call in bench.disk.calls if call[0] == "sync"]
+    assert len(synced) == 2 * 2 + 1, "two sealed logs with their time indexes, and the active log"
+    assert ("sync_directory", str(bench.directory)) in bench.disk.calls
+    bench.disk.calls.clear()
+    for segment in sealed:
+        log.finish_roll(segment)
+    log.flush()
+    assert ("sync_directory", str(bench.directory)) not in bench.disk.calls
+
+
+def test_a_roll_during_a_sync_leaves_its_names_for_the_next(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    log.append(batch())
+    plan = log.begin_flush()
+    log.roll()
+    plan.sync()
+    log.finish_flush(plan)
+    bench.disk.calls.clear()
+    log.flush()
+    assert ("sync_directory", str(bench.directory)) in bench.disk.calls
+
+
+def test_indexes_are_synced_only_when_they_have_changed(bench: Bench, batch: Batch) -> None:
+    log = bench.open(index_interval_bytes=4096)
+    log.append(batch())
+    log.flush()
+    bench.disk.calls.clear()
+    log.append(batch())
+    log.flush()
+    assert len([call for call in bench.disk.calls if call[0] == "sync"]) == 1
+
+
+def test_a_sync_from_before_a_truncation_covers_nothing(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    for _ in range(5):
+        log.append(batch())
+    plan = log.begin_flush()
+    log.truncate_to(2)
+    for _ in range(5):
+        log.append(batch())
+    plan.sync()
+    log.finish_flush(plan)
+    assert log.recovery_point == 0
+
+
+def test_flushing_an_empty_active_segment(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    log.flush()
+    assert log.recovery_point == 0
+    log.append(batch(2))
+    log.roll()
+    log.flush()
+    assert log.recovery_point == 2
