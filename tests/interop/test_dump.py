@@ -1,12 +1,12 @@
 """Kafka's DumpLogSegments over directories that we wrote: it finds nothing wrong, and sees what we put in."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from interop.kafka_node import Dump, dump
+from interop.kafka_node import dump
 from tests.interop.directories import Row, Written
+from tests.interop.judging import files_below, findings
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -15,16 +15,6 @@ RECORD = re.compile(
     r"(?: key: (.*?))?(?: payload: (.*))?$",
     re.MULTILINE,
 )
-
-
-def files_of(written: list[Written], suffix: str) -> list[Path]:
-    """Files of a kind; an empty index is left out, as Kafka's tool cannot map it."""
-    found = [path for each in written for path in sorted(each.directory.glob(f"*{suffix}"))]
-    return [path for path in found if path.stat().st_size]
-
-
-def findings(dumps: list[Dump]) -> list[str]:
-    return [f"{each.arguments}: {finding}" for each in dumps for finding in each.findings()]
 
 
 def expected_fields(offset: int, row: Row) -> tuple[str, ...]:
@@ -36,7 +26,7 @@ def expected_fields(offset: int, row: Row) -> tuple[str, ...]:
 
 
 def test_kafka_finds_nothing_wrong_with_our_segments_and_reads_every_record(written: list[Written]) -> None:
-    logs = files_of(written, ".log")
+    logs = files_below(written[0].directory.parent, ".log")
     dumps = dump(["--deep-iteration", "--print-data-log", "--files", log] for log in logs)
     assert findings(dumps) == []
     for each in written:
@@ -49,7 +39,7 @@ def test_kafka_finds_nothing_wrong_with_our_segments_and_reads_every_record(writ
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_kafka_finds_every_entry_of_our_indexes_true_of_the_log(written: list[Written], suffix: str) -> None:
-    indexes = files_of(written, suffix)
+    indexes = files_below(written[0].directory.parent, suffix)
     assert {path.parent for path in indexes} == {each.directory for each in written}
     dumps = dump(["--files", path] for path in indexes)
     assert findings(dumps) == []
@@ -60,7 +50,7 @@ def test_kafka_finds_every_entry_of_our_indexes_true_of_the_log(written: list[Wr
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_our_indexes_pass_kafkas_sanity_check(written: list[Written], suffix: str) -> None:
-    indexes = files_of(written, suffix)
+    indexes = files_below(written[0].directory.parent, suffix)
     dumps = dump(["--index-sanity-check", "--files", path] for path in indexes)
     assert findings(dumps) == []
     for path, said in zip(indexes, dumps, strict=True):
