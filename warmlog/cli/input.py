@@ -59,7 +59,8 @@ class LineSplitter:
 class RecordInputStream:
     """The records on a descriptor.
 
-    Wait until it is readable, then take what `ready()` gives, until `at_end`. `parse` None: each line is a value as it is. `advance` is told of lines and bytes as they are read.
+    Wait until it is readable, then take what `ready()` gives, until `at_end`. `parse` None: each line is a value as it
+    is. `advance` is told of lines and bytes as they are read.
     """
 
     def __init__(

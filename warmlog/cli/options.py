@@ -1,19 +1,21 @@
-"""Options and values that several commands share.
+"""Options, arguments and values that several commands share.
 
 Owns: how they are written on the command line. Must not know: what is done with them.
 """
 
 from collections.abc import Callable
-from datetime import datetime
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
+
+from warmlog.cli.conversation import converse
+from warmlog.cli.failure import Failure
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Start: TypeAlias = Literal["beginning", "end"] | int | datetime
 
 DEFAULT_NATIVE = "127.0.0.1:9091"
-MAX_PORT = 65535
+COMPLETION_TIMEOUT_S = 1.0  # who presses TAB does not wait for a broker that is not there
 
 
 def native_option(command: Command) -> Command:
@@ -21,13 +23,25 @@ def native_option(command: Command) -> Command:
     return click.option(
         "--native",
         metavar="H:P",
-        type=address,
+        type=bootstrap,
         envvar="WARMLOG_NATIVE",
         default=DEFAULT_NATIVE,
         show_default=True,
         show_envvar=True,
         help="The broker's native listener.",
     )(command)
+
+
+def topic_argument(command: Command) -> Command:
+    """`TOPIC`."""
+    return click.argument("topic", shell_complete=complete_topics)(command)
+
+
+def topics_argument(command: Command) -> Command:
+    """`TOPIC...`."""
+    return click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)(
+        command
+    )
 
 
 def json_option(help_text: str) -> Callable[[Command], Command]:
@@ -40,11 +54,21 @@ def configs_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--config", "configs", metavar="KEY=VALUE", type=assignment, multiple=True, help=help_text)
 
 
-def address(value: str) -> str:
-    """`HOST:PORT`, checked; IPv6 in brackets."""
-    host, _, port = value.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= MAX_PORT:
-        raise click.BadParameter(f"{value!r} is not HOST:PORT.")
+def zero_option(command: Command) -> Command:
+    """`-z`: records that hold line ends."""
+    return click.option("-z", "--zero-terminated", is_flag=True, help="Records end with a zero byte, not a newline.")(
+        command
+    )
+
+
+def bootstrap(value: str) -> str:
+    """`HOST:PORT`, or several separated by commas, checked."""
+    from warmlog.client.settings import parse_bootstrap  # only commands that talk to a broker need it
+
+    try:
+        parse_bootstrap(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None
     return value
 
 
@@ -56,16 +80,36 @@ def assignment(value: str) -> tuple[str, str]:
     return key, text
 
 
-def start_position(value: str) -> Start:
-    """`beginning`, `end`, an offset, or a time in ISO 8601 (without a zone: the local one)."""
-    match value:
-        case "beginning" | "end":
-            return value
-    if value.isascii() and value.isdigit():
-        return int(value)
+def start_position(value: str) -> str:
+    """`beginning`, `end`, an offset, or a time in ISO 8601, checked."""
+    from warmlog.client.start import parse_start  # as above
+
     try:
-        return datetime.fromisoformat(value).astimezone()
+        parse_start(value, 0)
     except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{value!r} is not beginning, end, an offset or a time like 2026-11-20T10:00:00Z."
         ) from None
+    return value
+
+
+def separator(value: str) -> str:
+    """Text that parts a key from its value; \\t is a tab."""
+    if not value:
+        raise click.BadParameter("it must not be empty.")
+    return value.replace("\\t", "\t")
+
+
+def complete_topics(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """The broker's topics, for the shell; none where there is no broker."""
+    native = context.params.get("native") or DEFAULT_NATIVE
+    try:
+        topics = converse(
+            native,
+            lambda client: client.list_topics(),
+            connect_timeout_s=COMPLETION_TIMEOUT_S,
+            request_timeout_s=COMPLETION_TIMEOUT_S,
+        )
+    except Failure:
+        return []
+    return [CompletionItem(topic.name) for topic in topics if topic.name.startswith(incomplete)]

@@ -26,7 +26,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from protocol.request import Int32, Int64
 
 if TYPE_CHECKING:
-    from protocol.records.record import Record  # a name only: printing needs nothing of the codec
+    from protocol.records.record import Record  # names only: printing needs nothing of codec or client
+    from warmlog.client import ConsumedRecord
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NULL = Raw(b"null")
@@ -68,13 +69,14 @@ class RecordForm(Struct, forbid_unknown_fields=True):
 DECODER = msgspec.json.Decoder(RecordForm)
 
 
-def record_lines(topic: str, partition: int, records: Iterable["Record"]) -> bytes:
+def record_lines(records: Iterable["ConsumedRecord"]) -> bytes:
     """The records as lines of JSON, each ended by a newline."""
-    place = {"topic": topic, "partition": partition}
-    return ENCODER.encode_lines([place | record_form(record) for record in records])
+    return ENCODER.encode_lines(
+        [{"topic": record.topic, "partition": record.partition, **record_form(record)} for record in records]
+    )
 
 
-def record_form(record: "Record") -> dict[str, Any]:
+def record_form(record: "Record | ConsumedRecord") -> dict[str, Any]:
     """One record as the object that is printed, but for its place."""
     form: dict[str, Any] = {"offset": record.offset, "timestamp": record.timestamp}
     put_bytes(form, "key", record.key)

@@ -12,8 +12,6 @@ from itertools import pairwise
 from os import fstat
 from pathlib import Path
 
-from protocol.records.reader import decode_batch
-
 from broker.log.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from broker.log.leader_epochs import UNDEFINED, LeaderEpochs
 from broker.log.mapped_index import MAX_RELATIVE_OFFSET
@@ -21,6 +19,7 @@ from protocol.errors import ProtocolError
 from protocol.records.batch import verify_crc
 from protocol.records.codec import Record
 from protocol.records.layout import BatchHeader
+from protocol.records.reader import decode_batch
 from warmlog.cli.findings import Finding, Tally
 from warmlog.cli.index_checks import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
 from warmlog.cli.scan import DamageError, StoredBatch, opened, scan_batches

@@ -11,14 +11,13 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from protocol.records.reader import decode_batch
-
 from broker.log.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from broker.log.offset_index import OffsetIndex
 from broker.log.time_index import TimeIndex
 from protocol.errors import ProtocolError
 from protocol.records.batch import verify_crc
 from protocol.records.layout import CODEC_MASK, Codec
+from protocol.records.reader import decode_batch
 from warmlog.cli.logfiles import SegmentFile
 from warmlog.cli.record_json import record_form
 from warmlog.cli.scan import DamageError, IndexEntries, StoredBatch, index_entries, opened, scan_batches

@@ -1,0 +1,125 @@
+"""`warmlog consume`: the records of a topic onto standard output.
+
+Owns: the options, and how records become lines. Must not know: how records are fetched (`warmlog.client`).
+
+1. Values are written byte for byte; whoever follows the output sees a record as soon as it has come.
+2. A list of records is one write: no record has a call of its own, but to be formatted.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import click
+
+from warmlog.cli.conversation import converse
+from warmlog.cli.failure import Failure
+from warmlog.cli.options import (
+    json_option,
+    native_option,
+    separator,
+    start_position,
+    topic_argument,
+    zero_option,
+)
+from warmlog.cli.output import write_bytes
+from warmlog.cli.progress import Progress
+from warmlog.cli.record_json import record_lines
+
+if TYPE_CHECKING:
+    from warmlog.client import AsyncClient, ConsumedRecord
+
+Lines: TypeAlias = "Callable[[Sequence[ConsumedRecord]], bytes]"
+
+
+@click.command(short_help="Print the records of a topic.")
+@topic_argument
+@click.option(
+    "--from",
+    "start",
+    metavar="WHERE",
+    type=start_position,
+    help="beginning, end, an offset or an ISO 8601 time (without a zone: local). Default: end; --until-end: beginning.",
+)
+@click.option("--until-end", is_flag=True, help="Stop at the end as it is now, do not wait for more.")
+@click.option("--count", metavar="N", type=click.IntRange(min=0), help="Stop after N records.")
+@click.option(
+    "--partition",
+    "partitions",
+    metavar="N",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this one; repeatable.",
+)
+@click.option("--print-key", is_flag=True, help="The key before each value.")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    type=separator,
+    help="Between key and value; \\t is a tab, and the default. Implies --print-key.",
+)
+@zero_option
+@native_option
+@json_option("A JSON object a line: topic, partition, offset, timestamp (ms), key, value, headers.")
+def consume(
+    topic: str,
+    start: str | None,
+    until_end: bool,
+    count: int | None,
+    partitions: tuple[int, ...],
+    print_key: bool,
+    key_separator: str | None,
+    zero_terminated: bool,
+    native: str,
+    as_json: bool,
+) -> None:
+    """Print the records of a topic, a value a line.
+
+    Waits for more until Ctrl-C, unless told where to stop. A record without a value (a tombstone) is an empty line.
+    With --json nothing is lost: keys and values that are no text are in base64, in key_base64 and value_base64.
+    """
+    if as_json and (print_key or key_separator or zero_terminated):
+        raise click.UsageError("--json goes without --print-key, --key-separator and --zero-terminated.")
+    end = b"\0" if zero_terminated else b"\n"
+    key_end = os.fsencode(key_separator or "\t") if print_key or key_separator else None
+    lines = record_lines if as_json else line_format(end, key_end)
+
+    async def talk(client: "AsyncClient") -> None:
+        batches = client.consume_batches(
+            topic,
+            start or ("beginning" if until_end else "end"),
+            partitions=partitions or None,
+            until_end=until_end,
+            auto_create=False,
+        )
+        left = count
+        with Progress(topic, enabled=not sys.stdout.isatty()) as progress:
+            if left != 0:
+                async for records in batches:
+                    wanted = records if left is None else records[:left]
+                    data = lines(wanted)
+                    write_bytes(data)
+                    progress.advance(len(wanted), len(data))
+                    if left is not None and (left := left - len(wanted)) == 0:
+                        break
+
+    try:
+        converse(native, talk)
+    except ValueError as error:  # a partition that is not there
+        raise Failure(str(error)) from error
+
+
+def line_format(end: bytes, key_end: bytes | None) -> Lines:
+    """How records become lines: the value and `end`; the key and `key_end` before it, if that is given."""
+    between = key_end or b""
+
+    def values(records: "Sequence[ConsumedRecord]") -> bytes:
+        lines = [record.value or b"" for record in records]
+        lines.append(b"")
+        return end.join(lines)
+
+    def keys_and_values(records: "Sequence[ConsumedRecord]") -> bytes:
+        return b"".join([b"%b%b%b%b" % (record.key or b"", between, record.value or b"", end) for record in records])
+
+    return values if key_end is None else keys_and_values

@@ -1,0 +1,247 @@
+"""`warmlog topic`: topics, made and looked at.
+
+Owns: the five commands, and how topics look as tables. Must not know: how a broker is asked (`warmlog.client`).
+
+With several topics each stands for itself: the first that fails ends the command, those before it are done.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from warmlog.cli.conversation import converse
+from warmlog.cli.failure import Failure
+from warmlog.cli.options import configs_option, json_option, native_option, topic_argument, topics_argument
+from warmlog.cli.output import Column, binary_size, iso_time, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from protocol.response import PartitionDescription, TopicDescription
+    from warmlog.client import AsyncClient
+
+PARTITION_COLUMNS = (
+    Column("partition", number=True),
+    Column("start", number=True),
+    Column("end", number=True),
+    Column("records", number=True),
+    Column("high watermark", number=True),
+    Column("flushed", number=True),
+    Column("size", number=True),
+    Column("segments", number=True),
+    Column("epoch", number=True),
+)
+SEGMENT_COLUMNS = (
+    Column("partition", number=True),
+    Column("base offset", number=True),
+    Column("next offset", number=True),
+    Column("size", number=True),
+    Column("index", number=True),
+    Column("time index", number=True),
+    Column("largest time"),
+    Column("written"),
+    Column("state"),
+)
+
+
+@click.command(short_help="Create topics.")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.option("--partitions", metavar="N", type=click.IntRange(min=1), help="Default: the broker's num.partitions.")
+@configs_option("A setting of the topic, as segment.bytes=1048576; repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists already is left as it is.")
+@native_option
+@json_option("One JSON object a topic: name, topic_id, partitions, created.")
+def create(
+    topics: tuple[str, ...],
+    partitions: int | None,
+    configs: tuple[tuple[str, str], ...],
+    if_not_exists: bool,
+    native: str,
+    as_json: bool,
+) -> None:
+    """Create topics."""
+
+    async def talk(client: "AsyncClient") -> None:
+        for name in topics:
+            made = await client.create_topic(
+                name, partitions=partitions or -1, configs=dict(configs), if_not_exists=if_not_exists
+            )
+            if made is None:
+                found = await client.topic(name, auto_create=False)
+                tell_created(name, found.topic_id, found.partitions, created=False, as_json=as_json)
+            else:
+                tell_created(name, made.topic_id, made.partitions, created=True, as_json=as_json)
+
+    converse(native, talk)
+
+
+def tell_created(name: str, topic_id: str | None, partitions: int, *, created: bool, as_json: bool) -> None:
+    """Say what became of one topic to create."""
+    if as_json:
+        print_json({"name": name, "topic_id": topic_id, "partitions": partitions, "created": created})
+    else:
+        print_line(f"{name} {'created' if created else 'exists already'}: {counted(partitions, 'partition')}")
+
+
+@click.command("list", short_help="List the topics.")
+@native_option
+@json_option("One JSON object a topic: name, topic_id, partitions.")
+def list_topics(native: str, as_json: bool) -> None:
+    """List the topics."""
+    topics = converse(native, lambda client: client.list_topics())
+    if as_json:
+        forms = (
+            {"name": topic.name, "topic_id": topic.topic_id, "partitions": len(topic.partitions)} for topic in topics
+        )
+        print_json(*forms)
+        return
+    columns = (Column("topic"), Column("partitions", number=True), Column("id"))
+    print_table(columns, [(topic.name, len(topic.partitions), topic.topic_id) for topic in topics])
+
+
+@click.command(short_help="Show segments, sizes, offsets, times and settings of topics.")
+@topics_argument
+@click.option("--configs", "all_configs", is_flag=True, help="All settings, also those at their default.")
+@native_option
+@json_option("One JSON object a topic, with all there is to tell.")
+def describe(topics: tuple[str, ...], all_configs: bool, native: str, as_json: bool) -> None:
+    """Show segments, sizes, offsets, times and settings of topics.
+
+    Segments hold offsets from their base offset up to, and without, the next. What lies below `flushed` has been
+    synced to the disk.
+    """
+    described = converse(native, lambda client: client.describe_topics(*topics))
+    if as_json:
+        print_json(*(description_form(topic) for topic in described))
+        return
+    for number, topic in enumerate(described):
+        if number:
+            print_line()
+        show_topic(topic, all_configs=all_configs)
+
+
+def description_form(topic: "TopicDescription") -> dict[str, Any]:
+    """A description for scripts: what the broker said, without what only errors need."""
+    import msgspec
+
+    form: dict[str, Any] = msgspec.to_builtins(topic)
+    for part in (form, *form["partitions"]):
+        del part["error"], part["message"]
+    return form
+
+
+def show_topic(topic: "TopicDescription", *, all_configs: bool) -> None:
+    """A description for people."""
+    size = sum(partition.size for partition in topic.partitions)
+    records = sum(partition.log_end_offset - partition.log_start_offset for partition in topic.partitions)
+    print_line(
+        f"{topic.name}: {counted(len(topic.partitions), 'partition')}, {counted(records, 'record')},"
+        f" {binary_size(size)}, id {topic.topic_id}"
+    )
+    configs = [config for config in topic.configs if all_configs or config.source != "default"]
+    print_line()
+    if configs:
+        columns = (Column("setting"), Column("value"), Column("set on"))
+        print_table(columns, [(config.name, config.value, config.source) for config in configs])
+        print_line()
+    print_table(PARTITION_COLUMNS, map(partition_row, topic.partitions))
+    print_line()
+    print_table(SEGMENT_COLUMNS, segment_rows(topic.partitions))
+
+
+def partition_row(partition: "PartitionDescription") -> tuple[object, ...]:
+    """A partition's cells; in place of offsets the reason where it cannot be served."""
+    if partition.error:
+        return (partition.partition, *[None] * 7, partition.message or partition.error.name)
+    return (
+        partition.partition,
+        partition.log_start_offset,
+        partition.log_end_offset,
+        partition.log_end_offset - partition.log_start_offset,
+        partition.high_watermark,
+        partition.flushed_offset,
+        binary_size(partition.size),
+        len(partition.segments),
+        partition.leader_epoch,
+    )
+
+
+def segment_rows(partitions: "Iterable[PartitionDescription]") -> Iterable[tuple[object, ...]]:
+    """The cells of all segments."""
+    for partition in partitions:
+        for segment in partition.segments:
+            yield (
+                partition.partition,
+                segment.base_offset,
+                segment.next_offset,
+                binary_size(segment.size),
+                segment.offset_index_entries,
+                segment.time_index_entries,
+                iso_time(segment.max_timestamp),
+                iso_time(segment.modified_ms),
+                "active" if segment.active else None,
+            )
+
+
+@click.command(short_help="Change a topic's settings, or add partitions.")
+@topic_argument
+@click.option(
+    "--partitions", metavar="N", type=click.IntRange(min=1), help="Grow to N partitions; they never get fewer."
+)
+@configs_option("A setting of the topic; repeatable.")
+@click.option("--reset", "resets", metavar="KEY", multiple=True, help="Back to the broker's value; repeatable.")
+@native_option
+@json_option("One JSON object: the name, and what was changed.")
+def alter(
+    topic: str,
+    partitions: int | None,
+    configs: tuple[tuple[str, str], ...],
+    resets: tuple[str, ...],
+    native: str,
+    as_json: bool,
+) -> None:
+    """Change a topic's settings, or add partitions. Keys then go to other partitions than before."""
+    changes: dict[str, str | None] = {**dict(configs), **dict.fromkeys(resets)}
+    if not changes and partitions is None:
+        raise click.UsageError("Nothing to change: give --partitions, --config or --reset.")
+    converse(native, lambda client: client.alter_topic(topic, configs=changes, partitions=partitions))
+    if as_json:
+        print_json({"name": topic, "partitions": partitions, "configs": changes})
+    else:
+        print_line(f"{topic} altered")
+
+
+@click.command(short_help="Delete topics and their data.")
+@topics_argument
+@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
+@native_option
+@json_option("One JSON object a topic: name, deleted.")
+def delete(topics: tuple[str, ...], if_exists: bool, native: str, as_json: bool) -> None:
+    """Delete topics and their data."""
+
+    async def talk(client: "AsyncClient") -> None:
+        for name in topics:
+            deleted = await delete_one(client, name, if_exists=if_exists)
+            if as_json:
+                print_json({"name": name, "deleted": deleted})
+            else:
+                print_line(f"{name} {'deleted' if deleted else 'does not exist'}")
+
+    converse(native, talk)
+
+
+async def delete_one(client: "AsyncClient", name: str, *, if_exists: bool) -> bool:
+    """Delete a topic; gives whether it was there. Raises Failure if it was not and that is not allowed."""
+    from warmlog.client import UnknownTopicError
+
+    try:
+        await client.delete_topic(name)
+    except UnknownTopicError as error:
+        if not if_exists:
+            raise Failure(error.message) from error
+        return False
+    return True
+
+
+def counted(count: int, what: str) -> str:
+    """`1 partition`, `1,000 records`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
