@@ -1,0 +1,436 @@
+"""Opening after a clean and after an unclean stop, titles after Kafka's tests of its loader (LogLoaderTest)."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.log.partition_log import PartitionLog
+from broker.log.recovery import RecoveryReport
+
+Batch = Callable[..., bytes]
+Bench = Any
+OffsetsIn = Callable[..., list[int]]
+
+START_MS = 1_700_000_000_000
+
+
+def fill(log: PartitionLog, batch: Batch, batches: int) -> None:
+    for _ in range(batches):
+        log.append(batch(timestamp=START_MS + log.log_end_offset))
+
+
+def report_of(log: PartitionLog) -> RecoveryReport:
+    assert log.recovery is not None
+    return log.recovery
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+# -- clean -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_clean_open_looks_into_the_active_segment_alone(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=700)
+    fill(log, batch, 50)
+    log.close()
+    bench.disk.calls.clear()
+    log = bench.open()
+    opened = {Path(str(path)).name[:20] for verb, path in bench.disk.calls if verb == "open"}
+    assert opened <= {f"{48:020d}", "leader-epoch-checkpo"}
+    assert log.segment_count == 13
+    assert bench.files.statistics().open == bench.files.statistics().mappings == 0
+
+
+def test_a_clean_open_writes_nothing(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=700)
+    fill(log, batch, 20)
+    log.close()
+    before = contents(bench.directory)
+    bench.open()
+    assert contents(bench.directory) == before
+
+
+def test_the_checkpoints_are_clamped_to_what_the_log_holds(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    fill(log, batch, 5)
+    log.close()
+    log = bench.open(recovery_point=1000, log_start_offset=1000)
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (5, 5, 5)
+    log.close()
+    log = bench.open(recovery_point=-3, log_start_offset=-3)
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 5, 5)
+
+
+def test_load_an_empty_log_at_its_log_start(bench: Bench, batch: Batch) -> None:
+    log = bench.open(log_start_offset=77)
+    assert (log.log_start_offset, log.log_end_offset, log.first_base_offset) == (77, 77, 77)
+    assert log.append(batch()).base_offset == 77
+
+
+def test_load_a_partition_directory_with_no_segments(bench: Bench, batch: Batch) -> None:
+    bench.directory.mkdir()
+    (bench.directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    log = bench.open(clean=False)
+    assert (log.log_end_offset, log.recovery) == (0, None)
+    assert (bench.directory / "partition.metadata").exists()
+
+
+def test_bogus_index_segments_are_removed(bench: Bench, batch: Batch) -> None:
+    bench.open().close()
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        bench.path(50, suffix).write_bytes(b"12345678")
+    bench.open()
+    assert not [path for path in bench.directory.iterdir() if path.name.startswith(f"{50:020d}")]
+
+
+def test_open_deletes_obsolete_files(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open()
+    fill(log, batch, 3)
+    log.close()
+    for name in (".log.deleted", ".index.deleted", ".log.cleaned", ".timeindex.cleaned"):
+        bench.path(0, name).write_bytes(b"old")
+    (bench.directory / "leader-epoch-checkpoint.tmp").write_text("half")
+    log = bench.open()
+    assert not [path for path in bench.directory.iterdir() if path.suffix in {".deleted", ".cleaned", ".tmp"}]
+    assert offsets_in(log) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "00000000000000000000.snapshot", "00000000000000000000.txnindex", "partition.metadata"]
+)
+def test_other_files_are_left_alone(bench: Bench, name: str) -> None:
+    bench.open().close()
+    (bench.directory / name).write_bytes(b"something")
+    bench.open().close()
+    assert (bench.directory / name).read_bytes() == b"something"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(bytes(len(path.read_bytes()))),
+        lambda path: os.truncate(path, 4096),
+        lambda path: path.write_bytes(path.read_bytes()[8:] + path.read_bytes()[:8]),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_bad_index_of_the_active_segment_is_made_anew_even_after_a_clean_stop(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn, suffix: str, damage: Callable[[Path], None]
+) -> None:
+    log = bench.open()
+    fill(log, batch, 30)
+    log.close()
+    before = contents(bench.directory)
+    damage(bench.path(0, suffix))
+    log = bench.open()
+    assert report_of(log).rebuilt_indexes == (0,)
+    assert report_of(log).truncated_bytes == 0
+    assert offsets_in(log) == list(range(30))
+    log.close()
+    assert contents(bench.directory) == before
+
+
+def test_a_torn_tail_under_a_clean_marker_is_cut(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open()
+    fill(log, batch, 10)
+    log.close()
+    os.truncate(bench.path(0, ".log"), 10 * len(batch()) - 1)
+    log = bench.open()
+    assert report_of(log).truncated_at == 9
+    assert offsets_in(log) == list(range(9))
+
+
+# -- unclean -----------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_kill_everything_that_was_written_is_there(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open(segment_bytes=700)
+    fill(log, batch, 30)
+    bench.kill(log)
+    log = bench.open(clean=False)
+    report = report_of(log)
+    assert (report.truncated_bytes, report.truncated_at, report.removed_segments) == (0, None, ())
+    assert report.scanned_bytes == log.size
+    assert offsets_in(log) == list(range(30))
+
+
+def test_recovered_indexes_are_those_that_appending_and_rolling_made(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=5000)
+    fill(log, batch, 100)
+    log.close()
+    before = contents(bench.directory)
+    log = bench.open(clean=False)
+    log.close()
+    after = contents(bench.directory)
+    before.pop("leader-epoch-checkpoint"), after.pop("leader-epoch-checkpoint")
+    assert after == before
+
+
+def test_index_rebuild(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open(segment_bytes=5000)
+    fill(log, batch, 100)
+    log.close()
+    before = contents(bench.directory)
+    for path in bench.directory.glob("*index"):
+        path.unlink()
+    log = bench.open(clean=False)
+    assert offsets_in(log) == list(range(100))
+    for offset in range(100):
+        found = log.offset_for_time(START_MS + offset)
+        assert found is not None
+        assert found.offset == offset
+    log.close()
+    after = contents(bench.directory)
+    before.pop("leader-epoch-checkpoint"), after.pop("leader-epoch-checkpoint")
+    assert after == before
+
+
+def test_corrupt_index_rebuild(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open(segment_bytes=5000)
+    fill(log, batch, 100)
+    bench.kill(log)
+    for path in bench.directory.glob("*index"):
+        path.write_bytes(b"rubbish!rubbish!")
+    log = bench.open(clean=False)
+    assert offsets_in(log) == list(range(100))
+
+
+@pytest.mark.parametrize("cut", [1, 16, 61, 100, 169])
+def test_a_torn_tail_is_cut(bench: Bench, batch: Batch, offsets_in: OffsetsIn, cut: int) -> None:
+    log = bench.open()
+    fill(log, batch, 10)
+    bench.kill(log)
+    os.truncate(bench.path(0, ".log"), 10 * len(batch()) - cut)
+    log = bench.open(clean=False)
+    report = report_of(log)
+    assert (report.truncated_at, report.truncated_bytes) == (9, len(batch()) - cut)
+    assert bench.path(0, ".log").stat().st_size == 9 * len(batch())
+    fill(log, batch, 1)
+    assert offsets_in(log) == list(range(10))
+
+
+def test_zeros_after_the_last_batch_are_cut(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open()
+    fill(log, batch, 10)
+    bench.kill(log)
+    os.truncate(bench.path(0, ".log"), 1 << 20)
+    log = bench.open(clean=False)
+    assert report_of(log).truncated_bytes == (1 << 20) - 10 * len(batch())
+    assert offsets_in(log) == list(range(10))
+
+
+@pytest.mark.parametrize("byte", [8, 16, 17, 21, 57, 61, 120, 169])
+def test_corrupt_log_is_cut_at_the_first_bad_byte(bench: Bench, batch: Batch, offsets_in: OffsetsIn, byte: int) -> None:
+    log = bench.open(segment_bytes=10 * len(batch()))
+    fill(log, batch, 35)
+    bench.kill(log)
+    path = bench.path(10, ".log")
+    data = bytearray(path.read_bytes())
+    data[4 * len(batch()) + byte] ^= 0x40
+    path.write_bytes(data)
+    log = bench.open(clean=False)
+    report = report_of(log)
+    assert report.truncated_at == 14
+    assert report.truncation_reason
+    assert report.removed_segments == (20, 30)
+    assert report.truncated_bytes == (6 + 10 + 5) * len(batch())
+    assert offsets_in(log) == list(range(14))
+    assert sorted(path.name for path in bench.directory.glob("*.log")) == [f"{0:020d}.log", f"{10:020d}.log"]
+    fill(log, batch, 3)
+    assert offsets_in(bench.reopen(log)) == list(range(17))
+
+
+def test_offsets_that_go_back_are_cut(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open()
+    fill(log, batch, 5)
+    bench.kill(log)
+    path = bench.path(0, ".log")
+    path.write_bytes(path.read_bytes() + path.read_bytes()[: len(batch())])
+    log = bench.open(clean=False)
+    assert report_of(log).truncated_at == 5
+    assert offsets_in(log) == list(range(5))
+
+
+def test_recovery_begins_at_the_recovery_point(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open(segment_bytes=10_000)
+    fill(log, batch, 80)
+    log.flush()
+    fill(log, batch, 10)
+    bench.kill(log)
+    log = bench.open(clean=False, recovery_point=80)
+    report = report_of(log)
+    assert report.scanned_segments == 1
+    assert 10 * len(batch()) <= report.scanned_bytes <= 16 * len(batch())
+    assert log.recovery_point == 80
+    assert offsets_in(log) == list(range(90))
+
+
+def test_an_index_below_the_recovery_point_is_not_believed_if_it_does_not_fit(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    log = bench.open()
+    fill(log, batch, 40)
+    log.close()
+    expected = bench.path(0, ".index").read_bytes()
+    data = bytearray(expected)
+    data[7 * 8 + 3] -= 1
+    bench.path(0, ".index").write_bytes(data)
+    log = bench.open(clean=False, recovery_point=33)
+    assert report_of(log).scanned_bytes == log.size
+    log.close()
+    assert bench.path(0, ".index").read_bytes() == expected
+
+
+def test_a_recovery_point_past_the_end_recovers_the_active_segment(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=700)
+    fill(log, batch, 10)
+    bench.kill(log)
+    log = bench.open(clean=False, recovery_point=1 << 40)
+    assert (log.log_end_offset, log.recovery_point) == (10, 10)
+    assert report_of(log).rebuilt_indexes == (8,)
+
+
+def test_recover_only_last_segment(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=700)
+    fill(log, batch, 10)
+    log.flush()
+    bench.kill(log)
+    bench.disk.calls.clear()
+    bench.open(clean=False, recovery_point=8)
+    opened = {Path(str(path)).name[:20] for verb, path in bench.disk.calls if verb == "open"}
+    assert opened <= {f"{8:020d}", "leader-epoch-checkpo"}
+
+
+def test_recover_with_an_empty_active_segment(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open()
+    fill(log, batch, 5)
+    log.roll()
+    bench.kill(log)
+    log = bench.open(clean=False)
+    assert (log.segment_count, log.log_end_offset) == (2, 5)
+    fill(log, batch, 1)
+    assert offsets_in(log) == list(range(6))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_files_of_a_roll_that_never_was_are_removed(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn, *, clean: bool
+) -> None:
+    log = bench.open(segment_bytes=3 * len(batch()))
+    fill(log, batch, 3)
+    log.prepare_roll(log.plan(batch()))
+    log.abandon()
+    log.reconfigure(bench.config.__class__())
+    fill(log, batch, 2)
+    log.close()
+    log = bench.open(clean=clean, recovery_point=5)
+    assert (log.segment_count, log.log_end_offset) == (1, 5)
+    assert offsets_in(log) == list(range(5))
+
+
+def test_a_log_whose_first_batch_is_bad_is_empty_and_goes_on(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    fill(log, batch, 3)
+    bench.kill(log)
+    bench.path(0, ".log").write_bytes(
+        b"not a batch at all, but quite a lot of bytes that stand where a header would be"
+    )
+    log = bench.open(clean=False)
+    assert (log.log_end_offset, log.size) == (0, 0)
+    fill(log, batch, 1)
+    assert log.log_end_offset == 1
+
+
+def test_producer_snapshots_past_the_end_go_with_what_is_cut(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    fill(log, batch, 10)
+    bench.kill(log)
+    for offset in (0, 5, 9, 10):
+        bench.path(offset, ".snapshot").write_bytes(b"state")
+    os.truncate(bench.path(0, ".log"), 10 * len(batch()) - 1)
+    bench.open(clean=False)
+    assert [path.name[:20] for path in sorted(bench.directory.glob("*.snapshot"))] == [f"{at:020d}" for at in (0, 5, 9)]
+
+
+def test_the_largest_time_survives_a_kill(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=2000)
+    for time in (10, 500, 30, 40, 20, 15, 16, 17, 18, 900, 7, 8, 9, 11, 12):
+        log.append(batch(timestamp=time))
+    found = log.largest_timestamp()
+    log.flush()
+    bench.kill(log)
+    for recovery_point in (0, 5, 9, 15):
+        log = bench.open(clean=False, recovery_point=recovery_point)
+        assert log.largest_timestamp() == found
+        bench.kill(log)
+
+
+# -- leader epochs -----------------------------------------------------------------------------------------------------
+
+
+def test_the_leader_epoch_rises_at_an_unclean_start_and_not_at_a_clean_one(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    fill(log, batch, 3)
+    log = bench.reopen(log)
+    assert log.leader_epoch == 0
+    bench.kill(log)
+    log = bench.open(clean=False)
+    assert log.leader_epoch == 1
+    assert log.epoch_of(2) == 0
+    assert log.epoch_of(3) == 1
+
+
+def test_log_recovers_for_leader_epoch(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=700)
+    for epoch in range(1, 6):
+        fill(log, batch, 3)
+        assert log.raise_leader_epoch() == epoch
+    fill(log, batch, 3)
+    bench.kill(log)
+    (bench.directory / "leader-epoch-checkpoint").unlink(missing_ok=True)
+    log = bench.open(clean=False)
+    assert [log.epoch_of(offset) for offset in range(18)] == [offset // 3 for offset in range(18)]
+    assert log.leader_epoch == 6
+
+
+def test_epochs_past_the_end_go_and_the_number_stays(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    fill(log, batch, 3)
+    log.close()
+    (bench.directory / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n4 2\n9 100\n")
+    log = bench.open()
+    assert log.leader_epoch == 9
+    assert [log.epoch_of(offset) for offset in range(4)] == [0, 0, 4, 9]
+
+
+def test_a_malformed_epoch_checkpoint_is_as_good_as_none(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    log.raise_leader_epoch()
+    fill(log, batch, 3)
+    log.close()
+    (bench.directory / "leader-epoch-checkpoint").write_text("nonsense\nmore\n")
+    assert bench.open().leader_epoch == 1
+
+
+def test_a_crash_in_the_middle_of_recovery_is_recovered_from(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open(segment_bytes=2000)
+    fill(log, batch, 40)
+    bench.kill(log)
+    os.truncate(bench.path(33, ".log"), 3 * len(batch()) + 7)
+    for verb in ("truncate", "pwritev", "open", "unlink"):
+        for nth in range(1, 12):
+            bench.disk.fail(verb, nth=nth)
+            try:
+                bench.kill(bench.open(clean=False))
+            except OSError:
+                continue
+            finally:
+                bench.disk._faults.clear()
+    assert offsets_in(bench.open(clean=False)) == list(range(36))
