@@ -188,6 +188,8 @@ class Connection:
                 await self._refuse_stream(error)
                 return
             if self._outbox:
+                if services.writer.is_shared(self):
+                    await trio.lowlevel.cancel_shielded_checkpoint()
                 services.writer.write_queued()
                 await self._answer()
             if reader.announced_bytes:
