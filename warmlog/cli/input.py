@@ -76,6 +76,11 @@ class RecordInputStream:
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
 
+    @property
+    def as_values(self) -> bool:
+        """Whether lines are given as they are."""
+        return self._parse is None
+
     def ready(self) -> Iterator[Item]:
         """The records that are there, until there is nothing to read at the moment, or ever again. Raises OSError."""
         while not self.at_end and self._poll.poll(0):

@@ -3,9 +3,10 @@
 Owns: the look of tables, how sizes and times are written, and what happens when nobody reads any more. Must not know:
 what the numbers mean.
 
-1. A table on a terminal fits it; in a pipe it is as wide as it must be, without lines drawn, so that awk can read it.
+1. A table on a terminal fits it; in a pipe it is as wide as it must be, a row a line, nothing cut, so that awk can
+   read it.
 2. Times are ISO 8601 in UTC: unambiguous, and `--from` takes them back.
-3. Rich is imported when a table is printed, not before.
+3. Rich is imported when a terminal is shown a table, not before.
 """
 
 import errno
@@ -13,11 +14,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from warmlog.cli.failure import OutputClosedError
 
-PIPE_WIDTH = 1 << 15  # wider than any row of ours: nothing is cut that a script may need
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -28,36 +28,40 @@ class Column(NamedTuple):
     number: bool = False
 
 
-def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under titles; None is an empty cell."""
-    from rich.box import SIMPLE_HEAD  # 40 ms, and only people look at tables
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        print_rich_table(columns, cells)
+    else:
+        print_plain_table(columns, cells)
+
+
+def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """For a terminal: as wide as it, long texts folded."""
+    from rich.box import SIMPLE_HEAD  # 40 ms that only who looks at a table pays
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
-    table = Table(
-        box=SIMPLE_HEAD if terminal else None,
-        pad_edge=False,
-        show_edge=False,
-        header_style="bold",
-        title=title,
-        title_justify="left",
-        title_style="bold",
-    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.title, justify="right" if column.number else "left", no_wrap=column.number)
     for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        table.add_row(*map(Text, row))
     with output_errors():
-        console().print(table)
+        Console(file=sys.stdout).print(table)
 
 
-def console() -> Any:
-    """A rich console on standard output that prints text as it is given."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Console(file=sys.stdout, width=width, markup=False, highlight=False, emoji=False)
+def print_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """For a pipe: as wide as it must be, a line a row."""
+    lines = [[column.title.replace(" ", "-") for column in columns], *rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for line in lines:
+        cells = zip(line, columns, widths, strict=True)
+        print_line(
+            "  ".join(f"{cell:{'>' if column.number else '<'}{width}}" for cell, column, width in cells).rstrip()
+        )
 
 
 def print_json(*values: object) -> None:

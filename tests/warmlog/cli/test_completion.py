@@ -18,7 +18,6 @@ def test_each_shell_gets_a_script_that_asks_the_command_itself(shell: str) -> No
         ("warmlog to", {"topic"}),
         ("warmlog log v", {"verify"}),
         ("warmlog completion f", {"fish"}),
-        ("warmlog nosuch ", set()),
     ],
 )
 def test_completion_offers_what_fits(typed: str, offered: set[str]) -> None:

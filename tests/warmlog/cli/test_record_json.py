@@ -9,13 +9,15 @@ from warmlog.cli.record_json import RecordInput, parse_record, record_lines
 
 
 class Stored(NamedTuple):
-    """A record as the codec gives it, of which printing uses these names."""
+    """A record as the client gives it, of which printing uses these names."""
 
     offset: int
     timestamp: int
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+    topic: str = "t"
+    partition: int = 3
 
 
 stored = st.builds(
@@ -25,11 +27,13 @@ stored = st.builds(
     key=st.none() | st.binary(max_size=20) | st.text(max_size=20).map(str.encode),
     value=st.none() | st.binary(max_size=20) | st.text(max_size=20).map(str.encode),
     headers=st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5))).map(tuple),
+    topic=st.just("t"),
+    partition=st.just(3),
 )
 
 
 def printed(record: Any) -> dict[str, Any]:
-    line = record_lines("t", 3, [record])
+    line = record_lines([record])
     form = json.loads(line)
     assert isinstance(form, dict)
     return form
@@ -37,14 +41,14 @@ def printed(record: Any) -> dict[str, Any]:
 
 @given(record=stored)
 def test_what_was_printed_is_read_back_byte_for_byte(record: Stored) -> None:
-    line = record_lines("t", 3, [record])
+    line = record_lines([record])
     assert line.endswith(b"\n")
     assert parse_record(line) == RecordInput(record.key, record.value, record.headers, 3, record.timestamp)
 
 
 @given(records=st.lists(stored, max_size=5))
 def test_each_record_is_one_line(records: list[Stored]) -> None:
-    assert record_lines("t", 0, records).count(b"\n") == len(records)
+    assert record_lines(records).count(b"\n") == len(records)
 
 
 def test_text_is_printed_as_text_and_other_bytes_as_base64() -> None:
