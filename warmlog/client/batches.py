@@ -124,7 +124,6 @@ class Batch:
 
     async def wait(self) -> None:
         """Return when settled."""
-        self.awaited = True
         if not self.done:
             if self._event is None:
                 self._event = anyio.Event()
@@ -171,6 +170,7 @@ class Delivery:
 
     async def wait(self) -> RecordMetadata:
         """Wait for the acknowledgement. Raises WarmlogError if the record is not stored."""
+        self._batch.awaited = True
         await self._batch.wait()
         return self._batch.metadata(self._index, self._timestamp)
 

@@ -60,13 +60,23 @@ async def test_calls_at_the_same_time_share_batches() -> None:
 
 
 @on_both_loops
-async def test_with_linger_a_batch_waits_for_more_records() -> None:
-    async with fake_cluster() as cluster, connect(cluster.address, linger_ms=50) as client:
+async def test_with_linger_a_batch_waits_until_it_is_full() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address, linger_ms=3_600_000, batch_bytes=200) as client:
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
-                tasks.start_soon(lambda: client.produce("t", value=b"x"))
-                await anyio.wait_all_tasks_blocked()
-        assert len(cluster.topics["t"][0].batches) == 1
+                tasks.start_soon(lambda: client.produce("t", value=b"x" * 80))
+            while "t" not in cluster.topics or not values(cluster, "t"):
+                await anyio.lowlevel.checkpoint()
+            assert values(cluster, "t") == [b"x" * 80] * 2
+            await client.flush()
+        assert [following - base for base, following, _ in cluster.topics["t"][0].batches] == [2, 1]
+
+
+@on_both_loops
+async def test_with_linger_a_batch_waits_no_longer_than_that() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address, linger_ms=1) as client:
+        for number in range(3):
+            assert (await client.produce("t", value=b"x")).offset == number
 
 
 @on_both_loops
