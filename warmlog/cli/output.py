@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 from warmlog.cli.failure import OutputClosedError
 
@@ -44,9 +44,10 @@ def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column.title, justify="right" if column.number else "left", no_wrap=column.number)
+        justify: Literal["left", "right"] = "right" if column.number else "left"
+        table.add_column(column.title, justify=justify, no_wrap=column.number, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     with output_errors():

@@ -36,7 +36,7 @@ SEGMENT_COLUMNS = (
     Column("next offset", number=True),
     Column("size", number=True),
     Column("index", number=True),
-    Column("time index", number=True),
+    Column("times", number=True),
     Column("largest time"),
     Column("written"),
     Column("state"),
@@ -106,8 +106,8 @@ def list_topics(native: str, as_json: bool) -> None:
 def describe(topics: tuple[str, ...], all_configs: bool, native: str, as_json: bool) -> None:
     """Show segments, sizes, offsets, times and settings of topics.
 
-    Segments hold offsets from their base offset up to, and without, the next. What lies below `flushed` has been
-    synced to the disk.
+    Segments hold offsets from their base offset up to, and without, the next; `index` and `times` count the entries of
+    their two indexes. What lies below `flushed` has been synced to the disk.
     """
     described = converse(native, lambda client: client.describe_topics(*topics))
     if as_json:
