@@ -46,7 +46,8 @@ def run_installed(wheel: Path, code: str) -> subprocess.CompletedProcess[str]:
     target = wheel.parent / "installed"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(target)
-    environment = {**os.environ, "PYTHONPATH": str(target)}
+    environment = {name: value for name, value in os.environ.items() if name != "WARMLOG_PURE"}
+    environment["PYTHONPATH"] = str(target)
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=wheel.parent, capture_output=True, text=True, check=True
     )
