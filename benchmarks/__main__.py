@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run workloads, print the table, write the JSON."""
+"""`python -m benchmarks`: run workloads, print the table, write it into a page and the JSON into a file."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from benchmarks.contestants import StartError
 from benchmarks.harness import Plan, run
 from benchmarks.load import LoadError
 from benchmarks.native import SetupError
-from benchmarks.report import document, machine_sentence, table
+from benchmarks.report import document, machine_sentence, put_figures, table
 from benchmarks.workloads import WORKLOADS
 
 QUICK_SECONDS = 0.2
@@ -24,6 +24,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="how often each contestant has its turn (3)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement, after a warm-up (3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round there")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="put the table into this Markdown page")
     parser.add_argument("--directory", type=Path, default="/var/tmp", help="on the disk to measure (/var/tmp)")
     parser.add_argument("--quick", action="store_true", help="a round of a fifth of a second: does it run at all?")
     chosen = parser.parse_args()
@@ -57,7 +58,10 @@ def main() -> int:
         return 1
     finally:
         if outcomes:
-            print(machine_sentence(), "", table(outcomes), sep="\n")
+            figures = f"{machine_sentence(plan)}\n\n{table(outcomes)}"
+            print(figures)
+            if chosen.page:
+                chosen.page.write_text(put_figures(chosen.page.read_text(), figures))
             if chosen.json:
                 chosen.json.write_text(json.dumps(document(outcomes, plan), indent=1) + "\n")
     return 0

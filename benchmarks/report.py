@@ -28,6 +28,7 @@ LABELS = {
 }
 BUSY = ("server_busy", "load_busy")  # shares of one core, in a column of their own
 SATURATED = 0.9
+BEGIN_MARK, END_MARK = "<!-- figures begin -->", "<!-- figures end -->"
 HEADINGS = ("workload", "figure", "contestant", "median", "min to max", "ratio", "min to max", "wanted", "busy")
 
 
@@ -37,6 +38,15 @@ def table(outcomes: Sequence[Outcome]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+
+
+def put_figures(page: str, figures: str) -> str:
+    """A Markdown page with new figures between its two marks. Raises ValueError where it has no such marks."""
+    before, begin, rest = page.partition(BEGIN_MARK)
+    _, end, after = rest.partition(END_MARK)
+    if not (begin and end):
+        raise ValueError(f"no place for the figures: {BEGIN_MARK} and {END_MARK} are missing")
+    return f"{before}{begin}\n\n{figures}\n\n{end}{after}"
 
 
 def document(outcomes: Sequence[Outcome], plan: Plan) -> dict[str, Any]:
@@ -63,13 +73,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-def machine_sentence() -> str:
-    """The same for people."""
+def machine_sentence(plan: Plan) -> str:
+    """Where and how long, for people."""
     m = machine()
     codec = "compiled" if m["compiled_codec"] else "pure"
     return (
         f"{m['processor']}, {m['cores']} cores shared by server and load generator, {m['memory_gb']:.0f} GB; "
-        f"Linux {m['kernel']}, Python {m['python']}, trio {m['trio']}, {codec} record codec."
+        f"Linux {m['kernel']}, Python {m['python']}, trio {m['trio']}, {codec} record codec; "
+        f"rounds: {plan.rounds}, of {plan.seconds:g} s each."
     )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import Conditions, Figures, Outcome, Plan, Spread, Target, Workload, run
-from benchmarks.report import document, table
+from benchmarks.load import ROOT
+from benchmarks.report import BEGIN_MARK, END_MARK, document, put_figures, table
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,22 @@ def test_the_table_has_a_row_for_each_contestant_with_what_is_wanted() -> None:
     assert head[:4] == ["workload", "figure", "contestant", "median"]
     assert ours == ["a race", "MB/s", "ours", "100", "100 to 100", "", "", "", "server 97%!, load 50%"]
     assert theirs == ["", "", "theirs", "200", "200 to 200", "0.50", "0.50 to 0.50", "≥ 0.6: NO", ""]
+
+
+def test_figures_go_between_the_marks_of_a_page() -> None:
+    page = f"# Title\n{BEGIN_MARK}\nold\n{END_MARK}\nend\n"
+    once = put_figures(page, "new")
+    assert once == f"# Title\n{BEGIN_MARK}\n\nnew\n\n{END_MARK}\nend\n"
+    assert put_figures(once, "new") == once
+
+
+def test_a_page_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="no place for the figures"):
+        put_figures("# Title\n", "new")
+
+
+def test_the_page_of_the_figures_has_its_marks() -> None:
+    assert "new" in put_figures((ROOT / "docs" / "performance.md").read_text(), "new")
 
 
 def test_the_document_holds_every_round_and_the_verdicts(tmp_path: Path) -> None:
