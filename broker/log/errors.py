@@ -53,6 +53,10 @@ class IndexCorruptError(LogError):
         self.reason = reason
 
 
+class MisplacedBatchError(LogError):
+    """No batch ends at this offset where an index said that one does."""
+
+
 class CheckpointError(LogError):
     """A checkpoint or another small text file that cannot be understood."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker.log.disk import Disk
+from broker.log.errors import MisplacedBatchError
 from protocol.errors import CorruptBatchError
 from protocol.records.batch import read_header, verify_crc
 from protocol.records.layout import HEADER, HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH, BatchHeader
@@ -22,6 +23,13 @@ _BASE_OFFSET, _BATCH_LENGTH, _LAST_OFFSET_DELTA = (
 )
 
 
+class BatchEnd(NamedTuple):
+    """A batch as an index knows it: where it begins, and its last offset; None for a file's first batch."""
+
+    position: int
+    last_offset: int | None
+
+
 class BatchPlace(NamedTuple):
     """Where a batch lies in its file, in bytes."""
 
@@ -29,11 +37,13 @@ class BatchPlace(NamedTuple):
     size: int
 
 
-def find_batch(disk: Disk, fd: int, offset: int, position: int, end: int) -> BatchPlace | None:
-    """The first batch from `position` on that ends at or past an offset, or None if none does before `end`.
+def find_batch(disk: Disk, fd: int, offset: int, start: BatchEnd, end: int) -> BatchPlace | None:
+    """The first batch from `start` on that ends at or past an offset, or None if none does before byte `end`.
 
-    Unpacks headers in place: this is the scan of every fetch. Raises CorruptBatchError, OSError.
+    Unpacks headers in place: this is the scan of every fetch. Raises MisplacedBatchError if the batch at `start` does
+    not end where that says, CorruptBatchError, OSError.
     """
+    position, expected = start.position, start.last_offset
     while position + HEADER_SIZE <= end:
         chunk = disk.pread(fd, min(FIND_CHUNK_SIZE, end - position), position)
         at, last = 0, len(chunk) - HEADER_SIZE
@@ -41,10 +51,14 @@ def find_batch(disk: Disk, fd: int, offset: int, position: int, end: int) -> Bat
             return None  # the file is being cut
         while at <= last:
             fields = HEADER.unpack_from(chunk, at)
-            length = fields[_BATCH_LENGTH]
+            length, last_offset = fields[_BATCH_LENGTH], fields[_BASE_OFFSET] + fields[_LAST_OFFSET_DELTA]
+            if expected is not None:
+                if last_offset != expected:
+                    raise MisplacedBatchError(f"no batch at {position} ends at offset {expected}")
+                expected = None
             if length < MIN_BATCH_LENGTH:
                 raise CorruptBatchError(f"a batch length of {length} bytes at position {position + at}")
-            if fields[_BASE_OFFSET] + fields[_LAST_OFFSET_DELTA] >= offset:
+            if last_offset >= offset:
                 return BatchPlace(position + at, length + LOG_OVERHEAD)
             at += length + LOG_OVERHEAD
         position += at

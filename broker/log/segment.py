@@ -10,7 +10,8 @@ segments, nor when to roll.
 Invariants:
 1. `size` counts whole, committed batches; nothing reads past it, whatever the file holds there.
 2. A sealed segment's indexes are held against the log, in O(1), before the first use of each; the active one's are its
-   own. What does not fit is IndexCorruptError, never a wrong answer.
+   own. Each entry of the offset index is held against the batch that it points to when it is used: what does not fit is
+   IndexCorruptError, never a wrong answer.
 3. Nothing of a sealed segment is open before it is used.
 4. `find_time` and the checks may run in a worker beside a loop that appends; `find` belongs to the loop.
 """
@@ -31,12 +32,12 @@ from broker.log.directory_names import (
     segment_path,
 )
 from broker.log.disk import Disk
-from broker.log.errors import IndexCorruptError
+from broker.log.errors import IndexCorruptError, MisplacedBatchError
 from broker.log.facts import LogRead
 from broker.log.files import Descriptor, File, FileSlice, OpenFiles
 from broker.log.index_search import Section
-from broker.log.log_scan import find_batch, read_header_at, walk_headers
-from broker.log.offset_index import OffsetIndex
+from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_headers
+from broker.log.offset_index import OffsetIndex, OffsetPosition
 from broker.log.time_index import TimeIndex
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
@@ -280,7 +281,7 @@ class Segment:
         index.sanity_check(self._end_of_offsets())
         if index.entries:
             last = index.last()
-            if self._max_timestamp_of(last.offset) != last.timestamp:
+            if self.max_timestamp_of(last.offset) != last.timestamp:
                 raise IndexCorruptError(self.base_offset, f"no batch ending at {last.offset} has time {last.timestamp}")
         elif self.size and self._header_at(0).max_timestamp >= 0:
             raise IndexCorruptError(self.base_offset, "its time index is empty, but its records have times")
@@ -294,13 +295,9 @@ class Segment:
     def _header_at(self, position: int) -> BatchHeader:
         return read_header_at(self.disk, self.reader.descriptor().fd, position)
 
-    def _max_timestamp_of(self, last_offset: int) -> int | None:
-        """The largest timestamp of the batch that ends at an offset; None if there is none.
-
-        Reads one index interval.
-        """
-        start = self.offset_index.lookup(last_offset).position
-        place = find_batch(self.disk, self.reader.descriptor().fd, last_offset, start, self.size)
+    def max_timestamp_of(self, last_offset: int) -> int | None:
+        """The largest timestamp of the batch that ends at an offset; None if there is none. Reads an index interval."""
+        place = self._scan(last_offset, self.offset_index.lookup(last_offset))
         if place is None:
             return None
         header = self._header_at(place.position)
@@ -328,8 +325,17 @@ class Segment:
             position = positions[slot]
             end = positions[slot + 1] if slot + 1 < len(positions) else self.size
             return BatchFound(position, end - position, start.section)
-        place = find_batch(self.disk, self.reader.descriptor().fd, offset, start.position, self.size)
+        place = self._scan(offset, start)
         return None if place is None else BatchFound(place.position, place.size, start.section)
+
+    def _scan(self, offset: int, start: OffsetPosition) -> BatchPlace | None:
+        """The batch that holds an offset or follows it, from where the index says. Raises IndexCorruptError."""
+        position = start.position
+        known = BatchEnd(position, start.offset if position else None)
+        try:
+            return find_batch(self.disk, self.reader.descriptor().fd, offset, known, self.size)
+        except MisplacedBatchError as error:
+            raise IndexCorruptError(self.base_offset, str(error)) from error
 
     def remember(self, last_offset: int, position: int, *, indexed: bool) -> None:
         """Know a batch at the end by heart, so that who reads there needs no scan; `indexed`: an entry points to it."""

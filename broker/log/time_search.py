@@ -12,7 +12,9 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from broker.log.config import SearchName
+from broker.log.errors import IndexCorruptError
 from broker.log.log_scan import walk_headers
+from broker.log.offset_index import OffsetPosition
 from broker.log.segment import Segment
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
 from protocol.records.layout import BatchHeader
@@ -54,6 +56,7 @@ def _first_in_segment(view: TimeView, segment: Segment, timestamp: int) -> Times
     hit = segment.checked_time_index().lookup(timestamp, view.search)
     start_offset = view.start_offset
     start = segment.checked_offset_index().lookup(max(hit.offset, start_offset), view.search)
+    _check(segment, hit, start)
     fd = segment.reader.descriptor()
     for position, header in walk_headers(segment.disk, fd.fd, start.position, segment.size):
         if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
@@ -62,6 +65,14 @@ def _first_in_segment(view: TimeView, segment: Segment, timestamp: int) -> Times
             if found is not None:
                 return TimestampOffset(found[1], found[0], header.leader_epoch, hit.section)
     return None
+
+
+def _check(segment: Segment, hit: TimestampOffset, start: OffsetPosition) -> None:
+    """Hold the entries that the search believes against their batches. Raises IndexCorruptError."""
+    if hit.timestamp != NO_TIMESTAMP and segment.max_timestamp_of(hit.offset) != hit.timestamp:
+        raise IndexCorruptError(segment.base_offset, f"no batch ending at {hit.offset} has time {hit.timestamp}")
+    if start.position:
+        segment.max_timestamp_of(start.offset)
 
 
 def _first_in_batch(batch: bytes, header: BatchHeader, wanted: Callable[[int, int], bool]) -> tuple[int, int] | None:
