@@ -11,7 +11,9 @@ from typing import NoReturn
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line (the process's own arguments by default) and end the process with its exit status."""
-    from warmlog.cli.root import root  # importing this package alone must not cost click
+    try:
+        from warmlog.cli.root import root  # importing this package alone must not cost click
 
-    root.main(args=arguments, prog_name="warmlog")
-    raise SystemExit(0)
+        root.main(args=arguments, prog_name="warmlog")
+    except KeyboardInterrupt:  # so early that no command was there to be interrupted
+        raise SystemExit(130) from None

@@ -32,3 +32,7 @@ class CannotStart(Failure):
 
 class OutputClosedError(Exception):
     """Nobody reads standard output any more (`| head`): stop quietly."""
+
+
+class Stopped(Exception):  # noqa: N818  # not an error: somebody wanted it so
+    """Ctrl-C; `str` is a last line for people, possibly none."""

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
-from warmlog.cli.failure import INTERRUPTED, OUTPUT_CLOSED, OutputClosedError
+from warmlog.cli.failure import INTERRUPTED, OUTPUT_CLOSED, OutputClosedError, Stopped
 from warmlog.cli.output import output_errors
 
 
@@ -69,8 +69,11 @@ class RootGroup(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with output_errors():
-            return super().invoke(ctx)
+        try:
+            with output_errors():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:  # before click sees it, too
+            raise Stopped from None
 
     def main(
         self,
@@ -89,8 +92,9 @@ class RootGroup(LazyGroup):
             status = result if isinstance(result, int) else 0
         except click.exceptions.Exit as exit_:
             status = exit_.exit_code
-        except (click.Abort, KeyboardInterrupt):
+        except (click.Abort, KeyboardInterrupt, Stopped) as stop:
             status = INTERRUPTED
+            print_stop(str(stop))
         except click.ClickException as failure:
             status = failure.exit_code
             print_failure(failure)
@@ -114,6 +118,14 @@ def print_failure(failure: click.ClickException) -> None:
     path = context.command_path if context is not None else "warmlog"
     hint = f" (see `{path} --help`)" if isinstance(failure, click.UsageError) else ""
     say(f"{' '.join(failure.format_message().split())}{hint}", path=path)
+
+
+def print_stop(last_line: str) -> None:
+    """After Ctrl-C: end the line on which a terminal has put `^C`, and say what there is to say."""
+    if sys.stderr.isatty():
+        click.echo(err=True)
+    if last_line:
+        click.echo(last_line, err=True)
 
 
 def say(message: str, *, path: str = "warmlog") -> None:

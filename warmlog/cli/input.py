@@ -22,6 +22,9 @@ from warmlog.cli.record_json import Headers, RecordInput, parse_record
 
 CHUNK_BYTES = 1 << 18  # a pipe gives 64 KiB at most; from a file, four times that costs no more per line
 
+# After so much, `ready` ends: what was given is acknowledged then, and counted as stored.
+ROUND_BYTES = 1 << 24
+
 # What a line becomes: a value, a (key, value), or more.
 Item: TypeAlias = bytes | tuple[bytes, bytes] | RecordInput
 Parse: TypeAlias = Callable[[bytes], Any]
@@ -82,8 +85,13 @@ class RecordInputStream:
         return self._parse is None
 
     def ready(self) -> Iterator[Item]:
-        """The records that are there, until there is nothing to read at the moment, or ever again. Raises OSError."""
-        while not self.at_end and self._poll.poll(0):
+        """The records that are there, until there is nothing to read at the moment, or there were many.
+
+        Raises OSError.
+        """
+        left = ROUND_BYTES
+        while left > 0 and not self.at_end and self._poll.poll(0):
+            left -= CHUNK_BYTES
             yield from self._records(self._lines())
 
     def _lines(self) -> list[bytes]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from warmlog.cli.conversation import converse
-from warmlog.cli.failure import Failure
+from warmlog.cli.failure import Failure, Stopped
 from warmlog.cli.input import LineSplitter, RecordInputStream, line_parser
 from warmlog.cli.options import (
     assignment,
@@ -115,10 +115,10 @@ def produce(
                 batch_bytes=batch_bytes,
             )
         except Failure as failure:
-            raise Failure(f"{failure.message} ({stored.known()})") from failure
+            known = f" (at least {stored.known()})" if stored.records else ""
+            raise Failure(f"{failure.message}{known}") from failure
         except KeyboardInterrupt:
-            click.echo(stored.known(), err=True)
-            raise
+            raise Stopped(f"at least {stored.known()}") from None
     if as_json:
         print_json(stored.form())
     elif not quiet:

@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from warmlog.cli.failure import CannotStart, Failure, OutputClosedError
+from warmlog.cli.failure import CannotStart, Failure, OutputClosedError, Stopped
 from warmlog.cli.groups import LazyGroup, RootGroup
 from warmlog.cli.root import COMMANDS, LOG_COMMANDS, TOPIC_COMMANDS, root
 
@@ -34,6 +34,7 @@ def failing(error: BaseException) -> RootGroup:
         (FileNotFoundError(2, "No such file or directory", "x"), 1, "warmlog: No such file or directory: x\n"),
         (OSError(5, "Input/output error"), 1, "warmlog: [Errno 5] Input/output error\n"),
         (KeyboardInterrupt(), 130, ""),
+        (Stopped("at least 3 records"), 130, "at least 3 records\n"),
         (OutputClosedError(), 141, ""),
         (BrokenPipeError(32, "Broken pipe"), 141, ""),
         (click.exceptions.Exit(1), 1, ""),

@@ -1,13 +1,13 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.cli.input import CHUNK_BYTES, Item, LineSplitter, Parse, RecordInputStream, line_parser
+from warmlog.cli.input import CHUNK_BYTES, ROUND_BYTES, Item, LineSplitter, Parse, RecordInputStream, line_parser
 from warmlog.cli.record_json import Headers, RecordInput
 
 BIG = 1 << 20
@@ -93,17 +93,20 @@ def test_records_before_a_bad_line_are_given_and_the_line_is_named() -> None:
         os.close(write_end)
 
 
-def test_a_file_is_read_to_its_end_in_one_go(tmp_path: os.PathLike[str]) -> None:
+def test_a_file_is_read_to_its_end_round_by_round(tmp_path: os.PathLike[str]) -> None:
     path = os.path.join(tmp_path, "words")
-    lines = [b"%d" % number for number in range(CHUNK_BYTES)]
+    lines = [b"%0999d" % number for number in range((ROUND_BYTES + CHUNK_BYTES) // 1000)]
     with open(path, "w+b", buffering=0) as file:
         file.write(b"\n".join(lines))
         file.seek(0)
         progress: list[tuple[int, int]] = []
         splitter = LineSplitter(b"\n", max_line_bytes=BIG)
         stream = RecordInputStream(file.fileno(), splitter, None, lambda count, size: progress.append((count, size)))
-        assert list(stream.ready()) == lines
-        assert stream.at_end
+        rounds = []
+        while not stream.at_end:
+            rounds.append(list(stream.ready()))
+    assert list(chain.from_iterable(rounds)) == lines
+    assert len(rounds) > 1
     assert sum(count for count, _ in progress) == len(lines)
     assert sum(size for _, size in progress) == os.path.getsize(path)
 
