@@ -46,7 +46,7 @@ async def connect(address: str) -> RawClient:
 async def produce_until_killed(
     process: subprocess.Popen[str], address: str, kill_after: int, seed: int
 ) -> dict[int, bytes]:
-    """Keep several requests in flight; kill the broker after so many acknowledgements. Acknowledged: {offset: value}."""
+    """Keep requests in flight; kill the broker after so many replies. Gives what was acknowledged, {offset: value}."""
     random = Random(seed)
     client = await connect(address)
     values: list[bytes] = []
