@@ -73,15 +73,9 @@ class Cluster:
         """
 
         async def attempt() -> R:
-            connection = await self._control()
-            try:
-                return await connection.ask(request, response_type)
-            except WarmlogError as error:
-                if not repeatable:
-                    raise _FinalError(error) from error
-                raise
+            return await (await self._control()).ask(request, response_type)
 
-        return await self._insist(attempt)
+        return await self._insist(attempt, repeatable=repeatable)
 
     async def open(self, node_id: int) -> Connection:
         """A new connection to a broker; the caller closes it. Raises WarmlogError."""
@@ -90,16 +84,18 @@ class Cluster:
             raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"no address is known of broker {node_id}")
         return await Connection.open(*address, self._tasks, self._settings)
 
-    async def _insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works, the error is final, or the request timeout is over; then raise the last error."""
+    async def _insist(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
+        """Try until it works, trying again makes no sense, or the request timeout is over; then raise the last error.
+
+        If it is not `repeatable`, it makes sense only as long as nothing was sent.
+        """
         deadline = anyio.current_time() + self._settings.request_timeout_s
         for delay_s in delays_s(self._random):
             try:
                 return await attempt()
-            except _FinalError as final:
-                raise final.error from None
             except WarmlogError as error:
-                if not error.is_retriable or anyio.current_time() + delay_s > deadline:
+                makes_sense = error.is_retriable if repeatable else isinstance(error, ConnectError)
+                if not makes_sense or anyio.current_time() + delay_s > deadline:
                     raise
             await anyio.sleep(delay_s)
         raise AssertionError("delays never end")
@@ -145,10 +141,10 @@ class Cluster:
 
         async def attempt() -> Topic:
             (told,) = (await self.metadata([name], auto_create=auto_create)).topics
-            if told.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise _FinalError(broker_error(told.error, told.message))
             if told.error:
-                raise broker_error(told.error, told.message, about=f"topic {name!r}")
+                error = broker_error(told.error, told.message)
+                error.is_final = told.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise error
             topic = self._topics[name]
             if NO_LEADER in topic.leaders:
                 raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} has a partition without a leader")
@@ -191,11 +187,3 @@ class Cluster:
             leaders=tuple(partition.leader for partition in told.partitions),
             known_since=anyio.current_time(),
         )
-
-
-class _FinalError(Exception):
-    """An error that would be tried again by its code, but must not be."""
-
-    def __init__(self, error: WarmlogError) -> None:
-        super().__init__(str(error))
-        self.error = error

@@ -30,17 +30,22 @@ RETRIABLE = frozenset(
 
 
 class WarmlogError(Exception):
-    """Root of all errors of the client. `code`: Kafka's number for it; `message`: a sentence for people."""
+    """Root of all errors of the client.
+
+    `code`: Kafka's number for it. `message`: a sentence for people. `is_final`: another try was made or makes no sense,
+    whatever the code.
+    """
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
+        self.is_final = False
 
     @property
     def is_retriable(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.code in RETRIABLE
+        return self.code in RETRIABLE and not self.is_final
 
 
 class ConnectError(WarmlogError):
@@ -69,11 +74,7 @@ class ClosedError(WarmlogError):
 
     def __init__(self, message: str = "the client is closed") -> None:
         super().__init__(message, ErrorCode.NETWORK_EXCEPTION)
-
-    @property
-    def is_retriable(self) -> bool:
-        """Never: somebody wanted it so."""
-        return False
+        self.is_final = True  # somebody wanted it so
 
 
 class BufferFullError(WarmlogError):

@@ -85,7 +85,10 @@ class Producer:
         """Add a record and wait for its acknowledgement. Raises WarmlogError, TypeError, ValueError."""
         known = await self._cluster.topic(topic)
         await self._wait_for_room()
-        return await self._add_alone(known, message).wait()
+        delivery = self._add_alone(known, message)
+        if delivery.done:
+            await checkpoint()  # with acks=0 nothing else in here waits, and the loop must have its turns
+        return await delivery.wait()
 
     def produce_nowait(self, topic: str, message: Message) -> Delivery:
         """Add a record. Raises BufferFullError, or UnknownTopicError where the topic has not been asked for before."""

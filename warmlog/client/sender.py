@@ -27,7 +27,7 @@ from warmlog.client.backoff import delay_s
 from warmlog.client.batches import Batch, PartitionQueue
 from warmlog.client.cluster import NO_LEADER, Cluster
 from warmlog.client.connection import Reply
-from warmlog.client.errors import ClosedError, RequestTimeoutError, UnknownTopicError, WarmlogError, broker_error
+from warmlog.client.errors import ClosedError, RequestTimeoutError, WarmlogError, broker_error
 from warmlog.client.lane import Lane
 from warmlog.client.settings import Settings
 
@@ -261,12 +261,11 @@ class Sender:
 
     def _not_reached(self, queues: list[PartitionQueue], error: WarmlogError) -> None:
         """Give up what waits too long; all, if trying on makes no sense."""
-        final = isinstance(error, UnknownTopicError) or not error.is_retriable
         for queue in queues:
-            if final:
-                self._give_up(queue, error)
-            else:
+            if error.is_retriable:
                 self._give_up_overdue(queue, error)
+            else:
+                self._give_up(queue, error)
 
     def _give_up(self, queue: PartitionQueue, error: WarmlogError) -> None:
         while queue:

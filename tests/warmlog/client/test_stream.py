@@ -1,6 +1,7 @@
 """Reading, against a small cluster in memory that misbehaves on request."""
 
 import gc
+from collections.abc import Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,7 @@ from protocol.records.builder import Codec, build_batch
 from protocol.request import FetchRequest, HelloRequest, ListOffsetsRequest, MetadataRequest
 from protocol.response import FetchedPartition, FetchResponse
 from tests.warmlog.client.both_loops import on_both_loops
-from tests.warmlog.client.fake_broker import FakeCluster, Log, fake_cluster
+from tests.warmlog.client.fake_broker import Log, fake_cluster
 from warmlog import (
     BrokerError,
     ClosedError,
@@ -46,6 +47,14 @@ async def read(client: AsyncClient, *args: Any, **options: Any) -> list[int]:
         assert int(record.value) == record.offset
         offsets.append(record.offset)
     return offsets
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Nothing is closed by the collector of cycles, which may come late: what is left is closed at once, or leaks."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 async def take(count: int, stream: Any) -> list[Any]:
@@ -288,11 +297,9 @@ async def test_an_error_comes_after_the_records_that_were_fetched_with_it() -> N
         async with client.consume("t") as stream:
             bad.start = 3
             bad.batches = []
-            seen = []
+            assert [(r.partition, r.offset) for r in await take(5, stream)] == [(0, n) for n in range(5)]
             with pytest.raises(OffsetOutOfRangeError, match="t-1: offset 0 is not there; offsets 3 to 3 are"):
-                async for record in stream:
-                    seen.append((record.partition, record.offset))  # noqa: PERF401 - the error must not lose them
-        assert seen == [(0, n) for n in range(5)]
+                await anext(stream)
 
 
 @on_both_loops
@@ -339,11 +346,10 @@ async def test_a_damaged_batch_is_an_error_after_the_records_before_it() -> None
         fill(log, 5, 5)
         first, following, batch = log.batches[1]
         log.batches[1] = (first, following, batch[:-1] + b"x")
-        seen = []
+        stream = client.consume("t")
+        assert [record.offset for record in await take(5, stream)] == list(range(5))
         with pytest.raises(WarmlogError, match="t-0: the batch at offset 5 is damaged") as caught:
-            async for record in client.consume("t"):
-                seen.append(record.offset)  # noqa: PERF401 - the error must not lose them
-        assert seen == list(range(5))
+            await anext(stream)
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
@@ -396,15 +402,14 @@ async def test_a_topic_deleted_while_it_is_read_is_an_error() -> None:
 
 
 @on_both_loops
-async def test_leaving_the_loop_leaves_nothing_behind() -> None:
-    async with fake_cluster() as cluster, connect(cluster.address) as client:
+async def test_leaving_the_loop_leaves_nothing_behind(no_collection: None) -> None:
+    async with fake_cluster() as cluster, connect(cluster.address, fetch_max_wait_ms=1) as client:
         fill(cluster.create("t")[0], 10)
         for _ in range(3):
             async for _record in client.consume("t"):
                 break
             while len(cluster._streams) > 1:
                 await anyio.lowlevel.checkpoint()
-        assert gc.isenabled()  # it was no collection that closed them: nothing here is a cycle
 
 
 @on_both_loops
@@ -525,5 +530,5 @@ async def test_a_broker_that_stays_away_is_an_error_in_the_end() -> None:
     async with fake_cluster(brokers=2) as cluster, connect(cluster.address, delivery_timeout_s=0.1) as client:
         cluster.create("t")[0].leader = 2
         cluster.ports[2] = 1  # nobody listens there
-        with pytest.raises(ConnectError, match="cannot connect to 127"):
+        with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1:1: Connection refused"):
             await take(1, client.consume("t"))
