@@ -1,0 +1,71 @@
+"""For tests of the command line: the command in this process with real standard streams, and a broker to talk to."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from warmlog.cli import main
+from warmlog.testing import Broker
+
+
+class Done(NamedTuple):
+    """What a command left."""
+
+    status: int
+    out: bytes
+    err: str
+
+    def json(self) -> list[Any]:
+        """Its output, a JSON value a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """One broker for a module; tests use topics of their own."""
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def run(
+    broker: Broker, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Run:
+    """Run `warmlog ARGUMENTS` in this process, with bytes on standard input, against the module's broker."""
+    monkeypatch.setenv("WARMLOG_NATIVE", broker.native)
+
+    def run(*arguments: object, stdin: bytes = b"") -> Done:
+        (tmp_path / "stdin").write_bytes(stdin)
+        with (tmp_path / "stdin").open() as file, monkeypatch.context() as patch, pytest.raises(SystemExit) as exit_:
+            patch.setattr(sys, "stdin", file)
+            main([str(argument) for argument in arguments])
+        out, err = capfdbinary.readouterr()
+        return Done(int(exit_.value.code or 0), out, err.decode())
+
+    return run
+
+
+@pytest.fixture
+def start(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start `warmlog ARGUMENTS` as a process with pipes; killed at the end if it still runs."""
+    monkeypatch.setenv("WARMLOG_NATIVE", broker.native)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "warmlog", *map(str, arguments)]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

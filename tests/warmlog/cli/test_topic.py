@@ -1,0 +1,125 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+def test_a_topic_is_created_listed_and_deleted(run: Run) -> None:
+    assert run("topic", "create", "made", "--partitions", 3).out == b"made created: 3 partitions\n"
+    rows = [line.split() for line in run("topic", "list").out.splitlines()]
+    assert [b"made", b"3"] in [row[:2] for row in rows]
+    assert run("topic", "delete", "made").out == b"made deleted\n"
+    assert b"made" not in run("topic", "list").out
+
+
+def test_json_tells_a_topic_a_line(run: Run) -> None:
+    created = run("topic", "create", "json-a", "json-b", "--json").json()
+    assert [(form["name"], form["partitions"], form["created"]) for form in created] == [
+        ("json-a", 1, True),
+        ("json-b", 1, True),
+    ]
+    listed = {form["name"]: form for form in run("topic", "list", "--json").json()}
+    assert listed["json-a"] == {"name": "json-a", "topic_id": created[0]["topic_id"], "partitions": 1}
+    assert run("topic", "delete", "json-a", "json-b", "--json").json() == [
+        {"name": "json-a", "deleted": True},
+        {"name": "json-b", "deleted": True},
+    ]
+
+
+def test_a_topic_that_exists_is_an_error_unless_that_was_foreseen(run: Run) -> None:
+    run("topic", "create", "twice", "--partitions", 2)
+    refused = run("topic", "create", "twice")
+    assert (refused.status, refused.out) == (1, b"")
+    assert "twice" in refused.err
+    assert refused.err.count("\n") == 1
+    assert run("topic", "create", "twice", "--if-not-exists").out == b"twice exists already: 2 partitions\n"
+    assert run("topic", "create", "twice", "--if-not-exists", "--json").json()[0]["created"] is False
+
+
+def test_a_topic_that_does_not_exist_is_an_error_unless_that_was_foreseen(run: Run) -> None:
+    assert run("topic", "delete", "nowhere").status == 1
+    assert run("topic", "delete", "nowhere", "--if-exists").out == b"nowhere does not exist\n"
+    for command in (("describe", "nowhere"), ("alter", "nowhere", "--partitions", 2)):
+        refused = run("topic", *command)
+        assert refused.status == 1
+        assert refused.err.count("\n") == 1
+        assert "nowhere" in refused.err
+
+
+def test_describe_shows_offsets_segments_and_settings(run: Run) -> None:
+    run("topic", "create", "shown", "--config", "segment.bytes=1000")
+    run("produce", "shown", "--batch-bytes", 500, stdin=b"x" * 400 + b"\n" + b"y" * 400 + b"\n" + b"z" * 400 + b"\n")
+    lines = run("topic", "describe", "shown").out.decode().splitlines()
+    assert lines[0].startswith("shown: 1 partition, 3 records, ")
+    assert "segment.bytes  1000   topic" in lines
+    titles = next(line for line in lines if line.startswith("partition  start"))
+    partition = lines[lines.index(titles) + 1].split()
+    assert partition[:5] == ["0", "0", "3", "3", "3"]
+    assert sum(line.endswith("active") for line in lines) == 1
+    assert len(lines) > lines.index(titles) + 5
+
+
+def test_describe_in_json_tells_all_there_is(run: Run) -> None:
+    run("topic", "create", "told", "--partitions", 2)
+    (form,) = run("topic", "describe", "told", "--json").json()
+    assert form["name"] == "told"
+    assert {config["source"] for config in form["configs"]} == {"default"}
+    assert [part["partition"] for part in form["partitions"]] == [0, 1]
+    (segment,) = form["partitions"][0]["segments"]
+    assert (segment["base_offset"], segment["next_offset"], segment["active"]) == (0, 0, True)
+
+
+def test_settings_are_changed_and_reset(run: Run) -> None:
+    run("topic", "create", "changed", "--config", "segment.bytes=1000")
+
+    def own_settings() -> dict[str, str]:
+        (form,) = run("topic", "describe", "changed", "--json").json()
+        return {config["name"]: config["value"] for config in form["configs"] if config["source"] == "topic"}
+
+    done = run(
+        "topic", "alter", "changed", "--config", "flush.messages=5", "--reset", "segment.bytes", "--partitions", 2
+    )
+    assert done.out == b"changed altered\n"
+    assert own_settings() == {"flush.messages": "5"}
+    (form,) = run("topic", "alter", "changed", "--reset", "flush.messages", "--json").json()
+    assert form == {"name": "changed", "partitions": None, "configs": {"flush.messages": None}}
+    assert own_settings() == {}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("create", "a b"),
+        ("create", "fine", "--config", "segment.bites=1"),
+        ("create", "fine", "--config", "segment.bytes=few"),
+    ],
+)
+def test_what_the_broker_refuses_is_told_in_one_line(run: Run, arguments: tuple[str, ...]) -> None:
+    refused = run("topic", *arguments)
+    assert refused.status == 1
+    assert refused.err.count("\n") == 1
+    assert refused.out == b""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("create",),
+        ("create", "fine", "--partitions", "0"),
+        ("create", "fine", "--config", "nonsense"),
+        ("alter", "fine"),
+        ("list", "--native", "nonsense:x"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_without_asking_a_broker(run: Run, arguments: tuple[str, ...]) -> None:
+    refused = run("topic", *arguments)
+    assert refused.status == 2
+    assert refused.err.count("\n") == 1
+
+
+def test_no_broker_is_told_in_one_line(run: Run) -> None:
+    refused = run("topic", "list", "--native", "127.0.0.1:1")
+    assert refused.status == 1
+    assert refused.err == "warmlog: cannot connect to 127.0.0.1:1: Connection refused\n"
