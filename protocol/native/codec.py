@@ -11,7 +11,9 @@ Invariants:
    names the field. The check runs inside the decoder, field by field, so what a hostile frame can make it allocate is
    bounded by a small multiple of the frame's size.
 2. Record data is not copied on its way in: it is a view of the frame.
-3. Of the records of a fetch reply nothing but their len() is used. They stay apart from the bytes around them (the
+3. Requests are written by the msgpack package and read by msgspec: reading needs types and views, replies are many,
+   and so two implementations of the format meet in every exchange.
+4. Of the records of a fetch reply nothing but their len() is used. They stay apart from the bytes around them (the
    encoder returns an ordered list), so that a slice of a file can go from the file to the socket inside the kernel; and
    still the whole frame is one valid msgpack map.
 """
@@ -23,6 +25,7 @@ from struct import Struct
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgpack import packb
 from msgspec import DecodeError, Meta, defstruct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import asdict, replace
@@ -118,7 +121,7 @@ def encode_response(request_id: int, response: Response) -> list[Sized]:
 
 def encode_request(request_id: int, request: Request) -> bytes:
     """The whole request frame."""
-    body = _encoder.encode(request)
+    body: bytes = packb(request, default=asdict)
     op = _ops[type(request)]
     length = 1 + len(op) + _ID_VALUE.size + len(body) - 1
     start = _REQUEST_START.pack(length, body[0] + 2)
