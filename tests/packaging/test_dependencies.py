@@ -1,0 +1,38 @@
+"""What the packages import is what pyproject.toml asks for."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("protocol", "broker", "warmlog")
+#: `warmlog.testing` is a pytest plugin: whoever loads it has pytest.
+BROUGHT_BY_THE_USER = {"pytest"}
+
+
+def imported_names() -> Iterator[str]:
+    """The top-level name of every absolute import, those inside functions, too."""
+    for package in PACKAGES:
+        for source in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(source.read_text())):
+                if isinstance(node, ast.Import):
+                    yield from (alias.name.split(".")[0] for alias in node.names)
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    yield node.module.split(".")[0]
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_library_that_is_imported_is_asked_for_and_no_other() -> None:
+    foreign = set(imported_names()) - set(sys.stdlib_module_names) - set(PACKAGES)
+    distributions = packages_distributions()
+    imported = {normalized(distributions[name][0]) for name in foreign}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {normalized(re.match(r"[\w.-]+", requirement)[0]) for requirement in project["dependencies"]}
+    assert imported - BROUGHT_BY_THE_USER == declared
