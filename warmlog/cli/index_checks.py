@@ -23,13 +23,14 @@ from warmlog.cli.scan import IndexEntries, index_entries
 class SegmentEnd(NamedTuple):
     """What a segment was found to hold.
 
-    Bytes and batches, the first offset after it; `settled`: nobody changes it any more.
-    `index_interval_bytes`: how many bytes of log may go without an entry in the offset index.
+    Bytes and batches, the first offset after it. `still`: nobody writes to it; `settled`: and nobody will, it is
+    closed. `index_interval_bytes`: how many bytes of log may go without an entry in the offset index.
     """
 
     size: int
     batches: int
     next_offset: int
+    still: bool
     settled: bool
     index_interval_bytes: int
 
@@ -50,17 +51,18 @@ class IndexCheck(Protocol):
 class OffsetIndexCheck:
     """`.index`: every entry is (last offset of a batch, position of its first byte)."""
 
-    def __init__(self, path: Path, base_offset: int, *, padded: bool) -> None:
-        """Read the file. `padded`: zeros at its end are as they should be (the segment is active). Raises OSError."""
+    def __init__(self, path: Path, base_offset: int, *, still: bool, settled: bool) -> None:
+        """Read the file; see SegmentEnd. Raises OSError."""
         self.path = path
         self._base_offset = base_offset
         self._found = index_entries(path, OffsetIndex)
-        self._padded = padded
+        self._still = still
+        self._settled = settled
         self._next = 0
 
     def form(self) -> Iterator[Finding]:
         """Size, end and order."""
-        yield from form_findings(self.path, self._found, padded=self._padded)
+        yield from form_findings(self.path, self._found, still=self._still, settled=self._settled)
         if slot := out_of_order(self._found.entries):
             yield Finding(self.path, f"entry {slot} does not increase on the one before")
             self._next = len(self._found.entries)
@@ -82,7 +84,8 @@ class OffsetIndexCheck:
         """What is left over points nowhere, and an empty index of a long log is of no use."""
         for slot, (_, at) in enumerate(self._found.entries[self._next :], start=self._next):
             yield Finding(self.path, f"entry {slot}: position {at} lies past the end of the log at {segment.size}")
-        if not self._found.entries and segment.batches > 1 and segment.size > 2 * segment.index_interval_bytes:
+        is_long = segment.batches > 1 and segment.size > 2 * segment.index_interval_bytes
+        if not self._found.entries and is_long and segment.still:
             yield Finding(
                 self.path, f"no entries, though the log has {segment.size} bytes in {segment.batches} batches"
             )
@@ -91,18 +94,19 @@ class OffsetIndexCheck:
 class TimeIndexCheck:
     """`.timeindex`: every entry is (largest time so far, last offset of the first batch that has it)."""
 
-    def __init__(self, path: Path, base_offset: int, *, padded: bool) -> None:
-        """Read the file; see OffsetIndexCheck."""
+    def __init__(self, path: Path, base_offset: int, *, still: bool, settled: bool) -> None:
+        """Read the file; see SegmentEnd. Raises OSError."""
         self.path = path
         self._base_offset = base_offset
         self._found = index_entries(path, TimeIndex)
-        self._padded = padded
+        self._still = still
+        self._settled = settled
         self._next = 0
         self._max_timestamp = NO_TIMESTAMP
 
     def form(self) -> Iterator[Finding]:
         """Size, end and order."""
-        yield from form_findings(self.path, self._found, padded=self._padded)
+        yield from form_findings(self.path, self._found, still=self._still, settled=self._settled)
         if slot := out_of_order(self._found.entries):
             yield Finding(self.path, f"entry {slot} does not increase on the one before")
             self._next = len(self._found.entries)
@@ -133,11 +137,11 @@ class TimeIndexCheck:
             yield Finding(self.path, f"ends with time {last}, but the segment's largest is {self._max_timestamp}")
 
 
-def form_findings(path: Path, found: IndexEntries, *, padded: bool) -> Iterator[Finding]:
-    """What is wrong with the file's size and end."""
-    if found.rest:
+def form_findings(path: Path, found: IndexEntries, *, still: bool, settled: bool) -> Iterator[Finding]:
+    """What is wrong with the file's size and end; that of an active segment is preallocated, then trimmed."""
+    if found.rest and still:
         yield Finding(path, f"{found.rest} bytes at the end are no whole entry")
-    if found.padding and not padded:
+    if found.padding and settled:
         yield Finding(path, f"{found.padding} zero entries at the end: never trimmed")
 
 

@@ -4,7 +4,7 @@ Owns: finding the files of segments. Must not know: how they are named (`broker.
 them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,9 +44,9 @@ def segment_file(path: Path) -> SegmentFile | None:
     return SegmentFile(path, base_offset, suffix, state) if base_offset is not None and suffix in SUFFIXES else None
 
 
-def segment_files(directory: Path) -> list[SegmentFile]:
-    """The segments' files in a partition's directory, by base offset; of one segment the log first."""
-    found = [file for path in directory.iterdir() if (file := segment_file(path))]
+def segment_files(paths: Iterable[Path]) -> list[SegmentFile]:
+    """Those of the paths that are segments' files, by base offset; of one segment the log first."""
+    found = [file for path in paths if (file := segment_file(path))]
     return sorted(found, key=lambda file: (file.base_offset, SUFFIXES.index(file.suffix), file.state))
 
 
@@ -83,7 +83,7 @@ def files_to_read(path: Path) -> Iterator[SegmentFile]:
     """
     if path.is_dir():
         for directory in partition_directories(path):
-            yield from (file for file in segment_files(directory) if not file.state)
+            yield from (file for file in segment_files(directory.iterdir()) if not file.state)
         return
     file = segment_file(path)
     if file is None or not path.is_file():

@@ -8,11 +8,12 @@ else lies in the data directory.
    none of that is a finding.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from broker.log.checkpoint import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
-from broker.log.directory_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
+from broker.log.directory_names import INDEX_SUFFIXES, LOG_SUFFIX
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
 from broker.log.leader_epochs import LeaderEpochs
@@ -21,6 +22,7 @@ from warmlog.cli.logfiles import SegmentFile, segment_files
 from warmlog.cli.segment_checks import Circumstances, Segment, SegmentCheck
 
 KNOWN_FILES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
+SETTLED_AFTER_S = 60  # closing a segment (trim, sync) follows its last batch; a disk may take seconds, not a minute
 TEMPORARY_SUFFIX = ".tmp"  # a small file that is being replaced
 
 
@@ -36,19 +38,27 @@ class PartitionCheck:
 
     def findings(self) -> Iterator[Finding]:
         """Everything that is wrong, file by file. Raises OSError."""
+        yield from self._unless_vanished(self._all_findings())
+
+    def _all_findings(self) -> Iterator[Finding]:
         self._tally.partitions += 1
         yield from self._leader_epochs()
         yield from self._metadata()
-        files = segment_files(self.directory)
-        yield from self._names(files)
+        paths = sorted(self.directory.iterdir())  # once: beside a running broker a second look would see other files
+        files = segment_files(paths)
+        yield from self._names(paths, files)
         for segment in self._segments(files):
             check = SegmentCheck(segment, self._epochs, self._circumstances, self._tally)
-            try:
-                yield from check.findings()
-            except FileNotFoundError:
-                if not self._circumstances.running:
-                    raise
+            yield from self._unless_vanished(check.findings())
             self.log_end_offset = max(self.log_end_offset, check.next_offset)
+
+    def _unless_vanished(self, findings: Iterator[Finding]) -> Iterator[Finding]:
+        """A running broker may take away a file while it is looked at."""
+        try:
+            yield from findings
+        except FileNotFoundError:
+            if not self._circumstances.running:
+                raise
 
     def _leader_epochs(self) -> Iterator[Finding]:
         path = self.directory / LEADER_EPOCHS
@@ -68,11 +78,11 @@ class PartitionCheck:
         except CheckpointError as error:
             yield Finding(path, without_path(error, path))
 
-    def _names(self, files: list[SegmentFile]) -> Iterator[Finding]:
+    def _names(self, paths: list[Path], files: list[SegmentFile]) -> Iterator[Finding]:
         """Files that do not belong here, that are left over, or that have lost their segment."""
         running = self._circumstances.running
         of_segments = {file.path for file in files}
-        for path in sorted(self.directory.iterdir()):
+        for path in paths:
             known = path.name.removesuffix(TEMPORARY_SUFFIX) in KNOWN_FILES
             if path not in of_segments and (not known or (path.name not in KNOWN_FILES and not running)):
                 yield Finding(path, "left over from an interrupted change" if known else "does not belong here")
@@ -80,23 +90,38 @@ class PartitionCheck:
         for file in files:
             if file.state and not running:
                 yield Finding(file.path, "left over from an interrupted change")
-            elif not file.state and file.suffix != SNAPSHOT_SUFFIX and file.base_offset not in bases:
+            elif (
+                file.suffix in INDEX_SUFFIXES
+                and not file.state
+                and file.base_offset not in bases
+                and self._is_still(file.path)
+            ):
                 yield Finding(file.path, "belongs to no segment")
 
     def _segments(self, files: list[SegmentFile]) -> list[Segment]:
-        """The segments, oldest first.
-
-        The last is active; beside a running broker the last but one may just be closing.
-        """
+        """The segments, oldest first."""
         logs = [file for file in files if file.suffix == LOG_SUFFIX and not file.state]
         following = [*(file.base_offset for file in logs[1:]), None]
-        settled_count = len(logs) - (2 if self._circumstances.running else 1)
         return [
             Segment(
-                log=file.path, base_offset=file.base_offset, next_base_offset=next_base, settled=index < settled_count
+                log=file.path,
+                base_offset=file.base_offset,
+                next_base_offset=next_base,
+                still=self._is_still(file.path),
             )
-            for index, (file, next_base) in enumerate(zip(logs, following, strict=True))
+            for file, next_base in zip(logs, following, strict=True)
         ]
+
+    def _is_still(self, path: Path) -> bool:
+        return not self._circumstances.running or is_left_alone(path)
+
+
+def is_left_alone(path: Path) -> bool:
+    """Whether a file has not been written to for so long that a running broker has finished with its segment."""
+    try:
+        return time.time() - path.stat().st_mtime > SETTLED_AFTER_S
+    except FileNotFoundError:
+        return False
 
 
 def without_path(error: Exception, path: Path) -> str:

@@ -53,6 +53,12 @@ class Progress:
             self._stream.write(f"{ERASE_LINE}{self.line()}")
             self._stream.flush()
 
+    def erase(self) -> None:
+        """Make room for a line of output; the next report draws the line again."""
+        if self._enabled:
+            self._stream.write(ERASE_LINE)
+            self._stream.flush()
+
     def line(self) -> str:
         """`words: 512,000 records, 48.1 MiB (42 %), 310,000 records/s`."""
         share = f" ({100 * self.size // self._total_size} %)" if self._total_size else ""
@@ -72,6 +78,4 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._enabled:
-            self._stream.write(ERASE_LINE)
-            self._stream.flush()
+        self.erase()

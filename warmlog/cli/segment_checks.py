@@ -47,14 +47,18 @@ class Circumstances:
 class Segment:
     """A segment as its directory shows it.
 
-    `next_base_offset`: the following segment's, None for the active one. `settled`: it is closed, and nobody is at work
-    on its files.
+    `next_base_offset`: the following segment's, None for the active one. `still`: nobody writes to its files.
     """
 
     log: Path
     base_offset: int
     next_base_offset: int | None
-    settled: bool
+    still: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is closed, and nobody is at work on its files."""
+        return self.still and self.next_base_offset is not None
 
     def beside(self, suffix: str) -> Path:
         """The path of its file of another kind."""
@@ -87,7 +91,12 @@ class SegmentCheck:
                 if not damage.zeros:
                     return
         end = SegmentEnd(
-            size, batches, self.next_offset, self.segment.settled, self._circumstances.index_interval_bytes
+            size=size,
+            batches=batches,
+            next_offset=self.next_offset,
+            still=self.segment.still,
+            settled=self.segment.settled,
+            index_interval_bytes=self._circumstances.index_interval_bytes,
         )
         for index in self._indexes:
             yield from index.end(end)
@@ -97,9 +106,10 @@ class SegmentCheck:
         for suffix, check in INDEXES.items():
             path = self.segment.beside(suffix)
             try:
-                index = check(path, self.segment.base_offset, padded=not self.segment.settled)
+                index = check(path, self.segment.base_offset, still=self.segment.still, settled=self.segment.settled)
             except FileNotFoundError:
-                yield Finding(path, "missing")
+                if self.segment.still:  # else it may just be made
+                    yield Finding(path, "missing")
             else:
                 self._indexes.append(index)
                 yield from index.form()

@@ -17,6 +17,7 @@ import click
 
 from warmlog.cli.diagnostics import LEVELS, write_log_to_stderr
 from warmlog.cli.failure import CannotStart
+from warmlog.cli.groups import close_output
 
 if TYPE_CHECKING:
     from broker.app import Addresses
@@ -80,8 +81,11 @@ def run_broker(settings: "Settings", *, native: str, http: str) -> None:
     from broker.config import durability_sentence
 
     def ready(addresses: "Addresses") -> None:
-        click.echo(durability_sentence(settings))
-        click.echo(addresses.line())  # echo flushes
+        try:
+            click.echo(durability_sentence(settings))
+            click.echo(addresses.line())  # echo flushes
+        except BrokenPipeError:  # `| head -1` has what it wanted; that is no reason to stop serving
+            close_output()
 
     try:
         run(settings, native=native, http=http, ready=ready)

@@ -53,6 +53,7 @@ def verify(context: click.Context, directories: tuple[Path, ...], index_interval
             for finding in directory_findings(directory, circumstances, tally):
                 findings.append(finding)
                 if not as_json:
+                    progress.erase()
                     print_line(finding.line())
     if as_json:
         print_json(asdict(tally) | {"findings": [finding_form(finding) for finding in findings]})

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,14 @@ def serving(*options: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def wait_until_served(url: str) -> None:
+    """Ask until it is answered: of a process whose output nobody reads there is no other sign."""
+    while True:
+        with suppress(OSError), urllib.request.urlopen(url) as reply:
+            assert reply.status == 200
+            return
 
 
 def refused(*options: str) -> str:
@@ -118,3 +126,17 @@ def test_settings_come_from_the_environment_too(tmp_path: Path) -> None:
     result = CliRunner().invoke(root, ["serve", "--data-dir", str(tmp_path)], env={"WARMLOG_NUM_PARTITIONS": "zero"})
     assert result.exit_code == 2
     assert "WARMLOG_NUM_PARTITIONS" in result.stderr
+
+
+def test_a_reader_of_the_ready_line_may_go_away(tmp_path: Path) -> None:
+    """`warmlog serve | head -1` goes on serving."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    with serving("--data-dir", str(tmp_path), "--native", "none", "--http", address) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        wait_until_served(f"http://{address}/readyz")
+        process.terminate()
+        assert process.wait() == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()

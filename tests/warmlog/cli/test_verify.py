@@ -2,6 +2,7 @@ import json
 import shutil
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from protocol.records.layout import (
     MAX_TIMESTAMP_POSITION,
 )
 from warmlog.cli.root import root
+from warmlog.client import Client
+from warmlog.testing import Broker
 
 
 def verify(*arguments: Path | str) -> Result:
@@ -347,3 +350,33 @@ def test_a_kraft_nodes_own_log_is_left_alone(clean: Path) -> None:
     (clean / "__cluster_metadata-0" / "quorum-state").touch()
     (clean / "bootstrap.checkpoint").touch()
     assert findings(clean) == []
+
+
+def test_a_broker_that_is_writing_is_no_finding(tmp_path: Path) -> None:
+    """Rolls, preallocated indexes, a half written batch and checkpoints that lag are all part of its work."""
+    with Broker(data_dir=tmp_path, settings={"log.segment.bytes": 20_000, "log.index.interval.bytes": 100}) as broker:
+
+        def write() -> None:
+            with Client(broker.native, batch_bytes=4000) as client:
+                for _ in range(20):
+                    client.produce_many("busy", [b"x" * 100] * 1000)
+
+        reports = []
+        with ThreadPoolExecutor() as pool:
+            writing = pool.submit(write)
+            while not writing.done():
+                reports.append(findings(tmp_path))
+            writing.result()
+    assert reports == [[]] * len(reports)
+    assert findings(tmp_path) == []
+
+
+def test_what_a_broker_of_ours_leaves_is_sound(tmp_path: Path) -> None:
+    broker = Broker(data_dir=tmp_path, settings={"log.segment.bytes": 5_000})
+    with broker, Client(broker.native, batch_bytes=1000) as client:
+        client.create_topic("kept", partitions=3)
+        client.produce_many("kept", [(b"%d" % number, b"v" * 50) for number in range(1000)])
+        broker.restart()
+        client.produce_many("kept", [(b"%d" % number, b"v" * 50) for number in range(1000)])
+    report = json.loads(verify(tmp_path, "--json").stdout)
+    assert (report["findings"], report["partitions"], report["records"]) == ([], 3, 2000)
