@@ -28,6 +28,8 @@ DEFAULT_MAX_FRAME_BYTES = 100 << 20
 # receive brings 64 KiB at once.
 LARGE_FRAME_BYTES = 64 << 10
 
+_NOTHING = memoryview(b"")
+
 
 class FrameReader:
     """Cuts a stream into frames.
@@ -41,7 +43,7 @@ class FrameReader:
 
     def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._chunk: bytes | memoryview = b""  # received and not yet handed out from `_position` on; follows `_large`
+        self._chunk = _NOTHING  # received and not yet handed out from `_position` on; follows `_large`
         self._position = 0
         self._large: bytearray | None = None  # the large frame being received, its first `_filled` bytes are there
         self._filled = 0
@@ -70,7 +72,7 @@ class FrameReader:
         if self._large is not None and self._filled < len(self._large):
             data = self._fill_large(data)
         rest = self._chunk[self._position :]
-        self._chunk = b"".join((rest, data)) if rest else data
+        self._chunk = memoryview(b"".join((rest, data)) if rest else data).toreadonly()
         self._position = 0
 
     def next_frame(self) -> memoryview | None:
@@ -92,7 +94,7 @@ class FrameReader:
                 self._announced = length
             return None
         self._position = end
-        return memoryview(self._chunk)[start:end].toreadonly()
+        return self._chunk[start:end]
 
     def buffer_for_next(self) -> memoryview | None:
         """Where the rest of a large frame can be received, or None: then receive anything and `feed` it.
@@ -112,12 +114,12 @@ class FrameReader:
         self._filled += count
 
     def _begin_large(self) -> None:
-        here = memoryview(self._chunk)[self._position + LENGTH_SIZE :]
+        here = self._chunk[self._position + LENGTH_SIZE :]
         self._large = bytearray(self._announced)
         self._announced = 0
         self._large[: len(here)] = here
         self._filled = len(here)
-        self._chunk = b""
+        self._chunk = _NOTHING
         self._position = 0
 
     def _fill_large(self, data: bytes) -> bytes:

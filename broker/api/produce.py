@@ -5,7 +5,7 @@ Two halves, so that requests which came together are written together: `begin` q
 """
 
 from broker.api.errors import EXPECTED, describe
-from broker.partition import Append
+from broker.partition import Append, Partition
 from broker.partitions import Partitions, unknown_partition
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse
@@ -44,9 +44,10 @@ def begin(request: ProduceRequest, partitions: Partitions, *, create: bool) -> P
 
     With `create`, nothing is queued and None comes back if a topic is missing.
     """
-    if create and missing_topics(request, partitions):
+    found = [partitions.get(asked.topic, asked.partition) for asked in request.partitions]
+    if create and None in found and missing_topics(request, partitions):
         return None
-    return Produce(request.acks, [_queue(asked, partitions) for asked in request.partitions])
+    return Produce(request.acks, list(map(_queue, request.partitions, found)))
 
 
 def missing_topics(request: ProduceRequest, partitions: Partitions) -> list[str]:
@@ -54,8 +55,7 @@ def missing_topics(request: ProduceRequest, partitions: Partitions) -> list[str]
     return [asked.topic for asked in request.partitions if not partitions.has(asked.topic)]
 
 
-def _queue(asked: PartitionRecords, partitions: Partitions) -> Append | ProducedPartition:
-    partition = partitions.get(asked.topic, asked.partition)
+def _queue(asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
     try:
         if partition is None:
             raise unknown_partition(asked.topic, asked.partition)
