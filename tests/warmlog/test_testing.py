@@ -25,7 +25,7 @@ def test_loading_the_module_imports_neither_broker_nor_trio() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "warmlog.testing" in loaded
-    assert not loaded & {"broker", "broker.app", "broker.config", "trio", "anyio", "msgspec", "protocol", "click"}
+    assert not loaded & {"broker", "broker.app", "broker.config", "trio", "anyio", "msgspec", "msgpack", "click"}
 
 
 def test_the_fixture_is_there_without_a_conftest(pytestconfig: pytest.Config) -> None:

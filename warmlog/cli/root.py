@@ -5,6 +5,7 @@ Owns: which commands there are, and the options of `warmlog` itself. Must not kn
 
 import click
 
+from protocol.version import VERSION
 from warmlog.cli.groups import LazyGroup, RootGroup
 
 COMMANDS = {
@@ -31,16 +32,10 @@ LOG_COMMANDS = {
 
 
 def print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    """Print the installed version and exit."""
-    if not value or context.resilient_parsing:
-        return
-    from importlib.metadata import PackageNotFoundError, version  # 20 ms that `serve` need not pay
-
-    try:
-        click.echo(f"warmlog {version('warmlog')}")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        click.echo("warmlog (not installed)")
-    context.exit()
+    """Print the version and exit."""
+    if value and not context.resilient_parsing:
+        click.echo(f"warmlog {VERSION}")
+        context.exit()
 
 
 VERSION_OPTION = click.Option(

@@ -7,6 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import warmlog
 from warmlog.cli.failure import CannotStart, Failure, OutputClosedError, Stopped
 from warmlog.cli.groups import LazyGroup, RootGroup
 from warmlog.cli.root import COMMANDS, LOG_COMMANDS, TOPIC_COMMANDS, root
@@ -96,10 +97,10 @@ def test_what_serve_imports_leaves_out_tables_and_client() -> None:
     assert not loaded & {"rich", "warmlog.client", "anyio"}
 
 
-def test_version_is_the_installed_one() -> None:
+def test_version_is_that_of_the_package() -> None:
     result = CliRunner().invoke(root, ["--version"])
     assert result.exit_code == 0
-    assert result.stdout.startswith("warmlog ")
+    assert result.stdout == f"warmlog {warmlog.__version__}\n"
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
