@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from broker.log.append import Buffer, IndexEntries
-from broker.log.disk import Disk, write_all
 from broker.log.segment import Segment
 
 OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -23,10 +22,9 @@ OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 class ActiveWriter:
     """Writes for one log. `failure` says why it is out of service; None while it is in service."""
 
-    __slots__ = ("_disk", "failure")
+    __slots__ = ("failure",)
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+    def __init__(self) -> None:
         self.failure: str | None = None
 
     def fail(self, reason: object) -> None:
@@ -36,9 +34,9 @@ class ActiveWriter:
 
     def write_batches(self, active: Segment, buffers: Sequence[Buffer], position: int) -> None:
         """Write buffers end to end into the log file. Raises OSError."""
-        fd = active.append_descriptor().fd
+        file = active.append_descriptor()
         try:
-            write_all(self._disk, fd, buffers, position)
+            file.write_all(buffers, position)
         except OSError as error:
             self._cut_back(active, position, error)
             raise
@@ -64,7 +62,7 @@ class ActiveWriter:
         if error.errno not in OUT_OF_ROOM:
             self.fail(error)
         with self._failing():
-            self._disk.truncate(active.append_descriptor().fd, position)
+            active.append_descriptor().truncate(position)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

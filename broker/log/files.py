@@ -13,18 +13,23 @@ Invariants:
 
 import os
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from threading import Lock
 from typing import Protocol
 
-from broker.log.disk import Disk
+from broker.log.disk import Disk, write_all
 
 DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker gives its own
 
 
 class Descriptor:
-    """An open file; closed when the last reference goes. `fd` is the number for system calls."""
+    """An open file; closed when the last reference goes.
+
+    Ask it for what is to be done with the file: whoever takes the number out and lets go of the object may find another
+    file behind the number. `fd` is for the sender, which holds the object while it sends. The verbs raise OSError.
+    """
 
     __slots__ = ("_disk", "fd")
 
@@ -34,6 +39,26 @@ class Descriptor:
 
     def __del__(self) -> None:
         self._disk.close(self.fd)
+
+    def size(self) -> int:
+        """The file's size in bytes."""
+        return self._disk.size(self.fd)
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes at `position`; fewer only at the end of the file."""
+        return self._disk.pread(self.fd, size, position)
+
+    def write_all(self, buffers: Sequence[bytes | bytearray | memoryview], position: int) -> None:
+        """Write all of the buffers, end to end, at `position`."""
+        write_all(self._disk, self.fd, buffers, position)
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file."""
+        self._disk.truncate(self.fd, size)
+
+    def sync(self) -> None:
+        """Wait until data and size are on the disk."""
+        self._disk.sync(self.fd)
 
 
 class FileSlice:
@@ -57,7 +82,7 @@ class FileSlice:
 
     def read_all(self) -> bytes:
         """The bytes themselves, for tests and tools."""
-        return os.pread(self.descriptor.fd, self.length, self.position)
+        return self.descriptor.pread(self.length, self.position)
 
 
 class Resource(Protocol):

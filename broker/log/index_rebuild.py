@@ -46,11 +46,11 @@ def scan_segment(segment: Segment, tail: Tail, *, verified: bool) -> Scan:
     damaged ones do.
     """
     scan = Scan(tail, tail.size, None, bytearray(), bytearray(), [])
-    fd = segment.reader.descriptor().fd
+    file = segment.reader.descriptor()
     walk = walk_verified if verified else walk_headers
     previous, epoch = segment.base_offset - 1, -1
     try:
-        for position, header in walk(segment.disk, fd, tail.size, segment.size):
+        for position, header in walk(file, tail.size, segment.size):
             if not _follows(header, previous, segment.base_offset):
                 reason = f"offsets {header.base_offset} to {header.last_offset} after {previous} at position {position}"
                 return scan._replace(reason=reason)
@@ -85,7 +85,7 @@ def resume(segment: Segment, tail: Tail, offset_entries: int, time_entries: int)
 
     The batch there is still to be added: its entry is in the index, but not the batch in the sizes.
     """
-    fd = segment.reader.descriptor().fd
+    file = segment.reader.descriptor()
     tail.offset_entries, tail.time_entries = offset_entries, time_entries
     if time_entries:
         newest = segment.time_index.entry_at(time_entries - 1)
@@ -93,10 +93,10 @@ def resume(segment: Segment, tail: Tail, offset_entries: int, time_entries: int)
         tail.indexed_timestamp = newest.timestamp
     if offset_entries:
         last = segment.offset_index.entry_at(offset_entries - 1)
-        if read_header_at(segment.disk, fd, last.position).last_offset != last.offset:
+        if read_header_at(file, last.position).last_offset != last.offset:
             raise IndexCorruptError(segment.base_offset, f"no batch at {last.position} ends at offset {last.offset}")
         tail.size = last.position
-        tail.first_timestamp = read_header_at(segment.disk, fd, 0).max_timestamp
+        tail.first_timestamp = read_header_at(file, 0).max_timestamp
     return tail
 
 
@@ -104,23 +104,31 @@ def sound_entries(segment: Segment, recovery_point: int) -> tuple[int, int]:
     """How many entries of offset and time index can be kept because they lie below a recovery point. Raises OSError.
 
     What a power cut left of an index page is zeros or an older state of the page. Both end the increase of its entries.
+    The last one of each is held against its batch. Where either index has none to keep, neither has.
     """
+    offset_index, time_index = segment.offset_index, segment.time_index
     try:
-        offsets = _increasing(segment.offset_index, recovery_point - segment.base_offset, by_key=True)
-        if not offsets:
+        offset_index.believe(_increasing(offset_index, recovery_point - segment.base_offset, by_key=True))
+        if not offset_index.entries:
             return 0, 0
-        limit = segment.offset_index.fields(offsets - 1)[0] + 1
-        return offsets, _increasing(segment.time_index, limit, by_key=False)
-    except IndexCorruptError:
+        limit = offset_index.last().offset + 1 - segment.base_offset
+        time_index.believe(_increasing(time_index, limit, by_key=False))
+        newest = time_index.last()
+        if not time_index.entries or segment.max_timestamp_of(newest.offset) != newest.timestamp:
+            return 0, 0
+    except (IndexCorruptError, ProtocolError):
         return 0, 0
+    return offset_index.entries, time_index.entries
 
 
 def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
-    """How many entries from the first on increase in both fields and have an offset below the limit."""
-    if not index.entries:
-        return 0
-    view, previous = index.view(), (-1, -1)
+    """How many entries from the first on increase in both fields and have an offset below the limit.
+
+    Zeros are no entry: the offset index has none for a segment's first batch, and no record is from the year 1970.
+    """
+    view, previous = (index.view() if index.entries else None), (0, -1)
     for slot in range(index.entries):
+        assert view is not None, "there are entries"
         fields = index.entry.unpack_from(view, slot * index.stride)
         offset = fields[0] if by_key else fields[1]
         if fields[0] <= previous[0] or fields[1] <= previous[1] or offset >= offset_limit:

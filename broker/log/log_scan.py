@@ -9,8 +9,8 @@ Nothing here trusts the file: a length that leads out of it, or another magic, e
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.log.disk import Disk
 from broker.log.errors import MisplacedBatchError
+from broker.log.files import Descriptor
 from protocol.errors import CorruptBatchError
 from protocol.records.batch import read_header, verify_crc
 from protocol.records.layout import HEADER, HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH, BatchHeader
@@ -37,7 +37,7 @@ class BatchPlace(NamedTuple):
     size: int
 
 
-def find_batch(disk: Disk, fd: int, offset: int, start: BatchEnd, end: int) -> BatchPlace | None:
+def find_batch(file: Descriptor, offset: int, start: BatchEnd, end: int) -> BatchPlace | None:
     """The first batch from `start` on that ends at or past an offset, or None if none does before byte `end`.
 
     Unpacks headers in place: this is the scan of every fetch. Raises MisplacedBatchError if the batch at `start` does
@@ -45,7 +45,7 @@ def find_batch(disk: Disk, fd: int, offset: int, start: BatchEnd, end: int) -> B
     """
     position, expected = start.position, start.last_offset
     while position + HEADER_SIZE <= end:
-        chunk = disk.pread(fd, min(FIND_CHUNK_SIZE, end - position), position)
+        chunk = file.pread(min(FIND_CHUNK_SIZE, end - position), position)
         at, last = 0, len(chunk) - HEADER_SIZE
         if last < 0:
             return None  # the file is being cut
@@ -65,18 +65,18 @@ def find_batch(disk: Disk, fd: int, offset: int, start: BatchEnd, end: int) -> B
     return None
 
 
-def read_header_at(disk: Disk, fd: int, position: int) -> BatchHeader:
+def read_header_at(file: Descriptor, position: int) -> BatchHeader:
     """The header at a position. Raises CorruptBatchError, UnsupportedMagicError, OSError."""
-    return read_header(disk.pread(fd, HEADER_SIZE, position))
+    return read_header(file.pread(HEADER_SIZE, position))
 
 
-def walk_headers(disk: Disk, fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def walk_headers(file: Descriptor, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each whole batch from `position` to `end`; ends before one that is cut there.
 
     Raises CorruptBatchError, UnsupportedMagicError, OSError. CRCs are not checked.
     """
     while position + HEADER_SIZE <= end:
-        chunk = disk.pread(fd, min(WALK_CHUNK_SIZE, end - position), position)
+        chunk = file.pread(min(WALK_CHUNK_SIZE, end - position), position)
         at = 0
         while at + HEADER_SIZE <= len(chunk):
             header = read_header(chunk, at)
@@ -89,19 +89,19 @@ def walk_headers(disk: Disk, fd: int, position: int, end: int) -> Iterator[tuple
         position += at
 
 
-def walk_verified(disk: Disk, fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def walk_verified(file: Descriptor, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """As `walk_headers`, with every CRC checked; a cut last batch is an error, too. Raises the same."""
     chunk, chunk_start = b"", position
     while position < end:
         at = position - chunk_start
         if at + HEADER_SIZE > len(chunk):
-            chunk, chunk_start, at = disk.pread(fd, min(WALK_CHUNK_SIZE, end - position), position), position, 0
+            chunk, chunk_start, at = file.pread(min(WALK_CHUNK_SIZE, end - position), position), position, 0
         header = read_header(chunk, at)
         if header.size > end - position:
             raise CorruptBatchError(f"a batch of {header.size} bytes, of which {end - position} are there")
         if at + header.size > len(chunk):
             size = max(header.size, min(WALK_CHUNK_SIZE, end - position))
-            chunk, chunk_start, at = disk.pread(fd, size, position), position, 0
+            chunk, chunk_start, at = file.pread(size, position), position, 0
         verify_crc(chunk, at, header)
         yield position, header
         position += header.size

@@ -23,9 +23,8 @@ from struct import Struct
 from typing import ClassVar
 
 from broker.log.config import SearchName
-from broker.log.disk import write_all
 from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
-from broker.log.files import File, Mapping, OpenFiles
+from broker.log.files import Descriptor, File, Mapping, OpenFiles
 from broker.log.index_search import Column, Section, floor_slot, touched_pages
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1  # entries hold offsets relative to the segment's base as signed 32-bit numbers
@@ -157,11 +156,11 @@ class MappedIndex:
         Raises OSError.
         """
         entries = self.entries
-        fd = self._file.descriptor().fd
+        file = self._file.descriptor()
         if not self._extended:
-            self._extend(fd)
+            self._extend(file)
         self._dirty = True
-        write_all(self._disk, fd, [data], entries * self.stride)
+        file.write_all([data], entries * self.stride)
         self._known_entries = entries + len(data) // self.stride
 
     def check_increases(self, key: int, value: int) -> None:
@@ -191,18 +190,21 @@ class MappedIndex:
         if dropped > 0:
             self._known_entries = count
             self._dirty = True
-            fd = self._file.descriptor().fd
-            write_all(self._disk, fd, [bytes(dropped * self.stride)], count * self.stride)
+            self._file.descriptor().write_all([bytes(dropped * self.stride)], count * self.stride)
+
+    def believe(self, count: int) -> None:
+        """For recovery: take the first so many entries for all there are. Memory only."""
+        self._known_entries = count
 
     def set_capacity(self, capacity_size: int) -> None:
         """Change how much the index may hold; the file follows at the next append."""
         self.max_entries = capacity_size // self.stride
         self._extended = False
 
-    def _extend(self, fd: int) -> None:
+    def _extend(self, file: Descriptor) -> None:
         capacity = self.max_entries * self.stride
-        if self._disk.size(fd) < capacity:
-            self._disk.truncate(fd, capacity)
+        if file.size() < capacity:
+            file.truncate(capacity)
         self._extended = True
 
     # -- end ----------------------------------------------------------------------------------------------------------
@@ -216,13 +218,13 @@ class MappedIndex:
         """Cut a sealed index's file to its entries. For a worker. Raises OSError."""
         assert self._sealed, "only a sealed index is trimmed"
         self._dirty = True
-        self._disk.truncate(self._file.descriptor().fd, self.entries * self.stride)
+        self._file.descriptor().truncate(self.entries * self.stride)
 
     def sync(self) -> None:
         """Wait until the entries are on the disk. For a worker. Raises OSError."""
         if self._dirty:
             self._dirty = False  # before the sync: what is appended during it waits for the next
-            self._disk.sync(self._file.descriptor().fd)
+            self._file.descriptor().sync()
 
     def close_writer(self) -> None:
         """Drop the descriptor for appending; it comes back if it is used again."""

@@ -118,7 +118,7 @@ class PartitionLog:
         self.log_end_offset = self.high_watermark = loaded.tail.next_offset
         self.recovery = loaded.report
         self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files)
-        self._writer = ActiveWriter(place.disk)
+        self._writer = ActiveWriter()
         self._closed = False
         self._rebuilding = Lock()
 
@@ -145,7 +145,10 @@ class PartitionLog:
         """
         place = LogPlace(directory=str(directory), config=config, files=files, clock=clock, random=random)
         loaded = load_log(place, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean)
-        return cls(place, loaded, topic=topic, partition=partition)
+        log = cls(place, loaded, topic=topic, partition=partition)
+        if loaded.report is not None:
+            log.checkpoint_epochs()  # an epoch that has written nothing yet is known from nowhere else
+        return log
 
     # -- what is true --------------------------------------------------------------------------------------------------
 
@@ -521,6 +524,7 @@ class PartitionLog:
         self._durability.truncated(end)
         self._epochs.truncate_from_end(end)
         self.raise_leader_epoch()
+        self.checkpoint_epochs()
 
     def close(self, *, clean: bool = True) -> None:
         """Write the last time entry, sync, trim the indexes and close the files. Blocking, idempotent. Raises OSError.

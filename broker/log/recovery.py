@@ -258,9 +258,8 @@ class _Loader:
 
     def _remember_end(self, segment: Segment, tail: Tail) -> None:
         """Know the batches since the last index entry by heart."""
-        fd = segment.reader.descriptor().fd
         start = tail.size - tail.unindexed_size
-        for position, header in walk_headers(self._disk, fd, start, tail.size):
+        for position, header in walk_headers(segment.reader.descriptor(), start, tail.size):
             segment.remember(header.last_offset, position, indexed=position == start)
         segment.reader.close()
 
@@ -281,7 +280,7 @@ class _Loader:
         with suppress(IndexCorruptError):
             start = segment.checked_offset_index().last().position
         with suppress(ProtocolError):
-            for _, header in walk_headers(self._disk, segment.reader.descriptor().fd, start, segment.size):
+            for _, header in walk_headers(segment.reader.descriptor(), start, segment.size):
                 end = header.next_offset
         segment.close()
         return end

@@ -175,7 +175,7 @@ class Segment:
         self.offset_index.trim()
         self.time_index.trim()
         if self.writer is not None:  # blocks that were preallocated past the end go back
-            self.disk.truncate(self.writer.descriptor().fd, self.size)
+            self.writer.descriptor().truncate(self.size)
 
     def close_writers(self) -> None:
         """A sealed segment is only read: let go of the descriptors it was written with."""
@@ -188,7 +188,7 @@ class Segment:
     def sync(self) -> None:
         """Wait until its files are on the disk: indexes, too, where they have changed. For a worker. Raises OSError."""
         file = self.writer or self.reader
-        self.disk.sync(file.descriptor().fd)
+        file.descriptor().sync()
         self.offset_index.sync()
         self.time_index.sync()
 
@@ -293,7 +293,7 @@ class Segment:
             return None
 
     def _header_at(self, position: int) -> BatchHeader:
-        return read_header_at(self.disk, self.reader.descriptor().fd, position)
+        return read_header_at(self.reader.descriptor(), position)
 
     def max_timestamp_of(self, last_offset: int) -> int | None:
         """The largest timestamp of the batch that ends at an offset; None if there is none. Reads an index interval."""
@@ -305,8 +305,7 @@ class Segment:
 
     def reaches_past_interval(self) -> bool:
         """Whether a batch begins so far into the log that it must have an entry."""
-        fd = self.reader.descriptor().fd
-        headers = walk_headers(self.disk, fd, 0, self.size)
+        headers = walk_headers(self.reader.descriptor(), 0, self.size)
         return any(position > self.index_interval_bytes for position, _ in headers)
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -333,7 +332,7 @@ class Segment:
         position = start.position
         known = BatchEnd(position, start.offset if position else None)
         try:
-            return find_batch(self.disk, self.reader.descriptor().fd, offset, known, self.size)
+            return find_batch(self.reader.descriptor(), offset, known, self.size)
         except MisplacedBatchError as error:
             raise IndexCorruptError(self.base_offset, str(error)) from error
 

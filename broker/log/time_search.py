@@ -57,10 +57,10 @@ def _first_in_segment(view: TimeView, segment: Segment, timestamp: int) -> Times
     start_offset = view.start_offset
     start = segment.checked_offset_index().lookup(max(hit.offset, start_offset), view.search)
     _check(segment, hit, start)
-    fd = segment.reader.descriptor()
-    for position, header in walk_headers(segment.disk, fd.fd, start.position, segment.size):
+    file = segment.reader.descriptor()
+    for position, header in walk_headers(file, start.position, segment.size):
         if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
-            batch = segment.disk.pread(fd.fd, header.size, position)
+            batch = file.pread(header.size, position)
             found = _first_in_batch(batch, header, lambda at, time: time >= timestamp and at >= start_offset)
             if found is not None:
                 return TimestampOffset(found[1], found[0], header.leader_epoch, hit.section)

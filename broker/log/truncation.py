@@ -9,9 +9,10 @@ Source: org.apache.kafka.storage.internals.log.LogSegment.truncateTo.
 """
 
 from broker.log.append import Tail
-from broker.log.index_rebuild import cut_log, resume, scan_segment
+from broker.log.errors import IndexCorruptError
+from broker.log.index_rebuild import cut_log, rebuild_indexes, resume, scan_segment
 from broker.log.recovery import LogPlace
-from broker.log.segment import Segment
+from broker.log.segment import BatchFound, Segment
 from broker.log.segments import Segments
 
 
@@ -39,8 +40,8 @@ def _start_over(place: LogPlace, segments: Segments, offset: int) -> tuple[Segme
 
 def _cut(place: LogPlace, segment: Segment, offset: int) -> Tail:
     """Cut one segment's file and indexes and make it the active one."""
-    found = segment.find(offset, "warm")
-    segment.checked_time_index().truncate_to(offset)
+    found = _find(place, segment, offset)
+    segment.time_index.truncate_to(offset)
     segment.offset_index.truncate_to(offset)
     cut_log(segment, segment.size if found is None else found.position)
     offsets, times = segment.offset_index.entries, segment.time_index.entries
@@ -50,3 +51,13 @@ def _cut(place: LogPlace, segment: Segment, offset: int) -> Tail:
     segment.close()
     segment.activate(place.config, tail)
     return tail
+
+
+def _find(place: LogPlace, segment: Segment, offset: int) -> BatchFound | None:
+    """Where to cut, with both indexes known to be sound: they are about to be trusted for what is left."""
+    try:
+        segment.checked_time_index()
+        return segment.find(offset, "warm")
+    except IndexCorruptError:
+        rebuild_indexes(segment, place.config)
+        return segment.find(offset, "warm")
