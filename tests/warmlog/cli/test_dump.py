@@ -1,12 +1,16 @@
 import json
 import shutil
+import struct
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from crc32c import crc32c
 
+from protocol.records.builder import build_batch
+from protocol.records.layout import CRC_POSITION, CRC_START, RECORD_COUNT_POSITION
 from warmlog.cli.root import root
 
 
@@ -104,6 +108,28 @@ def test_a_batch_with_a_wrong_crc_is_marked_and_passed_over(kafka_fixtures: Path
     assert result.exit_code == 1
     assert result.stdout.count("CRC DOES NOT MATCH") == 1
     assert [form["crc_valid"] for form in forms(log)][:3] == [False, True, True]
+
+
+def test_records_that_are_not_what_the_header_says_are_damage(tmp_path: Path) -> None:
+    batch = bytearray(build_batch([(1000, None, b"x", ())] * 3))
+    struct.pack_into(">i", batch, RECORD_COUNT_POSITION, 2)
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
+    log = tmp_path / f"{0:020}.log"
+    log.write_bytes(batch)
+    assert dump(log).exit_code == 0
+    result = dump(log, "--records")
+    assert result.exit_code == 1
+    assert "DAMAGE at position 0: " in result.stdout
+
+
+def test_an_index_that_ends_inside_an_entry_is_damaged(tmp_path: Path) -> None:
+    index = tmp_path / f"{100:020}.index"
+    index.write_bytes(struct.pack(">ii", 7, 4096) + b"\1\2\3")
+    assert dump(index).exit_code == 1
+    assert forms(index) == [
+        {"type": "offset_index_entry", "file": str(index), "slot": 0, "offset": 107, "position": 4096},
+        {"type": "damage", "file": str(index), "slot": 1, "reason": "3 bytes at the end are no whole entry"},
+    ]
 
 
 def test_people_get_titles_and_records_under_their_batch(kafka_fixtures: Path) -> None:

@@ -1,3 +1,7 @@
+import os
+import re
+import sys
+
 import pytest
 
 from warmlog.cli.output import Column, binary_size, iso_time, print_json, print_table
@@ -40,6 +44,22 @@ def test_a_table_in_a_pipe_has_a_line_a_row_and_loses_nothing(capsys: pytest.Cap
     assert header.split() == ["name", "size"]
     assert first.split() == [long, "1"]
     assert second.split() == ["[red]b"]
+
+
+def test_a_table_on_a_terminal_fits_it_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, terminal = os.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    with open(terminal, "w") as stream, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        print_table([Column("name"), Column("size", number=True)], [["x" * 50, 12345], ["[red]b", None]])
+    shown = os.read(controller, 10_000).decode()
+    os.close(controller)
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines()]
+    assert max(map(len, plain)) <= 40
+    assert shown.count("x") == 50
+    assert "12345" in shown
+    assert "[red]b" in shown
 
 
 def test_json_is_one_value_a_line(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -14,8 +14,10 @@ from protocol.records.layout import (
     BASE_OFFSET_POSITION,
     CRC_POSITION,
     CRC_START,
+    LAST_OFFSET_DELTA_POSITION,
     LEADER_EPOCH_POSITION,
     MAX_TIMESTAMP_POSITION,
+    RECORD_COUNT_POSITION,
 )
 from warmlog.cli.root import root
 from warmlog.client import Client
@@ -188,6 +190,42 @@ def move_a_time_index_entry(partition: Path) -> str:
     return f"no batch ends with offset {relative - 1}"
 
 
+def repeat_a_time_index_entry(partition: Path) -> str:
+    index = log_of(partition, 0).with_suffix(".timeindex")
+    index.write_bytes(index.read_bytes() + index.read_bytes()[-12:])
+    return "does not increase"
+
+
+def time_index_past_the_end(partition: Path) -> str:
+    index = log_of(partition, 0).with_suffix(".timeindex")
+    index.write_bytes(index.read_bytes() + struct.pack(">qi", 1 << 42, 1 << 20))
+    return "lies past the end of the segment"
+
+
+def number_records_beyond_their_batch(partition: Path) -> str:
+    """As a program that filters batches might: the CRC is right, the header is not."""
+    rewrite_first_batch(partition, LAST_OFFSET_DELTA_POSITION, struct.pack(">i", 1))
+    return "a record has an offset outside 0 to 1"
+
+
+def end_before_the_beginning(partition: Path) -> str:
+    rewrite_first_batch(partition, LAST_OFFSET_DELTA_POSITION, struct.pack(">i", -5))
+    return "last offset -5 is smaller than the first, 0"
+
+
+def count_records_that_are_not_there(partition: Path) -> str:
+    rewrite_first_batch(partition, RECORD_COUNT_POSITION, struct.pack(">i", 2))
+    return "are left over after 2 records"
+
+
+def rewrite_first_batch(partition: Path, position: int, data: bytes) -> None:
+    """Replace the first segment by a batch of three records, changed at a position; with the right CRC again."""
+    batch = bytearray(build_batch([(1000 + number, None, b"x", ()) for number in range(3)], leader_epoch=0))
+    batch[position : position + len(data)] = data
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
+    log_of(partition, 0).write_bytes(batch)
+
+
 def drop_the_last_time_index_entry(partition: Path) -> str:
     index = log_of(partition, 0).with_suffix(".timeindex")
     index.write_bytes(index.read_bytes()[:-12])
@@ -261,6 +299,11 @@ DAMAGES: list[Callable[[Path], str]] = [
     cut_an_index_inside_an_entry,
     date_a_time_index_entry_later,
     move_a_time_index_entry,
+    repeat_a_time_index_entry,
+    time_index_past_the_end,
+    number_records_beyond_their_batch,
+    end_before_the_beginning,
+    count_records_that_are_not_there,
     drop_the_last_time_index_entry,
     remove_an_index,
     empty_an_index,
