@@ -1,0 +1,68 @@
+"""What README.md shows is run as it stands, but for the addresses: tests take free ports."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from warmlog.testing import Broker
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def run(command: list[str], broker: Broker, cwd: Path) -> str:
+    environment = {**os.environ, "WARMLOG_NATIVE": broker.native, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_python_example_runs(warmlog_broker: Broker, tmp_path: Path) -> None:
+    (example,) = [block for block in blocks("python") if "anyio.run" in block]
+    program = tmp_path / "example.py"
+    program.write_text(example.replace("127.0.0.1:9091", warmlog_broker.native))
+    assert run([sys.executable, str(program)], warmlog_broker, tmp_path) == "stored at offset 0\n0 b'k' b'v'\n"
+
+
+def test_the_test_example_runs(warmlog_broker: Broker, tmp_path: Path) -> None:
+    (example,) = [block for block in blocks("python") if "def test_" in block]
+    (tmp_path / "test_example.py").write_text(example)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", str(tmp_path)]
+    assert "1 passed" in run(command, warmlog_broker, tmp_path)
+
+
+def test_the_shell_example_runs(warmlog_broker: Broker) -> None:
+    (example,) = [block for block in blocks("sh") if "warmlog produce" in block]
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines(keepends=True)
+    outputs = []
+    for line in example.splitlines():
+        command = line.split("  #")[0].strip()
+        if command.startswith("curl"):
+            url = command.split()[1].replace("127.0.0.1:9099", warmlog_broker.http)
+            with urlopen(f"http://{url}") as answer:
+                outputs.append(answer.read().decode())
+        else:
+            words = shlex.split(command.replace(".venv/bin/warmlog", f"{sys.executable} -m warmlog"))
+            if "<" in words:
+                words = ["sh", "-c", shlex.join(words[: words.index("<")]) + f" < {words[-1]}"]
+            outputs.append(run(words, warmlog_broker, ROOT))
+    _, everything, some, since, described, metrics = outputs
+    assert everything == since == "".join(lines)
+    assert some == "".join(lines[5:8])
+    assert f"{len(lines)} records" in described
+    assert "warmlog_request_seconds_bucket" in metrics
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:docs|protocol|broker|warmlog)/[\w./-]*)`", README))))
+def test_every_path_it_names_exists(path: str) -> None:
+    assert (ROOT / path).exists()
