@@ -95,13 +95,19 @@ class CheckpointCheck:
                 self._unreadable.append(Finding(path, without_path(error, path)))
 
     def findings(self, log_ends: Mapping[TopicPartition, int], *, running: bool) -> Iterator[Finding]:
-        """Hold them against where the logs end."""
+        """Hold them against where the logs end.
+
+        A running broker rewrites them now and then; until it does, those of before its start may tell of what recovery
+        has cut.
+        """
         yield from self._unreadable
+        if running:
+            return
         for name, offsets in self._offsets.items():
             for (topic, partition), offset in sorted(offsets.items()):
                 log_end = log_ends.get((topic, partition))
                 place = f"{topic} {partition}"
-                if topic == METADATA_TOPIC or (log_end is None and running):
+                if topic == METADATA_TOPIC:
                     continue
                 if log_end is None:
                     yield Finding(self._directory / name, f"{place} is not here")
