@@ -29,6 +29,7 @@ from broker.log.data_directory import DataDirectory
 from broker.log.directory_names import partition_directory
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
+from broker.log.facts import RecoveryReport
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metadata.assignment import assign_replicas
@@ -284,7 +285,7 @@ class Partitions:
         if report is not None:
             self.recovery_seconds += report.seconds
             self._metrics.truncated_bytes.add(report.truncated_bytes)
-            logger.info("%s-%d: recovered: %s", log.topic, log.partition, report)
+            logger.info("%s-%d: recovered: %s", log.topic, log.partition, _in_words(report))
 
     def _finish_deletions(self) -> None:
         """Worker: end what a crash interrupted, and remove what waited for its delay when the broker stopped."""
@@ -314,6 +315,18 @@ class Partitions:
         self._storage.directory.write_checkpoints(logs)
         if all(clean):
             self._storage.directory.mark_clean()
+
+
+def _in_words(report: RecoveryReport) -> str:
+    """What recovery did to a log, for people."""
+    did = [f"{report.scanned_bytes:,} bytes of {report.scanned_segments} segments checked in {report.seconds:.3f} s"]
+    if report.truncated_bytes:
+        did.append(f"{report.truncated_bytes:,} bytes cut at offset {report.truncated_at} ({report.truncation_reason})")
+    if report.removed_segments:
+        did.append(f"segments removed: {', '.join(map(str, report.removed_segments))}")
+    if report.rebuilt_indexes:
+        did.append(f"indexes of {len(report.rebuilt_indexes)} segments rebuilt")
+    return "; ".join(did)
 
 
 def _keep_topic_id(disk: Disk, log: PartitionLog, topic_id: UUID) -> bool:
