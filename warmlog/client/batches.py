@@ -38,12 +38,28 @@ class RecordMetadata(NamedTuple):
 class Batch:
     """Some records of one partition. `sequence` orders the batches of a partition; times are those of the event loop.
 
-    `size`: of its records, uncompressed. `awaited`: somebody has asked for a result, and so will learn of an error.
+    `size`: of its records, uncompressed. `watched`: somebody has asked for a result, and so will learn of an error.
     """
 
     __slots__ = (
-        "_builder", "_encoded", "_event", "_halves", "_whole", "attempts", "awaited", "base_offset", "born_at", "count",
-        "done", "error", "log_append_time", "not_before", "partition", "sequence", "size", "topic",
+        "_builder",
+        "_encoded",
+        "_event",
+        "_halves",
+        "_whole",
+        "attempts",
+        "base_offset",
+        "born_at",
+        "count",
+        "done",
+        "error",
+        "log_append_time",
+        "not_before",
+        "partition",
+        "sequence",
+        "size",
+        "topic",
+        "watched",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, sequence: tuple[int, ...], born_at: float) -> None:
@@ -59,7 +75,7 @@ class Batch:
         self.log_append_time = -1
         self.error: WarmlogError | None = None
         self.done = False
-        self.awaited = False
+        self.watched = False
         self._builder: BatchBuilder | None = BatchBuilder()
         self._encoded = b""
         self._event: anyio.Event | None = None
@@ -165,12 +181,12 @@ class Delivery:
         """Where the record is. Raises WarmlogError if it is not stored; only when `done`."""
         if not self._batch.done:
             raise RuntimeError("the record is still on its way: await wait()")
-        self._batch.awaited = True
+        self._batch.watched = True
         return self._batch.metadata(self._index, self._timestamp)
 
     async def wait(self) -> RecordMetadata:
         """Wait for the acknowledgement. Raises WarmlogError if the record is not stored."""
-        self._batch.awaited = True
+        self._batch.watched = True
         await self._batch.wait()
         return self._batch.metadata(self._index, self._timestamp)
 

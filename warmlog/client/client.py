@@ -63,6 +63,7 @@ async def connect(
                 await producer.flush()
             finally:
                 producer.close()
+                cluster.close()
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:  # noqa: BLE001 - raised below, but not out of the task group, which would wrap it

@@ -19,7 +19,7 @@ from protocol.request import MetadataRequest, Request, Value
 from protocol.response import MetadataResponse, TopicMetadata
 from warmlog.client.backoff import delays_s
 from warmlog.client.connection import Connection
-from warmlog.client.errors import ConnectError, WarmlogError, broker_error
+from warmlog.client.errors import ClosedError, ConnectError, WarmlogError, broker_error
 from warmlog.client.settings import Settings
 
 R = TypeVar("R", bound=Value)
@@ -58,10 +58,15 @@ class Cluster:
         self._connecting = anyio.Lock()
         self._brokers: dict[int, tuple[str, int]] = {}
         self._topics: dict[str, Topic] = {}
+        self._closed = False
 
     async def start(self) -> None:
         """Connect, once and without patience: a wrong address is told at once. Raises ConnectError, BrokerError."""
         await self._control()
+
+    def close(self) -> None:
+        """Open no more connections. Those that are open end with the task group."""
+        self._closed = True
 
     # -- asking --
 
@@ -82,7 +87,7 @@ class Cluster:
         address = self._brokers.get(node_id)
         if address is None:
             raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"no address is known of broker {node_id}")
-        return await Connection.open(*address, self._tasks, self._settings)
+        return await self._connect(address)
 
     async def _insist(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
         """Try until it works, trying again makes no sense, or the request timeout is over; then raise the last error.
@@ -110,10 +115,15 @@ class Cluster:
         error: WarmlogError | None = None
         for address in dict.fromkeys((*self._bootstrap, *self._brokers.values())):
             try:
-                return await Connection.open(*address, self._tasks, self._settings)
+                return await self._connect(address)
             except ConnectError as problem:
                 error = error or problem
         raise error or ConnectError("no address of a broker was given")
+
+    async def _connect(self, address: tuple[str, int]) -> Connection:
+        if self._closed:
+            raise ClosedError
+        return await Connection.open(*address, self._tasks, self._settings)
 
     # -- metadata --
 

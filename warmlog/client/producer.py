@@ -223,7 +223,7 @@ class Producer:
     def _settled(self, batch: Batch) -> None:
         self._buffered_bytes -= batch.size
         del self._outstanding[batch]
-        if batch.error is not None and not batch.awaited:
+        if batch.error is not None and not batch.watched:
             self._unseen_error = self._unseen_error or batch.error
         if self._buffered_bytes < self._settings.buffer_bytes <= self._buffered_bytes + batch.size:
             self._room.set()
@@ -264,7 +264,7 @@ class _Tally:
             run.last = batch.count - 1
             run.records += 1
         else:
-            batch.awaited = True
+            batch.watched = True
             run = self._current[batch.partition] = _Run(batch)
             self._runs.append(run)
 

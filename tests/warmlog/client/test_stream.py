@@ -496,7 +496,7 @@ async def test_a_stream_outlives_its_client_only_as_an_error() -> None:
 async def test_arguments_are_checked_at_once() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         for wrong in ("soon", -1, "2026-13-01"):
-            with pytest.raises(ValueError, match="start|offset"):
+            with pytest.raises(ValueError, match=r"a start is|an offset is"):
                 client.consume("t", wrong)
         for wrong_type in (1.5, None, True):
             with pytest.raises(TypeError, match="start"):

@@ -1,0 +1,165 @@
+"""Connecting, topics, and what the client does about brokers that go and come."""
+
+import anyio
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.request import CreateTopicsRequest, FetchRequest, HelloRequest, MetadataRequest
+from tests.warmlog.client.both_loops import on_both_loops
+from tests.warmlog.client.fake_broker import Fault, fake_cluster
+from warmlog import (
+    ClosedError,
+    ConnectError,
+    ConnectionLostError,
+    TopicExistsError,
+    UnknownTopicError,
+    WarmlogError,
+    connect,
+)
+
+
+@on_both_loops
+async def test_where_no_broker_is_connecting_fails_at_once_by_itself() -> None:
+    with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1:1"):
+        async with connect("127.0.0.1:1"):
+            pass
+
+
+@on_both_loops
+async def test_any_of_the_given_addresses_will_do() -> None:
+    async with fake_cluster() as cluster, connect(["127.0.0.1:1", cluster.address]) as client:
+        assert await client.list_topics() == ()
+    with pytest.raises(ValueError, match="host:port"):
+        async with connect(""):
+            pass
+
+
+@on_both_loops
+async def test_wrong_settings_are_refused_before_anything_is_done() -> None:
+    with pytest.raises(ValueError, match="acks"):
+        async with connect("127.0.0.1:1", acks=7):  # type: ignore[arg-type]
+            pass
+    with pytest.raises(TypeError, match="ack"):
+        async with connect("127.0.0.1:1", ack=1):  # type: ignore[call-arg]
+            pass
+
+
+@on_both_loops
+async def test_the_broker_is_told_the_clients_name() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address, client="billing"):
+        assert [request.client for request in cluster.asked(HelloRequest)] == ["billing"]
+
+
+@on_both_loops
+async def test_a_topics_life() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address) as client:
+        made = await client.create_topic("t", partitions=3, configs={"retention.ms": "5"})
+        assert made is not None
+        assert (made.name, made.partitions) == ("t", 3)
+        assert dict(cluster.asked(CreateTopicsRequest)[0].topics[0].configs) == {"retention.ms": "5"}
+        with pytest.raises(TopicExistsError, match="there is one already") as caught:
+            await client.create_topic("t")
+        assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+        assert await client.create_topic("t", if_not_exists=True) is None
+        assert [topic.name for topic in await client.list_topics()] == ["t"]
+        assert (await client.topic("t")).partitions == 3
+        await client.alter_topic("t", partitions=5)
+        assert (await client.topic("t")).partitions == 5
+        (described,) = await client.describe_topics("t")
+        assert described.name == "t"
+        await client.delete_topic("t")
+        for doing in (client.delete_topic("t"), client.alter_topic("t"), client.describe_topics("t")):
+            with pytest.raises(UnknownTopicError):
+                await doing
+        with pytest.raises(UnknownTopicError):
+            await client.topic("t", auto_create=False)
+        assert (await client.metadata(["t"])).topics[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@on_both_loops
+async def test_a_question_whose_reply_is_lost_is_asked_again() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address) as client:
+        cluster.create("t")
+        cluster.fail(MetadataRequest, cut=10, times=2)
+        assert [topic.name for topic in await client.list_topics()] == ["t"]
+
+
+@on_both_loops
+async def test_a_change_whose_reply_is_lost_is_not_repeated() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address) as client:
+        cluster.fail(CreateTopicsRequest, cut=10)
+        with pytest.raises(ConnectionLostError):
+            await client.create_topic("t")
+        assert list(cluster.topics) == ["t"]
+        await client.create_topic("u")
+
+
+@on_both_loops
+async def test_questions_to_a_broker_that_stays_away_end_after_the_request_timeout() -> None:
+    async with fake_cluster() as cluster:
+        port = cluster.ports[1]
+    async with fake_cluster() as cluster, connect(cluster.address, request_timeout_s=0.3) as client:
+        await client.list_topics()
+        client._cluster._bootstrap = (("127.0.0.1", port),)
+        client._cluster._brokers = {}
+        await cluster.hang_up()
+        with pytest.raises(WarmlogError):
+            await client.list_topics()
+
+
+@on_both_loops
+async def test_a_topic_without_a_leader_is_waited_for() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address) as client:
+        (log,) = cluster.create("t")
+        log.leader = -1
+
+        async def elect(_: object) -> None:
+            log.leader = 1 if len(cluster.asked(MetadataRequest)) == 3 else -1
+
+        cluster.faults.append(Fault(MetadataRequest, elect, times=3))
+        assert (await client.topic("t")).leaders == (1,)
+        assert (await client.produce("t", value=b"x")).offset == 0
+
+
+@on_both_loops
+async def test_long_polls_hold_up_nothing_else() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address, fetch_max_wait_ms=60_000) as client:
+        stream = client.consume("t")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anext, stream)
+            while not cluster.asked(FetchRequest):
+                await anyio.lowlevel.checkpoint()
+            assert [topic.name for topic in await client.list_topics()] == ["t"]
+            await client.produce("t", value=b"x")
+
+
+@on_both_loops
+async def test_a_client_that_was_left_is_closed() -> None:
+    async with fake_cluster() as cluster:
+        async with connect(cluster.address) as client:
+            pass
+        with pytest.raises(ClosedError):
+            await client.produce("t", value=b"x")
+        with pytest.raises(ClosedError):
+            await client.list_topics()
+        with pytest.raises(ClosedError):
+            await anext(client.consume("t"))
+
+
+@on_both_loops
+async def test_cancelling_around_a_client() -> None:
+    async with fake_cluster() as cluster:
+        with anyio.move_on_after(0.02) as scope:
+            async with connect(cluster.address) as client:
+                async for _ in client.consume("t"):
+                    pass
+        assert scope.cancelled_caught
+        while cluster._streams:
+            await anyio.lowlevel.checkpoint()
+
+
+@on_both_loops
+async def test_two_clients_are_independent() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address) as one, connect(cluster.address) as other:
+        await one.produce("t", value=b"1")
+        assert (await other.produce("t", value=b"2")).offset == 1

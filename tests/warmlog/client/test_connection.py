@@ -1,0 +1,250 @@
+"""One connection: replies in order, every way it can end, and requests larger than what the kernel takes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from math import inf
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+
+from protocol.errors import ErrorCode
+from protocol.native.codec import encode_response
+from protocol.request import MetadataRequest, PartitionRecords, ProduceRequest
+from protocol.response import ErrorResponse, HelloResponse, MetadataResponse, ProduceResponse
+from tests.warmlog.client.both_loops import on_both_loops
+from tests.warmlog.client.fake_broker import FakeCluster, fake_cluster
+from warmlog.client.connection import Connection
+from warmlog.client.errors import (
+    BrokerError,
+    ClosedError,
+    ConnectError,
+    ConnectionLostError,
+    RequestTimeoutError,
+    WarmlogError,
+)
+from warmlog.client.settings import Settings
+
+ALL = MetadataRequest()
+HELLO = HelloResponse(version=1, broker="b", cluster_id="c", node_id=1, max_frame_bytes=1 << 20)
+
+
+@asynccontextmanager
+async def connection_to(port: int, **settings: float) -> AsyncIterator[Connection]:
+    async with anyio.create_task_group() as tasks:
+        connection = await Connection.open("127.0.0.1", port, tasks, Settings(**settings))  # type: ignore[arg-type]
+        yield connection
+        connection.close()
+
+
+@asynccontextmanager
+async def connected(cluster: FakeCluster, **settings: float) -> AsyncIterator[Connection]:
+    async with connection_to(cluster.ports[1], **settings) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def server_that_says(*replies: bytes) -> AsyncIterator[int]:
+    """A server that answers whatever comes with the next of these; its port."""
+
+    async def serve(stream: SocketStream) -> None:
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            async with stream:
+                for reply in replies:
+                    await stream.receive()
+                    await stream.send(reply)
+                await stream.receive()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        yield listener.extra(SocketAttribute.local_port)
+        tasks.cancel_scope.cancel()
+
+
+def hello_reply() -> bytes:
+    return b"".join(map(bytes, encode_response(1, HELLO)))  # type: ignore[arg-type]
+
+
+@on_both_loops
+async def test_pipelined_requests_get_their_own_replies_in_order() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as connection:
+        for name in "abc":
+            cluster.create(name)
+        replies = [connection.submit(MetadataRequest(topics=(name,)), MetadataResponse) for name in "cab"]
+        order: list[int] = []
+        for reply in replies:
+            reply.when_done(lambda done: order.append(done.request_id))
+        assert [(await reply.wait()).topics[0].name for reply in replies] == ["c", "a", "b"]
+        assert order == [2, 3, 4]  # the hello was 1
+
+
+@on_both_loops
+async def test_a_request_that_fails_as_a_whole_fails_alone() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as connection:
+        cluster.fail(MetadataRequest, ErrorResponse(error=ErrorCode.INVALID_REQUEST, message="not so"))
+        first, second = (connection.submit(ALL, MetadataResponse) for _ in range(2))
+        with pytest.raises(BrokerError, match="not so") as caught:
+            await first.wait()
+        assert caught.value.code is ErrorCode.INVALID_REQUEST
+        assert (await second.wait()).topics == ()
+
+
+@on_both_loops
+@pytest.mark.parametrize("cut", [None, 0, 2, 4, 30])
+async def test_all_unanswered_requests_fail_when_the_peer_closes(cut: int | None) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as connection:
+        cluster.fail(MetadataRequest, cut=cut)
+        for reply in [connection.submit(ALL, MetadataResponse) for _ in range(3)]:
+            with pytest.raises(ConnectionLostError):
+                await reply.wait()
+        assert connection.closed
+        with pytest.raises(ConnectionLostError):
+            await connection.ask(ALL, MetadataResponse)
+        late = connection.post(ALL, ProduceResponse(partitions=()))
+        with pytest.raises(ConnectionLostError):
+            late.result()
+
+
+@on_both_loops
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\3abc",
+        b"".join(map(bytes, encode_response(7, HELLO))),  # type: ignore[arg-type]
+        hello_reply() + b"\0\0\0\0",
+    ],
+    ids=["http", "negative", "garbage", "id", "unasked"],
+)
+async def test_what_is_no_reply_ends_the_connection(reply: bytes) -> None:
+    async with server_that_says(hello_reply(), reply) as port, connection_to(port) as connection:
+        with pytest.raises(ConnectionLostError, match="answered what is no reply"):
+            await connection.ask(ALL, MetadataResponse)
+        assert connection.closed
+
+
+@on_both_loops
+async def test_a_peer_that_is_no_broker_is_said_to_be_none() -> None:
+    async with server_that_says(b"SSH-2.0-OpenSSH_9.2\r\n") as port:
+        with pytest.raises(ConnectError, match=f"no warmlog broker at 127.0.0.1:{port}: "):
+            await _open(port)
+
+
+async def _open(port: int, host: str = "127.0.0.1", **settings: float) -> None:
+    failure: WarmlogError | None = None
+    async with anyio.create_task_group() as tasks:
+        try:
+            await Connection.open(host, port, tasks, Settings(**settings))  # type: ignore[arg-type]
+        except WarmlogError as error:  # not out of the task group, which would wrap it
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+@on_both_loops
+async def test_where_nobody_listens_the_error_says_so() -> None:
+    with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1:1: Connection refused") as caught:
+        await _open(1)
+    assert caught.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+@on_both_loops
+async def test_no_version_in_common_is_an_error_of_the_broker() -> None:
+    async with fake_cluster() as cluster:
+        cluster.versions = (9,)
+        with pytest.raises(BrokerError, match="this one speaks") as caught:
+            await _open(cluster.ports[1])
+        assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+@on_both_loops
+async def test_a_reply_that_is_overdue_ends_the_connection() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as connection:
+        cluster.hold(MetadataRequest, anyio.Event())
+        connection._timeout_s = 0.01
+        first, second = (connection.submit(ALL, MetadataResponse) for _ in range(2))
+        for reply in (first, second):
+            with pytest.raises(RequestTimeoutError, match=r"has not answered within 0\.01 s"):
+                await reply.wait()
+
+
+@on_both_loops
+async def test_when_the_alarm_rings_and_nothing_is_overdue_nothing_happens() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as connection:
+        answer = anyio.Event()
+        cluster.hold(MetadataRequest, answer)
+        for asked in (False, True):
+            if asked:
+                connection.submit(ALL, MetadataResponse)
+            connection._set_alarm(anyio.current_time() - 1)
+            while connection._alarm < anyio.current_time():
+                await anyio.lowlevel.checkpoint()
+            assert (connection._alarm == inf) is not asked
+        answer.set()
+        await connection.ask(ALL, MetadataResponse)
+
+
+@on_both_loops
+async def test_closing_fails_who_waits_and_closes_the_socket() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as connection:
+        cluster.hold(MetadataRequest, anyio.Event())
+        reply = connection.submit(ALL, MetadataResponse)
+        connection.close()
+        connection.close()
+        with pytest.raises(ClosedError):
+            await reply.wait()
+        while connection._loops:
+            await anyio.lowlevel.checkpoint()
+        assert connection._wire._socket.fileno() == -1
+
+
+@on_both_loops
+async def test_a_request_larger_than_the_kernel_takes_is_sent_piece_by_piece() -> None:
+    large = ProduceRequest(
+        acks=1, partitions=(PartitionRecords(topic="t", partition=0, records=memoryview(bytes(20 << 20))),)
+    )
+    async with fake_cluster() as cluster, connected(cluster) as connection:
+        first = connection.submit(large, ProduceResponse)
+        second = connection.submit(ALL, MetadataResponse)
+        assert connection._unsent
+        await second.wait()
+        assert (await first.wait()).partitions[0].error is ErrorCode.MESSAGE_TOO_LARGE
+        assert len(cluster.asked(ProduceRequest)[0].partitions[0].records) == 20 << 20
+
+
+@on_both_loops
+async def test_what_has_no_reply_is_settled_when_it_is_sent() -> None:
+    large = ProduceRequest(
+        acks=0, partitions=(PartitionRecords(topic="t", partition=0, records=memoryview(bytes(20 << 20))),)
+    )
+    nothing = ProduceResponse(partitions=())
+    async with fake_cluster() as cluster, connected(cluster) as connection:
+        small = connection.post(ProduceRequest(acks=0, partitions=()), nothing)
+        assert small.result() is nothing
+        reply = connection.post(large, nothing)
+        assert not reply.done
+        assert await reply.wait() is nothing
+        abandoned = connection.post(large, nothing)
+        connection.close()
+        with pytest.raises(ClosedError):
+            abandoned.result()
+
+
+@on_both_loops
+async def test_leaving_the_task_group_ends_the_connection() -> None:
+    async with fake_cluster() as cluster:
+        async with anyio.create_task_group() as tasks:
+            connection = await Connection.open("127.0.0.1", cluster.ports[1], tasks, Settings())
+            cluster.hold(MetadataRequest, anyio.Event())
+            reply = connection.submit(ALL, MetadataResponse)
+            tasks.cancel_scope.cancel()
+        with pytest.raises(ClosedError):
+            reply.result()
+
+
+@on_both_loops
+async def test_connecting_takes_no_longer_than_allowed() -> None:
+    with pytest.raises(ConnectError, match=r"cannot connect to 192\.0\.2\.1:9091"):  # an address that nobody has
+        await _open(9091, "192.0.2.1", connect_timeout_s=0.02)

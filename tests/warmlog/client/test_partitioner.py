@@ -1,0 +1,61 @@
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmlog.client.partitioner import StickyChoice, partition_of
+
+
+@pytest.mark.parametrize(
+    ("key", "digest"),
+    [  # Kafka's own vectors: org.apache.kafka.common.utils.UtilsTest.testMurmur2
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_keys_go_where_javas_go(key: bytes, digest: int) -> None:
+    positive = digest % (1 << 31)  # what is left of a Java int without its sign bit
+    for partitions in (1, 2, 3, 7, 10, 50, 1000):
+        assert partition_of(key, partitions) == positive % partitions
+
+
+@given(st.binary(max_size=50), st.integers(1, 10_000))
+def test_a_key_has_one_partition(key: bytes, partitions: int) -> None:
+    partition = partition_of(key, partitions)
+    assert 0 <= partition < partitions
+    assert partition == partition_of(key, partitions)
+
+
+@given(st.integers(2, 10), st.integers())
+def test_without_a_key_records_stay_until_a_batch_is_full_and_then_go_elsewhere(partitions: int, seed: int) -> None:
+    sticky = StickyChoice(Random(seed))
+    seen = set()
+    for _ in range(100):
+        before = sticky.current("t", partitions)
+        assert sticky.current("t", partitions) == before
+        sticky.move_on("t", (before + 1) % partitions, partitions)  # another one's batch: no reason to move
+        assert sticky.current("t", partitions) == before
+        sticky.move_on("t", before, partitions)
+        after = sticky.current("t", partitions)
+        assert after != before
+        assert 0 <= after < partitions
+        seen.add(after)
+    assert len(seen) > 1
+
+
+def test_of_one_partition_there_is_no_other() -> None:
+    sticky = StickyChoice(Random(1))
+    sticky.move_on("t", sticky.current("t", 1), 1)
+    assert sticky.current("t", 1) == 0
+
+
+def test_a_choice_beyond_the_partitions_is_made_anew() -> None:
+    sticky = StickyChoice(Random(1))
+    while sticky.current("t", 9) == 0:
+        sticky.move_on("t", 0, 9)
+    assert sticky.current("t", 1) == 0

@@ -1,0 +1,56 @@
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from warmlog.client.start import AtOffset, AtTime, parse_start
+
+
+@pytest.mark.parametrize(
+    ("start", "parsed"),
+    [
+        ("beginning", AtTime(EARLIEST_TIMESTAMP)),
+        ("end", AtTime(LATEST_TIMESTAMP)),
+        (0, AtOffset(0)),
+        (1 << 62, AtOffset(1 << 62)),
+        ("500000", AtOffset(500000)),
+        ("20261120", AtOffset(20261120)),  # digits are an offset, also where they could be a date
+        ("2026-11-20T10:00:00Z", AtTime(1795168800000)),
+        ("2026-11-20T10:00:00.5Z", AtTime(1795168800500)),
+        ("2026-11-20T12:00:00+02:00", AtTime(1795168800000)),
+        (datetime(2026, 11, 20, 10, tzinfo=UTC), AtTime(1795168800000)),
+        (datetime(2026, 11, 20, 12, tzinfo=timezone(timedelta(hours=2))), AtTime(1795168800000)),
+        ({3: 77, 4: "end"}, AtOffset(77)),
+    ],
+)
+def test_forms_of_a_start(start: Any, parsed: AtOffset | AtTime) -> None:
+    assert parse_start(start, 3) == parsed
+
+
+def test_a_time_without_a_zone_is_local() -> None:
+    local = datetime(2026, 11, 20, 10)  # noqa: DTZ001 - that is what is tested
+    assert parse_start("2026-11-20T10:00:00", 0) == AtTime(round(local.timestamp() * 1000))
+    assert parse_start("2026-11-20", 0) == AtTime(round(local.replace(hour=0).timestamp() * 1000))
+
+
+@pytest.mark.parametrize("start", ["", "now", "-5", "1.5", "2026-13-01", "10:00"])
+def test_other_texts_are_refused(start: str) -> None:
+    with pytest.raises(ValueError, match="a start is"):
+        parse_start(start, 0)
+
+
+@pytest.mark.parametrize("start", [1.5, None, True, b"end"])
+def test_other_types_are_refused(start: Any) -> None:
+    with pytest.raises(TypeError, match="a start is"):
+        parse_start(start, 0)
+
+
+def test_negative_offsets_are_refused() -> None:
+    with pytest.raises(ValueError, match="not negative"):
+        parse_start(-1, 0)
+
+
+def test_a_mapping_that_lacks_the_partition() -> None:
+    with pytest.raises(KeyError):
+        parse_start({1: 5}, 0)
