@@ -25,24 +25,15 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Lock
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
-from broker.log.active_writer import ActiveWriter
-from broker.log.append import (
-    Buffer,
-    PlannedAppend,
-    RollReason,
-    Tail,
-    extents,
-    joined,
-    stamped,
-    whole,
-)
+from broker.log.append import Buffer, PlannedAppend, RollReason
+from broker.log.appender import Appender, PreparedRoll
 from broker.log.checkpoint import LEADER_EPOCHS, write_epochs
 from broker.log.config import LogConfig
 from broker.log.describe import describe_segment
 from broker.log.directory_names import deleted_directory
-from broker.log.errors import IndexCorruptError, LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError
+from broker.log.errors import IndexCorruptError, LogFailedError, OffsetOutOfRangeError
 from broker.log.facts import LogDescription, LogRead, RecoveryReport
 from broker.log.files import OpenFiles
 from broker.log.flush import Durability, FlushPlan
@@ -53,7 +44,6 @@ from broker.log.segment import Segment
 from broker.log.time_index import TimestampOffset
 from broker.log.time_search import TimeView, first_at_or_past, largest
 from broker.log.truncation import cut_segments
-from protocol.records.batch import check_batches
 
 __all__ = [
     "FlushPlan",
@@ -63,33 +53,23 @@ __all__ = [
     "PartitionLog",
     "PlannedAppend",
     "PreparedRoll",
-    "RecordListTooLargeError",
     "RollReason",
 ]
 
 T = TypeVar("T")
 
 
-class PreparedRoll(NamedTuple):
-    """A new segment whose files are made, and the end of the log once it is the active one."""
-
-    segment: Segment
-    tail: Tail
-
-
 class PartitionLog:
     """One partition's log. Made by `open`; see the module's docstring for who may call what."""
 
     __slots__ = (
+        "_appender",
         "_closed",
-        "_committed",
         "_durability",
         "_epochs",
         "_place",
-        "_planned",
         "_rebuilding",
         "_segments",
-        "_writer",
         "high_watermark",
         "log_end_offset",
         "log_start_offset",
@@ -111,14 +91,12 @@ class PartitionLog:
         self.partition = partition
         self._place = place
         self._segments = loaded.segments
-        self._committed = loaded.tail
-        self._planned = loaded.tail.copy()
+        self._appender = Appender(place, loaded.segments, loaded.tail)
         self._epochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = self.high_watermark = loaded.tail.next_offset
         self.recovery = loaded.report
         self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files)
-        self._writer = ActiveWriter()
         self._closed = False
         self._rebuilding = Lock()
 
@@ -185,7 +163,7 @@ class PartitionLog:
     @property
     def failed(self) -> bool:
         """Whether the log is out of service for appends until it is opened anew."""
-        return self._writer.failure is not None
+        return self._appender.writer.failure is not None
 
     @property
     def recovery_point(self) -> int:
@@ -200,16 +178,11 @@ class PartitionLog:
     def reconfigure(self, config: LogConfig) -> None:
         """Take new settings; they hold from the next append on."""
         self._place = replace(self._place, config=config)
-        self._committed.configure(config)
-        self._planned.configure(config)
-        active = self._segments.active
-        active.index_interval_bytes = config.index_interval_bytes
-        active.offset_index.set_capacity(config.segment_index_bytes)
-        active.time_index.set_capacity(config.segment_index_bytes)
+        self._appender.reconfigure(self._place)
 
     def fail(self, reason: object) -> None:
         """Take the log out of service for appends. For a sync that failed; write failures do it themselves."""
-        self._writer.fail(reason)
+        self._appender.writer.fail(reason)
 
     # -- append --------------------------------------------------------------------------------------------------------
 
@@ -220,48 +193,16 @@ class PartitionLog:
         LogFailedError, RecordListTooLargeError, and the ProtocolErrors of `protocol.records.batch.check_batches`, of
         which BatchTooLargeError is for a batch over `max.message.bytes`.
         """
-        if self._closed or self._writer.failure is not None:
+        if self._closed or self._appender.writer.failure is not None:
             raise self._refusal()
-        config = self._place.config
-        view = memoryview(records)
-        checked = check_batches(view, max_batch_size=config.max_message_bytes, walk=config.walk_records)
-        if len(view) > config.segment_bytes:
-            raise RecordListTooLargeError(
-                f"{len(view)} bytes of batches, more than a segment of {config.segment_bytes}"
-            )
-        base_offset = self._planned.next_offset
-        batches = extents(checked, base_offset)
-        extent = whole(batches)
-        roll = self._planned.roll_reason(extent, config, self._place.clock)
-        new_tail = None
-        if roll is not None:
-            new_tail = self._place.new_tail(base_offset)
-            self._planned = new_tail.copy()
-        tail = self._planned
-        position = tail.size
-        return PlannedAppend(
-            base_offset=base_offset,
-            last_offset=extent.last_offset,
-            max_timestamp=extent.max_timestamp,
-            size=extent.size,
-            position=position,
-            leader_epoch=self._epochs.current,
-            roll=roll,
-            new_tail=new_tail,
-            buffers=stamped(view, checked, base_offset, self._epochs.current),
-            batches=batches,
-            entries=tail.add_all(batches),
-        )
+        return self._appender.plan(records, self._epochs.current)
 
     def write(self, planned: Sequence[PlannedAppend]) -> None:
         """Write plans, in order, to the active segment's file. On the loop if it is little, else for a worker.
 
         All or nothing: a failure cuts the file back to where it was. Raises OSError; then `abandon` what is planned.
         """
-        first = planned[0]
-        assert first.position == self._segments.active.size, "writes follow the order of plans"
-        buffers = first.buffers if len(planned) == 1 else [buffer for each in planned for buffer in each.buffers]
-        self._writer.write_batches(self._segments.active, buffers, first.position)
+        self._appender.write(planned)
 
     def commit(self, planned: Sequence[PlannedAppend]) -> None:
         """Let what was written be the log: index entries, sizes, log end, high watermark.
@@ -269,23 +210,12 @@ class PartitionLog:
         Raises OSError if an index entry could not be written: then the log is as if nothing had been written; `abandon`
         what is planned.
         """
-        active = self._segments.active
-        assert planned[0].position == active.size, "commits follow the order of plans"
-        entries = [each.entries for each in planned if each.entries is not None]
-        if entries:
-            self._writer.write_entries(active, joined(entries))
-        tail = self._committed
-        for each in planned:
-            for batch in each.batches:
-                position = tail.size
-                active.remember(batch.last_offset, position, indexed=tail.add(batch) is not None)
-        self._durability.appended_bytes += tail.size - active.size
-        active.size = tail.size
-        self.log_end_offset = self.high_watermark = tail.next_offset
+        self._durability.appended_bytes += self._appender.commit(planned)
+        self.log_end_offset = self.high_watermark = self._appender.committed.next_offset
 
     def abandon(self) -> None:
         """Forget every plan that is not committed."""
-        self._planned = self._committed.copy()
+        self._appender.abandon()
 
     def append(self, records: Buffer) -> PlannedAppend:
         """Plan, roll if needed, write and commit in one call. Blocking; for tools and tests.
@@ -304,7 +234,7 @@ class PartitionLog:
         return planned
 
     def _refusal(self) -> LogFailedError:
-        why = "it is closed" if self._closed else self._writer.failure
+        why = "it is closed" if self._closed else self._appender.writer.failure
         return LogFailedError(f"{self.topic}-{self.partition} is out of service: {why}")
 
     # -- roll ----------------------------------------------------------------------------------------------------------
@@ -315,7 +245,7 @@ class PartitionLog:
         Raises OSError; then `abandon` what is planned.
         """
         assert planned.new_tail is not None, "the plan rolls"
-        return self._prepare(planned.new_tail)
+        return self._appender.prepare_roll(planned.new_tail)
 
     def commit_roll(self, prepared: PreparedRoll) -> Segment:
         """Let the new segment be the active one; gives the sealed one, for `finish_roll`.
@@ -323,15 +253,7 @@ class PartitionLog:
         Raises OSError if the old one's last time could not be written: then there was no roll; `abandon` what is
         planned.
         """
-        sealed = self._segments.active
-        try:
-            self._write_last_time(sealed)
-        except OSError:
-            prepared.segment.remove_files()
-            raise
-        sealed.seal(prepared.segment.base_offset)
-        self._segments.add(prepared.segment)
-        self._committed = prepared.tail
+        sealed = self._appender.commit_roll(prepared)
         self._durability.new_names = True
         return sealed
 
@@ -343,11 +265,7 @@ class PartitionLog:
         if self._closed:
             return
         sealed.trim()
-        try:
-            sealed.sync()
-        except OSError as error:
-            self.fail(error)
-            raise
+        self._sync(sealed.sync)
         sealed.synced = True
         sealed.close_writers()
 
@@ -357,21 +275,8 @@ class PartitionLog:
         Raises OSError.
         """
         if self._segments.active.size:
-            self._roll(self._prepare(self._place.new_tail(self.log_end_offset)))
+            self._roll(self._appender.prepare_roll(self._place.new_tail(self.log_end_offset)))
             self.abandon()
-
-    def _write_last_time(self, active: Segment) -> None:
-        """Let the time index say the largest timestamp of all."""
-        tail = self._committed.copy()
-        entry = tail.last_time_entry()
-        if entry:
-            active.time_index.append_encoded(entry)
-            self._committed = active.tail = tail
-
-    def _prepare(self, tail: Tail) -> PreparedRoll:
-        place = self._place
-        segment = Segment.create(place.files, place.directory, tail, place.config)
-        return PreparedRoll(segment, tail)
 
     def _roll(self, prepared: PreparedRoll) -> None:
         self.finish_roll(self.commit_roll(prepared))
@@ -468,12 +373,16 @@ class PartitionLog:
         Raises OSError, and the log has failed then.
         """
         plan = self.begin_flush()
+        self._sync(plan.sync)
+        self.finish_flush(plan)
+
+    def _sync(self, sync: Callable[[], None]) -> None:
+        """Sync; a failure puts the log out of service."""
         try:
-            plan.sync()
+            sync()
         except OSError as error:
             self.fail(error)
             raise
-        self.finish_flush(plan)
 
     # -- leader epochs -------------------------------------------------------------------------------------------------
 
@@ -515,9 +424,9 @@ class PartitionLog:
         if offset >= self.log_end_offset:
             return
         self._durability.new_names |= offset < self.first_base_offset
-        self._segments, self._committed = cut_segments(self._place, self._segments, offset)
-        end = self._committed.next_offset
-        self.abandon()
+        self._segments, tail = cut_segments(self._place, self._segments, offset)
+        self._appender.restart(self._segments, tail)
+        end = tail.next_offset
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
         self.high_watermark = min(self.high_watermark, end)
@@ -545,12 +454,12 @@ class PartitionLog:
     def _settle(self) -> None:
         """Make everything durable, the active segment's indexes too."""
         active = self._segments.active
-        self._write_last_time(active)
+        self._appender.write_last_time()
         self.flush()
         active.offset_index.seal()
         active.time_index.seal()
         active.trim()
-        active.sync()
+        self._sync(active.sync)
 
     def delete(self) -> Path:
         """Close the log and move its directory to a name that marks it as deleted; gives that. Raises OSError.

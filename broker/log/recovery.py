@@ -316,11 +316,13 @@ class _Loader:
         return scan
 
     def _scan_from(self, segment: Segment, offsets: int, times: int) -> Scan | None:
+        """Scan from the last of so many index entries on; None if the batch it points to is not sound."""
         try:
             tail = resume(segment, self._place.new_tail(segment.base_offset), offsets, times)
         except (IndexCorruptError, ProtocolError):
             return None
-        return scan_segment(segment, tail, verified=True)
+        scan = scan_segment(segment, tail, verified=True)
+        return None if offsets and scan.tail.size == scan.start else scan
 
     def _truncated(self, segment: Segment, scan: Scan) -> None:
         findings, end = self._findings, scan.tail.next_offset

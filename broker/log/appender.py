@@ -1,0 +1,150 @@
+"""Appending: batches are planned, written, committed at the end of the active segment, and a new segment is begun.
+
+Owns: what is committed at a log's end and what is planned on top of it. Must not know readers, syncs, or where the log
+ends for users (`partition_log`).
+
+    plan      checks, offsets, position, roll?          memory only; plans queue, each on top of the one before
+    write     one write to the log file                 on the loop if it is little, else in a worker
+    commit    index entries, sizes                      memory, and at most two small pwrites
+
+A plan that rolls begins a new write. Before that: `prepare_roll` (a worker makes the files), `commit_roll` (the new
+segment is the active one), and `finish_roll` at leisure (a worker trims and syncs the old one's files).
+
+Invariants:
+1. `committed` is what the files hold; `planned` is `committed` plus every plan that is neither committed nor abandoned.
+2. When a step fails, the files are as if it had not been begun, and all plans are void.
+
+Source: org.apache.kafka.storage.internals.log.LogSegment.append, kafka.log.LocalLog.roll.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from broker.log.active_writer import ActiveWriter
+from broker.log.append import Buffer, PlannedAppend, Tail, extents, joined, stamped, whole
+from broker.log.errors import RecordListTooLargeError
+from broker.log.recovery import LogPlace
+from broker.log.segment import Segment
+from broker.log.segments import Segments
+from protocol.records.batch import check_batches
+
+
+class PreparedRoll(NamedTuple):
+    """A new segment whose files are made, and the end of the log once it is the active one."""
+
+    segment: Segment
+    tail: Tail
+
+
+class Appender:
+    """The end of one log. Belongs to the loop, but for `write` and `prepare_roll`, which may run in a worker."""
+
+    __slots__ = ("_planned", "_segments", "committed", "place", "writer")
+
+    def __init__(self, place: LogPlace, segments: Segments, tail: Tail) -> None:
+        """At the end `tail` of these segments."""
+        self.place = place
+        self.writer = ActiveWriter()
+        self.restart(segments, tail)
+
+    def restart(self, segments: Segments, tail: Tail) -> None:
+        """The log's end was moved: go on from there."""
+        self._segments = segments
+        self.committed = tail
+        self._planned: Tail = tail.copy()
+
+    def reconfigure(self, place: LogPlace) -> None:
+        """Take new settings; they hold from the next plan on."""
+        self.place, config = place, place.config
+        self.committed.configure(config)
+        self._planned.configure(config)
+        active = self._segments.active
+        active.index_interval_bytes = config.index_interval_bytes
+        active.offset_index.set_capacity(config.segment_index_bytes)
+        active.time_index.set_capacity(config.segment_index_bytes)
+
+    def plan(self, records: Buffer, leader_epoch: int) -> PlannedAppend:
+        """Check batches and give them offsets and a position. Raises RecordListTooLargeError, ProtocolError."""
+        config = self.place.config
+        view = memoryview(records)
+        checked = check_batches(view, max_batch_size=config.max_message_bytes, walk=config.walk_records)
+        if len(view) > config.segment_bytes:
+            message = f"{len(view)} bytes of batches, more than a segment of {config.segment_bytes}"
+            raise RecordListTooLargeError(message)
+        tail = self._planned
+        base_offset = tail.next_offset
+        batches = extents(checked, base_offset)
+        extent = whole(batches)
+        new_tail = None
+        roll = tail.roll_reason(extent, config, self.place.clock)
+        if roll is not None:
+            new_tail = self.place.new_tail(base_offset)
+            tail = self._planned = new_tail.copy()
+        return PlannedAppend(
+            base_offset=base_offset,
+            last_offset=extent.last_offset,
+            max_timestamp=extent.max_timestamp,
+            size=extent.size,
+            position=tail.size,
+            leader_epoch=leader_epoch,
+            roll=roll,
+            new_tail=new_tail,
+            buffers=stamped(view, checked, base_offset, leader_epoch),
+            batches=batches,
+            entries=tail.add_all(batches),  # after `position`: it moves the tail
+        )
+
+    def write(self, planned: Sequence[PlannedAppend]) -> None:
+        """Write plans, in order, to the active segment's file: all or nothing. Raises OSError."""
+        first, active = planned[0], self._segments.active
+        assert first.position == active.size, "writes follow the order of plans"
+        buffers = first.buffers if len(planned) == 1 else [buffer for each in planned for buffer in each.buffers]
+        self.writer.write_batches(active, buffers, first.position)
+
+    def commit(self, planned: Sequence[PlannedAppend]) -> int:
+        """Let what was written be the log; gives the bytes it grew by. Raises OSError: then nothing was written."""
+        active = self._segments.active
+        assert planned[0].position == active.size, "commits follow the order of plans"
+        entries = [each.entries for each in planned if each.entries is not None]
+        if entries:
+            self.writer.write_entries(active, joined(entries))
+        tail = self.committed
+        for each in planned:
+            for batch in each.batches:
+                position = tail.size
+                active.remember(batch.last_offset, position, indexed=tail.add(batch) is not None)
+        grown = tail.size - active.size
+        active.size = tail.size
+        return grown
+
+    def abandon(self) -> None:
+        """Forget every plan that is not committed."""
+        self._planned = self.committed.copy()
+
+    # -- roll ----------------------------------------------------------------------------------------------------------
+
+    def prepare_roll(self, tail: Tail) -> PreparedRoll:
+        """Make the files of the segment that begins at an empty `tail`. For a worker. Raises OSError."""
+        place = self.place
+        return PreparedRoll(Segment.create(place.files, place.directory, tail, place.config), tail)
+
+    def commit_roll(self, prepared: PreparedRoll) -> Segment:
+        """Let the new segment be the active one; gives the old one, sealed. Raises OSError: then there was no roll."""
+        sealed = self._segments.active
+        try:
+            self.write_last_time()
+        except OSError:
+            prepared.segment.remove_files()
+            raise
+        sealed.seal(prepared.segment.base_offset)
+        self._segments.add(prepared.segment)
+        self.committed = prepared.tail
+        return sealed
+
+    def write_last_time(self) -> None:
+        """Let the active segment's time index say its largest timestamp. Raises OSError: then it does not."""
+        active, tail = self._segments.active, self.committed.copy()
+        entry = tail.last_time_entry()
+        if entry:
+            active.time_index.append_encoded(entry)
+            self.committed = active.tail = tail
