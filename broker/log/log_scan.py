@@ -3,7 +3,8 @@
 Owns: reading a log file in pieces and stepping from batch to batch. Must not know indexes, or what a batch's fields
 mean for the log (`protocol.records.layout` owns the header).
 
-Nothing here trusts the file: a length that leads out of it, or another magic, ends the walk with CorruptBatchError.
+Nothing here trusts the file: a length that leads out of it, another magic, or a file shorter than it should be ends the
+walk with CorruptBatchError.
 """
 
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ def find_batch(file: Descriptor, offset: int, start: BatchEnd, end: int) -> Batc
         chunk = file.pread(min(FIND_CHUNK_SIZE, end - position), position)
         at, last = 0, len(chunk) - HEADER_SIZE
         if last < 0:
-            return None  # the file is being cut
+            raise _cut(position, end)
         while at <= last:
             fields = HEADER.unpack_from(chunk, at)
             length, last_offset = fields[_BATCH_LENGTH], fields[_BASE_OFFSET] + fields[_LAST_OFFSET_DELTA]
@@ -85,7 +86,7 @@ def walk_headers(file: Descriptor, position: int, end: int) -> Iterator[tuple[in
             yield position + at, header
             at += header.size
         if not at:
-            return  # the file is being cut
+            raise _cut(position, end)
         position += at
 
 
@@ -105,3 +106,7 @@ def walk_verified(file: Descriptor, position: int, end: int) -> Iterator[tuple[i
         verify_crc(chunk, at, header)
         yield position, header
         position += header.size
+
+
+def _cut(position: int, end: int) -> CorruptBatchError:
+    return CorruptBatchError(f"the log file ends at position {position} or soon after, not at {end}")

@@ -132,3 +132,17 @@ def test_mapping_twice_at_once_is_counted_once(make_file: Callable[[str], str]) 
     assert files.statistics().mappings == 1
     mapping.close()
     assert files.statistics().mappings == 0
+
+
+def test_what_a_descriptor_does_is_done_to_its_file_though_others_evict_it(make_file: Callable[[str], str]) -> None:
+    """A number taken out of a descriptor once outlived its file: eviction closed it, and the number was another's."""
+    files = OpenFiles(limit=1)
+    a, b = (File(files, make_file(name), writable=True) for name in "ab")
+    descriptor = a.descriptor()
+    b.descriptor()
+    descriptor.write_all([b"xyz", memoryview(b"!")], 2)
+    descriptor.truncate(6)
+    descriptor.sync()
+    assert descriptor.size() == 6
+    assert descriptor.pread(100, 0) == b"aaxyz!"
+    assert b.descriptor().pread(2, 0) == b"bb"

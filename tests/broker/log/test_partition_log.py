@@ -15,6 +15,8 @@ Batch = Callable[..., bytes]
 Bench = Any
 OffsetsIn = Callable[..., list[int]]
 
+START_MS = 1_700_000_000_000
+
 
 def fill(log: PartitionLog, batch: Batch, batches: int, **how: int) -> None:
     for _ in range(batches):
@@ -381,3 +383,30 @@ def test_description_tells_offsets_sizes_and_times(bench: Bench, batch: Batch) -
 
 def test_an_empty_log_has_no_times(bench: Bench) -> None:
     assert bench.open().describe().segments[0].max_timestamp is None
+
+
+def test_a_log_file_that_is_damaged_under_readers_is_told(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=700)
+    fill(log, batch, 20)
+    log = bench.reopen(log)
+    data = bytearray(bench.path(4, ".log").read_bytes())
+    data[len(batch()) + 8 : len(batch()) + 12] = b"\0\0\0\1"
+    bench.path(4, ".log").write_bytes(data)
+    with pytest.raises(CorruptBatchError, match="batch length of 1"):
+        log.read(6, 100)
+
+
+def test_a_log_file_that_is_cut_under_readers_is_told_and_its_records_are_not_passed_over(
+    bench: Bench, batch: Batch
+) -> None:
+    log = bench.open(segment_bytes=700)
+    for offset in range(10):
+        log.append(batch(timestamp=START_MS + offset))
+    log = bench.reopen(log)
+    log.read(1, 100)
+    os.truncate(bench.path(0, ".log"), 2 * len(batch()))
+    assert log.read(1, 100).position == len(batch())
+    with pytest.raises(CorruptBatchError, match="ends at position"):
+        log.read(3, 100)
+    with pytest.raises(CorruptBatchError, match="ends at position"):
+        log.offset_for_time(START_MS + 3)

@@ -434,3 +434,47 @@ def test_a_crash_in_the_middle_of_recovery_is_recovered_from(bench: Bench, batch
             finally:
                 bench.disk._faults.clear()
     assert offsets_in(bench.open(clean=False)) == list(range(36))
+
+
+def test_an_entry_whose_batch_is_torn_goes_with_it_however_far_the_recovery_point_claims(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    """Once such an entry was kept: the log then ended before its first record, with the torn one's time."""
+    log = bench.open(index_interval_bytes=0)
+    fill(log, batch, 5)
+    bench.kill(log)
+    os.truncate(bench.path(0, ".log"), 5 * len(batch()) - 1)
+    log = bench.open(clean=False, recovery_point=1 << 40)
+    assert offsets_in(log) == [0, 1, 2, 3]
+    found = log.largest_timestamp()
+    assert found is not None
+    assert (found.timestamp, found.offset) == (START_MS + 3, 3)
+    fill(log, batch, 1)
+    assert offsets_in(bench.reopen(log)) == [0, 1, 2, 3, 4]
+
+
+def test_batches_larger_than_one_read_are_recovered_and_found(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    log = bench.open(max_message_bytes=1 << 20)
+    sizes = [100_000, 300_000, 50, 600_000, 262_144 - 61, 10]
+    for offset, size in enumerate(sizes):
+        log.append(batch(timestamp=START_MS + offset, size=size))
+    bench.kill(log)
+    log = bench.open(clean=False)
+    assert report_of(log).scanned_bytes == log.size
+    assert offsets_in(log) == list(range(6))
+    for offset in range(6):
+        found = log.offset_for_time(START_MS + offset)
+        assert found is not None
+        assert found.offset == offset
+
+
+def test_a_torn_large_batch_is_cut(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open(max_message_bytes=1 << 20)
+    for _ in range(3):
+        log.append(batch(size=300_000))
+    bench.kill(log)
+    os.truncate(bench.path(0, ".log"), log.size - 20)
+    log = bench.open(clean=False)
+    assert offsets_in(log) == [0, 1]
