@@ -86,10 +86,9 @@ class FileSlice:
 
 
 class Resource(Protocol):
-    """What the LRU holds."""
+    """What the LRU knows: an owner with something of the kernel's in `held`."""
 
-    def release(self) -> None:
-        """Drop the owner's reference. Called with the LRU's lock held."""
+    held: Descriptor | mmap | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,45 +106,52 @@ class OpenFiles:
     def __init__(self, *, limit: int = DEFAULT_LIMIT, disk: Disk | None = None) -> None:
         self.limit = limit
         self.disk = disk or Disk()
-        self.lock = Lock()
-        self._held: OrderedDict[Resource, None] = OrderedDict()
+        self._lock = Lock()
+        self._resources: OrderedDict[Resource, None] = OrderedDict()
         self._mappings = 0
         self._evicted = 0
 
     def statistics(self) -> OpenFilesStatistics:
         """What is held now."""
-        with self.lock:
+        with self._lock:
             return OpenFilesStatistics(
-                open=len(self._held) - self._mappings, mappings=self._mappings, evicted=self._evicted
+                open=len(self._resources) - self._mappings, mappings=self._mappings, evicted=self._evicted
             )
 
     def touch(self, resource: Resource) -> None:
         """Make this one the last to be given up. One atomic step of a C container: no lock."""
         try:
-            self._held.move_to_end(resource)
+            self._resources.move_to_end(resource)
         except KeyError:
             return  # given up meanwhile; who is using it keeps it alive
 
-    def add(self, resource: Resource) -> None:
-        """Hold one more and give up the oldest beyond the limit. The caller holds `lock`."""
-        if resource not in self._held:
-            self._mappings += isinstance(resource, Mapping)
-        self._held[resource] = None
-        while len(self._held) > self.limit and len(self._held) > 1:
-            oldest, _ = self._held.popitem(last=False)
-            self._forgotten(oldest)
-            self._evicted += 1
+    def adopt(self, resource: Resource, held: Descriptor | mmap) -> None:
+        """Let a resource hold this from now on, and have the oldest beyond the limit give theirs up."""
+        dropped: list[object] = []  # closed when this returns, not with the lock held: closing may wait
+        with self._lock:
+            if resource not in self._resources:
+                self._mappings += isinstance(resource, Mapping)
+            dropped.append(resource.held)
+            resource.held = held
+            self._resources[resource] = None
+            while len(self._resources) > self.limit and len(self._resources) > 1:
+                oldest, _ = self._resources.popitem(last=False)
+                dropped.append(self._give_up(oldest))
+                self._evicted += 1
 
     def remove(self, resource: Resource) -> None:
-        """Give one up; nothing happens if it is not held."""
-        with self.lock:
-            if resource in self._held:
-                del self._held[resource]
-                self._forgotten(resource)
+        """Have a resource give up what it holds; nothing happens if that is nothing."""
+        dropped = None
+        with self._lock:
+            if resource in self._resources:
+                del self._resources[resource]
+                dropped = self._give_up(resource)
+        del dropped
 
-    def _forgotten(self, resource: Resource) -> None:
+    def _give_up(self, resource: Resource) -> object:
         self._mappings -= isinstance(resource, Mapping)
-        resource.release()
+        held, resource.held = resource.held, None
+        return held
 
 
 class File:
@@ -154,38 +160,32 @@ class File:
     Creating and removing it is the owner's business.
     """
 
-    __slots__ = ("_descriptor", "_flags", "_open_files", "path")
+    __slots__ = ("_flags", "_open_files", "held", "path")
 
     def __init__(self, open_files: OpenFiles, path: str, *, writable: bool) -> None:
         self.path = path
+        self.held: Descriptor | mmap | None = None
         self._open_files = open_files
         self._flags = os.O_RDWR if writable else os.O_RDONLY
-        self._descriptor: Descriptor | None = None
 
     def descriptor(self) -> Descriptor:
         """The open file. Raises OSError."""
-        descriptor = self._descriptor
-        if descriptor is None:
+        held = self.held
+        if held is None:
             return self._open()
         self._open_files.touch(self)
-        return descriptor
+        return held  # type: ignore[return-value]  # a file holds descriptors only
 
     def close(self) -> None:
         """Drop the descriptor; a later use opens the file again."""
         self._open_files.remove(self)
 
-    def release(self) -> None:
-        """The LRU's part of closing."""
-        self._descriptor = None
-
     def _open(self) -> Descriptor:
-        open_files = self._open_files
-        with open_files.lock:
-            if self._descriptor is None:
-                disk = open_files.disk
-                self._descriptor = Descriptor(disk, disk.open(self.path, self._flags))
-                open_files.add(self)
-            return self._descriptor
+        """Two threads may open it at once: one descriptor stays, the other lives as long as its user."""
+        disk = self._open_files.disk
+        descriptor = Descriptor(disk, disk.open(self.path, self._flags))
+        self._open_files.adopt(self, descriptor)
+        return descriptor
 
 
 class Mapping:
@@ -194,12 +194,12 @@ class Mapping:
     Mapped at first use and again after eviction or when more of the file is needed than is mapped.
     """
 
-    __slots__ = ("_mapped", "_open_files", "path")
+    __slots__ = ("_open_files", "held", "path")
 
     def __init__(self, open_files: OpenFiles, path: str) -> None:
         self.path = path
         self._open_files = open_files
-        self._mapped: mmap | None = None
+        self.held: Descriptor | mmap | None = None
 
     def view(self, needed_size: int, map_size: int) -> mmap:
         """The mapping, of at least `needed_size` bytes; made with `map_size`, or all of the file if that is less.
@@ -207,19 +207,15 @@ class Mapping:
         Not of an empty file. Raises OSError, and EOFError if the file is shorter than what is needed: touching it there
         would end the process.
         """
-        mapped = self._mapped
-        if mapped is None or len(mapped) < needed_size:
+        held = self.held
+        if not isinstance(held, mmap) or len(held) < needed_size:
             return self._map(needed_size, map_size)
         self._open_files.touch(self)
-        return mapped
+        return held
 
     def close(self) -> None:
         """Drop the mapping; a later use makes a new one."""
         self._open_files.remove(self)
-
-    def release(self) -> None:
-        """The LRU's part of closing."""
-        self._mapped = None
 
     def _map(self, needed_size: int, map_size: int) -> mmap:
         open_files = self._open_files
@@ -232,8 +228,5 @@ class Mapping:
             mapped = disk.map(fd, size)
         finally:
             disk.close(fd)
-        self.close()
-        with open_files.lock:
-            self._mapped = mapped
-            open_files.add(self)
+        open_files.adopt(self, mapped)
         return mapped
