@@ -1,6 +1,11 @@
-# What the compiled twin of `record` offers: the same names; see there for what they mean.
+# What the compiled twin of `record` offers: the same names; see there for what they mean, and in `codec` for
+# `accept_batch`.
 
+from protocol.records.layout import BatchHeader
+from protocol.records.record import Buffer
 from protocol.records.record import RecordEncoder as RecordEncoder
 from protocol.records.record import decode_records as decode_records
 from protocol.records.record import murmur2 as murmur2
 from protocol.records.record import walk_records as walk_records
+
+def accept_batch(buffer: Buffer, walk: bool, release_gil: bool) -> BatchHeader | None: ...

@@ -26,10 +26,14 @@ from cpython.tuple cimport (
     PyTuple_SET_ITEM,
 )
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from crc32c import crc32c
+
+from protocol.records import layout
 from protocol.records import record as reference
+from protocol.records.layout import BatchHeader
 from protocol.records.record import Record, refuse_count, refuse_range, refuse_record, refuse_rest
 
 cdef extern from "Python.h":
@@ -60,6 +64,12 @@ cdef int BAD_DELTA = reference.BAD_DELTA
 cdef Py_ssize_t MIN_RECORD_SIZE = reference.MIN_RECORD_SIZE
 cdef Py_ssize_t MIN_HEADER_SIZE = reference.MIN_HEADER_SIZE
 cdef Py_ssize_t MAX_RECORDS_SIZE = reference.MAX_RECORDS_SIZE
+cdef Py_ssize_t HEADER_SIZE = layout.HEADER_SIZE
+cdef Py_ssize_t LOG_OVERHEAD = layout.LOG_OVERHEAD
+cdef Py_ssize_t CRC_START = layout.CRC_START
+cdef int MAGIC = layout.MAGIC
+cdef int UNUSUAL_BITS = layout.UNUSUAL_BITS
+cdef object new_tuple = tuple.__new__
 # A new encoder's buffer: a batch of a few small records fits.
 cdef Py_ssize_t FIRST_CAPACITY = 512
 
@@ -272,6 +282,54 @@ cdef View view_records(object buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize
     view.start = <const uint8_t *>view.buffer.buf + start
     view.end = <const uint8_t *>view.buffer.buf + end
     return view
+
+
+cdef inline int16_t int16_at(const uint8_t *at) noexcept nogil:
+    return <int16_t>(<uint16_t>at[0] << 8 | at[1])
+
+
+cdef inline int32_t int32_at(const uint8_t *at) noexcept nogil:
+    return <int32_t>(<uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3])
+
+
+cdef inline int64_t int64_at(const uint8_t *at) noexcept nogil:
+    return <int64_t>(<uint64_t><uint32_t>int32_at(at) << 32 | <uint32_t>int32_at(at + 4))
+
+
+def accept_batch(buffer, bint walk, bint release_gil):
+    cdef View view = View.__new__(View)
+    PyObject_GetBuffer(buffer, &view.buffer, PyBUF_SIMPLE)
+    view.held = True
+    cdef const uint8_t *at = <const uint8_t *>view.buffer.buf
+    cdef Py_ssize_t size = view.buffer.len
+    if size < HEADER_SIZE or int32_at(at + 8) != size - LOG_OVERHEAD or at[16] != MAGIC:
+        return None
+    cdef int16_t attributes = int16_at(at + 21)
+    cdef int32_t last_delta = int32_at(at + 23), count = int32_at(at + 57), sequence = int32_at(at + 53)
+    cdef int64_t base_time = int64_at(at + 27), max_time = int64_at(at + 35), producer_id = int64_at(at + 43)
+    cdef int16_t epoch = int16_at(at + 51)
+    if attributes & UNUSUAL_BITS or count < 1 or count - 1 != last_delta or base_time < -1 or max_time < -1:
+        return None
+    if count > (size - HEADER_SIZE) // MIN_RECORD_SIZE or (producer_id >= 0 and (sequence < 0 or epoch < 0)):
+        return None
+    cdef uint32_t crc = <uint32_t>int32_at(at + 17)
+    if <uint32_t>crc32c(buffer[CRC_START:], 0, release_gil) != crc:
+        return None
+    cdef const uint8_t *position = at + HEADER_SIZE
+    cdef const uint8_t *end = at + size
+    cdef Fields fields
+    cdef int32_t index
+    if walk:
+        for index in range(count):
+            if read_record(position, end, &fields) != FINE or fields.offset_delta != index:
+                return None
+            position = fields.end
+        if position != end:
+            return None
+    return new_tuple(BatchHeader, (
+        int64_at(at), size - LOG_OVERHEAD, int32_at(at + 12), MAGIC, crc, attributes, last_delta, base_time, max_time,
+        producer_id, epoch, sequence, count,
+    ))
 
 
 def walk_records(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):

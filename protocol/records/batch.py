@@ -20,7 +20,7 @@ from typing import NoReturn
 from crc32c import crc32c
 
 from protocol.errors import CorruptBatchError, ErrorCode, InvalidRecordError, ProtocolError, UnsupportedMagicError
-from protocol.records.codec import walk_records
+from protocol.records.codec import accept_batch, walk_records
 from protocol.records.layout import (
     BASE_OFFSET_POSITION,
     CODEC_MASK,
@@ -37,6 +37,7 @@ from protocol.records.layout import (
     MAGIC_POSITION,
     MIN_BATCH_LENGTH,
     NO_TIMESTAMP,
+    UNUSUAL_BITS,
     BatchHeader,
 )
 from protocol.records.record import MIN_RECORD_SIZE, Buffer
@@ -65,9 +66,6 @@ _STAMP = Struct(">qii")
 # The CRC of this much takes 40 µs, about as long as handing the GIL over and back; only what is larger is worth giving
 # it up.
 _GIL_RELEASE_SIZE = 1 << 20
-
-# Attributes that no producer may set, or that need a look; see `_check_attributes`.
-_UNUSUAL_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 
 
 class BatchTooLargeError(ProtocolError):
@@ -148,6 +146,10 @@ def check_batches(
     """
     view = memoryview(buffer)
     end = len(view)
+    if accept_batch is not None and (max_batch_size is None or end <= max_batch_size):
+        accepted = accept_batch(view, walk, end > _GIL_RELEASE_SIZE)
+        if accepted is not None:
+            return [(0, accepted)]
     if not end:
         raise CorruptBatchError("no batch at all")
     found = []
@@ -195,7 +197,7 @@ def _check_fields(header: BatchHeader) -> bool:
     _, length, _, _, _, attributes, last_delta, base_time, max_time, producer_id, epoch, sequence, count = header
     if count < 1 or count - 1 != last_delta:
         raise InvalidRecordError(f"a batch of {count} records whose last offset delta is {last_delta}")
-    if attributes & _UNUSUAL_BITS:
+    if attributes & UNUSUAL_BITS:
         _check_attributes(header)
     elif count * MIN_RECORD_SIZE > length - MIN_BATCH_LENGTH:
         raise InvalidRecordError(f"{count} records cannot stand in {length - MIN_BATCH_LENGTH} bytes")

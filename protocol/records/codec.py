@@ -6,11 +6,13 @@ WARMLOG_PURE=1 in the environment chooses the pure twin (for tests and to compar
 
 import logging
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocol.records.record import Record
+from protocol.records.layout import BatchHeader
+from protocol.records.record import Buffer, Record
 
-__all__ = ["Record", "RecordEncoder", "compiled", "decode_records", "murmur2", "walk_records"]
+__all__ = ["Record", "RecordEncoder", "accept_batch", "compiled", "decode_records", "murmur2", "walk_records"]
 
 
 def _load_compiled() -> bool:
@@ -29,7 +31,12 @@ def _load_compiled() -> bool:
 # Whether the compiled twin serves.
 compiled = _load_compiled()
 
+# Checks bytes that are one plain batch (uncompressed, nothing unusual in it) in one call, whole: header, CRC, records
+# if `walk`. Gives the header, or None where there is anything to be said, which the reference in `batch` then says.
+# Only the compiled twin has it: it is a short cut, not another opinion.
+accept_batch: Callable[[Buffer, bool, bool], BatchHeader | None] | None = None
+
 if TYPE_CHECKING or not compiled:
     from protocol.records.record import RecordEncoder, decode_records, murmur2, walk_records
 else:
-    from protocol.records._codec import RecordEncoder, decode_records, murmur2, walk_records
+    from protocol.records._codec import RecordEncoder, accept_batch, decode_records, murmur2, walk_records

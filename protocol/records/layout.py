@@ -66,6 +66,8 @@ LOG_APPEND_TIME_BIT = 1 << 3
 TRANSACTIONAL_BIT = 1 << 4
 CONTROL_BIT = 1 << 5
 DELETE_HORIZON_BIT = 1 << 6
+# Those that no producer may set, or that need a look. A batch without them is plain.
+UNUSUAL_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
