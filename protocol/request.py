@@ -8,7 +8,7 @@ Times are milliseconds since the epoch (int), durations milliseconds, sizes byte
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -44,6 +44,7 @@ class HelloRequest(Value, frozen=True, kw_only=True, gc=False):
     Which versions of the native protocol the client speaks, and its name for the logs.
     """
 
+    api: ClassVar[str] = "hello"
     versions: tuple[Int32, ...]
     client: str = ""
 
@@ -51,6 +52,7 @@ class HelloRequest(Value, frozen=True, kw_only=True, gc=False):
 class MetadataRequest(Value, frozen=True, kw_only=True, gc=False):
     """Which topics there are, and where. `topics=None` asks for all."""
 
+    api: ClassVar[str] = "metadata"
     topics: tuple[str, ...] | None = None
     auto_create: bool = False
 
@@ -66,6 +68,7 @@ class NewTopic(Value, frozen=True, kw_only=True, gc=False):
 class CreateTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Create topics, each on its own: one that fails does not stop the others."""
 
+    api: ClassVar[str] = "create_topics"
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
 
@@ -73,12 +76,14 @@ class CreateTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
 class DeleteTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Delete topics and their data."""
 
+    api: ClassVar[str] = "delete_topics"
     topics: tuple[str, ...]
 
 
 class DescribeTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Settings of topics, and for each partition its offsets, and its segments with sizes and times."""
 
+    api: ClassVar[str] = "describe_topics"
     topics: tuple[str, ...]
 
 
@@ -93,6 +98,7 @@ class TopicAlteration(Value, frozen=True, kw_only=True, gc=False):
 class AlterTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Change topics, each on its own."""
 
+    api: ClassVar[str] = "alter_topics"
     topics: tuple[TopicAlteration, ...]
 
 
@@ -107,6 +113,7 @@ class PartitionRecords(Value, frozen=True, kw_only=True, gc=False):
 class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
     """Append batches. acks 0: no reply; 1: after the leader's append; -1 (all): after every in-sync replica's."""
 
+    api: ClassVar[str] = "produce"
     acks: Literal[-1, 0, 1] = -1
     timeout_ms: Size32 = 30_000
     partitions: tuple[PartitionRecords, ...]
@@ -127,6 +134,7 @@ class FetchRequest(Value, frozen=True, kw_only=True, gc=False):
     The first batch of the first partition that has data is always whole, even over `max_bytes` (KIP-74).
     """
 
+    api: ClassVar[str] = "fetch"
     partitions: tuple[FetchPartition, ...]
     max_wait_ms: Size32 = 500
     min_bytes: Size32 = 1
@@ -145,6 +153,7 @@ class OffsetQuery(Value, frozen=True, kw_only=True, gc=False):
 class ListOffsetsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Offsets by time: the first record at or past each timestamp."""
 
+    api: ClassVar[str] = "list_offsets"
     partitions: tuple[OffsetQuery, ...]
     isolation: Isolation = Isolation.READ_UNCOMMITTED
 

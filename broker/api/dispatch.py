@@ -33,18 +33,6 @@ from protocol.response import ErrorResponse, FetchResponse, HelloResponse, Respo
 
 logger = logging.getLogger(__name__)
 
-API_NAMES: dict[type, str] = {
-    HelloRequest: "hello",
-    MetadataRequest: "metadata",
-    CreateTopicsRequest: "create_topics",
-    DeleteTopicsRequest: "delete_topics",
-    DescribeTopicsRequest: "describe_topics",
-    AlterTopicsRequest: "alter_topics",
-    ProduceRequest: "produce",
-    FetchRequest: "fetch",
-    ListOffsetsRequest: "list_offsets",
-}
-
 
 class Dispatcher:
     """Gives each request to its handler; a failure becomes an answer, never an exception of the connection."""
@@ -56,14 +44,14 @@ class Dispatcher:
         self._version = version
         self._topics = TopicsApi(partitions, cluster_id)
         offsets = OffsetsApi(partitions)
-        self._handlers: dict[type, Callable[[Any, Session], Awaitable[Response]]] = {
-            HelloRequest: self._hello,
-            MetadataRequest: self._topics.metadata,
-            CreateTopicsRequest: lambda request, _: self._topics.create(request),
-            DeleteTopicsRequest: lambda request, _: self._topics.delete(request),
-            DescribeTopicsRequest: lambda request, _: self._topics.describe(request),
-            AlterTopicsRequest: lambda request, _: self._topics.alter(request),
-            ListOffsetsRequest: lambda request, _: offsets.list_offsets(request),
+        self._handlers: dict[str, Callable[[Any, Session], Awaitable[Response]]] = {
+            HelloRequest.api: self._hello,
+            MetadataRequest.api: self._topics.metadata,
+            CreateTopicsRequest.api: lambda request, _: self._topics.create(request),
+            DeleteTopicsRequest.api: lambda request, _: self._topics.delete(request),
+            DescribeTopicsRequest.api: lambda request, _: self._topics.describe(request),
+            AlterTopicsRequest.api: lambda request, _: self._topics.alter(request),
+            ListOffsetsRequest.api: lambda request, _: offsets.list_offsets(request),
         }
 
     def begin_produce(self, request: ProduceRequest, *, create: bool = True) -> produce.Produce | None:
@@ -100,12 +88,12 @@ class Dispatcher:
         The error boundary: what nobody expected is logged and answered UNKNOWN_SERVER_ERROR.
         """
         try:
-            return await self._handlers[type(request)](request, session)
+            return await self._handlers[request.api](request, session)
         except EXPECTED as error:
             code, message = describe(error)
             return ErrorResponse(error=code, message=message)
         except Exception:
-            logger.exception("%s from %s:%d failed", API_NAMES[type(request)], *session.peer)
+            logger.exception("%s from %s:%d failed", request.api, *session.peer)
             return ErrorResponse(
                 error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why"
             )

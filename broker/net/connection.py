@@ -23,7 +23,7 @@ from time import perf_counter
 
 import trio
 
-from broker.api.dispatch import API_NAMES, Dispatcher
+from broker.api.dispatch import Dispatcher
 from broker.api.fetch import Slices
 from broker.api.produce import Produce
 from broker.api.session import Session
@@ -208,7 +208,7 @@ class Connection:
                 run = None
                 await self._refuse(error, len(frame))
                 continue
-            if type(request) is ProduceRequest:
+            if isinstance(request, ProduceRequest):
                 produce = begin_produce(request)
                 if produce is None:
                     run = None  # it may be answered while we wait
@@ -257,7 +257,7 @@ class Connection:
         """Answer all that came before, then handle a request and put its reply into the outbox."""
         await self._answer_all()
         dispatcher = self._services.dispatcher
-        metrics = self._services.metrics.requests(API_NAMES[type(request)], self._wire.name)
+        metrics = self._services.metrics.requests(request.api, self._wire.name)
         exchange = Exchange(received_at, metrics)
         exchange.begun_at = perf_counter()
         if isinstance(request, FetchRequest):

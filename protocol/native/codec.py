@@ -83,9 +83,7 @@ def _in_frame(kind: type[Value], **config: Any) -> type[Any]:
 
 
 _encoder = Encoder()
-_requests: dict[type[Any], type[Value]] = {
-    _in_frame(op.request, tag_field="op", tag=op.name): op.request for op in OPERATIONS
-}
+_requests = [_in_frame(op.request, tag_field="op", tag=op.name) for op in OPERATIONS]
 _request_decoder: Decoder[Any] = Decoder(reduce(or_, _requests))
 _envelope_decoder = Decoder(_Envelope)
 _reply_decoders: dict[type[Value], Decoder[Any]] = {op.received: Decoder(_in_frame(op.received)) for op in OPERATIONS}
@@ -99,16 +97,16 @@ _codes = {"$.acks": ErrorCode.INVALID_REQUIRED_ACKS}
 def decode_request(frame: memoryview | bytes) -> tuple[int, Request]:
     """The id and the request that a frame (without its length) holds. Records are views of the frame.
 
+    The request is of a subclass that has the id beside the request's own fields.
+
     Raises RequestError, whose text is fit to be shown to whoever wrote the client.
     """
     try:
         framed = _request_decoder.decode(frame)
     except _UNREADABLE as problem:
         raise _request_error(frame, problem) from None
-    fields = asdict(framed)
-    request_id: int = fields.pop("id")
-    request: Any = _requests[type(framed)](**fields)
-    return request_id, request
+    request: Request = framed
+    return framed.id, request
 
 
 def encode_response(request_id: int, response: Response) -> list[Sized]:

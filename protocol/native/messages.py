@@ -24,6 +24,7 @@ from protocol.request import (
     ListOffsetsRequest,
     MetadataRequest,
     ProduceRequest,
+    Request,
     Value,
 )
 from protocol.response import (
@@ -63,22 +64,26 @@ class ReceivedFetch(FetchResponse, frozen=True, kw_only=True):
 class Operation(Struct, frozen=True):
     """One row of the table; `received` is the response as a client decodes it."""
 
-    name: str
-    request: type[Value]
+    request: type[Request]
     response: type[Value]
     received: type[Value]
 
+    @property
+    def name(self) -> str:
+        """What a frame calls it."""
+        return self.request.api
+
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("hello", HelloRequest, HelloResponse, HelloResponse),
-    Operation("metadata", MetadataRequest, MetadataResponse, MetadataResponse),
-    Operation("create_topics", CreateTopicsRequest, CreateTopicsResponse, CreateTopicsResponse),
-    Operation("delete_topics", DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicsResponse),
-    Operation("describe_topics", DescribeTopicsRequest, DescribeTopicsResponse, DescribeTopicsResponse),
-    Operation("alter_topics", AlterTopicsRequest, AlterTopicsResponse, AlterTopicsResponse),
-    Operation("produce", ProduceRequest, ProduceResponse, ProduceResponse),
-    Operation("fetch", FetchRequest, FetchResponse, ReceivedFetch),
-    Operation("list_offsets", ListOffsetsRequest, ListOffsetsResponse, ListOffsetsResponse),
+    Operation(HelloRequest, HelloResponse, HelloResponse),
+    Operation(MetadataRequest, MetadataResponse, MetadataResponse),
+    Operation(CreateTopicsRequest, CreateTopicsResponse, CreateTopicsResponse),
+    Operation(DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicsResponse),
+    Operation(DescribeTopicsRequest, DescribeTopicsResponse, DescribeTopicsResponse),
+    Operation(AlterTopicsRequest, AlterTopicsResponse, AlterTopicsResponse),
+    Operation(ProduceRequest, ProduceResponse, ProduceResponse),
+    Operation(FetchRequest, FetchResponse, ReceivedFetch),
+    Operation(ListOffsetsRequest, ListOffsetsResponse, ListOffsetsResponse),
 )
 OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
 
