@@ -9,6 +9,7 @@ opening a file.
 """
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -56,12 +57,12 @@ class Disk:
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Reserve blocks for the file up to `size` without changing its size."""
-        fallocate = _libc().fallocate
+        """Reserve blocks for the file up to `size` without changing its size, where the file system can."""
         keep_size = 1
-        if fallocate(fd, keep_size, ctypes.c_int64(0), ctypes.c_int64(size)):
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error))
+        if _libc().fallocate(fd, keep_size, ctypes.c_int64(0), ctypes.c_int64(size)):
+            code = ctypes.get_errno()
+            if code != errno.EOPNOTSUPP:
+                raise OSError(code, os.strerror(code))
 
     def map(self, fd: int, size: int) -> mmap.mmap:
         """Map the file's first `size` bytes for reading, without read-around.

@@ -264,8 +264,12 @@ class PartitionLog:
         """
         if self._closed:
             return
-        sealed.trim()
-        self._sync(sealed.sync)
+        try:
+            sealed.trim()
+            self._sync(sealed.sync)
+        except FileNotFoundError:
+            if not self._closed:  # else the directory was moved away meanwhile, to be deleted
+                raise
         sealed.synced = True
         sealed.close_writers()
 
@@ -452,7 +456,12 @@ class PartitionLog:
                 segment.close()
 
     def _settle(self) -> None:
-        """Make everything durable, the active segment's indexes too."""
+        """Make everything durable and trim all indexes."""
+        for segment in self._segments.snapshot:
+            if (
+                segment.is_untrimmed
+            ):  # the broker stops before its `finish_roll` came, or while it runs: twice is no harm
+                self.finish_roll(segment)
         active = self._segments.active
         self._appender.write_last_time()
         self.flush()

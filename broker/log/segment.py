@@ -174,14 +174,20 @@ class Segment:
         """Cut the files of a sealed segment to what they hold. For a worker. Raises OSError."""
         self.offset_index.trim()
         self.time_index.trim()
-        if self.writer is not None:  # blocks that were preallocated past the end go back
-            self.writer.descriptor().truncate(self.size)
+        writer = self.writer
+        if writer is not None:  # blocks that were preallocated past the end go back
+            writer.descriptor().truncate(self.size)
+
+    @property
+    def is_untrimmed(self) -> bool:
+        """Whether it was sealed and `trim` and `close_writers` have not followed yet."""
+        return self.next_base_offset is not None and self.writer is not None
 
     def close_writers(self) -> None:
         """A sealed segment is only read: let go of the descriptors it was written with."""
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            writer.close()
         self.offset_index.close_writer()
         self.time_index.close_writer()
 

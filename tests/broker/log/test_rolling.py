@@ -207,3 +207,30 @@ def test_nothing_of_a_sealed_segment_stays_open(bench: Bench, batch: Batch) -> N
     held = bench.files.statistics()
     assert held.open <= 3
     assert held.mappings == 0
+
+
+def test_a_roll_that_was_not_finished_is_finished_by_a_clean_stop(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=10 * len(batch()))
+    for _ in range(25):
+        planned = log.plan(batch())
+        if planned.roll:
+            log.commit_roll(log.prepare_roll(planned))
+        log.write([planned])
+        log.commit([planned])
+    assert bench.path(0, ".index").stat().st_size == 4096
+    log.close()
+    assert bench.path(0, ".index").stat().st_size == 2 * 8
+    assert bench.path(10, ".timeindex").stat().st_size == 12
+
+
+def test_a_roll_finished_twice_is_no_harm(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open(segment_bytes=10 * len(batch()))
+    for _ in range(10):
+        log.append(batch())
+    planned = log.plan(batch())
+    sealed = log.commit_roll(log.prepare_roll(planned))
+    log.write([planned])
+    log.commit([planned])
+    log.finish_roll(sealed)
+    log.finish_roll(sealed)
+    assert offsets_in(bench.reopen(log)) == list(range(11))
