@@ -1,7 +1,7 @@
 """One table from exception to the code and sentence that a client gets."""
 
 from broker.config import SettingError
-from broker.log.errors import LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError, RecordTooLargeError
+from broker.log.errors import LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
 from broker.partition import StorageError
@@ -10,7 +10,6 @@ from protocol.errors import ErrorCode, ProtocolError
 
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
-    (RecordTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
     (RecordListTooLargeError, ErrorCode.RECORD_LIST_TOO_LARGE),
     (LogFailedError, ErrorCode.KAFKA_STORAGE_ERROR),
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),

@@ -18,10 +18,6 @@ class OffsetOutOfRangeError(LogError):
         self.log_end_offset = log_end_offset
 
 
-class RecordTooLargeError(LogError):
-    """A batch is larger than `max.message.bytes`."""
-
-
 class RecordListTooLargeError(LogError):
     """The batches of one append together are larger than a segment may be (`segment.bytes`)."""
 
