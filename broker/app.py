@@ -34,8 +34,8 @@ from broker.net.http import HttpListener
 from broker.net.inflight import InflightBytes
 from broker.net.listener import Limits, Listener, bind
 from broker.net.wire import NativeWire
-from broker.partition import Writer
 from broker.partitions import Partitions, Storage
+from broker.writer import Writer
 from protocol.version import VERSION
 
 logger = logging.getLogger(__name__)

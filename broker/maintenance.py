@@ -13,8 +13,9 @@ import trio
 
 from broker.config import Settings
 from broker.metrics import Metrics
-from broker.partition import Partition, Writer
+from broker.partition import Partition
 from broker.partitions import Partitions
+from broker.writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Maintenance:
             await trio.sleep(interval_s)
             try:
                 await work()
-            except OSError:
+            except Exception:  # whatever it is, no round of this takes the broker down
                 logger.exception("%s failed; it is tried again in %g s", work.__name__, interval_s)
 
     async def _flush_due(self) -> None:

@@ -1,7 +1,7 @@
 """The async edge of one log: appends queue here and wait for their write, fetches wait here for data.
 
-Owns: the queue of planned appends of each log, who writes them (the loop or a worker), the round of fsync that appends
-share, and the wake-up of waiting fetches. Must not know: requests, wire formats, sockets.
+Owns: the queue of planned appends of each log, who writes them (the loop or a worker), which of them wait for a sync,
+and the wake-up of waiting fetches. Must not know: requests, wire formats, sockets.
 
 Invariants:
 1. One write per log at a time; what comes meanwhile queues in order and goes out together in the next write.
@@ -10,25 +10,27 @@ Invariants:
 3. When a write fails, everything queued behind it fails too, since it was planned on top of it; the log is cut back to
    where it was.
 4. An `Append` is settled exactly once: committed (and, where `flush.messages` asks for it, synced), or failed.
+5. What runs in the background is finished even if the broker is cancelled, and fails for its own log only.
 """
 
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
 
-from broker.log.errors import IndexCorruptError
+from broker.log.errors import IndexCorruptError, LogError
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
 from broker.log.segment import Segment
-from broker.metrics import Metrics
+from broker.writer import Writer
+from protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough that a worker comes back in milliseconds
-MAX_WRITE_THREADS = 8  # two keep a disk busy; more let one slow directory not hold up the others
+REBUILD_PAUSE_S = 10.0  # an index that cannot be mended is tried again at leisure: each try reads its whole segment
 
 
 class StorageError(Exception):
@@ -89,98 +91,6 @@ class FetchWaiter:
         await self._event.wait()
 
 
-class Writer:
-    """What all partitions of a broker share for writing.
-
-    The nursery and threads of their background writes, and the rounds of fsync.
-
-    `write_queued()` is called by whoever has queued appends, once it has queued all it has: so appends that came
-    together go out together.
-    """
-
-    def __init__(self, *, nursery: trio.Nursery, metrics: Metrics, loop_write_max_bytes: int) -> None:
-        self.metrics = metrics
-        self.loop_write_max_bytes = loop_write_max_bytes
-        self._nursery = nursery
-        self._threads = trio.CapacityLimiter(MAX_WRITE_THREADS)
-        self._queued: list[Partition] = []
-        self._due: dict[Partition, None] = {}
-        self._flushing = False
-        self._last_client: object = None
-
-    def enlist(self, partition: "Partition") -> None:
-        """Remember a partition whose queue is to be written."""
-        self._queued.append(partition)
-
-    def is_shared(self, client: object) -> bool:
-        """Whether the last one to come here was another client: then it is worth a turn of the loop before writing.
-
-        What others have received in this turn goes out in the same write, and the replies leave one after the other,
-        which wakes a sleeping peer once (32 connections with 4 requests in flight: a fifth more requests/s). A client
-        that is alone does not wait.
-        """
-        last, self._last_client = self._last_client, client
-        return last is not client and last is not None
-
-    def write_queued(self) -> None:
-        """Write what is queued: small writes at once, others by a task. Never waits."""
-        queued = self._queued
-        if queued:
-            self._queued = []
-            for partition in queued:
-                partition.write_queued()
-
-    def spawn(self, run: Callable[[], object]) -> None:
-        """Run an async function in the background until the broker stops."""
-        self._nursery.start_soon(run)  # type: ignore[arg-type]  # partials of coroutine functions
-
-    async def in_worker(self, work: Callable[[], object]) -> None:
-        """Run what only waits for the disk in a worker."""
-        await trio.to_thread.run_sync(work, limiter=self._threads)
-
-    def request_flush(self, partition: "Partition") -> None:
-        """Sync a partition's log in the next round.
-
-        One round at a time: who comes during one shares the next (group commit).
-        """
-        self._due[partition] = None
-        if not self._flushing:
-            self._flushing = True
-            self.spawn(self._flush_rounds)
-
-    async def flush(self, partitions: Iterable["Partition"]) -> None:
-        """Sync these now, as one round of their own."""
-        await self._flush_round(list(partitions))
-
-    async def _flush_rounds(self) -> None:
-        try:
-            while self._due:
-                due, self._due = list(self._due), {}
-                await self._flush_round(due)
-        finally:
-            self._flushing = False
-
-    async def _flush_round(self, partitions: Sequence["Partition"]) -> None:
-        plans = [(partition, partition.log.begin_flush()) for partition in partitions if not partition.log.failed]
-        started = time.perf_counter()
-        errors = await trio.to_thread.run_sync(_sync_all, [plan for _, plan in plans], limiter=self._threads)
-        self.metrics.fsync_seconds.observe(time.perf_counter() - started)
-        for (partition, plan), error in zip(plans, errors, strict=True):
-            partition.flushed(plan, error)
-
-
-def _sync_all(plans: Sequence[FlushPlan]) -> list[OSError | None]:
-    """Worker: sync one log after the other; an error is that log's own."""
-    errors: list[OSError | None] = []
-    for plan in plans:
-        try:
-            plan.sync()
-            errors.append(None)
-        except OSError as error:
-            errors.append(error)
-    return errors
-
-
 class Partition:
     """One log as the broker's tasks use it. All methods belong to the loop."""
 
@@ -197,7 +107,9 @@ class Partition:
         self._awaiting_flush: list[Append] = []
         self._waiters: set[FetchWaiter] = set()
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being made anew
-        self._idle = trio.Event()
+        self._rebuilt_at: dict[int, float] = {}  # when each was last tried, by trio's clock
+        self._running = 0  # tasks and syncs that are inside the log
+        self._progress = trio.lowlevel.ParkingLot()  # who waits for the log to be left alone
 
     # -- append --
 
@@ -225,40 +137,55 @@ class Partition:
             return
         if self._must_roll or self._queued_bytes > self._writer.loop_write_max_bytes:
             self._writing = True
-            self._idle = trio.Event()
-            self._writer.spawn(self._drain)
+            self._spawn(self._drain)
             return
         group = self._take_queue()
         planned = [append.planned for append in group]
         try:
             self.log.write(planned)
             self.log.commit(planned)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  # a defect, too, is one log's own: who waits is told
             self._fail(group, error)
         else:
             self._committed(group)
 
     async def settled(self) -> None:
-        """Return when nothing is queued or being written."""
-        while self._writing or self._queue:
+        """Return when nothing is queued, no worker is inside the log, and nobody waits for a sync."""
+        self.write_queued()
+        while self._running or self._awaiting_flush:
+            await self._progress.park()
             self.write_queued()
-            if self._writing:
-                await self._idle.wait()
 
     async def _drain(self) -> None:
         """Write group after group until the queue is empty."""
+        while self._queue:
+            group = self._take_group()
+            try:
+                await self._write_in_worker(group)
+            except Exception as error:  # noqa: BLE001  # as above
+                self._fail(group, error)
+            else:
+                self._committed(group)
+        self._writing = False
+
+    def _spawn(self, run: Callable[[], Awaitable[None]]) -> None:
+        self._running += 1
+        self._writer.spawn(partial(self._run, run))
+
+    async def _run(self, run: Callable[[], Awaitable[None]]) -> None:
+        """The error boundary of the background: a failure is this log's own."""
         try:
-            while self._queue:
-                group = self._take_group()
-                try:
-                    await self._write_in_worker(group)
-                except OSError as error:
-                    self._fail(group, error)
-                else:
-                    self._committed(group)
+            await run()
+        except Exception as error:
+            self.log.fail(error)
+            logger.exception("%s-%d: out of service", self.topic, self.index)
         finally:
-            self._writing = False
-            self._idle.set()
+            self._left()
+
+    def _left(self) -> None:
+        """A task or a sync is out of the log."""
+        self._running -= 1
+        self._progress.unpark_all()
 
     async def _write_in_worker(self, group: list[Append]) -> None:
         planned = [append.planned for append in group]
@@ -272,13 +199,13 @@ class Partition:
         sealed = self.log.commit_roll(segment)
         assert planned.roll is not None
         self._metrics.rolls[planned.roll.value].add()
-        self._writer.spawn(partial(self._finish_roll, sealed))
+        self._spawn(partial(self._finish_roll, sealed))
 
     async def _finish_roll(self, sealed: Segment) -> None:
         try:
             await self._writer.in_worker(partial(self.log.finish_roll, sealed))
-        except OSError:
-            logger.exception("%s-%d: a rolled segment could not be trimmed and synced", self.topic, self.index)
+        except OSError as error:
+            logger.warning("%s-%d: a rolled segment could not be trimmed and synced: %s", self.topic, self.index, error)
 
     def _take_queue(self) -> list[Append]:
         group, self._queue = self._queue, []
@@ -312,25 +239,47 @@ class Partition:
             for waiter in self._waiters:
                 waiter.grown(last.position + last.size - first.position)
 
-    def _fail(self, group: list[Append], error: OSError) -> None:
+    def _fail(self, group: list[Append], error: Exception) -> None:
+        """Refuse what was to be written. An error that is not the disk's is ours: nobody knows what the log holds."""
         self.log.abandon()
         failed = group + self._take_queue()
-        reason = StorageError(f"{self.topic}-{self.index}: {error.strerror or error}")
+        reason = StorageError(f"{self.topic}-{self.index}: {getattr(error, 'strerror', None) or error}")
         logger.error("%s; %d appends refused", reason, len(failed))
+        if not isinstance(error, OSError):
+            self.log.fail(error)
+            logger.error("%s-%d: out of service", self.topic, self.index, exc_info=error)
         for append in failed:
             append.settle(reason)
 
-    def flushed(self, plan: FlushPlan, error: OSError | None) -> None:
-        """Take the outcome of a sync: move the recovery point and settle who waited, or put the log out of service."""
-        if error is None:
-            self.log.finish_flush(plan)
-        else:
+    # -- sync --
+
+    def begin_flush(self) -> FlushPlan | None:
+        """What a sync of this log has to do; `flushed` must follow. None if the log is out of service."""
+        self._running += 1
+        return None if self.log.failed else self.log.begin_flush()
+
+    def flushed(self, plan: FlushPlan | None, error: Exception | None) -> None:
+        """Take the outcome of a sync: move the recovery point and settle who waited.
+
+        Or put the log out of service. A log that has failed meanwhile stays where it is: whose sync it was that Linux
+        told of the failure, it told nobody else.
+        """
+        if error is not None:
             self.log.fail(error)
             logger.error("%s-%d: fsync failed, the log is out of service: %s", self.topic, self.index, error)
+        if plan is not None and not self.log.failed:
+            self.log.finish_flush(plan)
+        self._settle_synced(
+            StorageError(f"{self.topic}-{self.index}: fsync failed: {error or 'the log is out of service'}")
+        )
+        self._left()
+
+    def _settle_synced(self, failure: StorageError) -> None:
+        """Settle the appends that are synced, or all of them with `failure` if the log has failed."""
         waiting, self._awaiting_flush = self._awaiting_flush, []
         for append in waiting:
-            if error is not None:
-                append.settle(StorageError(f"{self.topic}-{self.index}: fsync failed: {error.strerror}"))
+            if self.log.failed:
+                append.settle(failure)
             elif append.planned.last_offset < self.log.recovery_point:
                 append.settle()
             else:
@@ -343,7 +292,7 @@ class Partition:
     def read(self, offset: int, max_bytes: int, *, min_one_message: bool) -> LogRead | None:
         """A slice from `offset` up to the high watermark, or None while a damaged index is rebuilt.
 
-        Raises OffsetOutOfRangeError, OSError.
+        Raises OffsetOutOfRangeError, OSError, StorageError for an index that could not be rebuilt.
         """
         started = time.perf_counter()
         log = self.log
@@ -358,19 +307,27 @@ class Partition:
         return found
 
     def _rebuild(self, damage: IndexCorruptError) -> None:
-        """Make the indexes of a segment anew in a worker, once."""
-        if damage.base_offset not in self._rebuilding:
-            self._rebuilding.add(damage.base_offset)
-            logger.warning("%s-%d: %s; rebuilding it", self.topic, self.index, damage)
-            self._writer.spawn(partial(self._rebuild_in_worker, damage.base_offset))
+        """Make the indexes of a segment anew in a worker, once.
+
+        Raises StorageError if that was tried just now, in vain.
+        """
+        base_offset = damage.base_offset
+        if base_offset in self._rebuilding:
+            return
+        if trio.current_time() < self._rebuilt_at.get(base_offset, -math.inf) + REBUILD_PAUSE_S:
+            raise StorageError(f"{self.topic}-{self.index}: {damage}")
+        self._rebuilding.add(base_offset)
+        logger.warning("%s-%d: %s; rebuilding it", self.topic, self.index, damage)
+        self._spawn(partial(self._rebuild_in_worker, base_offset))
 
     async def _rebuild_in_worker(self, base_offset: int) -> None:
         try:
             await self._writer.in_worker(partial(self.log.rebuild_indexes, base_offset))
-        except OSError:
-            logger.exception("%s-%d: the index of segment %d could not be rebuilt", self.topic, self.index, base_offset)
+        except (OSError, LogError, ProtocolError) as error:
+            logger.warning("%s-%d: segment %d: index not rebuilt: %s", self.topic, self.index, base_offset, error)
         finally:
             self._rebuilding.discard(base_offset)
+            self._rebuilt_at[base_offset] = trio.current_time()
             self.wake_all()
 
     def enlist(self, waiter: FetchWaiter) -> None:
@@ -389,7 +346,9 @@ class Partition:
     # -- end --
 
     async def retire(self) -> None:
-        """Finish what is queued and wake who waits; for a partition that is deleted or a broker that stops."""
-        with suppress(StorageError):
-            await self.settled()
+        """Finish what is under way and wake who waits; for a partition that is deleted or a broker that stops.
+
+        Nobody is inside the log afterwards, so that it can be closed and its files be moved.
+        """
+        await self.settled()
         self.wake_all()

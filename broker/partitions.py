@@ -36,8 +36,9 @@ from broker.metadata.assignment import assign_replicas
 from broker.metadata.store import MetadataStore
 from broker.metadata.topic import InvalidPartitionsError, Topic, check_collision, check_name, check_partitions
 from broker.metrics import Metrics
-from broker.partition import Partition, Writer
+from broker.partition import Partition
 from broker.topic_config import check_topic_configs, log_config
+from broker.writer import Writer
 
 logger = logging.getLogger(__name__)
 
