@@ -32,7 +32,7 @@ from broker.net.inflight import InflightBytes
 from broker.net.sender import Sender, SlowPeerError
 from broker.net.sendfile import TruncatedSliceError
 from broker.net.wire import Wire
-from broker.partition import Writer
+from broker.writer import Writer
 from protocol.errors import FrameError, ProtocolError
 from protocol.frame import FrameReader
 from protocol.request import FetchRequest, ProduceRequest, Request
@@ -41,6 +41,8 @@ from protocol.response import ErrorResponse, Response
 logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 64 << 10  # one read: some 300 small requests; larger frames are received into a buffer of their own
+PEER_CHECK_S = 1.0  # how late the end of a peer may be noticed that sent more requests behind a waiting fetch
+TCP_ESTABLISHED = 1  # the first byte of Linux's tcp_info: closed by the peer is 8, reset 7
 MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck
 
 
@@ -126,6 +128,8 @@ class Connection:
         self._settled = trio.Event()  # the outbox has become shorter
         self._stopping = False
         self._closed = False
+        self._receiving = False  # whether we wait for the peer: only then is silence the peer's
+        self._fetch_wait: trio.CancelScope | None = None
         self.last_active = trio.current_time()
 
     # -- life --
@@ -145,16 +149,24 @@ class Connection:
             self.close()
 
     def stop(self) -> None:
-        """Take no more requests; what was received is answered, then the connection closes."""
+        """Take no more requests; what was received is answered, then the connection closes.
+
+        A fetch that waits for data is not answered any more: nobody will append.
+        """
         self._stopping = True
+        if self._fetch_wait is not None:
+            self._fetch_wait.cancel()
         if not self._closed:
             shutdown(self._sock, socket.SHUT_RD)
 
     def is_overdue(self, now: float, idle_s: float) -> bool:
-        """Whether the peer has been silent too long.
+        """Whether the peer has been silent too long while it was its turn.
 
-        Within a frame the slow-peer limit holds, between requests the idle limit.
+        Within a frame the slow-peer limit holds, between requests the idle limit. While a request is handled, a fetch
+        waits, or we wait for room, what the peer sends stays in the socket, and its silence says nothing.
         """
+        if not self._receiving:
+            return False
         silent_s = now - self.last_active
         if self._reader.is_within_frame:
             return silent_s > self._services.slow_peer_s
@@ -178,7 +190,9 @@ class Connection:
     async def _receive_loop(self) -> None:
         reader, services = self._reader, self._services
         while not self._stopping:
+            self._receiving = True
             await trio.lowlevel.wait_readable(self._sock)
+            self._receiving = False
             if not self._receive_available():
                 return
             self.last_active = trio.current_time()
@@ -244,6 +258,7 @@ class Connection:
         """Before a large frame gets its buffer: wait until all connections together hold few enough bytes."""
         await self._services.inflight.acquire(size)
         self._reserved_bytes += size
+        self.last_active = trio.current_time()
 
     async def _prepare_and_begin(self, request: ProduceRequest) -> Produce:
         """Create the topics that a request is the first to use, then queue it."""
@@ -273,17 +288,25 @@ class Connection:
         """Wait for more data, and give up when the peer goes away meanwhile."""
         response: Response | None = None
         async with trio.open_nursery() as nursery:
+            self._fetch_wait = nursery.cancel_scope
             nursery.start_soon(self._watch_peer, nursery.cancel_scope)
             response = await self._services.dispatcher.fetch_later(request, found)
             nursery.cancel_scope.cancel()
+        self._fetch_wait = None
         if response is None:
             raise PeerGoneError("closed while its fetch waited")
         return response
 
     async def _watch_peer(self, waiting: trio.CancelScope) -> None:
+        """Cancel the wait when the peer closes.
+
+        Requests that wait behind the fetch keep the socket readable; then the connection's state is looked at now and
+        then.
+        """
         await trio.lowlevel.wait_readable(self._sock)
-        if not self._sock.recv(1, socket.MSG_PEEK):
-            waiting.cancel()
+        while not self._stopping and is_established(self._sock):  # noqa: ASYNC110  # nothing tells us but asking
+            await trio.sleep(PEER_CHECK_S)
+        waiting.cancel()
 
     def _put(self, exchange: Exchange, request_id: int, response: Response, size: int) -> None:
         exchange.reply = (request_id, response)
@@ -357,27 +380,33 @@ class Connection:
         try:
             done_at = perf_counter()
             items: list[Sized] = []
+            is_sound = True
             for exchange in run:
-                items += self._encoded(exchange)
+                is_sound = self._encode(exchange, items)
+                if not is_sound:
+                    break
             if items:
                 await self._sender.send(items)
+            if not is_sound:
+                raise PeerGoneError("a produce with acks=0 failed, and closing is the only way to say so")
             self._account(run, done_at)
         finally:
             self._sending = False
             self._settled.set()
 
-    def _encoded(self, exchange: Exchange) -> list[Sized]:
+    def _encode(self, exchange: Exchange, items: list[Sized]) -> bool:
+        """Add the replies to `items`; False where the connection must close after them."""
         encode = self._wire.encode
         if exchange.reply is not None:
-            return encode(*exchange.reply)
-        items: list[Sized] = []
+            items += encode(*exchange.reply)
+            return True
         for request_id, produce in exchange.produces:
             response = produce.response()
             if produce.acks:
                 items += encode(request_id, response)
             elif any(partition.error for partition in response.partitions):
-                raise PeerGoneError("a produce with acks=0 failed, and closing is the only way to say so")
-        return items
+                return False
+        return True
 
     def _account(self, run: list[Exchange], done_at: float) -> None:
         sent_at = perf_counter()
@@ -401,6 +430,11 @@ class Connection:
         """Answer, then close: after a bad length nobody knows where the next frame begins."""
         await self._refuse(error, 0)
         await self._answer_all()
+
+
+def is_established(sock: socket.socket) -> bool:
+    """Whether the peer has neither closed nor reset a TCP connection, whatever it has sent before."""
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_ESTABLISHED
 
 
 def shutdown(sock: socket.socket, how: int) -> None:

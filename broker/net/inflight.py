@@ -13,7 +13,8 @@ class InflightBytes:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._held_bytes = 0
-        self._waiting = trio.lowlevel.ParkingLot()
+        self._turn = trio.StrictFIFOLock()
+        self._room = trio.lowlevel.ParkingLot()
 
     @property
     def held_bytes(self) -> int:
@@ -21,13 +22,14 @@ class InflightBytes:
         return self._held_bytes
 
     async def acquire(self, size: int) -> None:
-        """Wait until `size` more bytes may be held."""
-        while self._max_bytes >= 0 and self._held_bytes and self._held_bytes + size > self._max_bytes:
-            await self._waiting.park()
-        self._held_bytes += size
+        """Wait until `size` more bytes may be held, behind everyone who came before."""
+        async with self._turn:
+            while self._max_bytes >= 0 and self._held_bytes and self._held_bytes + size > self._max_bytes:
+                await self._room.park()
+            self._held_bytes += size
 
     def release(self, size: int) -> None:
         """Give bytes back."""
         self._held_bytes -= size
         if size:
-            self._waiting.unpark_all()
+            self._room.unpark_all()

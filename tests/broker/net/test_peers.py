@@ -1,0 +1,119 @@
+"""Peers that go, stall or push at bad moments: what becomes of their own requests, and that nobody else notices."""
+
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+import trio
+
+from broker.net import connection, listener
+from protocol.errors import ErrorCode
+from protocol.request import MetadataRequest
+from tests.broker.clients import RawClient, Running, batch, fetch_request, produce_request, running
+
+FOREVER_MS = 2**31 - 1
+
+
+async def reset(client: RawClient) -> None:
+    """Close so that the other end gets a reset."""
+    client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await client.stream.aclose()
+
+
+async def served(broker: Running) -> None:
+    """Some round trips: whatever was to happen in the broker's loop has happened."""
+    client = await broker.connect()
+    for _ in range(20):
+        await client.ask(MetadataRequest())
+
+
+@pytest.fixture
+def eager_silence_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "SILENCE_CHECK_S", 0.02)
+
+
+async def test_a_reset_while_a_fetch_waits_is_no_defect(broker: Running, caplog: pytest.LogCaptureFixture) -> None:
+    client = await broker.connect()
+    await client.create("orders")
+    await client.send(fetch_request("orders", 0, max_wait_ms=FOREVER_MS))
+    await served(broker)
+    await reset(client)
+    await served(broker)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.usefixtures("eager_silence_check")
+async def test_what_is_sent_behind_a_waiting_fetch_is_not_held_against_the_peer(tmp_path: Path) -> None:
+    """The broker does not read on while the fetch waits, so half a frame lies there however fast the peer is."""
+    settings = {"warmlog.slow.peer.timeout.ms": 50, "connections.max.idle.ms": 50}
+    async with running(tmp_path, settings) as broker:
+        client = await broker.connect()
+        await client.create("orders")
+        behind = client.frame(produce_request("orders", batch(b"x" * 100_000)))
+        fetch = client.frame(fetch_request("orders", 0, max_wait_ms=500))
+        await client.stream.send_all(fetch + behind[:1000])
+        assert await client.reply() is not None  # the fetch, with nothing
+        await client.stream.send_all(behind[1000:])
+        assert await client.reply() is not None
+
+
+@pytest.mark.usefixtures("eager_silence_check")
+async def test_who_waits_for_room_is_not_dropped_with_the_one_who_holds_it(tmp_path: Path) -> None:
+    settings = {"warmlog.slow.peer.timeout.ms": 300, "queued.max.request.bytes": 1_000_000}
+    async with running(tmp_path, settings) as broker:
+        holder, client, clock = [await broker.connect() for _ in range(3)]
+        await client.create("orders")
+        await holder.stream.send_all(struct.pack(">i", 900_000))  # announced, and never sent in full
+        await served(broker)
+        await client.send(produce_request("orders", batch(b"x" * 800_000)))
+        await clock.fetch("orders", 0, max_wait_ms=200)
+        await holder.stream.send_all(b"y")  # so its time begins anew, and the other one's would be over first
+        assert (await client.reply()).partitions[0].base_offset == 0
+        assert await holder.reply() is None
+
+
+async def test_a_stop_ends_a_waiting_fetch_that_has_requests_behind_it(tmp_path: Path) -> None:
+    async with running(tmp_path, {"warmlog.stop.timeout.ms": 10**9}) as broker:
+        client = await broker.connect()
+        await client.create("orders")
+        await client.send(fetch_request("orders", 0, max_wait_ms=FOREVER_MS), MetadataRequest())
+        await served(broker)
+        broker.stop.set()
+        await broker.ended.wait()
+
+
+async def test_a_peer_that_goes_with_requests_behind_its_waiting_fetch_is_noticed(
+    broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone: list[object] = []
+    close = connection.Connection.close
+
+    def note(ended: connection.Connection) -> None:
+        gone.append(ended)
+        close(ended)
+
+    monkeypatch.setattr(connection, "PEER_CHECK_S", 0.01)
+    client = await broker.connect()
+    await client.create("orders")
+    await client.send(fetch_request("orders", 0, max_wait_ms=FOREVER_MS), MetadataRequest())
+    await served(broker)
+    monkeypatch.setattr(connection.Connection, "close", note)
+    await reset(client)
+    other = await broker.connect()
+    while not gone:
+        await other.ask(MetadataRequest())
+
+
+async def test_what_was_stored_before_a_failed_produce_without_acks_is_acknowledged(broker: Running) -> None:
+    client = await broker.connect()
+    await client.create("orders")
+    await client.send(
+        produce_request("orders", batch(b"kept")),
+        produce_request("orders", b"no batch", acks=0),
+        produce_request("orders", batch(b"behind")),
+    )
+    reply = await client.reply()
+    assert (reply.partitions[0].error, reply.partitions[0].base_offset) == (ErrorCode.NONE, 0)
+    with pytest.raises((trio.BrokenResourceError, AssertionError)):
+        assert await client.reply() is not None
