@@ -39,7 +39,8 @@ from protocol.response import ErrorResponse, FetchedPartition, FetchResponse, Re
 RequestId = Annotated[int, Meta(ge=0, lt=1 << 32)]
 R = TypeVar("R", bound=Value)
 
-_FIXMAP = 0x80  # msgpack: a map of up to 15 pairs, the count in the low bits; no value here comes near
+# A map of up to 15 pairs is one byte with the count in its low bits; no value here comes near. So adding to that byte
+# makes room for more pairs.
 _REQUEST_START = Struct(">iB")  # frame length, map
 _REPLY_START = Struct(">iB4sI")  # frame length, map, "id" and the mark of a uint32, id
 _ID_VALUE = Struct(">I")

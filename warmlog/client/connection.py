@@ -128,21 +128,22 @@ class Connection:
         try:
             with anyio.fail_after(settings.connect_timeout_s):
                 connection = cls(await Wire.connect(host, port), address, tasks, settings)
+                await connection._say_hello(settings.client)
         except TimeoutError:
             raise ConnectError(f"cannot connect to {address} within {settings.connect_timeout_s:g} s") from None
         except OSError as problem:
             raise ConnectError(f"cannot connect to {address}: {problem.strerror or problem}") from problem
-        connection._start(connection._receive_loop)
-        try:
-            connection.hello = await connection.ask(
-                HelloRequest(versions=VERSIONS, client=settings.client), HelloResponse
-            )
         except ConnectionLostError as problem:
             raise ConnectError(f"no warmlog broker at {address}: {problem.message}") from problem
-        except BaseException:
-            connection.close()
-            raise
         return connection
+
+    async def _say_hello(self, client: str) -> None:
+        self._start(self._receive_loop)
+        try:
+            self.hello = await self.ask(HelloRequest(versions=VERSIONS, client=client), HelloResponse)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def closed(self) -> bool:

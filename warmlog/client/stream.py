@@ -1,7 +1,7 @@
 """Records out of partitions, as a user gets them.
 
 Owns: a stream from its start to its end: which partitions, from where, decoding, what to do about errors. Must not
-know: how a fetch is made (`fetching`), or how a start is said (`start`).
+know: how a fetch is made (`fetching`), or how a user says what to read (`reading`).
 
     _connect -> _place -> FetchLane.ask -> FetchLane.take -> ask again -> _decode -> the user
 
@@ -14,12 +14,11 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from random import Random
 from types import TracebackType
-from typing import Literal, Self, TypeAlias, TypedDict, Unpack, get_args
+from typing import Self
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -28,16 +27,14 @@ from msgspec import Struct
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.records.layout import BatchHeader
 from protocol.records.reader import decoded_batches
-from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Isolation, ListOffsetsRequest, OffsetQuery
+from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
 from protocol.response import FoundOffset, ListOffsetsResponse
 from warmlog.client.backoff import delay_s
 from warmlog.client.cluster import NO_LEADER, Cluster
 from warmlog.client.errors import OffsetOutOfRangeError, WarmlogError, broker_error
 from warmlog.client.fetching import Cursor, Fetched, FetchLane
+from warmlog.client.reading import AtOffset, Reading, parse_start
 from warmlog.client.settings import Settings
-from warmlog.client.start import AtOffset, Start, parse_start
-
-OutOfRange: TypeAlias = Literal["error", "beginning", "end"]
 
 # So many records are handed over at a time, if so many are there: it is what a turn of the event loop (a few µs) is
 # spread over where batches are small.
@@ -54,51 +51,6 @@ class ConsumedRecord(Struct, frozen=True, gc=False):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-class ReadingNames(TypedDict, total=False):
-    """The options of `AsyncClient.consume`; see there."""
-
-    partitions: Iterable[int] | None
-    until_end: bool
-    out_of_range: OutOfRange
-    isolation: str
-    auto_create: bool | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What a stream reads: the options, checked. `partitions`: None for all."""
-
-    topics: tuple[str, ...]
-    start: Start
-    partitions: tuple[int, ...] | None
-    until_end: bool
-    out_of_range: OutOfRange
-    isolation: Isolation
-    auto_create: bool
-
-
-def make_reading(topics: str | Iterable[str], start: Start, **options: Unpack[ReadingNames]) -> Reading:
-    """Check what is to be read. Raises ValueError, TypeError."""
-    partitions = options.get("partitions")
-    if not isinstance(start, Mapping):
-        parse_start(start, 0)
-    elif partitions is None:
-        partitions = start
-    until_end, auto_create = options.get("until_end", False), options.get("auto_create")
-    out_of_range = options.get("out_of_range", "error")
-    if out_of_range not in get_args(OutOfRange):
-        raise ValueError(f"out_of_range is one of {', '.join(get_args(OutOfRange))}, not {out_of_range!r}")
-    return Reading(
-        topics=(topics,) if isinstance(topics, str) else tuple(topics),
-        start=start,
-        partitions=None if partitions is None else tuple(partitions),
-        until_end=until_end,
-        out_of_range=out_of_range,
-        isolation=Isolation(options.get("isolation", Isolation.READ_UNCOMMITTED)),
-        auto_create=not until_end if auto_create is None else auto_create,
-    )
 
 
 class _Signal:

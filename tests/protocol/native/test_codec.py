@@ -377,6 +377,25 @@ def test_a_flipped_byte_gives_a_request_or_a_clear_error(request: Request, data:
         decode_request(frame)
 
 
+@pytest.mark.parametrize(
+    ("fields", "request_"),
+    [
+        ({"op": "hello", "versions": [1]}, HelloRequest(versions=(1,), client="")),
+        ({"op": "metadata"}, MetadataRequest(topics=None, auto_create=False)),
+        ({"op": "create_topics", "topics": [{"name": "t"}]}, CreateTopicsRequest(topics=(NewTopic(name="t"),))),
+        ({"op": "alter_topics", "topics": [{"name": "t"}]}, AlterTopicsRequest(topics=(TopicAlteration(name="t"),))),
+        ({"op": "produce", "partitions": []}, ProduceRequest(acks=-1, timeout_ms=30_000, partitions=())),
+        (
+            {"op": "fetch", "partitions": [{"topic": "t", "partition": 0, "offset": 5}]},
+            FetchRequest(partitions=(FetchPartition(topic="t", partition=0, offset=5),)),
+        ),
+        ({"op": "list_offsets", "partitions": []}, ListOffsetsRequest(partitions=())),
+    ],
+)
+def test_fields_with_a_default_may_be_left_out(fields: dict[str, Any], request_: Request) -> None:
+    assert decode_request(frame_of(id=1, **fields)) == (1, request_)
+
+
 def test_bytes_after_the_map_are_refused() -> None:
     error = error_of(frame_of(op="metadata", id=5) + b"\xc0")
     assert "trailing" in str(error)

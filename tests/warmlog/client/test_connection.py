@@ -11,7 +11,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from protocol.errors import ErrorCode
 from protocol.native.codec import encode_response
-from protocol.request import MetadataRequest, PartitionRecords, ProduceRequest
+from protocol.request import HelloRequest, MetadataRequest, PartitionRecords, ProduceRequest
 from protocol.response import ErrorResponse, HelloResponse, MetadataResponse, ProduceResponse
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.fake_broker import FakeCluster, fake_cluster
@@ -141,6 +141,14 @@ async def _open(port: int, host: str = "127.0.0.1", **settings: float) -> None:
             failure = error
     if failure is not None:
         raise failure
+
+
+@on_both_loops
+async def test_a_broker_that_says_nothing_is_not_waited_for_any_longer_than_for_a_connection() -> None:
+    async with fake_cluster() as cluster:
+        cluster.hold(HelloRequest, anyio.Event())
+        with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1:\d+ within 0\.05 s"):
+            await _open(cluster.ports[1], connect_timeout_s=0.05)
 
 
 @on_both_loops
