@@ -60,13 +60,13 @@ async def test_what_is_sent_behind_a_waiting_fetch_is_not_held_against_the_peer(
 
 @pytest.mark.usefixtures("eager_silence_check")
 async def test_who_waits_for_room_is_not_dropped_with_the_one_who_holds_it(tmp_path: Path) -> None:
-    settings = {"warmlog.slow.peer.timeout.ms": 300, "queued.max.request.bytes": 1_000_000}
+    settings = {"warmlog.slow.peer.timeout.ms": 300, "queued.max.request.bytes": 150_000}
     async with running(tmp_path, settings) as broker:
         holder, client, clock = [await broker.connect() for _ in range(3)]
         await client.create("orders")
-        await holder.stream.send_all(struct.pack(">i", 900_000))  # announced, and never sent in full
+        await holder.stream.send_all(struct.pack(">i", 100_000))  # announced, and never sent in full
         await served(broker)
-        await client.send(produce_request("orders", batch(b"x" * 800_000)))
+        await client.send(produce_request("orders", batch(b"x" * 80_000)))
         await clock.fetch("orders", 0, max_wait_ms=200)
         await holder.stream.send_all(b"y")  # so its time begins anew, and the other one's would be over first
         assert (await client.reply()).partitions[0].base_offset == 0
