@@ -306,7 +306,7 @@ def _first(group: BaseExceptionGroup[Exception]) -> BaseException:
 
 
 async def _stop_on_signal(stop: trio.Event) -> None:
-    """The first signal stops cleanly; a second one ends the wait for clients at once."""
+    """SIGTERM or SIGINT stops cleanly; further ones change nothing."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             stop.set()

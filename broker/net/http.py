@@ -2,7 +2,8 @@
 
 `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever watches the process, `/` for people.
 
-Served by hypercorn; this module owns the four answers only.
+Served by hypercorn; this module owns the four answers, and the boundary: a request that breaks the server ends the HTTP
+connections of that moment, never the broker.
 """
 
 import logging
@@ -14,6 +15,8 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve as hypercorn_serve
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+logger = logging.getLogger(__name__)
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Scope = dict[str, Any]
@@ -36,9 +39,18 @@ class HttpListener:
         self._stop = trio.Event()
 
     async def serve(self) -> None:
-        """Serve until stopped."""
+        """Serve until stopped. Closes the socket."""
+        with self._sock:
+            while not self._stop.is_set():
+                try:
+                    await self._serve_once()
+                except Exception as error:  # a malformed h2c upgrade is enough to break hypercorn
+                    logger.warning("http: the server broke and is started again: %s", _innermost(error))
+                    logger.debug("http: how it broke", exc_info=error)
+
+    async def _serve_once(self) -> None:
         config = Config()
-        config.bind = [f"fd://{self._sock.detach()}"]  # hypercorn owns and closes it from here on
+        config.bind = [f"fd://{self._sock.dup().detach()}"]  # hypercorn owns and closes this one
         config.graceful_timeout = 1.0
         config.errorlog = logging.getLogger("broker.net.http.server")
         config.errorlog.setLevel(logging.WARNING)  # it announces each start; the broker's own ready line does
@@ -74,6 +86,13 @@ class HttpListener:
         if path == "/":
             return 200, plain, INDEX.encode()
         return 404, plain, b"not found; see /\n"
+
+
+def _innermost(error: BaseException) -> str:
+    """The kind and words of the first exception inside groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
 
 
 async def _lifespan(receive: Callable[[], Awaitable[Scope]], send: Send) -> None:

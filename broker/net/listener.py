@@ -60,7 +60,7 @@ class Listener:
         self._services = services
         self._limits = limits
         self._connections: set[Connection] = set()
-        self._accepting: trio.CancelScope | None = None
+        self._accepting = trio.CancelScope()  # cancelled by `stop`, be it before `serve` has begun
 
     @property
     def connections(self) -> int:
@@ -70,19 +70,21 @@ class Listener:
     async def serve(self) -> None:
         """Accept and serve. Returns when `stop` was called and every connection has ended."""
         async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
-                self._accepting = accepting.cancel_scope
-                accepting.start_soon(self._accept_loop, connections)
-                accepting.start_soon(self._close_silent)
+            with self._accepting:
+                await self._accept(connections)
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
             for connection in list(self._connections):
                 connection.stop()
 
+    async def _accept(self, connections: trio.Nursery) -> None:
+        async with trio.open_nursery() as accepting:
+            accepting.start_soon(self._accept_loop, connections)
+            accepting.start_soon(self._close_silent)
+
     def stop(self) -> None:
         """Accept no more, and have every connection end after what it has received."""
-        if self._accepting is not None:
-            self._accepting.cancel()
+        self._accepting.cancel()
 
     async def _accept_loop(self, connections: trio.Nursery) -> None:
         while True:

@@ -124,11 +124,15 @@ class Running:
 
 
 @asynccontextmanager
-async def running(data_dir: Path, settings: Mapping[str, object] | None = None) -> AsyncIterator[Running]:
-    """A broker on free ports, without HTTP; stopped cleanly at the end."""
+async def running(
+    data_dir: Path, settings: Mapping[str, object] | None = None, *, stop_at_once: bool = False
+) -> AsyncIterator[Running]:
+    """A broker on free ports, without HTTP; stopped cleanly at the end, or asked to before it has begun."""
     assignments = [f"{name}={value}" for name, value in {"log.dirs": data_dir, **(settings or {})}.items()]
     stop, ended, ready = trio.Event(), trio.Event(), trio.Event()
     found: list[Addresses] = []
+    if stop_at_once:
+        stop.set()
 
     def is_ready(addresses: Addresses) -> None:
         found.append(addresses)
