@@ -28,7 +28,7 @@ from broker.log.config import LogConfig
 from broker.log.data_directory import DataDirectory
 from broker.log.directory_names import partition_directory
 from broker.log.disk import Disk
-from broker.log.errors import CheckpointError
+from broker.log.errors import CheckpointError, DataDirectoryError
 from broker.log.facts import RecoveryReport
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
@@ -89,6 +89,7 @@ class Partitions:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._changes = trio.Lock()
         self._deleted: list[tuple[float, str]] = []  # (when to remove it, by trio's clock)
+        self._all_open = False
 
     # -- finding --
 
@@ -203,17 +204,23 @@ class Partitions:
     async def open_all(self) -> None:
         """Open every topic of the store.
 
-        With the checkpoints after a clean stop, else with recovery. Finishes interrupted deletions.
+        With the checkpoints after a clean stop, else with recovery. Finishes interrupted deletions. Raises
+        DataDirectoryError for what cannot be opened, MetadataError.
         """
-        await trio.to_thread.run_sync(self._finish_deletions)
-        for topic in await trio.to_thread.run_sync(self._storage.store.load):
-            await self._open(topic, range(topic.partitions))
-        await trio.to_thread.run_sync(self._warn_of_strangers)
+        try:
+            await trio.to_thread.run_sync(self._finish_deletions)
+            for topic in await trio.to_thread.run_sync(self._storage.store.load):
+                await self._open(topic, range(topic.partitions))
+            await trio.to_thread.run_sync(self._warn_of_strangers)
+        except OSError as error:
+            raise DataDirectoryError(f"{error.filename or self._storage.directory.path}: {error.strerror}") from error
+        self._all_open = True
 
     async def close_all(self) -> None:
         """Finish what is queued, sync and close every log, and leave the checkpoints of a clean stop, and its marker.
 
-        Where a log cannot be closed in order, the marker is not left: the next start looks at everything.
+        Where a log cannot be closed in order, or a checkpoint be written, the marker is not left: the next start looks
+        at everything. After a start that failed neither is: what the broker before left still holds.
         """
         for partition in self:
             await partition.retire()
@@ -259,10 +266,16 @@ class Partitions:
     def _open_logs(self, topic: Topic, indexes: Sequence[int]) -> list[PartitionLog]:
         """Worker: open or make the directories; fresh ones end up on the disk by one sync for all of them."""
         config = log_config(topic.configs, self.settings)
-        logs = [self._open_log(topic, index, config) for index in indexes]
-        written = [_keep_topic_id(self._storage.files.disk, log, topic.id) for log in logs]
-        if any(written):
-            self._storage.directory.sync()
+        logs: list[PartitionLog] = []
+        try:
+            logs += (self._open_log(topic, index, config) for index in indexes)
+            written = [_keep_topic_id(self._storage.files.disk, log, topic.id) for log in logs]
+            if any(written):
+                self._storage.directory.sync()
+        except OSError:
+            for log in logs:
+                log.close(clean=False)
+            raise
         return logs
 
     def _open_log(self, topic: Topic, index: int, config: LogConfig) -> PartitionLog:
@@ -313,9 +326,14 @@ class Partitions:
         """Worker: the end of a broker."""
         logs = [partition.log for partition in self]
         clean = [_close(log) for log in logs]
-        self._storage.directory.write_checkpoints(logs)
-        if all(clean):
-            self._storage.directory.mark_clean()
+        if not self._all_open:
+            return
+        try:
+            self._storage.directory.write_checkpoints(logs)
+            if all(clean):
+                self._storage.directory.mark_clean()
+        except OSError as error:
+            logger.warning("no clean stop, the next start looks at everything: %s", error)
 
 
 def _in_words(report: RecoveryReport) -> str:

@@ -5,7 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import trio
 
+from broker.app import StartError, serve
+from broker.config import load_settings
 from broker.log.data_directory import DataDirectory
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.topic import Topic
@@ -153,3 +156,31 @@ async def test_what_is_no_partition_is_named_and_left_alone(tmp_path: Path, capl
     assert "holiday.jpg" in caplog.text
     assert "stray-0: no such topic" in caplog.text
     assert (tmp_path / "holiday.jpg").exists()
+
+
+async def test_a_start_that_fails_leaves_no_marker_and_the_checkpoints_as_they_were(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        client = await broker.connect()
+        for topic in ("first", "second"):
+            await client.create(topic)
+            await client.produce(topic, batch(b"x"))
+    checkpoint = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    shutil.rmtree(tmp_path / "second-0")
+    (tmp_path / "second-0").write_text("no directory")
+    settings = load_settings(assignments=[f"log.dirs={tmp_path}"])
+    with pytest.raises(StartError, match="second-0: Not a directory"):
+        await serve(settings, native="127.0.0.1:0", http="none", ready=lambda _: None, stop=trio.Event())
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == checkpoint
+
+
+async def test_a_checkpoint_that_cannot_be_written_at_the_stop_leaves_no_marker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path) as broker:
+        client = await broker.connect()
+        await client.create("orders")
+        await client.produce("orders", batch(b"x"))
+        (tmp_path / "recovery-point-offset-checkpoint.tmp").mkdir()  # where it would be written
+    assert "no clean stop" in caplog.text
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
