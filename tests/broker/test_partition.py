@@ -16,7 +16,7 @@ from broker.log.errors import LogFailedError
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metrics import Metrics
-from broker.partition import Append, FetchWaiter, Partition
+from broker.partition import Append, FetchWaiter, Partition, StorageError
 from broker.writer import Writer
 from protocol.records.batch import headers
 from tests.broker.clients import batch
@@ -27,13 +27,17 @@ class FailingDisk(Disk):
 
     def __init__(self) -> None:
         self.write_error = self.sync_error = 0
+        self.defect: Exception | None = None
         self.syncs = 0
         self.writes: list[int] = []
 
     def pwritev(self, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> int:
         code, self.write_error = self.write_error, 0
+        defect, self.defect = self.defect, None
         if code:
             raise OSError(code, os.strerror(code))
+        if defect is not None:
+            raise defect
         written = super().pwritev(fd, buffers, position)
         self.writes.append(written)
         return written
@@ -259,3 +263,73 @@ async def test_a_slice_can_be_read_after_its_log_is_deleted(tmp_path: Path) -> N
         await made.partition.retire()
         made.partition.log.delete()
         assert b"keep me" in found.slice.read_all()
+
+
+async def test_a_defect_while_writing_is_the_failure_of_one_log_and_who_waits_is_told(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        for size in (1, 200_000):  # on the loop, and in a worker
+            broken, sound = made.another(f"broken{size}"), made.another(f"sound{size}")
+            made.disk.defect = ArithmeticError("a defect")
+            appends = [partition.append(batch(b"x" * size)) for partition in (broken, sound)]
+            made.writer.write_queued()
+            for append in appends:
+                await append.wait()
+            failed = [append.error is not None for append in appends]
+            assert sorted(failed) == [False, True]  # workers come in any order
+            assert [broken.log.failed, sound.log.failed] == failed
+
+
+async def test_a_sync_that_succeeds_after_another_one_failed_moves_nothing(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        await made.append(b"x")
+        plan = made.partition.begin_flush()
+        assert plan is not None
+        made.partition.log.fail("the sync of a rolled segment failed")
+        made.partition.flushed(plan, None)
+        assert made.partition.log.recovery_point == 0
+
+
+async def test_who_waits_for_a_sync_of_a_log_that_failed_meanwhile_is_told(tmp_path: Path) -> None:
+    async with rig(tmp_path, flush_messages=1) as made:
+        append = made.partition.append(batch(b"x"))
+        made.writer.write_queued()
+        made.partition.log.fail("the sync of a rolled segment failed")
+        await append.wait()
+        assert "out of service" in str(append.error)
+
+
+async def test_retiring_waits_for_rolls_and_syncs_and_a_cancelled_broker_for_its_writes(tmp_path: Path) -> None:
+    async with rig(tmp_path, segment_bytes=1000, flush_messages=1) as made:
+        appends = [made.partition.append(batch(b"x" * 600)) for _ in range(4)]
+        made.writer._nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await made.partition.retire()
+        assert all(append.done and append.error is None for append in appends)
+        assert made.partition.log.recovery_point == 4
+        assert all(segment.synced for segment in made.partition.log._segments.snapshot[:-1])
+        made.partition.log.close()
+
+
+async def test_an_index_that_cannot_be_rebuilt_is_refused_for_a_while_instead_of_tried_in_a_circle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, segment_bytes=1000) as made:
+        for _ in range(3):
+            await made.append(b"x" * 600)
+        await made.partition.settled()
+        damaged = made.partition.log._segments.first
+        tries = []
+
+        def fails(*_: object) -> None:
+            tries.append(1)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr("broker.log.partition_log.rebuild_indexes", fails)
+        damaged.forget_indexes()
+        os.truncate(damaged.path(".index"), 3)
+        assert made.partition.read(0, 1 << 20, min_one_message=True) is None
+        await made.partition.settled()
+        for _ in range(3):
+            with pytest.raises(StorageError, match="index of segment 0"):
+                made.partition.read(0, 1 << 20, min_one_message=True)
+        assert len(tries) == 1
