@@ -393,7 +393,9 @@ def test_a_flipped_byte_gives_a_request_or_a_clear_error(request: Request, data:
     ],
 )
 def test_fields_with_a_default_may_be_left_out(fields: dict[str, Any], request_: Request) -> None:
-    assert decode_request(frame_of(id=1, **fields)) == (1, request_)
+    request_id, found = decode_request(frame_of(id=1, **fields))
+    assert isinstance(found, type(request_))
+    assert (request_id, plain(found)) == (1, {**plain(request_), "id": 1})
 
 
 def test_bytes_after_the_map_are_refused() -> None:
