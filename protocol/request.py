@@ -8,7 +8,7 @@ Times are milliseconds since the epoch (int), durations milliseconds, sizes byte
 """
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -22,6 +22,17 @@ MAX_TIMESTAMP = -3  # ListOffsets: the record with the greatest timestamp (KIP-7
 Int32 = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Size32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
+
+# Bounds on what one request can make a broker hold and do, checked before an array is decoded: its elements take 20
+# times their bytes, and are handled without a pause.
+MAX_PARTITIONS = 100_000  # named in one request: as many as a topic may have, and half a second's work
+MAX_CHANGES = 10_000  # topics created or changed by one request: each is a commit and a directory
+MAX_SETTINGS = 100  # of one topic in a request; there are not so many names
+
+T = TypeVar("T")
+Entries = Annotated[tuple[T, ...], Meta(max_length=MAX_PARTITIONS)]
+Changes = Annotated[tuple[T, ...], Meta(max_length=MAX_CHANGES)]
+TextSettings = Annotated[dict[str, T], Meta(max_length=MAX_SETTINGS)]
 
 
 class Value(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -45,7 +56,7 @@ class HelloRequest(Value, frozen=True, kw_only=True, gc=False):
     """
 
     api: ClassVar[str] = "hello"
-    versions: tuple[Int32, ...]
+    versions: Changes[Int32]
     client: str = ""
 
 
@@ -53,7 +64,7 @@ class MetadataRequest(Value, frozen=True, kw_only=True, gc=False):
     """Which topics there are, and where. `topics=None` asks for all."""
 
     api: ClassVar[str] = "metadata"
-    topics: tuple[str, ...] | None = None
+    topics: Entries[str] | None = None
     auto_create: bool = False
 
 
@@ -62,14 +73,14 @@ class NewTopic(Value, frozen=True, kw_only=True, gc=False):
 
     name: str
     partitions: Int32 = -1
-    configs: dict[str, str] = {}
+    configs: TextSettings[str] = {}
 
 
 class CreateTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Create topics, each on its own: one that fails does not stop the others."""
 
     api: ClassVar[str] = "create_topics"
-    topics: tuple[NewTopic, ...]
+    topics: Changes[NewTopic]
     validate_only: bool = False
 
 
@@ -77,21 +88,21 @@ class DeleteTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Delete topics and their data."""
 
     api: ClassVar[str] = "delete_topics"
-    topics: tuple[str, ...]
+    topics: Entries[str]
 
 
 class DescribeTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Settings of topics, and for each partition its offsets, and its segments with sizes and times."""
 
     api: ClassVar[str] = "describe_topics"
-    topics: tuple[str, ...]
+    topics: Entries[str]
 
 
 class TopicAlteration(Value, frozen=True, kw_only=True, gc=False):
     """Changes to a topic: settings to set (None resets one to the broker's default), and a larger partition count."""
 
     name: str
-    configs: dict[str, str | None] = {}
+    configs: TextSettings[str | None] = {}
     partitions: Int32 | None = None
 
 
@@ -99,7 +110,7 @@ class AlterTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Change topics, each on its own."""
 
     api: ClassVar[str] = "alter_topics"
-    topics: tuple[TopicAlteration, ...]
+    topics: Changes[TopicAlteration]
 
 
 class PartitionRecords(Value, frozen=True, kw_only=True, gc=False):
@@ -116,7 +127,7 @@ class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
     api: ClassVar[str] = "produce"
     acks: Literal[-1, 0, 1] = -1
     timeout_ms: Size32 = 30_000
-    partitions: tuple[PartitionRecords, ...]
+    partitions: Entries[PartitionRecords]
 
 
 class FetchPartition(Value, frozen=True, kw_only=True, gc=False):
@@ -135,7 +146,7 @@ class FetchRequest(Value, frozen=True, kw_only=True, gc=False):
     """
 
     api: ClassVar[str] = "fetch"
-    partitions: tuple[FetchPartition, ...]
+    partitions: Entries[FetchPartition]
     max_wait_ms: Size32 = 500
     min_bytes: Size32 = 1
     max_bytes: Size32 = DEFAULT_FETCH_BYTES
@@ -154,7 +165,7 @@ class ListOffsetsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Offsets by time: the first record at or past each timestamp."""
 
     api: ClassVar[str] = "list_offsets"
-    partitions: tuple[OffsetQuery, ...]
+    partitions: Entries[OffsetQuery]
     isolation: Isolation = Isolation.READ_UNCOMMITTED
 
 

@@ -48,9 +48,12 @@ _ID = b"\xa2id\xce"
 _BIN32 = Struct(">BI")  # its mark, length
 _BIN32_MARK = 0xC6
 _EMPTY_BIN = b"\xc4\x00"
+_NIL = b"\xc0"
 _FIXARRAY = 0x90
 _ARRAY32 = Struct(">BI")
 _ARRAY32_MARK = 0xDD
+MAX_SHOWN = 300  # characters of what a frame holds that go into a message
+MAX_ODD_SIZE = 400  # bytes of an "op" or "id" that are looked at, to be shown
 # What the decoder raises: malformed or of a wrong type, text that is no UTF-8, nested too deeply.
 _UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -72,10 +75,10 @@ class ReplyError(ProtocolError):
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    """What can be read of a request that is wrong elsewhere."""
+    """What can be read of a request that is wrong elsewhere. Raw, since what stands there may be anything."""
 
-    op: Any = None
-    id: Any = 0
+    op: msgspec.Raw = msgspec.Raw(_NIL)
+    id: msgspec.Raw = msgspec.Raw(_NIL)
 
 
 def _in_frame(kind: type[Value], **config: Any) -> type[Any]:
@@ -145,16 +148,24 @@ def decode_response(frame: memoryview | bytes, response_type: type[R]) -> tuple[
 
 def _request_error(frame: memoryview | bytes, problem: Exception) -> RequestError:
     """Say what is wrong with a frame, under its request's id if that can be found."""
+    reason = str(problem)[:MAX_SHOWN]
     try:
         envelope = _envelope_decoder.decode(frame)
+        op, found_id = _small(envelope.op), _small(envelope.id)
     except _UNREADABLE:
-        return RequestError(f"not a request: {problem}")
-    request_id = envelope.id if _is_request_id(envelope.id) else 0
-    if not isinstance(envelope.op, str) or envelope.op not in OPERATION_NAMES:
+        return RequestError(f"not a request: {reason}")
+    request_id = found_id if _is_request_id(found_id) else 0
+    if not isinstance(op, str) or op not in OPERATION_NAMES:
         known = ", ".join(OPERATION_NAMES)
-        return RequestError(f"unknown op {envelope.op!r:.80}: known are {known}", request_id=request_id)
-    code = next((code for place, code in _codes.items() if f"`{place}`" in str(problem)), ErrorCode.INVALID_REQUEST)
-    return RequestError(f"{envelope.op}: {problem}", code=code, request_id=request_id)
+        return RequestError(f"unknown op {op!r:.80}: known are {known}", request_id=request_id)
+    code = next((code for place, code in _codes.items() if f"`{place}`" in reason), ErrorCode.INVALID_REQUEST)
+    return RequestError(f"{op}: {reason}", code=code, request_id=request_id)
+
+
+def _small(value: msgspec.Raw) -> Any:
+    """A value as it stands in a frame; of a large one its size, in words."""
+    size = len(memoryview(value))
+    return msgspec.msgpack.decode(value) if size <= MAX_ODD_SIZE else f"of {size} bytes"
 
 
 def _is_request_id(value: object) -> bool:
