@@ -26,8 +26,9 @@ from warmlog.client.client import AsyncClient, connect
 from warmlog.client.cluster import Topic
 from warmlog.client.errors import BufferFullError, ClosedError
 from warmlog.client.producer import GivenHeaders, Summary, Timestamp
-from warmlog.client.reading import ReadingNames, Start, make_reading
+from warmlog.client.reading import ReadingNames, make_reading
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
+from warmlog.client.start import Start
 from warmlog.client.stream import BatchStream, ConsumedRecord
 
 P = ParamSpec("P")

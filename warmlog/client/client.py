@@ -35,8 +35,9 @@ from warmlog.client.batches import Delivery, RecordMetadata
 from warmlog.client.cluster import Cluster, Topic
 from warmlog.client.errors import broker_error
 from warmlog.client.producer import GivenHeaders, Message, Producer, Summary, Timestamp
-from warmlog.client.reading import ReadingNames, Start, make_reading
+from warmlog.client.reading import ReadingNames, make_reading
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
+from warmlog.client.start import Start
 from warmlog.client.stream import BatchStream, RecordStream
 
 

@@ -33,8 +33,9 @@ from warmlog.client.backoff import delay_s
 from warmlog.client.cluster import NO_LEADER, Cluster
 from warmlog.client.errors import OffsetOutOfRangeError, WarmlogError, broker_error
 from warmlog.client.fetching import Cursor, Fetched, FetchLane
-from warmlog.client.reading import AtOffset, Reading, parse_start
+from warmlog.client.reading import Reading
 from warmlog.client.settings import Settings
+from warmlog.client.start import AtOffset, parse_start
 
 # So many records are handed over at a time, if so many are there: it is what a turn of the event loop (a few µs) is
 # spread over where batches are small.

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from warmlog.client.reading import AtOffset, AtTime, parse_start
+from warmlog.client.start import AtOffset, AtTime, parse_start
 
 
 @pytest.mark.parametrize(
