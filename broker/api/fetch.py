@@ -3,6 +3,8 @@
 Size rules (KIP-74): partitions are served in the order asked for; `max_bytes` bounds the whole, each partition's own
 bound its part; but the first batch of the first partition that has one is always whole, so that a batch larger than the
 bounds can be read at all.
+
+So many partitions of a reply can have records as files may be held open for it (`MAX_SLICES`).
 """
 
 import trio
@@ -10,26 +12,38 @@ import trio
 from broker.api.errors import EXPECTED, describe
 from broker.partition import FetchWaiter, Partition
 from broker.partitions import Partitions, unknown_partition
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, ProtocolError
 from protocol.request import FetchPartition, FetchRequest
 from protocol.response import FetchedPartition, FetchResponse
+
+# Partitions of one reply that can have records: each slice keeps a file open until it is sent, beyond those that the
+# broker keeps open for itself. The others have their turn in the next fetch.
+MAX_SLICES = 128
+
+
+class FetchSizeError(ProtocolError):
+    """A fetch that asks for a negative number of bytes."""
+
+    code = ErrorCode.INVALID_FETCH_SIZE
 
 
 class Slices:
     """What one look at all partitions of a fetch found."""
 
-    __slots__ = ("failed", "partitions", "size")
+    __slots__ = ("failed", "missing_bytes", "partitions", "size", "slices")
 
     def __init__(self) -> None:
         self.partitions: list[FetchedPartition] = []
         self.size = 0
+        self.slices = 0  # partitions with records
+        self.missing_bytes = 0  # to what is enough to answer with
         self.failed = False
 
 
 def read_now(request: FetchRequest, partitions: Partitions) -> Slices:
     """Read what is there."""
     found = Slices()
-    left = min(request.max_bytes, partitions.settings.fetch_max_bytes)
+    left = most = min(request.max_bytes, partitions.settings.fetch_max_bytes)
     for asked in request.partitions:
         fetched = _read(asked, partitions, left, first=found.size == 0)
         size = len(fetched.records)
@@ -37,6 +51,10 @@ def read_now(request: FetchRequest, partitions: Partitions) -> Slices:
         found.size += size
         found.failed = found.failed or fetched.error is not ErrorCode.NONE
         found.partitions.append(fetched)
+        found.slices += size > 0
+        if found.slices == MAX_SLICES:
+            most, left = found.size, 0
+    found.missing_bytes = min(request.min_bytes, max(most, 1)) - found.size  # what no reply can hold is not waited for
     return found
 
 
@@ -45,14 +63,14 @@ def is_enough(found: Slices, request: FetchRequest) -> bool:
 
     Enough data, an error that the client should see, nothing asked for, or no wish to wait.
     """
-    return found.size >= request.min_bytes or found.failed or request.max_wait_ms == 0 or not request.partitions
+    return found.missing_bytes <= 0 or found.failed or request.max_wait_ms == 0 or not request.partitions
 
 
 async def wait_and_read(request: FetchRequest, partitions: Partitions, found: Slices) -> Slices:
     """Wait until there is enough, at most `max_wait_ms` in all; then the latest look."""
     with trio.move_on_after(request.max_wait_ms / 1000):
         while not is_enough(found, request):
-            await _wait_for_growth(request, partitions, request.min_bytes - found.size)
+            await _wait_for_growth(request, partitions, found.missing_bytes)
             found = read_now(request, partitions)
     return found
 
@@ -81,6 +99,8 @@ def _read(asked: FetchPartition, partitions: Partitions, left: int, *, first: bo
     try:
         if partition is None:
             raise unknown_partition(asked.topic, asked.partition)
+        if asked.max_bytes < 0:
+            raise FetchSizeError(f"max_bytes of {asked.topic}-{asked.partition} is negative: {asked.max_bytes}")
         return _slice(asked, partition, left, first=first)
     except EXPECTED as error:
         code, message = describe(error)

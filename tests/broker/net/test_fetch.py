@@ -1,0 +1,66 @@
+"""Fetches at their bounds: sizes that cannot be, more than a reply can hold, more partitions than files may be open."""
+
+import pytest
+
+from broker.api import fetch
+from protocol.errors import ErrorCode
+from protocol.request import FetchPartition, FetchRequest, PartitionRecords, ProduceRequest
+from tests.broker.clients import RawClient, Running, batch, fetch_request
+
+FOREVER_MS = 2**31 - 1
+
+
+def partitions_of(topic: str, count: int, **options: int) -> tuple[FetchPartition, ...]:
+    return tuple(FetchPartition(topic=topic, partition=index, offset=0, **options) for index in range(count))
+
+
+async def filled(client: RawClient, topic: str, partitions: int) -> None:
+    await client.create(topic, partitions=partitions)
+    records = memoryview(batch(b"x" * 100))
+    asked = tuple(PartitionRecords(topic=topic, partition=index, records=records) for index in range(partitions))
+    await client.ask(ProduceRequest(partitions=asked))
+
+
+async def test_a_negative_size_is_refused_for_its_partition_alone(broker: Running) -> None:
+    client = await broker.connect()
+    await filled(client, "orders", 2)
+    bad = FetchPartition(topic="orders", partition=0, offset=0, max_bytes=-1)
+    good = FetchPartition(topic="orders", partition=1, offset=0)
+    first, second = (await client.ask(FetchRequest(partitions=(bad, good)))).partitions
+    assert first.error is ErrorCode.INVALID_FETCH_SIZE
+    assert "negative" in first.message
+    assert second.records
+
+
+@pytest.mark.parametrize("max_bytes", [0, 10, 150])
+async def test_more_than_a_reply_can_hold_is_not_waited_for(broker: Running, max_bytes: int) -> None:
+    client = await broker.connect()
+    await filled(client, "orders", 1)
+    found = await client.fetch("orders", 0, max_wait_ms=FOREVER_MS, min_bytes=FOREVER_MS, max_bytes=max_bytes)
+    assert len(found.records) == len(batch(b"x" * 100))
+
+
+async def test_a_reply_of_no_bytes_still_waits_for_a_first_batch(broker: Running) -> None:
+    client, other = await broker.connect(), await broker.connect()
+    await client.create("orders")
+    await client.send(fetch_request("orders", 0, max_wait_ms=FOREVER_MS, max_bytes=0))
+    await other.produce("orders", batch(b"x"))
+    assert (await client.reply()).partitions[0].records
+
+
+async def test_a_reply_keeps_few_files_open_and_every_partition_has_its_turn(
+    broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch of thousands of partitions took every descriptor there was, and appends of others failed for it."""
+    monkeypatch.setattr(fetch, "MAX_SLICES", 3)
+    client = await broker.connect()
+    await filled(client, "orders", 8)
+    left = partitions_of("orders", 8)
+    turns = []
+    while len(left) >= 3:
+        reply = await client.ask(FetchRequest(partitions=left, max_wait_ms=FOREVER_MS, min_bytes=FOREVER_MS))
+        assert {found.error for found in reply.partitions} == {ErrorCode.NONE}
+        served = {found.partition for found in reply.partitions if found.records}
+        left = tuple(asked for asked in left if asked.partition not in served)
+        turns.append(len(served))
+    assert turns == [3, 3]
