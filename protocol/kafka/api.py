@@ -1,0 +1,216 @@
+"""Kafka's APIs: the one table, and the face that a connection uses.
+
+Owns: the table, the headers of requests and replies, and what becomes of requests that cannot be served. Must not know:
+sockets, handlers, or what an API does.
+
+    request, after the frame's length   api key int16, version int16, correlation id int32, client id (classic string,
+                                        may be null), flexible versions: tagged fields; then the body
+    reply, after the frame's length     correlation id int32, flexible versions: tagged fields; then the body
+
+Invariants:
+1. What a peer is told to be served (ApiVersions) is the table, as far as there are handlers. Its version ranges have no
+   gaps. One untruth, which is Kafka's own (KAFKA-18659): Produce is advertised from version 0, because librdkafka takes
+   a broker without it for one that knows no compression, and served from 3.
+2. The header of the reply to ApiVersions is classic in every version: a client that does not know yet what we speak
+   must be able to read it. A version of ApiVersions that is unknown is answered in version 0 with UNSUPPORTED_VERSION
+   and the whole table. For every other API or version that is not served, and for bytes that are no request,
+   `Codec.decode` raises, and the connection must close: there is no reply that such a peer would understand.
+3. A Call is everything that a reply needs; it is encoded by the same codec, at any later time, in any order.
+"""
+
+import struct
+from collections.abc import Callable, Collection, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.kafka import cluster, configs, fetch, metadata, offsets, produce, topics
+from protocol.kafka.primitives import UNREADABLE, FlexibleReader, FlexibleWriter, MalformedError, Reader, Writer
+from protocol.kafka.values import (
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    NO_SESSION,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    KafkaFetchRequest,
+    KafkaProduceRequest,
+    TopicNames,
+    VersionRange,
+)
+from protocol.response import ErrorResponse
+
+API_VERSIONS_KEY = 18
+
+_HEADER = struct.Struct(">hhi")  # key, version, correlation id
+_REPLY_START = struct.Struct(">ii")  # frame length, correlation id
+_FLEXIBLE_REPLY_START = struct.Struct(">iiB")  # and no tagged fields
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Api:
+    """One row of the table.
+
+    decode(reader, version, names) gives the request; encode(writer, version, request, response) writes the body of the
+    reply; failed(request, ErrorResponse) gives the response that says that a request failed as a whole.
+    """
+
+    key: int
+    name: str
+    first: int  # served versions, both included
+    last: int
+    first_flexible: int
+    decode: Callable[[Reader, int, TopicNames], Any]
+    encode: Callable[[Writer, int, Any, Any], None]
+    failed: Callable[[Any, ErrorResponse], Any]
+    advertised_from: int | None = None  # where that is not `first`
+    check: "Callable[[Call], None] | None" = None  # raises RefusedError for what can be read and is not allowed
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """One request with what its reply needs. `client_id` is what the client calls itself, empty if nothing."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    client_id: str
+    request: Any
+
+
+class UnservedError(ProtocolError):
+    """An API, or a version of one, that is not served. The connection must close."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class RefusedError(ProtocolError):
+    """A request that can be read but must be refused: answer `call` with `response`, and go on."""
+
+    def __init__(self, call: Call, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.call = call
+        self.code = code
+
+    @property
+    def response(self) -> ErrorResponse:
+        """What `Codec.encode` makes the API's own reply of."""
+        return ErrorResponse(error=self.code, message=str(self))
+
+
+def _knows_no_topic_id(_: bytes) -> None:
+    return None
+
+
+def _known_acks(call: Call) -> None:
+    request: KafkaProduceRequest = call.request
+    if request.acks not in {-1, 0, 1}:
+        raise RefusedError(call, ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+
+
+def _no_session(call: Call) -> None:
+    """There are no sessions yet: every reply has session id 0, so who names another has it from another broker."""
+    request: KafkaFetchRequest = call.request
+    if request.session_id != NO_SESSION:
+        raise RefusedError(call, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "there is no such fetch session")
+    if request.session_epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}:
+        raise RefusedError(call, ErrorCode.INVALID_FETCH_SESSION_EPOCH, "a session begins with epoch 0")
+
+
+# fmt: off
+APIS = (
+    Api(0, "Produce", 3, 13, 9, produce.decode, produce.encode, produce.failed, advertised_from=0, check=_known_acks),
+    Api(1, "Fetch", 4, 18, 12, fetch.decode, fetch.encode, fetch.failed, check=_no_session),
+    Api(2, "ListOffsets", 1, 11, 6, offsets.decode_list, offsets.encode_list, offsets.failed_list),
+    Api(3, "Metadata", 0, 13, 9, metadata.decode, metadata.encode, metadata.failed),
+    Api(18, "ApiVersions", 0, 4, 3, cluster.decode_versions, cluster.encode_versions, cluster.failed_versions),
+    Api(19, "CreateTopics", 2, 7, 5, topics.decode_create, topics.encode_create, topics.failed_create),
+    Api(20, "DeleteTopics", 1, 6, 4, topics.decode_delete, topics.encode_delete, topics.failed_delete),
+    Api(21, "DeleteRecords", 0, 2, 2, offsets.decode_delete, offsets.encode_delete, offsets.failed_delete),
+    # version 6 is not stable yet in Kafka 4.3
+    Api(22, "InitProducerId", 0, 5, 2, cluster.decode_producer, cluster.encode_producer, cluster.failed_producer),
+    Api(23, "OffsetForLeaderEpoch", 2, 4, 4, offsets.decode_epoch, offsets.encode_epoch, offsets.failed_epoch),
+    Api(32, "DescribeConfigs", 1, 4, 4, configs.decode_describe, configs.encode_describe, configs.failed_describe),
+    Api(33, "AlterConfigs", 0, 2, 2, configs.decode_alter, configs.encode_alter, configs.failed_alter),
+    Api(37, "CreatePartitions", 0, 3, 2, topics.decode_partitions, topics.encode_partitions, topics.failed_partitions),
+    Api(44, "IncrementalAlterConfigs", 0, 1, 1, configs.decode_incremental, configs.encode_alter, configs.failed_alter),
+    Api(60, "DescribeCluster", 0, 2, 0, cluster.decode_cluster, cluster.encode_cluster, cluster.failed_cluster),
+)
+# fmt: on
+API_BY_KEY = {api.key: api for api in APIS}
+
+
+class Codec:
+    """Decodes calls and encodes their replies, for all connections of a listener. No state of any one of them.
+
+    `served`: the keys for which there are handlers (ApiVersions always is one); None: all of the table.
+    `topic_names`: what an id is called now; asked while a request is decoded.
+    """
+
+    def __init__(self, served: Collection[int] | None = None, topic_names: TopicNames = _knows_no_topic_id) -> None:
+        self._topic_names = topic_names
+        self._apis = {
+            api.key: api for api in APIS if served is None or api.key in served or api.key == API_VERSIONS_KEY
+        }
+        self._ranges = tuple(
+            VersionRange(
+                key=api.key,
+                first=api.first if api.advertised_from is None else api.advertised_from,
+                last=api.last,
+            )
+            for api in self._apis.values()
+        )
+
+    def decode(self, frame: memoryview) -> Call:
+        """The call that a frame (without its length) holds. Records are views of the frame.
+
+        Raises RefusedError, which is to be answered; UnservedError and MalformedError, after which the connection must
+        close. All are ProtocolErrors, with texts that are fit for a log.
+        """
+        try:
+            key, version, correlation_id = _HEADER.unpack_from(frame)
+        except struct.error:
+            raise MalformedError(f"a frame of {len(frame)} bytes holds no request header") from None
+        api = self._apis.get(key)
+        if api is None:
+            raise UnservedError(f"API {key} is not served")
+        if not api.first <= version <= api.last:
+            return self._unserved_version(api, version, correlation_id)
+        reader = (FlexibleReader if version >= api.first_flexible else Reader)(frame, _HEADER.size)
+        try:
+            client_id = reader.classic_string() or ""
+            reader.tags()
+            request = api.decode(reader, version, self._topic_names)
+        except UNREADABLE as problem:
+            raise MalformedError(f"no {api.name} request of version {version}: {problem}") from None
+        call = Call(api, version, correlation_id, client_id, request)
+        if api.check is not None:
+            api.check(call)
+        return call
+
+    def encode(self, call: Call, response: Any, throttle_ms: int = 0) -> list[Sized]:
+        """The whole reply frame in order: bytes, and of a fetch the `records` objects as they were given.
+
+        An ErrorResponse becomes what the API has for a request that failed as a whole.
+        """
+        api, version = call.api, call.version
+        if type(response) is ErrorResponse:
+            response = api.failed(call.request, response)
+        if version < api.first_flexible:
+            writer = Writer(_REPLY_START.pack(0, call.correlation_id), throttle_ms)
+        elif api.key == API_VERSIONS_KEY:
+            writer = FlexibleWriter(_REPLY_START.pack(0, call.correlation_id), throttle_ms)
+        else:
+            writer = FlexibleWriter(_FLEXIBLE_REPLY_START.pack(0, call.correlation_id, 0), throttle_ms)
+        api.encode(writer, version, call.request, response)
+        return writer.finish_frame()
+
+    def api_versions(self, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        """The answer to ApiVersions."""
+        is_refused = request.error is ErrorCode.INVALID_REQUEST
+        return ApiVersionsResponse(apis=() if is_refused else self._ranges, error=request.error)
+
+    def _unserved_version(self, api: Api, version: int, correlation_id: int) -> Call:
+        if api.key != API_VERSIONS_KEY:
+            raise UnservedError(f"{api.name} version {version} is not served: {api.first} to {api.last} are")
+        return Call(api, 0, correlation_id, "", ApiVersionsRequest(error=ErrorCode.UNSUPPORTED_VERSION))

@@ -1,0 +1,148 @@
+"""Metadata, versions 0 to 13: which topics there are, and where.
+
+Owns: the tables of both messages, and how they meet the neutral values. Must not know: how topics are found.
+
+Up to version 0 an empty list asks for all topics, later null does. Topics may be asked for by id from version 12 on
+(versions 10 and 11 have the field, and Kafka refuses it there).
+"""
+
+from typing import Any
+
+from protocol.errors import ErrorCode
+from protocol.kafka.primitives import NO_TOPIC_ID, MalformedError, Reader, Writer
+from protocol.kafka.schema import BOOLEAN, INT16, INT32, STRING, UUID, Array, Field, Struct, array
+from protocol.kafka.values import UNKNOWN_TOPIC_NAME, KafkaMetadataRequest, TopicNames, topic_id_bytes
+from protocol.request import MetadataRequest
+from protocol.response import ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+NOT_ASKED = -(1 << 31)  # authorized operations, where nobody asked or nothing is authorized
+
+_FIRST_WITH_ALL_AS_NULL = 1
+_FIRST_WITH_TOPIC_ID = 12
+
+REQUEST = Struct(
+    Field("topics", array(Field("topic_id", UUID, since=10), Field("name", STRING, nullable=10)), nullable=1),
+    Field("allow_auto_topic_creation", BOOLEAN, since=4, default=True),
+    Field("include_cluster_authorized_operations", BOOLEAN, since=8, until=10),
+    Field("include_topic_authorized_operations", BOOLEAN, since=8),
+)
+_PARTITION = (
+    Field("error_code", INT16),
+    Field("partition_index", INT32),
+    Field("leader_id", INT32),
+    Field("leader_epoch", INT32, since=7, default=-1),
+    Field("replica_nodes", Array(INT32)),
+    Field("isr_nodes", Array(INT32)),
+    Field("offline_replicas", Array(INT32), since=5, default=()),
+)
+_TOPIC = (
+    Field("error_code", INT16),
+    Field("name", STRING, nullable=12),
+    Field("topic_id", UUID, since=10),
+    Field("is_internal", BOOLEAN, since=1),
+    Field("partitions", array(*_PARTITION)),
+    Field("topic_authorized_operations", INT32, since=8, default=NOT_ASKED),
+)
+_BROKER = (
+    Field("node_id", INT32),
+    Field("host", STRING),
+    Field("port", INT32),
+    Field("rack", STRING, since=1, nullable=1, default=None),
+)
+RESPONSE = Struct(
+    Field("throttle_time_ms", INT32, since=3),
+    Field("brokers", array(*_BROKER)),
+    Field("cluster_id", STRING, since=2, nullable=2, default=None),
+    Field("controller_id", INT32, since=1, default=-1),
+    Field("topics", array(*_TOPIC)),
+    Field("cluster_authorized_operations", INT32, since=8, until=10, default=NOT_ASKED),
+    Field("error_code", INT16, since=13, default=0),
+)
+
+
+def decode(reader: Reader, version: int, names: TopicNames) -> KafkaMetadataRequest:
+    """A metadata request."""
+    values = REQUEST.read(reader, version)
+    topics, auto_create = values["topics"], values["allow_auto_topic_creation"]
+    if topics is None or (version < _FIRST_WITH_ALL_AS_NULL and not topics):
+        return KafkaMetadataRequest(auto_create=auto_create)
+    for topic in topics:
+        _check_topic(topic, version)
+    return KafkaMetadataRequest(
+        topics=tuple([_name_of(topic, names) for topic in topics]),
+        topic_ids=tuple([topic["topic_id"] for topic in topics]),
+        auto_create=auto_create,
+    )
+
+
+def _check_topic(topic: dict[str, Any], version: int) -> None:
+    if topic["name"] is None and topic["topic_id"] == NO_TOPIC_ID:
+        raise MalformedError("a topic with neither name nor id")
+    if version < _FIRST_WITH_TOPIC_ID and (topic["name"] is None or topic["topic_id"] != NO_TOPIC_ID):
+        raise MalformedError("a topic id before version 12")
+
+
+def _name_of(topic: dict[str, Any], names: TopicNames) -> str:
+    """The name, for one asked for by id the name of that id."""
+    name: str | None = topic["name"] if topic["topic_id"] == NO_TOPIC_ID else names(topic["topic_id"])
+    return name or UNKNOWN_TOPIC_NAME
+
+
+def encode(writer: Writer, version: int, request: MetadataRequest, response: MetadataResponse) -> None:
+    """The reply. Topics that were asked for by an id that nobody knows are named by that id alone."""
+    unknown = iter(_unknown_ids(request))
+    RESPONSE.write(
+        writer,
+        version,
+        {
+            "throttle_time_ms": writer.throttle_ms,
+            "brokers": [
+                {"node_id": broker.node_id, "host": broker.host, "port": broker.port} for broker in response.brokers
+            ],
+            "cluster_id": response.cluster_id,
+            "controller_id": response.controller,
+            "topics": [_topic_fields(topic, unknown) for topic in response.topics],
+        },
+    )
+
+
+def failed(request: MetadataRequest, error: ErrorResponse) -> MetadataResponse:
+    """The reply where the request failed as a whole: no brokers, and each topic with the error."""
+    topics = [TopicMetadata(name=name, error=error.error) for name in request.topics or ()]
+    return MetadataResponse(cluster_id="", controller=-1, brokers=(), topics=tuple(topics))
+
+
+def _unknown_ids(request: MetadataRequest) -> list[bytes]:
+    if not isinstance(request, KafkaMetadataRequest) or not request.topics:
+        return []
+    asked = zip(request.topics, request.topic_ids, strict=True)
+    return [topic_id for name, topic_id in asked if name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID]
+
+
+def _topic_fields(topic: TopicMetadata, unknown: Any) -> dict[str, Any]:
+    error, name, topic_id = topic.error, topic.name or None, topic_id_bytes(topic.topic_id)
+    if topic.name == UNKNOWN_TOPIC_NAME:
+        topic_id = next(unknown, NO_TOPIC_ID)
+        if topic_id == NO_TOPIC_ID:
+            name = topic.name  # asked for by the empty name: that is what it is told about
+        else:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+    return {
+        "error_code": error,
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": topic.name in INTERNAL_TOPICS,
+        "partitions": list(map(_partition_fields, topic.partitions)),
+    }
+
+
+def _partition_fields(partition: PartitionMetadata) -> dict[str, Any]:
+    return {
+        "error_code": partition.error,
+        "partition_index": partition.partition,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.in_sync,
+    }

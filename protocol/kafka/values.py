@@ -1,0 +1,437 @@
+"""What only Kafka's protocol has, beside the neutral requests and responses.
+
+Owns: values. Where Kafka asks for more than the native protocol, a value here is a subclass of the neutral one: who
+does not care takes it as that. Where the native protocol has nothing like it, the value stands alone. Must not know:
+layouts.
+
+Topic ids are the sixteen bytes of the wire here (NO_TOPIC_ID where there is none). In the neutral values they are text
+(`topic_id_text`).
+
+A request may name a topic by its id alone. It is decoded with the name that the id had at that moment, or with the
+empty name, which no topic has: a handler finds no such topic and says so, and the encoder, which has the request beside
+the response, turns that into UNKNOWN_TOPIC_ID.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, TypeAlias, TypeVar
+
+from protocol.errors import ErrorCode
+from protocol.kafka.primitives import NO_TOPIC_ID
+from protocol.request import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    FetchPartition,
+    FetchRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    NewTopic,
+    OffsetQuery,
+    PartitionRecords,
+    ProduceRequest,
+    Value,
+)
+from protocol.response import BrokerMetadata, CreatedTopic, FetchResponse, TopicResult
+
+P = TypeVar("P")
+TopicNames: TypeAlias = Callable[[bytes], str | None]  # a topic id to the topic's name, None if there is no such topic
+
+UNKNOWN_TOPIC_NAME = ""  # stands for a topic id that nobody knows
+NO_SESSION = 0
+INITIAL_SESSION_EPOCH = 0
+FINAL_SESSION_EPOCH = -1  # also that of a fetch outside of any session
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """As in `partition.metadata` and in the neutral values: url-safe base64 without padding, 22 characters."""
+    return urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
+
+
+def topic_id_bytes(text: str | None) -> bytes:
+    """The other way; None is NO_TOPIC_ID."""
+    return NO_TOPIC_ID if text is None else urlsafe_b64decode(text + "==")
+
+
+def by_topic(partitions: Sequence[P]) -> list[tuple[str, Sequence[P]]]:
+    """Neutral partitions as Kafka's messages nest them: runs of the same topic, in order."""
+    if len(partitions) == 1:  # nearly all of what a client sends while it produces
+        only: Any = partitions[0]
+        return [(only.topic, partitions)]
+    return [(topic, tuple(run)) for topic, run in groupby(partitions, key=attrgetter("topic"))]
+
+
+class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
+    """`transactional_id`: None outside of transactions."""
+
+    transactional_id: str | None = None
+
+
+class IdentifiedRecords(PartitionRecords, frozen=True, kw_only=True, gc=False):
+    """Batches for a partition of a topic that was named by its id (Produce from version 13)."""
+
+    topic_id: bytes = NO_TOPIC_ID
+
+
+class KafkaFetchPartition(FetchPartition, frozen=True, kw_only=True, gc=False):
+    """The epochs: what the client takes for the leader's, and that of the last record it has; -1: it does not say."""
+
+    topic_id: bytes = NO_TOPIC_ID
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+
+
+class ForgottenPartitions(Value, frozen=True, kw_only=True, gc=False):
+    """Partitions that leave a fetch session."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    topic_id: bytes = NO_TOPIC_ID
+
+
+class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
+    """A fetch, in a session if `session_id` is not NO_SESSION or `session_epoch` is INITIAL_SESSION_EPOCH (KIP-227)."""
+
+    session_id: int = NO_SESSION
+    session_epoch: int = FINAL_SESSION_EPOCH
+    forgotten: tuple[ForgottenPartitions, ...] = ()
+    rack: str = ""
+
+
+class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
+    """A fetch's answer with an error of its own, about the session or the request as a whole."""
+
+    error: ErrorCode = ErrorCode.NONE
+    session_id: int = NO_SESSION
+
+
+class KafkaOffsetQuery(OffsetQuery, frozen=True, kw_only=True, gc=False):
+    """`timestamp` may be one of Kafka's further special values, from -4 (earliest local) downwards."""
+
+    current_leader_epoch: int = -1
+
+
+class KafkaListOffsetsRequest(ListOffsetsRequest, frozen=True, kw_only=True, gc=False):
+    """`timeout_ms`: for offsets in remote storage."""
+
+    timeout_ms: int = 0
+
+
+class EpochQuery(Value, frozen=True, kw_only=True, gc=False):
+    """A question where `leader_epoch` ends in this partition."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    current_leader_epoch: int = -1
+
+
+class OffsetForLeaderEpochRequest(Value, frozen=True, kw_only=True, gc=False):
+    """What a consumer asks after a change of leader, to find out whether what it read is still there (KIP-320)."""
+
+    partitions: tuple[EpochQuery, ...]
+
+
+class EpochEnd(Value, frozen=True, kw_only=True, gc=False):
+    """The largest epoch not above the one asked for, and the offset at which it ends; both -1: none."""
+
+    topic: str
+    partition: int
+    leader_epoch: int = -1
+    end_offset: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class OffsetForLeaderEpochResponse(Value, frozen=True, kw_only=True, gc=False):
+    """One entry per partition asked for, in that order."""
+
+    partitions: tuple[EpochEnd, ...]
+
+
+class RecordsToDelete(Value, frozen=True, kw_only=True, gc=False):
+    """Everything before `offset`; -1: before the high watermark."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class DeleteRecordsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Move the beginnings of logs."""
+
+    partitions: tuple[RecordsToDelete, ...]
+    timeout_ms: int = 0
+
+
+class DeletedRecords(Value, frozen=True, kw_only=True, gc=False):
+    """The offset at which a log now begins."""
+
+    topic: str
+    partition: int
+    low_watermark: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class DeleteRecordsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """One entry per partition asked for, in that order."""
+
+    partitions: tuple[DeletedRecords, ...]
+
+
+class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True, gc=False):
+    """`topic_ids` goes with `topics`: the id by which each was asked for, NO_TOPIC_ID for one asked for by name."""
+
+    topic_ids: tuple[bytes, ...] = ()
+
+
+class KafkaNewTopic(NewTopic, frozen=True, kw_only=True, gc=False):
+    """`assignments`: partition to the ids of its brokers, empty where the broker chooses.
+
+    `null_configs`: settings that were given without a value, to be refused.
+    """
+
+    replication_factor: int = -1
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    null_configs: tuple[str, ...] = ()
+
+
+class KafkaCreateTopicsRequest(CreateTopicsRequest, frozen=True, kw_only=True, gc=False):
+    """`topics` are KafkaNewTopics."""
+
+    timeout_ms: int = 0
+
+
+class KafkaDeleteTopicsRequest(DeleteTopicsRequest, frozen=True, kw_only=True, gc=False):
+    """`topic_ids` goes with `topics`, as in KafkaMetadataRequest."""
+
+    topic_ids: tuple[bytes, ...] = ()
+    timeout_ms: int = 0
+
+
+class NewPartitions(Value, frozen=True, kw_only=True, gc=False):
+    """A larger partition count.
+
+    `assignments`: for each new partition its brokers' ids, None where the broker chooses.
+    """
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+class CreatePartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Give topics more partitions, each on its own."""
+
+    topics: tuple[NewPartitions, ...]
+    timeout_ms: int = 0
+    validate_only: bool = False
+
+
+class CreatePartitionsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """One entry per topic asked for, in that order."""
+
+    topics: tuple[TopicResult, ...]
+
+
+class ResourceType(IntEnum):
+    """What has settings. The wire may name others; those stay numbers, for a handler to refuse."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class ConfigSource(IntEnum):
+    """Where a setting's value comes from."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigOperation(IntEnum):
+    """What is done to a setting; the wire may name others, for a handler to refuse."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigType(IntEnum):
+    """What a setting's value is."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigQuery(Value, frozen=True, kw_only=True, gc=False):
+    """The settings asked for, None: all. `resource_type`: of ResourceType, or a number that is none of them."""
+
+    resource_type: int
+    name: str
+    keys: tuple[str, ...] | None = None
+
+
+class DescribeConfigsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Settings of topics and brokers."""
+
+    resources: tuple[ConfigQuery, ...]
+    include_synonyms: bool = False
+    include_documentation: bool = False
+
+
+class ConfigSynonym(Value, frozen=True, kw_only=True, gc=False):
+    """One of the places where a setting's value may come from, the one in force first."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(Value, frozen=True, kw_only=True, gc=False):
+    """One setting as it is in force. A sensitive one has no value."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool = False
+    is_sensitive: bool = False
+    type: ConfigType = ConfigType.UNKNOWN
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    documentation: str | None = None
+
+
+class DescribedConfigs(Value, frozen=True, kw_only=True, gc=False):
+    """The settings of one resource."""
+
+    resource_type: int
+    name: str
+    configs: tuple[ConfigEntry, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class DescribeConfigsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """One entry per resource asked for, in that order."""
+
+    resources: tuple[DescribedConfigs, ...]
+
+
+class ConfigChange(Value, frozen=True, kw_only=True, gc=False):
+    """One change; `operation`: of ConfigOperation, or a number that is none of them."""
+
+    name: str
+    value: str | None
+    operation: int = ConfigOperation.SET
+
+
+class ConfigAlteration(Value, frozen=True, kw_only=True, gc=False):
+    """The changes to one resource."""
+
+    resource_type: int
+    name: str
+    changes: tuple[ConfigChange, ...]
+
+
+class AlterConfigsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Change settings. Not `incremental`: what is not named goes back to its default."""
+
+    resources: tuple[ConfigAlteration, ...]
+    incremental: bool
+    validate_only: bool = False
+
+
+class AlteredConfigs(Value, frozen=True, kw_only=True, gc=False):
+    """What became of the changes to one resource."""
+
+    resource_type: int
+    name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class AlterConfigsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """One entry per resource asked for, in that order."""
+
+    resources: tuple[AlteredConfigs, ...]
+
+
+class KafkaCreatedTopic(CreatedTopic, frozen=True, kw_only=True, gc=False):
+    """With what clients from version 5 on are told beside: the replication factor and the settings in force."""
+
+    replication_factor: int = 1
+    configs: tuple[ConfigEntry, ...] = ()
+
+
+class ApiVersionsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """The first request of most clients. `error` is what must be answered: the decoder has judged it already."""
+
+    software_name: str = ""
+    software_version: str = ""
+    error: ErrorCode = ErrorCode.NONE
+
+
+class VersionRange(Value, frozen=True, kw_only=True, gc=False):
+    """An API and the versions of it that are served, both included."""
+
+    key: int
+    first: int
+    last: int
+
+
+class ApiVersionsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """What is served, by key."""
+
+    apis: tuple[VersionRange, ...]
+    error: ErrorCode = ErrorCode.NONE
+
+
+class DescribeClusterRequest(Value, frozen=True, kw_only=True, gc=False):
+    """`endpoint_type`: 1 brokers, 2 controllers."""
+
+    endpoint_type: int = 1
+    include_fenced_brokers: bool = False
+
+
+class DescribeClusterResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The cluster and its brokers."""
+
+    cluster_id: str
+    controller: int
+    brokers: tuple[BrokerMetadata, ...]
+    endpoint_type: int = 1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class InitProducerIdRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Ask for a producer id, or a higher epoch of the one given (-1: none)."""
+
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class InitProducerIdResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The id and epoch to produce with."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
