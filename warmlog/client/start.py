@@ -14,6 +14,9 @@ from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 Start: TypeAlias = str | int | datetime | Mapping[int, int]
 
 
+MAX_OFFSET = (1 << 63) - 1
+
+
 class AtOffset(NamedTuple):
     """Begin at this offset."""
 
@@ -33,17 +36,25 @@ def parse_start(start: Start, partition: int) -> AtOffset | AtTime:
     if isinstance(start, str):
         return _parse_text(start)
     if isinstance(start, datetime):
-        return AtTime(timestamp_ms(start))
+        return _at(start)
     if isinstance(start, bool) or not isinstance(start, int):
         raise TypeError(f"a start is 'beginning', 'end', an offset or a time, not {type(start).__name__}")
-    if start < 0:
-        raise ValueError(f"an offset is not negative: {start}")
-    return AtOffset(start)
+    return _from(start)
 
 
-def timestamp_ms(time: datetime) -> int:
-    """Milliseconds since the epoch; without a zone, local time."""
-    return round(time.timestamp() * 1000)
+def _from(offset: int) -> AtOffset:
+    if not 0 <= offset <= MAX_OFFSET:
+        raise ValueError(f"an offset is a number from 0 to {MAX_OFFSET}, not {offset}")
+    return AtOffset(offset)
+
+
+def _at(time: datetime) -> AtTime:
+    """Before 1970 there is no record, so all are at or past such a time; and negative numbers have other meanings."""
+    try:
+        timestamp = round(time.timestamp() * 1000)
+    except OverflowError as problem:
+        raise ValueError(f"{time} is too far away: {problem}") from problem
+    return AtTime(EARLIEST_TIMESTAMP if timestamp < 0 else timestamp)
 
 
 def _parse_text(start: str) -> AtOffset | AtTime:
@@ -52,8 +63,8 @@ def _parse_text(start: str) -> AtOffset | AtTime:
     if start == "end":
         return AtTime(LATEST_TIMESTAMP)
     if start.isascii() and start.isdigit():
-        return AtOffset(int(start))
+        return _from(int(start))
     try:
-        return AtTime(timestamp_ms(datetime.fromisoformat(start)))
+        return _at(datetime.fromisoformat(start))
     except ValueError:
         raise ValueError(f"a start is 'beginning', 'end', an offset or an ISO 8601 time, not {start!r}") from None

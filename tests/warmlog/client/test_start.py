@@ -22,6 +22,9 @@ from warmlog.client.start import AtOffset, AtTime, parse_start
         (datetime(2026, 11, 20, 10, tzinfo=UTC), AtTime(1795168800000)),
         (datetime(2026, 11, 20, 12, tzinfo=timezone(timedelta(hours=2))), AtTime(1795168800000)),
         ({3: 77, 4: "end"}, AtOffset(77)),
+        ((1 << 63) - 1, AtOffset((1 << 63) - 1)),
+        ("1969-12-31T23:59:59.999Z", AtTime(EARLIEST_TIMESTAMP)),  # -1 would be the end
+        ("1970-01-01T00:00:00Z", AtTime(0)),
     ],
 )
 def test_forms_of_a_start(start: Any, parsed: AtOffset | AtTime) -> None:
@@ -46,9 +49,19 @@ def test_other_types_are_refused(start: Any) -> None:
         parse_start(start, 0)
 
 
-def test_negative_offsets_are_refused() -> None:
-    with pytest.raises(ValueError, match="not negative"):
-        parse_start(-1, 0)
+@pytest.mark.parametrize("start", [-1, 1 << 63, str(1 << 63)])
+def test_offsets_out_of_range_are_refused(start: Any) -> None:
+    with pytest.raises(ValueError, match="an offset is a number from 0 to"):
+        parse_start(start, 0)
+
+
+def test_times_that_no_clock_can_say_are_refused() -> None:
+    class Distant(datetime):
+        def timestamp(self) -> float:
+            raise OverflowError("beyond the platform")
+
+    with pytest.raises(ValueError, match="too far away: beyond"):
+        parse_start(Distant(2026, 1, 1, tzinfo=UTC), 0)
 
 
 def test_a_mapping_that_lacks_the_partition() -> None:
