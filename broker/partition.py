@@ -158,15 +158,17 @@ class Partition:
 
     async def _drain(self) -> None:
         """Write group after group until the queue is empty."""
-        while self._queue:
-            group = self._take_group()
-            try:
-                await self._write_in_worker(group)
-            except Exception as error:  # noqa: BLE001  # as above
-                self._fail(group, error)
-            else:
-                self._committed(group)
-        self._writing = False
+        try:
+            while self._queue:
+                group = self._take_group()
+                try:
+                    await self._write_in_worker(group)
+                except Exception as error:  # noqa: BLE001  # as above
+                    self._fail(group, error)
+                else:
+                    self._committed(group)
+        finally:
+            self._writing = False
 
     def _spawn(self, run: Callable[[], Awaitable[None]]) -> None:
         self._running += 1
@@ -196,16 +198,20 @@ class Partition:
 
     async def _roll(self, planned: PlannedAppend) -> None:
         segment = await trio.to_thread.run_sync(self.log.prepare_roll, planned)
+        plan = self.log.begin_flush()  # all that lies before the new segment
         sealed = self.log.commit_roll(segment)
         assert planned.roll is not None
         self._metrics.rolls[planned.roll.value].add()
-        self._spawn(partial(self._finish_roll, sealed))
+        self._spawn(partial(self._finish_roll, sealed, plan))
 
-    async def _finish_roll(self, sealed: Segment) -> None:
+    async def _finish_roll(self, sealed: Segment, plan: FlushPlan) -> None:
+        """Trim and sync what was rolled, and move the recovery point to the new segment: a recovery begins there."""
+        error: Exception | None = None
         try:
-            await self._writer.in_worker(partial(self.log.finish_roll, sealed))
-        except OSError as error:
-            logger.warning("%s-%d: a rolled segment could not be trimmed and synced: %s", self.topic, self.index, error)
+            await self._writer.in_worker(partial(_finish, self.log, sealed, plan))
+        except Exception as failure:  # noqa: BLE001  # it is told to who waits for this log
+            error = failure
+        self._synced(plan, error)
 
     def _take_queue(self) -> list[Append]:
         group, self._queue = self._queue, []
@@ -259,10 +265,15 @@ class Partition:
         return None if self.log.failed else self.log.begin_flush()
 
     def flushed(self, plan: FlushPlan | None, error: Exception | None) -> None:
-        """Take the outcome of a sync: move the recovery point and settle who waited.
+        """Take the outcome of a sync that `begin_flush` began."""
+        self._synced(plan, error)
+        self._left()
 
-        Or put the log out of service. A log that has failed meanwhile stays where it is: whose sync it was that Linux
-        told of the failure, it told nobody else.
+    def _synced(self, plan: FlushPlan | None, error: Exception | None) -> None:
+        """Move the recovery point and settle who waited, or put the log out of service.
+
+        The recovery point of a log that has failed meanwhile stays: Linux tells one sync of a failure, and the next
+        one nothing.
         """
         if error is not None:
             self.log.fail(error)
@@ -272,7 +283,6 @@ class Partition:
         self._settle_synced(
             StorageError(f"{self.topic}-{self.index}: fsync failed: {error or 'the log is out of service'}")
         )
-        self._left()
 
     def _settle_synced(self, failure: StorageError) -> None:
         """Settle the appends that are synced, or all of them with `failure` if the log has failed."""
@@ -352,3 +362,9 @@ class Partition:
         """
         await self.settled()
         self.wake_all()
+
+
+def _finish(log: PartitionLog, sealed: Segment, plan: FlushPlan) -> None:
+    """Worker: the end of a roll."""
+    log.finish_roll(sealed)
+    plan.sync()

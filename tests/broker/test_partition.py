@@ -333,3 +333,12 @@ async def test_an_index_that_cannot_be_rebuilt_is_refused_for_a_while_instead_of
             with pytest.raises(StorageError, match="index of segment 0"):
                 made.partition.read(0, 1 << 20, min_one_message=True)
         assert len(tries) == 1
+
+
+async def test_a_roll_moves_the_recovery_point_to_the_new_segment(tmp_path: Path) -> None:
+    async with rig(tmp_path, segment_bytes=1000) as made:
+        for _ in range(3):
+            await made.append(b"x" * 600)
+        await made.partition.settled()
+        assert made.partition.log.recovery_point == 2
+        assert made.partition.log.unflushed_bytes < 1000
