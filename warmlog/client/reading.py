@@ -48,9 +48,9 @@ def make_reading(topics: str | Iterable[str], start: Start, **options: Unpack[Re
     if out_of_range not in get_args(OutOfRange):
         raise ValueError(f"out_of_range is one of {', '.join(get_args(OutOfRange))}, not {out_of_range!r}")
     return Reading(
-        topics=(topics,) if isinstance(topics, str) else tuple(topics),
+        topics=(topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics)),
         start=start,
-        partitions=None if partitions is None else tuple(partitions),
+        partitions=None if partitions is None else tuple(dict.fromkeys(partitions)),
         until_end=until_end,
         out_of_range=out_of_range,
         isolation=Isolation(options.get("isolation", Isolation.READ_UNCOMMITTED)),

@@ -159,6 +159,13 @@ async def test_several_topics_and_partitions_come_complete_each_in_order() -> No
 
 
 @on_both_loops
+async def test_what_is_named_twice_is_read_once() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address) as client:
+        fill(cluster.create("t", 2)[1], 5)
+        assert await read(client, ["t", "t"], partitions=[1, 1]) == list(range(5))
+
+
+@on_both_loops
 async def test_all_partitions_get_their_turn() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_bytes=1000) as client:
         for log in cluster.create("t", 4):
