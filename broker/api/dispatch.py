@@ -13,6 +13,7 @@ from broker.api.errors import EXPECTED, describe
 from broker.api.offsets import OffsetsApi
 from broker.api.session import Session
 from broker.api.topics import TopicsApi
+from broker.metadata.topic import MAX_NAME_LENGTH
 from broker.metrics import Metrics
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
@@ -32,6 +33,9 @@ from protocol.request import (
 from protocol.response import ErrorResponse, FetchResponse, HelloResponse, Response
 
 logger = logging.getLogger(__name__)
+
+DEFECT = ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why")
+MAX_CLIENT_LENGTH = 255  # of a client's name; it is kept as long as its connection
 
 
 class Dispatcher:
@@ -71,16 +75,24 @@ class Dispatcher:
                 try:
                     await self._topics.ensure(name)
                 except EXPECTED as error:
-                    logger.info("topic %r not created on first use: %s", name, error)
+                    logger.info("topic %.*r not created on first use: %s", MAX_NAME_LENGTH, name, error)
 
-    def fetch_now(self, request: FetchRequest) -> fetch.Slices | FetchResponse:
+    def fetch_now(self, request: FetchRequest) -> fetch.Slices | FetchResponse | ErrorResponse:
         """What there is: the response if that is enough, else the slices to wait with."""
-        found = fetch.read_now(request, self._partitions)
+        try:
+            found = fetch.read_now(request, self._partitions)
+        except Exception:
+            logger.exception("a request failed: fetch")
+            return DEFECT
         return fetch.response(found) if fetch.is_enough(found, request) else found
 
-    async def fetch_later(self, request: FetchRequest, found: fetch.Slices) -> FetchResponse:
+    async def fetch_later(self, request: FetchRequest, found: fetch.Slices) -> FetchResponse | ErrorResponse:
         """Wait for more, then answer."""
-        return fetch.response(await fetch.wait_and_read(request, self._partitions, found))
+        try:
+            return fetch.response(await fetch.wait_and_read(request, self._partitions, found))
+        except Exception:
+            logger.exception("a request failed: fetch")
+            return DEFECT
 
     async def handle(self, request: Request, session: Session) -> Response:
         """Answer any other request.
@@ -93,17 +105,15 @@ class Dispatcher:
             code, message = describe(error)
             return ErrorResponse(error=code, message=message)
         except Exception:
-            logger.exception("%s from %s:%d failed", request.api, *session.peer)
-            return ErrorResponse(
-                error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why"
-            )
+            logger.exception("a request failed: %s from %s:%d", request.api, *session.peer)
+            return DEFECT
 
     async def _hello(self, request: HelloRequest, session: Session) -> Response:
         try:
             session.protocol_version = choose_version(request.versions)
         except VersionError as error:
             return ErrorResponse(error=error.code, message=str(error))
-        session.client_id = request.client
+        session.client_id = request.client[:MAX_CLIENT_LENGTH]
         return HelloResponse(
             version=session.protocol_version,
             broker=f"warmlog/{self._version}",

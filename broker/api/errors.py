@@ -1,17 +1,17 @@
 """One table from exception to the code and sentence that a client gets."""
 
 from broker.config import SettingError
-from broker.log.errors import LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError
+from broker.log.errors import LogError, OffsetOutOfRangeError, RecordListTooLargeError
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
-from broker.partition import StorageError
-from broker.partitions import TopicExistsError, UnknownTopicError
+from broker.partition import Partition, StorageError
+from broker.partitions import Partitions, TopicExistsError, UnknownTopicError, unknown_partition
 from protocol.errors import ErrorCode, ProtocolError
 
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (RecordListTooLargeError, ErrorCode.RECORD_LIST_TOO_LARGE),
-    (LogFailedError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (LogError, ErrorCode.KAFKA_STORAGE_ERROR),  # the others: out of service, or an index that cannot be made anew
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (MetadataError, ErrorCode.KAFKA_STORAGE_ERROR),
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
@@ -35,3 +35,10 @@ def describe(error: Exception) -> tuple[ErrorCode, str]:
         if isinstance(error, kind):
             return code, str(error)
     return ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed to answer; its log says why"
+
+
+def describe_in(partition: Partition | None, partitions: Partitions, error: Exception) -> tuple[ErrorCode, str]:
+    """The same for what went wrong inside a partition: whatever it was, if the partition was deleted meanwhile."""
+    if partition is not None and partitions.get(partition.topic, partition.index) is not partition:
+        error = unknown_partition(partition.topic, partition.index)
+    return describe(error)

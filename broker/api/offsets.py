@@ -4,7 +4,7 @@ from functools import partial
 
 import trio
 
-from broker.api.errors import EXPECTED, describe
+from broker.api.errors import EXPECTED, describe_in
 from broker.partition import Partition
 from broker.partitions import Partitions, unknown_partition
 from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, ListOffsetsRequest, OffsetQuery
@@ -31,7 +31,7 @@ class OffsetsApi:
                 raise unknown_partition(query.topic, query.partition)
             timestamp, offset = await self._lookup(partition, query.timestamp)
         except EXPECTED as error:
-            code, message = describe(error)
+            code, message = describe_in(partition, self._partitions, error)
             return FoundOffset(topic=query.topic, partition=query.partition, error=code, message=message)
         return FoundOffset(
             topic=query.topic,

@@ -2,11 +2,11 @@
 
 import trio
 
-from broker.api.errors import EXPECTED, describe
+from broker.api.errors import EXPECTED, describe, describe_in
 from broker.api.session import Session
 from broker.log.directory_names import encode_topic_id
 from broker.metadata.topic import Topic
-from broker.partitions import Partitions, TopicExistsError, UnknownTopicError
+from broker.partitions import Partitions, TopicExistsError, UnknownTopicError, unknown_partition
 from broker.topic_config import effective_settings
 from protocol.request import (
     AlterTopicsRequest,
@@ -45,7 +45,7 @@ class TopicsApi:
     # -- metadata --
 
     async def metadata(self, request: MetadataRequest, session: Session) -> MetadataResponse:
-        """Brokers and topics.
+        """Brokers and topics, each once however often it is asked for.
 
         A topic that is missing is created if the client and `auto.create.topics.enable` allow it.
         """
@@ -53,7 +53,7 @@ class TopicsApi:
             topics = [self._topic_metadata(topic) for topic in self._partitions.topics()]
         else:
             create = request.auto_create and self._partitions.settings.auto_create_topics_enable
-            topics = [await self._find(name, create=create) for name in request.topics]
+            topics = [await self._find(name, create=create) for name in dict.fromkeys(request.topics)]
         node_id = self._partitions.node_id
         host, port = self._partitions.settings.advertised(session.listener) or session.local
         return MetadataResponse(
@@ -151,11 +151,13 @@ class TopicsApi:
     # -- describe --
 
     async def describe(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
-        """Settings, offsets and segments.
+        """Settings, offsets and segments of each topic, once however often it is asked for.
 
         Runs in workers: it asks for the times of segments, which are read from their indexes.
         """
-        return DescribeTopicsResponse(topics=tuple([await self._describe(name) for name in request.topics]))
+        return DescribeTopicsResponse(
+            topics=tuple([await self._describe(name) for name in dict.fromkeys(request.topics)])
+        )
 
     async def _describe(self, name: str) -> TopicDescription:
         topic = self._partitions.topic(name)
@@ -175,13 +177,16 @@ class TopicsApi:
     async def _describe_partition(self, topic: str, index: int) -> PartitionDescription:
         partition = self._partitions.get(topic, index)
         leader = self._partitions.node_id
-        if partition is None:  # deleted while others were described
-            code, message = describe(UnknownTopicError(f"no partition {topic}-{index}"))
+        try:
+            if partition is None:  # deleted while others were described
+                raise unknown_partition(topic, index)
+            found = await trio.to_thread.run_sync(partition.log.describe)
+        except EXPECTED as error:
+            code, message = describe_in(partition, self._partitions, error)
             return PartitionDescription(
                 partition=index, leader=leader, leader_epoch=-1, log_start_offset=-1, high_watermark=-1,
                 log_end_offset=-1, flushed_offset=-1, size=0, segments=(), error=code, message=message,
             )  # fmt: skip
-        found = await trio.to_thread.run_sync(partition.log.describe)
         return PartitionDescription(
             partition=index,
             leader=leader,
