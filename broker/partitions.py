@@ -165,14 +165,13 @@ class Partitions:
             count = _grown(topic, partitions)
             if merged != topic.configs:
                 await trio.to_thread.run_sync(self._storage.store.set_configs, name, merged)
+                self._topics[name] = replace(topic, configs=merged)
+                config = log_config(merged, self.settings)
+                for index in range(topic.partitions):
+                    self._partitions[name, index].log.reconfigure(config)
             if count != topic.partitions:
-                await trio.to_thread.run_sync(self._storage.store.set_partitions, name, count)
-            changed = replace(topic, configs=merged, partitions=count)
-            config = log_config(merged, self.settings)
-            for index in range(topic.partitions):
-                self._partitions[name, index].log.reconfigure(config)
-            await self._open(changed, range(topic.partitions, count))
-            return changed
+                await self._grow(self._topics[name], count)
+            return self._topics[name]
 
     async def delete(self, name: str) -> None:
         """Delete a topic.
@@ -188,6 +187,7 @@ class Partitions:
                 await partition.retire()
             moved = await trio.to_thread.run_sync(_move_away, [partition.log for partition in doomed])
             await trio.to_thread.run_sync(self._storage.store.finish_delete, name)
+            self._forget_hints(topic)
             delay_ms = log_config(topic.configs, self.settings).file_delete_delay_ms
             self._deleted += [(trio.current_time() + delay_ms / 1000, path) for path in moved]
 
@@ -232,6 +232,23 @@ class Partitions:
         await trio.to_thread.run_sync(partial(self._storage.directory.write_checkpoints, logs))
 
     # -- inside --
+
+    async def _grow(self, topic: Topic, count: int) -> None:
+        """Add partitions; if their directories cannot be made, the topic is as it was."""
+        store = self._storage.store
+        await trio.to_thread.run_sync(store.set_partitions, topic.name, count)
+        try:
+            await self._open(replace(topic, partitions=count), range(topic.partitions, count))
+        except OSError:
+            await trio.to_thread.run_sync(store.set_partitions, topic.name, topic.partitions)
+            raise
+
+    def _forget_hints(self, topic: Topic) -> None:
+        """What the checkpoints said at the start is of a topic that is gone: another one may take its name."""
+        directory = self._storage.directory
+        for hints in (directory.recovery_points, directory.log_starts, directory.high_watermarks):
+            for index in range(topic.partitions):
+                hints.pop((topic.name, index), None)
 
     def _check_new(self, name: str, count: int, configs: Mapping[str, str]) -> None:
         check_name(name)
@@ -307,6 +324,7 @@ class Partitions:
         for topic in storage.store.deleting():
             for index in range(topic.partitions):
                 shutil.rmtree(directory.partition_path(partition_directory(topic.name, index)), ignore_errors=True)
+            self._forget_hints(topic)
             storage.store.finish_delete(topic.name)
         for name in directory.deleted_directories():
             shutil.rmtree(directory.partition_path(name), ignore_errors=True)

@@ -184,3 +184,30 @@ async def test_a_checkpoint_that_cannot_be_written_at_the_stop_leaves_no_marker(
         (tmp_path / "recovery-point-offset-checkpoint.tmp").mkdir()  # where it would be written
     assert "no clean stop" in caplog.text
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+async def test_a_topic_that_takes_the_name_of_a_deleted_one_begins_at_its_own_start(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        client = await broker.connect()
+        await client.create("orders")
+        for _ in range(3):
+            await client.produce("orders", batch(b"x"))
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 2\n")
+    async with running(tmp_path) as broker:
+        client = await broker.connect()
+        assert (await client.fetch("orders", 2)).log_start_offset == 2
+        await client.ask(DeleteTopicsRequest(topics=("orders",)))
+        await client.create("orders")
+        assert (await client.produce("orders", batch(b"x"))).base_offset == 0
+
+
+async def test_partitions_that_cannot_be_made_leave_the_topic_as_it_was(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        client = await broker.connect()
+        await client.create("orders")
+        (tmp_path / "orders-1").write_text("no directory")
+        assert await alter(client, partitions=2) is ErrorCode.KAFKA_STORAGE_ERROR
+        (tmp_path / "orders-1").unlink()
+        assert (await client.produce("orders", batch(b"x"), partition=1)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await alter(client, partitions=2) is ErrorCode.NONE
+        assert (await client.produce("orders", batch(b"x"), partition=1)).base_offset == 0
