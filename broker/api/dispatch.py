@@ -47,7 +47,7 @@ class Dispatcher:
         self._cluster_id = cluster_id
         self._version = version
         self._topics = TopicsApi(partitions, cluster_id)
-        offsets = OffsetsApi(partitions)
+        offsets = OffsetsApi(partitions, metrics)
         self._handlers: dict[str, Callable[[Any, Session], Awaitable[Response]]] = {
             HelloRequest.api: self._hello,
             MetadataRequest.api: self._topics.metadata,
