@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from broker.config import Settings
+from broker.metadata.store import MetadataError
 from broker.metrics import Metrics
 from broker.partition import Partition
 from broker.partitions import Partitions
@@ -47,6 +48,8 @@ class Maintenance:
             await trio.sleep(interval_s)
             try:
                 await work()
+            except (OSError, MetadataError) as error:
+                logger.warning("%s failed, it is tried again in %g s: %s", work.__name__, interval_s, error)
             except Exception:  # whatever it is, no round of this takes the broker down
                 logger.exception("%s failed; it is tried again in %g s", work.__name__, interval_s)
 

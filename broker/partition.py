@@ -30,6 +30,7 @@ from protocol.errors import ProtocolError
 logger = logging.getLogger(__name__)
 
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough that a worker comes back in milliseconds
+REFUSALS_PAUSE_S = 10.0  # a client that tries again at once would else write a thousand lines a second
 REBUILD_PAUSE_S = 10.0  # an index that cannot be mended is tried again at leisure: each try reads its whole segment
 
 
@@ -105,6 +106,9 @@ class Partition:
         self._must_roll = False
         self._writing = False
         self._awaiting_flush: list[Append] = []
+        self._was_refusing = False
+        self._refused = 0  # appends, since that was last told
+        self._tell_refusals_at = -math.inf  # by trio's clock
         self._waiters: set[FetchWaiter] = set()
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being made anew
         self._rebuilt_at: dict[int, float] = {}  # when each was last tried, by trio's clock
@@ -234,6 +238,8 @@ class Partition:
 
     def _committed(self, group: list[Append]) -> None:
         log = self.log
+        if self._was_refusing:
+            self._tell_recovery()
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
             self._awaiting_flush += group
             self._writer.request_flush(self)
@@ -250,12 +256,27 @@ class Partition:
         self.log.abandon()
         failed = group + self._take_queue()
         reason = StorageError(f"{self.topic}-{self.index}: {getattr(error, 'strerror', None) or error}")
-        logger.error("%s; %d appends refused", reason, len(failed))
+        self._tell_refusal(reason, len(failed))
         if not isinstance(error, OSError):
             self.log.fail(error)
             logger.error("%s-%d: out of service", self.topic, self.index, exc_info=error)
         for append in failed:
             append.settle(reason)
+
+    def _tell_refusal(self, reason: StorageError, count: int) -> None:
+        """Log that appends were refused: at once, and then at most every so often. The disk may be full of logs."""
+        now = trio.current_time()
+        self._refused += count
+        if now >= self._tell_refusals_at:
+            logger.error("%s; %d appends refused", reason, self._refused)
+            self._refused = 0
+            self._tell_refusals_at = now + REFUSALS_PAUSE_S
+            self._was_refusing = True
+
+    def _tell_recovery(self) -> None:
+        logger.warning("%s-%d: writes go on; %d more appends were refused", self.topic, self.index, self._refused)
+        self._refused = 0
+        self._was_refusing = False
 
     # -- sync --
 

@@ -33,7 +33,7 @@ from broker.log.facts import RecoveryReport
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metadata.assignment import assign_replicas
-from broker.metadata.store import MetadataStore
+from broker.metadata.store import MetadataError, MetadataStore
 from broker.metadata.topic import InvalidPartitionsError, Topic, check_collision, check_name, check_partitions
 from broker.metrics import Metrics
 from broker.partition import Partition
@@ -89,6 +89,7 @@ class Partitions:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._changes = trio.Lock()
         self._deleted: list[tuple[float, str]] = []  # (when to remove it, by trio's clock)
+        self._remembered: set[str] = set()  # names of topics that are gone, but not from the store
         self._all_open = False
 
     # -- finding --
@@ -143,11 +144,13 @@ class Partitions:
             self._check_new(name, count, configs or {})
             topic = Topic(name=name, partitions=count, configs=dict(configs or {}))
             if not validate_only:
+                if name in self._remembered:
+                    await self._forget(name)
                 await trio.to_thread.run_sync(self._storage.store.create_topic, topic)
                 try:
                     await self._open(topic, range(count))
                 except OSError:
-                    await trio.to_thread.run_sync(self._storage.store.finish_delete, name)
+                    await self._forget(name)
                     raise
             return topic
 
@@ -186,10 +189,22 @@ class Partitions:
             for partition in doomed:
                 await partition.retire()
             moved = await trio.to_thread.run_sync(_move_away, [partition.log for partition in doomed])
-            await trio.to_thread.run_sync(self._storage.store.finish_delete, name)
-            self._forget_hints(topic)
             delay_ms = log_config(topic.configs, self.settings).file_delete_delay_ms
             self._deleted += [(trio.current_time() + delay_ms / 1000, path) for path in moved]
+            self._forget_hints(topic)
+            await self._forget(name)
+
+    async def _forget(self, name: str) -> None:
+        """Take a topic whose data is out of the way out of the store.
+
+        If that fails (the disk is full), it is done before the name is used again, or at the next start.
+        """
+        try:
+            await trio.to_thread.run_sync(self._storage.store.finish_delete, name)
+            self._remembered.discard(name)
+        except MetadataError as error:
+            self._remembered.add(name)
+            logger.warning("topic %s is deleted, but not yet forgotten: %s", name, error)
 
     async def remove_deleted(self) -> None:
         """Unlink the files of deleted topics whose delay is over (off the loop: a large file takes its time)."""

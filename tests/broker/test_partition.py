@@ -161,6 +161,20 @@ async def test_a_full_disk_refuses_what_is_queued_and_the_log_goes_on_when_there
         assert made.stored() == [(0, 0), (1, 1)]
 
 
+async def test_a_full_disk_is_told_once_and_not_for_every_append(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that tries again at once wrote a thousand lines a second, onto the full disk."""
+    async with rig(tmp_path) as made:
+        for _ in range(100):
+            made.disk.write_error = errno.ENOSPC
+            assert (await made.append(b"x")).error is not None
+        assert [record.message for record in caplog.records] == ["t-0: No space left on device; 1 appends refused"]
+        await made.append(b"room again")
+        await made.append(b"and again")
+        assert [record.message for record in caplog.records[1:]] == ["t-0: writes go on; 99 more appends were refused"]
+
+
 async def test_any_other_write_error_puts_the_log_out_of_service_for_appends_and_not_for_reads(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         await made.append(b"before")

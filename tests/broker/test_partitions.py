@@ -11,6 +11,7 @@ from broker.app import StartError, serve
 from broker.config import load_settings
 from broker.log.data_directory import DataDirectory
 from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
 from protocol.errors import ErrorCode
 from protocol.records.batch import headers
@@ -103,6 +104,40 @@ async def test_a_deleted_topic_is_gone_and_its_name_begins_anew(tmp_path: Path) 
         client = await broker.connect()
         fetched = await client.fetch("orders", 0)
         assert b"new" in bytes(fetched.records)
+
+
+async def test_a_topic_that_the_store_cannot_forget_is_gone_all_the_same_and_its_name_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the deletion was refused when all but its last step was done, and the files stayed."""
+
+    def full(*_: object) -> None:
+        raise MetadataError("database or disk is full")
+
+    async with running(tmp_path, {"log.segment.delete.delay.ms": 0}) as broker:
+        client = await broker.connect()
+        await client.create("orders")
+        with monkeypatch.context() as patched:
+            patched.setattr(SqliteMetadataStore, "finish_delete", full)
+            (deleted,) = (await client.ask(DeleteTopicsRequest(topics=("orders",)))).topics
+            assert deleted.error is ErrorCode.NONE
+        while list(tmp_path.glob("orders-0*")):
+            assert (await client.ask(MetadataRequest())).topics == ()
+        await client.create("orders", partitions=2)
+    async with running(tmp_path) as broker:
+        client = await broker.connect()
+        assert len((await client.ask(MetadataRequest())).topics[0].partitions) == 2
+
+
+async def test_a_checkpoint_that_cannot_be_written_is_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "recovery-point-offset-checkpoint.tmp").mkdir()  # in the way
+    async with running(tmp_path, {"log.flush.offset.checkpoint.interval.ms": 5}) as broker:
+        client = await broker.connect()
+        while "checkpoint failed" not in caplog.text:
+            await client.ask(MetadataRequest())
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
