@@ -218,11 +218,6 @@ class Metrics:
             CounterFamily("warmlog_bytes_out_total", "Bytes sent to clients, by the way they went.", ("path",))
         )
         self.bytes_out_sendfile, self.bytes_out_copy = sent.labels("sendfile"), sent.labels("copy")
-        self.errors = self._add(
-            CounterFamily(
-                "warmlog_request_errors_total", "Requests or parts of them answered with an error.", ("api", "error")
-            )
-        )
         self.refused_connections = self._add(
             CounterFamily(
                 "warmlog_connections_refused_total", "Connections closed because a limit was reached.", ("reason",)

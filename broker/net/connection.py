@@ -53,12 +53,22 @@ class Exchange:
     timed as all of them.
     """
 
-    __slots__ = ("begun_at", "count", "handled_at", "metrics", "produces", "received_at", "reply", "size")
+    __slots__ = (
+        "begun_at",
+        "count",
+        "handled_at",
+        "metrics",
+        "produces",
+        "received_at",
+        "reply",
+        "reserved_bytes",
+        "size",
+    )
 
     def __init__(self, received_at: float, metrics: RequestMetrics) -> None:
         self.received_at = self.begun_at = self.handled_at = received_at
         self.metrics = metrics
-        self.count = self.size = 0
+        self.count = self.size = self.reserved_bytes = 0
         self.produces: list[tuple[int, Produce]] = []  # with their request ids
         self.reply: tuple[int, Response] | None = None
 
@@ -122,7 +132,8 @@ class Connection:
         self._outbox: deque[Exchange] = deque()
         self._unanswered_requests = 0
         self._unanswered_bytes = 0
-        self._reserved_bytes = 0
+        self._reserved_bytes = 0  # counted among all connections' bytes in flight: what is received and not answered,
+        self._reserved_for_next = 0  # and of it, for the large frame that is being received
         self._sending = False
         self._work = trio.Event()  # there is something for the sending task
         self._settled = trio.Event()  # the outbox has become shorter
@@ -219,24 +230,27 @@ class Connection:
             try:
                 request_id, request = decode(frame, session)
             except ProtocolError as error:
+                _handled(run)
                 run = None
                 await self._refuse(error, len(frame))
                 continue
             if isinstance(request, ProduceRequest):
                 produce = begin_produce(request)
                 if produce is None:
+                    _handled(run)
                     run = None  # it may be answered while we wait
                     produce = await self._prepare_and_begin(request)
                 if run is None:
                     run = Exchange(received_at, self._produce_metrics)
+                    run.begun_at = perf_counter()
                     self._outbox.append(run)
                 run.produces.append((request_id, produce))
                 self._keep(run, len(frame))
             else:
+                _handled(run)
                 run = None
                 await self._handle(request_id, request, len(frame), received_at)
-        if run is not None:
-            run.handled_at = perf_counter()
+        _handled(run)
 
     def _receive_available(self) -> bool:
         """Receive what is there into the frame reader; False at the end of the stream."""
@@ -258,11 +272,13 @@ class Connection:
         """Before a large frame gets its buffer: wait until all connections together hold few enough bytes."""
         await self._services.inflight.acquire(size)
         self._reserved_bytes += size
+        self._reserved_for_next = size
         self.last_active = trio.current_time()
 
     async def _prepare_and_begin(self, request: ProduceRequest) -> Produce:
         """Create the topics that a request is the first to use, then queue it."""
         dispatcher = self._services.dispatcher
+        self._services.writer.write_queued()
         await dispatcher.prepare(request)
         produce = dispatcher.begin_produce(request, create=False)
         assert produce is not None
@@ -317,6 +333,8 @@ class Connection:
         """Count a request against the connection's limits until it is answered."""
         exchange.count += 1
         exchange.size += size
+        exchange.reserved_bytes += self._reserved_for_next
+        self._reserved_for_next = 0
         self._unanswered_requests += 1
         self._unanswered_bytes += size
 
@@ -414,9 +432,9 @@ class Connection:
             self._unanswered_requests -= exchange.count
             self._unanswered_bytes -= exchange.size
             exchange.metrics.observe(exchange, done_at, sent_at)
-        if self._reserved_bytes and not self._outbox:
-            self._services.inflight.release(self._reserved_bytes)
-            self._reserved_bytes = 0
+            if exchange.reserved_bytes:
+                self._services.inflight.release(exchange.reserved_bytes)
+                self._reserved_bytes -= exchange.reserved_bytes
         self.last_active = trio.current_time()
 
     async def _refuse(self, error: ProtocolError, size: int) -> None:
@@ -430,6 +448,12 @@ class Connection:
         """Answer, then close: after a bad length nobody knows where the next frame begins."""
         await self._refuse(error, 0)
         await self._answer_all()
+
+
+def _handled(run: Exchange | None) -> None:
+    """End a run of produces: all of it is queued."""
+    if run is not None:
+        run.handled_at = perf_counter()
 
 
 def is_established(sock: socket.socket) -> bool:
