@@ -51,7 +51,7 @@ def decode(reader: Reader, version: int, names: TopicNames) -> KafkaProduceReque
     reader.tags()
     return KafkaProduceRequest(
         acks=acks,
-        timeout_ms=timeout_ms if timeout_ms > 0 else 0,
+        timeout_ms=max(0, timeout_ms),
         partitions=tuple(partitions),
         transactional_id=transactional_id,
     )

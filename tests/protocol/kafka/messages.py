@@ -1,0 +1,350 @@
+"""Kafka's messages for tests: a table of fields for every one that is served, values for them, and frames.
+
+Produce and Fetch are written by hand in the broker; here they are tables, so that two ways to lay them out meet.
+"""
+
+import base64
+import random
+from collections.abc import Callable
+from struct import Struct as Layout
+from typing import Any
+
+from hypothesis import strategies as st
+
+from protocol.kafka import cluster, configs, metadata, offsets, topics
+from protocol.kafka.api import APIS, Api
+from protocol.kafka.primitives import FlexibleReader, FlexibleWriter, Reader, Writer
+from protocol.kafka.schema import (
+    DATA,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UUID,
+    Array,
+    Field,
+    Primitive,
+    Struct,
+    array,
+)
+
+PRODUCE_REQUEST = Struct(
+    Field("transactional_id", STRING, nullable=3, default=None),
+    Field("acks", INT16),
+    Field("timeout_ms", INT32),
+    Field(
+        "topic_data",
+        array(
+            Field("name", STRING, until=12),
+            Field("topic_id", UUID, since=13),
+            Field("partition_data", array(Field("index", INT32), Field("records", DATA, nullable=0))),
+        ),
+    ),
+)
+PRODUCE_RESPONSE = Struct(
+    Field(
+        "responses",
+        array(
+            Field("name", STRING, until=12),
+            Field("topic_id", UUID, since=13),
+            Field(
+                "partition_responses",
+                array(
+                    Field("index", INT32),
+                    Field("error_code", INT16),
+                    Field("base_offset", INT64),
+                    Field("log_append_time_ms", INT64, since=2, default=-1),
+                    Field("log_start_offset", INT64, since=5, default=-1),
+                    Field(
+                        "record_errors",
+                        array(
+                            Field("batch_index", INT32),
+                            Field("batch_index_error_message", STRING, nullable=8, default=None),
+                        ),
+                        since=8,
+                    ),
+                    Field("error_message", STRING, since=8, nullable=8, default=None),
+                ),
+            ),
+        ),
+    ),
+    Field("throttle_time_ms", INT32, since=1),
+)
+FETCH_REQUEST = Struct(
+    Field("cluster_id", STRING, since=12, nullable=12, tag=0, default=None),
+    Field("replica_id", INT32, until=14, default=-1),
+    Field("max_wait_ms", INT32),
+    Field("min_bytes", INT32),
+    Field("max_bytes", INT32),
+    Field("isolation_level", INT8),
+    Field("session_id", INT32, since=7, default=0),
+    Field("session_epoch", INT32, since=7, default=-1),
+    Field(
+        "topics",
+        array(
+            Field("topic", STRING, until=12),
+            Field("topic_id", UUID, since=13),
+            Field(
+                "partitions",
+                array(
+                    Field("partition", INT32),
+                    Field("current_leader_epoch", INT32, since=9, default=-1),
+                    Field("fetch_offset", INT64),
+                    Field("last_fetched_epoch", INT32, since=12, default=-1),
+                    Field("log_start_offset", INT64, since=5, default=-1),
+                    Field("partition_max_bytes", INT32),
+                    Field("replica_directory_id", UUID, since=17, tag=0),
+                    Field("high_watermark", INT64, since=18, tag=1, default=(1 << 63) - 1),
+                ),
+            ),
+        ),
+    ),
+    Field(
+        "forgotten_topics_data",
+        array(
+            Field("topic", STRING, until=12),
+            Field("topic_id", UUID, since=13),
+            Field("partitions", Array(INT32)),
+        ),
+        since=7,
+    ),
+    Field("rack_id", STRING, since=11, default=""),
+)
+FETCH_RESPONSE = Struct(
+    Field("throttle_time_ms", INT32),
+    Field("error_code", INT16, since=7),
+    Field("session_id", INT32, since=7, default=0),
+    Field(
+        "responses",
+        array(
+            Field("topic", STRING, until=12),
+            Field("topic_id", UUID, since=13),
+            Field(
+                "partitions",
+                array(
+                    Field("partition_index", INT32),
+                    Field("error_code", INT16),
+                    Field("high_watermark", INT64),
+                    Field("last_stable_offset", INT64, default=-1),
+                    Field("log_start_offset", INT64, since=5, default=-1),
+                    Field(
+                        "aborted_transactions",
+                        array(Field("producer_id", INT64), Field("first_offset", INT64)),
+                        nullable=4,
+                    ),
+                    Field("preferred_read_replica", INT32, since=11, default=-1),
+                    Field("records", DATA, nullable=0),
+                ),
+            ),
+        ),
+    ),
+)
+TABLES = {
+    "ProduceRequest": PRODUCE_REQUEST,
+    "ProduceResponse": PRODUCE_RESPONSE,
+    "FetchRequest": FETCH_REQUEST,
+    "FetchResponse": FETCH_RESPONSE,
+    "ListOffsetsRequest": offsets.LIST_REQUEST,
+    "ListOffsetsResponse": offsets.LIST_RESPONSE,
+    "MetadataRequest": metadata.REQUEST,
+    "MetadataResponse": metadata.RESPONSE,
+    "ApiVersionsRequest": cluster.VERSIONS_REQUEST,
+    "ApiVersionsResponse": cluster.VERSIONS_RESPONSE,
+    "CreateTopicsRequest": topics.CREATE_REQUEST,
+    "CreateTopicsResponse": topics.CREATE_RESPONSE,
+    "DeleteTopicsRequest": topics.DELETE_REQUEST,
+    "DeleteTopicsResponse": topics.DELETE_RESPONSE,
+    "DeleteRecordsRequest": offsets.DELETE_REQUEST,
+    "DeleteRecordsResponse": offsets.DELETE_RESPONSE,
+    "InitProducerIdRequest": cluster.PRODUCER_REQUEST,
+    "InitProducerIdResponse": cluster.PRODUCER_RESPONSE,
+    "OffsetForLeaderEpochRequest": offsets.EPOCH_REQUEST,
+    "OffsetForLeaderEpochResponse": offsets.EPOCH_RESPONSE,
+    "DescribeConfigsRequest": configs.DESCRIBE_REQUEST,
+    "DescribeConfigsResponse": configs.DESCRIBE_RESPONSE,
+    "AlterConfigsRequest": configs.ALTER_REQUEST,
+    "AlterConfigsResponse": configs.ALTER_RESPONSE,
+    "CreatePartitionsRequest": topics.PARTITIONS_REQUEST,
+    "CreatePartitionsResponse": topics.PARTITIONS_RESPONSE,
+    "IncrementalAlterConfigsRequest": configs.INCREMENTAL_REQUEST,
+    "IncrementalAlterConfigsResponse": configs.ALTER_RESPONSE,
+    "DescribeClusterRequest": cluster.CLUSTER_REQUEST,
+    "DescribeClusterResponse": cluster.CLUSTER_RESPONSE,
+}
+VERSIONS = [(api, version) for api in APIS for version in range(api.first, api.last + 1)]
+MESSAGES = [(f"{api.name}{kind}", api, version) for api, version in VERSIONS for kind in ("Request", "Response")]
+
+_HEADER = Layout(">hhih")
+# What the values of some fields must be for a request to be served, and for a reply to be one of ours.
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "acks": (-1, 0, 1),
+    "isolation_level": (0, 1),
+    "session_id": (0,),
+    "session_epoch": (0, -1),
+    "error_code": (0, 3, 6, 100),
+    "client_software_name": ("apache-kafka-java", "x"),
+    "client_software_version": ("4.3.1",),
+    "aborted_transactions": (None, ()),
+    "preferred_read_replica": (-1,),
+    "record_errors": ((),),
+}
+_SIZES = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+
+
+def flexible(api: Api, version: int) -> bool:
+    return version >= api.first_flexible
+
+
+def body(name: str, api: Api, version: int, values: dict[str, Any]) -> bytes:
+    writer = FlexibleWriter(b"") if flexible(api, version) else Writer(b"")
+    TABLES[name].write(writer, version, values)
+    return writer.written()
+
+
+def parsed(name: str, api: Api, version: int, data: bytes) -> dict[str, Any]:
+    """A body as a dict; all of it must be taken."""
+    reader = (FlexibleReader if flexible(api, version) else Reader)(memoryview(data))
+    values = TABLES[name].read(reader, version)
+    assert reader.position == len(data)
+    return values
+
+
+def frame(
+    api: Api, version: int, data: bytes, *, correlation_id: int = 7, client: bytes | None = b"test"
+) -> memoryview:
+    """A request's frame, without its length."""
+    name = b"" if client is None else client
+    header = _HEADER.pack(api.key, version, correlation_id, -1 if client is None else len(name)) + name
+    return memoryview(header + (b"\x00" if flexible(api, version) else b"") + data)
+
+
+def reply_body(api: Api, version: int, pieces: list[Any], *, correlation_id: int = 7) -> bytes:
+    """What follows the header of a reply whose length and header are checked here."""
+    data = b"".join(map(bytes, pieces))
+    assert int.from_bytes(data[:4]) == len(data) - 4
+    assert int.from_bytes(data[4:8]) == correlation_id
+    if not flexible(api, version) or api.name == "ApiVersions":
+        return data[8:]
+    assert data[8] == 0
+    return data[9:]
+
+
+def values_of(table: Struct, version: int, pick: Callable[[Field, bool], Any]) -> dict[str, Any]:
+    """A value for every field that a version has; `pick` chooses that of a primitive, and the length of an array."""
+    return {field.name: _value(field, version, pick) for field in table.fields if field.is_in(version)}
+
+
+def _value(field: Field, version: int, pick: Callable[[Field, bool], Any]) -> Any:
+    kind = field.kind
+    chosen = pick(field, version >= field.nullable)
+    if field.name in _CHOICES or chosen is None or not isinstance(kind, Array):
+        return chosen
+    if isinstance(kind.of, Struct):
+        return tuple([values_of(kind.of, version, pick) for _ in range(chosen)])
+    element = Field(field.name, kind.of)
+    return tuple([pick(element, False) for _ in range(chosen)])
+
+
+def with_defaults(table: Struct, version: int, values: dict[str, Any]) -> dict[str, Any]:
+    """What reading gives: fields that the version has not are what they are by default."""
+    return {field.name: _with_default(field, version, values) for field in table.fields}
+
+
+def _with_default(field: Field, version: int, values: dict[str, Any]) -> Any:
+    if not field.is_in(version) or field.name not in values:
+        return field.absent
+    value = values[field.name]
+    if isinstance(field.kind, Array) and isinstance(field.kind.of, Struct) and value is not None:
+        return tuple([with_defaults(field.kind.of, version, one) for one in value])
+    return value
+
+
+def drawn(table: Struct, version: int, data: st.DataObject) -> dict[str, Any]:
+    """Values that Hypothesis chooses."""
+    return values_of(table, version, lambda field, nullable: data.draw(_strategy(field, nullable=nullable)))
+
+
+def _strategy(field: Field, *, nullable: bool) -> st.SearchStrategy[Any]:
+    if field.name in _CHOICES:
+        return st.sampled_from(_CHOICES[field.name])
+    strategies = {
+        "boolean": st.booleans(),
+        "string": st.text(max_size=6) | st.just("ä" * 200),
+        "data": st.binary(max_size=6) | st.just(b"d" * 300) | st.just(b"e" * 20_000),
+        "uuid": st.binary(min_size=16, max_size=16),
+    }
+    kind = field.kind
+    if isinstance(kind, Primitive) and kind.name in _SIZES:
+        limit = 1 << (_SIZES[kind.name] - 1)
+        return st.integers(-limit, limit - 1)
+    plain = strategies[kind.name] if isinstance(kind, Primitive) else st.integers(0, 2)
+    return st.none() | plain if nullable else plain
+
+
+def sample(table: Struct, version: int, source: random.Random) -> dict[str, Any]:
+    """Values by a seed: the same in every run."""
+
+    def pick(field: Field, nullable: bool) -> Any:
+        kind = field.kind
+        if field.name in _CHOICES:
+            return source.choice(_CHOICES[field.name])
+        if nullable and source.random() < 0.3:
+            return None
+        if isinstance(kind, Array):
+            return source.choice((0, 1, 2, 2))
+        assert isinstance(kind, Primitive)
+        if kind.name in _SIZES:
+            bits = _SIZES[kind.name]
+            return source.getrandbits(source.randrange(bits)) - source.choice((0, 0, 1))
+        if kind.name == "string":
+            return "".join(source.choices("abcé-._", k=source.choice((0, 3, 8, 8, 140))))
+        return {"boolean": lambda: source.random() < 0.5, "uuid": lambda: source.randbytes(16)}.get(
+            kind.name, lambda: source.randbytes(source.choice((0, 70, 200)))
+        )()
+
+    return values_of(table, version, pick)
+
+
+def to_kafka_json(table: Struct, values: dict[str, Any]) -> dict[str, Any]:
+    """Values as Kafka's JSON converters take them: names in camel case, uuids as url-safe base64, data as base64."""
+    by_name = {field.name: field for field in table.fields}
+    return {_camel(name): _json(by_name[name].kind, value) for name, value in values.items()}
+
+
+def from_kafka_json(table: Struct, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """The other way."""
+    return {
+        field.name: _unjson(field.kind, version, fields[_camel(field.name)])
+        for field in table.fields
+        if _camel(field.name) in fields
+    }
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _json(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, Struct):
+        return to_kafka_json(kind, value)
+    if isinstance(kind, Array):
+        return [_json(kind.of, one) for one in value]
+    if kind is UUID:
+        return base64.urlsafe_b64encode(value).decode().rstrip("=")
+    return base64.b64encode(value).decode() if kind is DATA else value
+
+
+def _unjson(kind: Any, version: int, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, Struct):
+        return from_kafka_json(kind, version, value)
+    if isinstance(kind, Array):
+        return tuple([_unjson(kind.of, version, one) for one in value])
+    if kind is UUID:
+        return base64.urlsafe_b64decode(value + "==")
+    return base64.b64decode(value) if kind is DATA else value
