@@ -40,6 +40,9 @@ from protocol.version import VERSION
 
 logger = logging.getLogger(__name__)
 
+# For the store, HTTP, the files that a worker opens for a moment, and the slices of a reply (up to MAX_SLICES of them).
+RESERVED_DESCRIPTORS = 256
+
 
 class StartError(Exception):
     """The broker cannot start.
@@ -137,8 +140,9 @@ class Broker:
             if web is not None:
                 background.start_soon(web.serve)
             try:
-                await partitions.open_all()
-                await self._accept(sockets, partitions, writer, ready, stop)
+                await _open_unless(stop, partitions)
+                if not stop.is_set():
+                    await self._accept(sockets, partitions, writer, ready, stop)
             finally:
                 with trio.CancelScope(shield=True):
                     await partitions.close_all()
@@ -201,7 +205,7 @@ class Broker:
             slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
         )
         limits = Limits(
-            max_connections=settings.max_connections,
+            max_connections=connections_limit(settings),
             max_idle_s=settings.connections_max_idle_ms / 1000,
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,
@@ -234,11 +238,24 @@ class Broker:
             "How long recovery took at this start.",
             lambda: [((), partitions.recovery_seconds)],
         )
-        gauge(
+        self._metrics.counter(
             "warmlog_process_major_faults_total",
             "Page faults of the process that waited for the disk.",
             lambda: [((), resource.getrusage(resource.RUSAGE_SELF).ru_majflt)],
         )
+
+
+async def _open_unless(stop: trio.Event, partitions: Partitions) -> None:
+    """Open all logs; a stop that is asked for meanwhile is heard between two topics."""
+
+    async def give_up() -> None:
+        await stop.wait()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(give_up)
+        await partitions.open_all()
+        nursery.cancel_scope.cancel()
 
 
 def wall_clock_ms() -> int:
@@ -254,10 +271,17 @@ def raise_descriptor_limit() -> None:
 
 
 def open_files_limit(settings: Settings) -> int:
-    """`warmlog.open.files`, by default half of the process's limit: the other half is for connections."""
+    """`warmlog.open.files`, by default half of the process's limit: the other half is for connections and a reserve."""
     if settings.warmlog_open_files >= 0:
         return settings.warmlog_open_files
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
+
+def connections_limit(settings: Settings) -> int:
+    """`max.connections`, or fewer, so that clients never take the descriptors that the logs need."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    reserve = min(RESERVED_DESCRIPTORS, limit // 4)
+    return max(1, min(settings.max_connections, limit - open_files_limit(settings) - reserve))
 
 
 def address_of(sock: socket.socket | None) -> str:

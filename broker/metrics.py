@@ -69,6 +69,7 @@ class Family(Protocol):
 
 
 F = TypeVar("F", bound=Family)
+Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 class CounterFamily:
@@ -118,21 +119,18 @@ class HistogramFamily:
         yield family
 
 
-class GaugeFamily:
-    """Numbers that are asked for when somebody collects: (label values, value) pairs."""
+Reading = Callable[[], Iterable[tuple[tuple[str, ...], float]]]  # gives (label values, value) pairs
 
-    def __init__(
-        self,
-        name: str,
-        documentation: str,
-        read: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
-        labels: tuple[str, ...] = (),
-    ) -> None:
-        self._name, self._documentation, self._labels, self._read = name, documentation, labels, read
+
+class ReadFamily:
+    """Numbers that have an owner elsewhere and are asked for when somebody collects."""
+
+    def __init__(self, kind: Kind, name: str, documentation: str, read: Reading, labels: tuple[str, ...]) -> None:
+        self._kind, self._name, self._documentation, self._labels, self._read = kind, name, documentation, labels, read
 
     def collect(self) -> Iterator[Metric]:
         """The family as it is now."""
-        family = GaugeMetricFamily(self._name, self._documentation, labels=self._labels)
+        family = self._kind(self._name, self._documentation, labels=self._labels)
         for values, value in self._read():
             family.add_metric(values, value)
         yield family
@@ -202,15 +200,13 @@ class Metrics:
             found = self._requests[api, listener] = RequestMetrics(self, api, listener)
         return found
 
-    def gauge(
-        self,
-        name: str,
-        documentation: str,
-        read: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
-        labels: tuple[str, ...] = (),
-    ) -> None:
+    def gauge(self, name: str, documentation: str, read: Reading, labels: tuple[str, ...] = ()) -> None:
         """Declare a number that `read` gives at collection; called once, where what it reads is wired up."""
-        self._add(GaugeFamily(name, documentation, read, labels))
+        self._add(ReadFamily(GaugeMetricFamily, name, documentation, read, labels))
+
+    def counter(self, name: str, documentation: str, read: Reading, labels: tuple[str, ...] = ()) -> None:
+        """The same for a number that only grows."""
+        self._add(ReadFamily(CounterMetricFamily, name, documentation, read, labels))
 
     def _declare_traffic(self) -> None:
         self.bytes_in = self._add(CounterFamily("warmlog_bytes_in_total", "Bytes received from clients.")).labels()

@@ -127,14 +127,14 @@ class Running:
 async def running(
     data_dir: Path, settings: Mapping[str, object] | None = None, *, stop_at_once: bool = False
 ) -> AsyncIterator[Running]:
-    """A broker on free ports, without HTTP; stopped cleanly at the end, or asked to before it has begun."""
+    """A broker on free ports, without HTTP; stopped cleanly at the end, or asked to in the moment it is ready."""
     assignments = [f"{name}={value}" for name, value in {"log.dirs": data_dir, **(settings or {})}.items()]
     stop, ended, ready = trio.Event(), trio.Event(), trio.Event()
     found: list[Addresses] = []
-    if stop_at_once:
-        stop.set()
 
     def is_ready(addresses: Addresses) -> None:
+        if stop_at_once:
+            stop.set()
         found.append(addresses)
         ready.set()
 

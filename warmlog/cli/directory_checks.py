@@ -57,6 +57,8 @@ def name_findings(directory: Path, *, running: bool) -> Iterator[Finding]:
         known = path.name.removesuffix(TEMPORARY_SUFFIX) in KNOWN_FILES or path.name.startswith(METADATA_STORE)
         if partition is None and not known:
             yield Finding(path, "does not belong here")
+        elif partition and partition.moved == "delete":
+            continue  # a deleted topic's, waiting for file.delete.delay.ms or the next start
         elif not running and (path.name.endswith(TEMPORARY_SUFFIX) or (partition and partition.moved)):
             yield Finding(path, "left over from an interrupted change")
 

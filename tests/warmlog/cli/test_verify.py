@@ -382,10 +382,15 @@ def test_a_data_directory_is_held_against_its_partitions(
     assert findings(clean) == [(name, finding)]
 
 
-def test_a_partition_that_is_half_deleted_is_found(clean: Path) -> None:
-    name = f"plain-0.{'0' * 32}-delete"
-    (clean / "empty-0").rename(clean / name)
-    assert (name, "left over from an interrupted change") in findings(clean)
+def test_a_deleted_topics_directory_that_waits_for_its_removal_is_no_finding(clean: Path) -> None:
+    shutil.copytree(clean / "empty-0", clean / f"gone-0.{'0' * 32}-delete")
+    assert findings(clean) == []
+
+
+def test_a_partition_that_was_half_moved_is_found(clean: Path) -> None:
+    name = f"plain-0.{'0' * 32}-future"
+    shutil.copytree(clean / "empty-0", clean / name)
+    assert findings(clean) == [(name, "left over from an interrupted change")]
 
 
 def test_a_kraft_nodes_own_log_is_left_alone(clean: Path) -> None:
