@@ -6,6 +6,7 @@ stop with a deadline.
 
 import errno
 import logging
+import math
 import socket
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 EXHAUSTED_PAUSE_S = 0.5
 ACCEPTS_PER_TURN = 64  # then others get the loop: each accept costs about 30 us with its task
 SILENCE_CHECK_S = 1.0
+COMPLAINT_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class Listener:
         self._services = services
         self._limits = limits
         self._connections: set[Connection] = set()
+        self._complain_at = -math.inf  # by trio's clock
         self._accepting = trio.CancelScope()  # cancelled by `stop`, be it before `serve` has begun
 
     @property
@@ -105,15 +108,20 @@ class Listener:
     async def _accept_failed(self, error: OSError) -> None:
         """A peer that has gone already is no matter; for want of descriptors we wait until some are given back."""
         if error.errno in _EXHAUSTED:
-            logger.error("%s: cannot accept: %s", self._name, error.strerror)
+            self._complain("cannot accept: %s", error.strerror)
             self._services.metrics.refused_connections.labels("descriptors").add()
             await trio.sleep(EXHAUSTED_PAUSE_S)
 
+    def _complain(self, message: str, *arguments: object) -> None:
+        """Warn, but only now and then: the counter has them all, and who connects without end must not fill the log."""
+        now = trio.current_time()
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAINT_PAUSE_S
+            logger.warning(f"%s: {message}", self._name, *arguments)  # noqa: G004  # the messages are those above
+
     def _welcome(self, sock: socket.socket, peer: tuple[str, int], nursery: trio.Nursery) -> None:
         if len(self._connections) >= self._limits.max_connections:
-            logger.warning(
-                "%s: max.connections (%d) reached, %s:%d refused", self._name, len(self._connections), *peer[:2]
-            )
+            self._complain("%d connections are all there may be, %s:%d refused", len(self._connections), *peer[:2])
             self._services.metrics.refused_connections.labels("max_connections").add()
             sock.close()
             return

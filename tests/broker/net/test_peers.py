@@ -117,3 +117,15 @@ async def test_what_was_stored_before_a_failed_produce_without_acks_is_acknowled
     assert (reply.partitions[0].error, reply.partitions[0].base_offset) == (ErrorCode.NONE, 0)
     with pytest.raises((trio.BrokenResourceError, AssertionError)):
         assert await client.reply() is not None
+
+
+async def test_who_connects_without_end_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(tmp_path, {"max.connections": 1}) as broker:
+        client = await broker.connect()
+        for _ in range(20):
+            refused = await broker.connect(hello=False)
+            assert await refused.reply() is None
+        assert (await client.ask(MetadataRequest())).topics == ()
+    assert [record.message.partition(",")[0] for record in caplog.records] == [
+        "native: 1 connections are all there may be"
+    ]
