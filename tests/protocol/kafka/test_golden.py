@@ -203,3 +203,53 @@ def test_an_unknown_topic_id_is_answered_as_one() -> None:
     (topic,) = parsed("ProduceResponse", call.api, 13, reply_body(call.api, 13, pieces))["responses"]
     assert topic["topic_id"] == b"i" * 16
     assert topic["partition_responses"][0]["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize("version", range(13, 19))
+def test_an_unknown_topic_id_of_a_fetch_is_answered_as_one(version: int) -> None:
+    names = {b"k" * 16: "known"}
+    partition = {
+        "partition": 3, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1,
+        "log_start_offset": -1, "partition_max_bytes": 1,
+    }  # fmt: skip
+    values = {
+        "max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1, "isolation_level": 0,
+        "topics": [{"topic_id": name * 16, "partitions": [partition] * 2} for name in (b"k", b"u")],
+        "forgotten_topics_data": (),
+    }  # fmt: skip
+    codec = Codec(topic_names=names.get)
+    api = BY_NAME["Fetch"]
+    call = codec.decode(frame(api, version, body("FetchRequest", api, version, values)))
+    assert [asked.topic for asked in call.request.partitions] == ["known", "known", "", ""]
+    answers = [
+        FetchedPartition(
+            topic=asked.topic,
+            partition=3,
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if not asked.topic else ErrorCode.NONE,
+        )
+        for asked in call.request.partitions
+    ]
+    pieces = codec.encode(call, KafkaFetchResponse(partitions=tuple(answers)))
+    topics = parsed("FetchResponse", api, version, reply_body(api, version, pieces))["responses"]
+    assert [topic["topic_id"] for topic in topics] == [b"k" * 16, b"u" * 16]
+    errors = [[one["error_code"] for one in topic["partitions"]] for topic in topics]
+    assert errors == [[0, 0], [ErrorCode.UNKNOWN_TOPIC_ID] * 2]
+
+
+def test_sized_records_of_several_partitions_stay_what_they_are() -> None:
+    class Slice:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def __len__(self) -> int:
+            return self.size
+
+    slices = [Slice(5), Slice(0), Slice(1 << 30)]
+    asked = [KafkaFetchPartition(topic="t", partition=number, offset=0) for number in range(3)]
+    found = [FetchedPartition(topic="t", partition=number, records=one) for number, one in enumerate(slices)]
+    call = Call(BY_NAME["Fetch"], 12, 7, "", KafkaFetchRequest(partitions=tuple(asked)))
+    pieces = Codec().encode(call, KafkaFetchResponse(partitions=tuple(found)))
+    assert [type(piece) for piece in pieces] == [bytes, Slice, bytes, Slice, bytes]
+    assert pieces[1] is slices[0]
+    assert pieces[3] is slices[2]
+    assert int.from_bytes(pieces[0][:4]) == sum(map(len, pieces)) - 4

@@ -83,9 +83,9 @@ def test_all_arrays_of_a_frame_share_one_limit(reader: type[Reader], writer: typ
         NESTED.read(less, 0)
 
 
-def test_a_million_elements_are_the_limit() -> None:
+def test_an_array_of_more_elements_than_a_frame_may_have_is_refused() -> None:
     data = (MAX_ELEMENTS + 1).to_bytes(4) + bytes(4 * MAX_ELEMENTS + 4)
-    with pytest.raises(MalformedError, match="more than 1000000"):
+    with pytest.raises(MalformedError, match="more than 100000 array"):
         NUMBERS.read(Reader(memoryview(data)), 0)
 
 
@@ -161,6 +161,13 @@ def test_ten_thousand_tagged_fields_are_the_limit() -> None:
     FlexibleReader(memoryview(writer.written())).tags()
     with pytest.raises(MalformedError, match="10001 tagged"):
         FlexibleReader(memoryview(b"\x91\x4e" + b"\x63\x00" * 10_001)).tags()
+
+
+def test_data_in_its_classic_form_is_a_view() -> None:
+    view = memoryview(b"\x00\x00\x00\x02hi")
+    data = Reader(view).data()
+    assert data == b"hi"
+    assert data.obj is view.obj
 
 
 def test_a_field_without_default_must_be_given() -> None:
