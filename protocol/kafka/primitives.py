@@ -133,8 +133,16 @@ class Reader:
 
     def classic_string(self) -> str | None:
         """Text or None as classic versions write it. Flexible headers, too, have their client id like this."""
-        length = self.int16()
-        return None if length == -1 else str(self._take(length), "utf-8")
+        start = self.position + 2
+        (length,) = _INT16.unpack_from(self.frame, self.position)
+        end = start + length
+        if length == -1:
+            self.position = start
+            return None
+        if length < 0 or end > self.end:
+            raise MalformedError(f"a length of {length} where {self.end - start} bytes are left")
+        self.position = end
+        return str(self.frame[start:end], "utf-8")
 
     def data(self) -> memoryview:
         """Bytes, a view of the frame; null is an error."""
