@@ -12,8 +12,9 @@ Invariants:
 2. A frame handed out is never written to again: it is a read-only view of a received chunk, or of a buffer that was
    made for it alone. So a caller may keep parts of it (record batches) as long as it likes, without a copy.
 3. Small frames cost no copy beyond that of a cut tail. A large frame that has not arrived whole gets a buffer of its
-   exact size, into which the rest can be received directly. Between its announcement and that allocation the caller has
-   the time to find room for it (`announced_bytes`).
+   own, into which the rest can be received directly. The buffer takes FIRST_BUFFER_BYTES and then GROWTH times what has
+   arrived, so that a length alone costs nothing. Before each allocation the caller has the time to find room for it
+   (`announced_bytes`).
 """
 
 from struct import Struct
@@ -27,6 +28,10 @@ DEFAULT_MAX_FRAME_BYTES = 100 << 20
 # From here on a cut frame gets its own buffer. Below, joining its two parts costs less than a further system call: a
 # receive brings 64 KiB at once.
 LARGE_FRAME_BYTES = 64 << 10
+# Covers a batch of the usual limit (1 MiB) with its request. Larger frames are copied as their buffer grows: by 4, a
+# third of their size in all.
+FIRST_BUFFER_BYTES = 2 << 20
+GROWTH = 4
 
 _NOTHING = memoryview(b"")
 
@@ -39,20 +44,23 @@ class FrameReader:
     Not thread-safe; holds no resources.
     """
 
-    __slots__ = ("_announced", "_chunk", "_filled", "_large", "_position", "max_frame_bytes")
+    __slots__ = ("_announced", "_chunk", "_filled", "_large", "_large_size", "_position", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._chunk = _NOTHING  # received and not yet handed out from `_position` on; follows `_large`
         self._position = 0
-        self._large: bytearray | None = None  # the large frame being received, its first `_filled` bytes are there
-        self._filled = 0
+        self._large: bytearray | None = None  # the large frame being received, as far as it has memory
+        self._large_size = 0  # and in all
+        self._filled = 0  # so many bytes of it are there
         self._announced = 0  # the size of a large frame that has no buffer yet; then `_position` is at its length
 
     @property
     def announced_bytes(self) -> int:
-        """The size of a large frame of which the length is there but the buffer not yet made, else 0."""
-        return self._announced
+        """How much memory the next `buffer_for_next` takes, for a large frame that is announced or goes on; else 0."""
+        if self._announced:
+            return min(self._announced, FIRST_BUFFER_BYTES)
+        return self._next_size() - len(self._large) if self._large is not None else 0
 
     @property
     def is_within_frame(self) -> bool:
@@ -69,7 +77,7 @@ class FrameReader:
         """Add what was received. `data` must not change afterwards (frames are views of it)."""
         if self._announced:
             self._begin_large()
-        if self._large is not None and self._filled < len(self._large):
+        if self._large is not None and self._filled < self._large_size:
             data = self._fill_large(data)
         rest = self._chunk[self._position :]
         self._chunk = memoryview(b"".join((rest, data)) if rest else data).toreadonly()
@@ -97,14 +105,15 @@ class FrameReader:
         return self._chunk[start:end]
 
     def buffer_for_next(self) -> memoryview | None:
-        """Where the rest of a large frame can be received, or None: then receive anything and `feed` it.
+        """Where more of a large frame can be received, or None: then receive anything and `feed` it.
 
-        Ask after `next_frame` gave None. The first call for a frame allocates its buffer.
+        Ask after `next_frame` gave None. Allocates `announced_bytes`; a buffer given before is of no use then.
         """
         if self._announced:
             self._begin_large()
-        if self._large is None or self._filled == len(self._large):
+        if self._large is None or self._filled == self._large_size:
             return None
+        self._grow_large(self._next_size())
         return memoryview(self._large)[self._filled :]
 
     def received(self, count: int) -> None:
@@ -115,23 +124,40 @@ class FrameReader:
 
     def _begin_large(self) -> None:
         here = self._chunk[self._position + LENGTH_SIZE :]
-        self._large = bytearray(self._announced)
+        self._large = bytearray(min(self._announced, FIRST_BUFFER_BYTES))
+        self._large_size = self._announced
         self._announced = 0
         self._large[: len(here)] = here
         self._filled = len(here)
         self._chunk = _NOTHING
         self._position = 0
 
+    def _next_size(self) -> int:
+        """How much memory the large frame is to have: what it has, or more if that is full and not all of it."""
+        assert self._large is not None
+        has = len(self._large)
+        return has if self._filled < has else min(self._large_size, has * GROWTH)
+
+    def _grow_large(self, size: int) -> None:
+        """Copies: a buffer that somebody still has cannot be resized."""
+        assert self._large is not None
+        if size > len(self._large):
+            grown = bytearray(size)
+            grown[: self._filled] = memoryview(self._large)[: self._filled]
+            self._large = grown
+
     def _fill_large(self, data: bytes) -> bytes:
         assert self._large is not None
-        take = min(len(data), len(self._large) - self._filled)
+        take = min(len(data), self._large_size - self._filled)
+        while self._filled + take > len(self._large):
+            self._grow_large(min(self._large_size, len(self._large) * GROWTH))
         self._large[self._filled : self._filled + take] = memoryview(data)[:take]
         self._filled += take
         return data[take:]
 
     def _take_large(self) -> memoryview | None:
         assert self._large is not None
-        if self._filled < len(self._large):
+        if self._filled < self._large_size:
             return None
         frame = memoryview(self._large).toreadonly()
         self._large = None

@@ -28,7 +28,7 @@ from broker.api.fetch import Slices
 from broker.api.produce import Produce
 from broker.api.session import Session
 from broker.metrics import Metrics, RequestMetrics
-from broker.net.inflight import InflightBytes
+from broker.net.inflight import InflightBytes, Share
 from broker.net.sender import Sender, SlowPeerError
 from broker.net.sendfile import TruncatedSliceError
 from broker.net.wire import Wire
@@ -61,14 +61,15 @@ class Exchange:
         "produces",
         "received_at",
         "reply",
-        "reserved_bytes",
+        "share",
         "size",
     )
 
     def __init__(self, received_at: float, metrics: RequestMetrics) -> None:
         self.received_at = self.begun_at = self.handled_at = received_at
         self.metrics = metrics
-        self.count = self.size = self.reserved_bytes = 0
+        self.count = self.size = 0
+        self.share: Share | None = None  # of the bytes in flight, if a large frame is among the requests
         self.produces: list[tuple[int, Produce]] = []  # with their request ids
         self.reply: tuple[int, Response] | None = None
 
@@ -132,8 +133,8 @@ class Connection:
         self._outbox: deque[Exchange] = deque()
         self._unanswered_requests = 0
         self._unanswered_bytes = 0
-        self._reserved_bytes = 0  # counted among all connections' bytes in flight: what is received and not answered,
-        self._reserved_for_next = 0  # and of it, for the large frame that is being received
+        self._share: Share | None = None  # of the large frame that is being received
+        self._shares: set[Share] = set()  # of all that is received and not answered, too
         self._sending = False
         self._work = trio.Event()  # there is something for the sending task
         self._settled = trio.Event()  # the outbox has become shorter
@@ -192,7 +193,8 @@ class Connection:
         """Close the socket and give back what was reserved."""
         if not self._closed:
             self._closed = True
-            self._services.inflight.release(self._reserved_bytes)
+            for share in self._shares:
+                self._services.inflight.release(share)
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
 
@@ -269,10 +271,11 @@ class Connection:
         return count > 0
 
     async def _reserve(self, size: int) -> None:
-        """Before a large frame gets its buffer: wait until all connections together hold few enough bytes."""
-        await self._services.inflight.acquire(size)
-        self._reserved_bytes += size
-        self._reserved_for_next = size
+        """Before a large frame gets memory: wait until all connections together hold few enough bytes."""
+        if self._share is None:
+            self._share = Share()
+            self._shares.add(self._share)
+        await self._services.inflight.grow(self._share, size)
         self.last_active = trio.current_time()
 
     async def _prepare_and_begin(self, request: ProduceRequest) -> Produce:
@@ -333,8 +336,8 @@ class Connection:
         """Count a request against the connection's limits until it is answered."""
         exchange.count += 1
         exchange.size += size
-        exchange.reserved_bytes += self._reserved_for_next
-        self._reserved_for_next = 0
+        if self._share is not None:
+            exchange.share, self._share = self._share, None
         self._unanswered_requests += 1
         self._unanswered_bytes += size
 
@@ -432,9 +435,9 @@ class Connection:
             self._unanswered_requests -= exchange.count
             self._unanswered_bytes -= exchange.size
             exchange.metrics.observe(exchange, done_at, sent_at)
-            if exchange.reserved_bytes:
-                self._services.inflight.release(exchange.reserved_bytes)
-                self._reserved_bytes -= exchange.reserved_bytes
+            if exchange.share is not None:
+                self._services.inflight.release(exchange.share)
+                self._shares.discard(exchange.share)
         self.last_active = trio.current_time()
 
     async def _refuse(self, error: ProtocolError, size: int) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode, FrameError
-from protocol.frame import LARGE_FRAME_BYTES, FrameReader
+from protocol.frame import FIRST_BUFFER_BYTES, GROWTH, LARGE_FRAME_BYTES, FrameReader
 
 
 def framed(*frames: bytes) -> bytes:
@@ -138,6 +138,40 @@ def test_a_large_frame_is_announced_before_its_buffer_of_exactly_its_size_is_mad
     assert len(buffer) == (1 << 20) - 1
     assert reader.held_bytes == 1 << 20
     assert reader.announced_bytes == 0
+
+
+def test_the_memory_of_a_very_large_frame_grows_with_what_has_arrived() -> None:
+    size = FIRST_BUFFER_BYTES * (GROWTH + 1)
+    frame = bytes(range(251)) * (size // 251 + 1)
+    reader = FrameReader(max_frame_bytes=len(frame))
+    reader.feed(struct.pack(">i", len(frame)))
+    assert reader.next_frame() is None
+    sent = 0
+    while sent < len(frame):
+        announced, before = reader.announced_bytes, reader.held_bytes
+        buffer = reader.buffer_for_next()
+        assert buffer is not None
+        assert reader.announced_bytes == 0
+        assert reader.held_bytes <= max(before + announced, FIRST_BUFFER_BYTES)
+        assert reader.held_bytes <= max(sent * GROWTH, FIRST_BUFFER_BYTES)
+        count = min(len(buffer), 1_000_003)
+        buffer[:count] = frame[sent : sent + count]
+        reader.received(count)
+        sent += count
+    assert reader.next_frame() == frame
+    assert reader.held_bytes == 0
+
+
+@given(cuts=st.lists(st.integers(0, 1 << 24), max_size=6))
+@settings(max_examples=10)
+def test_a_very_large_frame_may_be_fed_as_well(cuts: list[int]) -> None:
+    frame = bytes(range(251)) * (FIRST_BUFFER_BYTES * (GROWTH + 1) // 251)
+    reader = FrameReader()
+    out = []
+    for piece in pieces(framed(b"a", frame, b"b"), cuts):
+        reader.feed(piece)
+        out += taken(reader)
+    assert out == [b"a", frame, b"b"]
 
 
 def test_a_cut_small_frame_has_no_buffer_of_its_own() -> None:

@@ -1,43 +1,96 @@
-"""The bound on bytes in flight: fair, and never stuck."""
+"""The bound on bytes in flight: it holds, nobody is stuck, and what is only announced keeps nobody out."""
 
+import struct
+from pathlib import Path
+
+import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broker.net.inflight import InflightBytes
+from broker.net.inflight import InflightBytes, Share
+from tests.broker.clients import batch, running
 
 
-async def test_who_came_first_gets_room_first_however_much_it_is() -> None:
-    """A stream of small requests would otherwise keep a large one out for ever."""
+async def would_wait(inflight: InflightBytes, share: Share, size: int) -> bool:
+    with trio.move_on_after(0) as scope:
+        await inflight.grow(share, size)
+    return scope.cancelled_caught
+
+
+async def test_beyond_the_bound_only_the_oldest_grows() -> None:
     inflight = InflightBytes(10)
-    order: list[str] = []
-
-    async def take(name: str, size: int) -> None:
-        await inflight.acquire(size)
-        order.append(name)
-
-    async with trio.open_nursery() as nursery:
-        await inflight.acquire(8)
-        nursery.start_soon(take, "large", 10)
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(take, "small", 2)
-        await trio.testing.wait_all_tasks_blocked()
-        assert order == []
-        inflight.release(8)
-        await trio.testing.wait_all_tasks_blocked()
-        inflight.release(10)
-    assert order == ["large", "small"]
-
-
-async def test_one_that_waited_and_gave_up_holds_nothing() -> None:
-    inflight = InflightBytes(10)
-    await inflight.acquire(8)
-    with trio.move_on_after(0):
-        await inflight.acquire(5)
-    await inflight.acquire(2)
-    assert inflight.held_bytes == 10
+    old, young = Share(), Share()
+    await inflight.grow(old, 6)
+    await inflight.grow(young, 4)
+    assert await would_wait(inflight, young, 1)
+    await inflight.grow(old, 100)
+    assert inflight.held_bytes == 110
+    inflight.release(old)
+    await inflight.grow(young, 100)
+    inflight.release(young)
+    inflight.release(young)
+    assert inflight.held_bytes == 0
 
 
 async def test_without_a_bound_nobody_waits() -> None:
     inflight = InflightBytes(-1)
-    await inflight.acquire(1 << 40)
-    await inflight.acquire(1 << 40)
+    await inflight.grow(Share(), 1 << 40)
+    await inflight.grow(Share(), 1 << 40)
+
+
+@given(
+    frames=st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=4), min_size=1, max_size=8),
+    bound=st.integers(0, 99),
+)
+async def test_every_frame_arrives_however_full_it_is_and_the_bound_holds_but_for_the_oldest(
+    frames: list[list[int]], bound: int
+) -> None:
+    inflight = InflightBytes(bound)
+    largest = max(map(sum, frames))
+
+    async def arrive(steps: list[int]) -> None:
+        share = Share()
+        for step in steps:
+            await inflight.grow(share, step)
+            assert inflight.held_bytes <= bound + largest
+            await trio.lowlevel.checkpoint()
+        inflight.release(share)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            for steps in frames:
+                nursery.start_soon(arrive, steps)
+    assert inflight.held_bytes == 0
+
+
+async def test_frames_that_are_announced_and_never_sent_keep_nobody_out(tmp_path: Path) -> None:
+    """Fifty clients that announced 50 MB each held the room, five at a time, until each was given up as too slow."""
+    settings = {"queued.max.request.bytes": 8 << 20, "socket.request.max.bytes": 64 << 20}
+    async with running(tmp_path, settings) as broker:
+        client = await broker.connect()
+        await client.create("orders")
+        for _ in range(3):
+            idle = await broker.connect()
+            await idle.stream.send_all(struct.pack(">i", 50 << 20))
+        with trio.fail_after(5):  # the patience with those is 30 s
+            assert (await client.produce("orders", batch(b"x" * 1_000_000))).base_offset == 0
+
+
+@pytest.mark.parametrize("room", [1, 3 << 20])
+async def test_frames_larger_than_all_room_are_taken_one_after_the_other(tmp_path: Path, room: int) -> None:
+    async with running(tmp_path, {"queued.max.request.bytes": room}) as broker:
+        setup = await broker.connect()
+        await setup.create("orders")
+        offsets: list[int] = []
+
+        async def push() -> None:
+            client = await broker.connect()
+            records = b"".join([batch(b"x" * 900_000)] * 6)
+            offsets.append((await client.produce("orders", records)).base_offset)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(push)
+        assert sorted(offsets) == [0, 6, 12, 18]
