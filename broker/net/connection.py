@@ -41,6 +41,7 @@ from protocol.response import ErrorResponse, Response
 logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 64 << 10  # one read: some 300 small requests; larger frames are received into a buffer of their own
+MAX_TURN_S = 0.005  # then others get the loop: one read can bring 3,000 small requests that are answered one by one
 PEER_CHECK_S = 1.0  # how late the end of a peer may be noticed that sent more requests behind a waiting fetch
 TCP_ESTABLISHED = 1  # the first byte of Linux's tcp_info: closed by the peer is 8, reset 7
 MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck
@@ -227,8 +228,12 @@ class Connection:
         next_frame, decode, session = self._reader.next_frame, self._wire.decode, self._session
         begin_produce = self._services.dispatcher.begin_produce
         received_at = perf_counter()
+        turn_ends = received_at + MAX_TURN_S
         run: Exchange | None = None  # the produces in a row
         while (frame := next_frame()) is not None:
+            if run is None and perf_counter() > turn_ends:
+                await trio.lowlevel.checkpoint()
+                turn_ends = perf_counter() + MAX_TURN_S
             try:
                 request_id, request = decode(frame, session)
             except ProtocolError as error:

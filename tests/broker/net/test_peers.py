@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from broker.api.session import Session
+from broker.api.topics import TopicsApi
 from broker.net import connection, listener
 from protocol.errors import ErrorCode
 from protocol.request import MetadataRequest
+from protocol.response import MetadataResponse
 from tests.broker.clients import RawClient, Running, batch, fetch_request, produce_request, running
 
 FOREVER_MS = 2**31 - 1
@@ -129,3 +132,33 @@ async def test_who_connects_without_end_does_not_fill_the_log(tmp_path: Path, ca
     assert [record.message.partition(",")[0] for record in caplog.records] == [
         "native: 1 connections are all there may be"
     ]
+
+
+async def test_a_burst_of_small_requests_leaves_others_their_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read brings thousands; answered without a pause, they took a third of a second of everybody else's."""
+    turn = 0
+    handled_in = set()
+    metadata = TopicsApi.metadata
+
+    async def noted(api: TopicsApi, request: MetadataRequest, session: Session) -> MetadataResponse:
+        handled_in.add(turn)
+        return await metadata(api, request, session)
+
+    monkeypatch.setattr(TopicsApi, "metadata", noted)
+    monkeypatch.setattr(connection, "MAX_TURN_S", 0.0)
+    async with running(tmp_path) as broker, trio.open_nursery() as nursery:
+        client = await broker.connect()
+
+        async def ask() -> None:
+            await client.stream.send_all(b"".join(client.frame(MetadataRequest()) for _ in range(300)))
+            for _ in range(300):
+                await client.reply()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(ask)
+        while True:
+            turn += 1
+            await trio.lowlevel.checkpoint()
+    assert len(handled_in) > 200
