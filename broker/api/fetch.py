@@ -19,6 +19,9 @@ from protocol.response import FetchedPartition, FetchResponse
 # Partitions of one reply that can have records: each slice keeps a file open until it is sent, beyond those that the
 # broker keeps open for itself. The others have their turn in the next fetch.
 MAX_SLICES = 128
+MAX_REPLY_BYTES = (
+    1 << 30
+)  # with the batch that is always whole and what surrounds it, less than a frame's length can say
 
 
 class FetchSizeError(ProtocolError):
@@ -43,7 +46,7 @@ class Slices:
 def read_now(request: FetchRequest, partitions: Partitions) -> Slices:
     """Read what is there."""
     found = Slices()
-    left = most = min(request.max_bytes, partitions.settings.fetch_max_bytes)
+    left = most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
     for asked in request.partitions:
         fetched = _read(asked, partitions, left, first=found.size == 0)
         size = len(fetched.records)

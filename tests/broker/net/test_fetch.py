@@ -1,11 +1,13 @@
 """Fetches at their bounds: sizes that cannot be, more than a reply can hold, more partitions than files may be open."""
 
+from pathlib import Path
+
 import pytest
 
 from broker.api import fetch
 from protocol.errors import ErrorCode
 from protocol.request import FetchPartition, FetchRequest, PartitionRecords, ProduceRequest
-from tests.broker.clients import RawClient, Running, batch, fetch_request
+from tests.broker.clients import RawClient, Running, batch, fetch_request, running
 
 FOREVER_MS = 2**31 - 1
 
@@ -38,6 +40,17 @@ async def test_more_than_a_reply_can_hold_is_not_waited_for(broker: Running, max
     await filled(client, "orders", 1)
     found = await client.fetch("orders", 0, max_wait_ms=FOREVER_MS, min_bytes=FOREVER_MS, max_bytes=max_bytes)
     assert len(found.records) == len(batch(b"x" * 100))
+
+
+async def test_a_reply_stays_below_what_a_frame_can_say_whatever_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "MAX_REPLY_BYTES", 400)
+    async with running(tmp_path, {"fetch.max.bytes": 2**31 - 1}) as broker:
+        client = await broker.connect()
+        await filled(client, "orders", 8)
+        asked = FetchRequest(partitions=partitions_of("orders", 8), max_bytes=2**31 - 1)
+        assert 0 < sum(len(found.records) for found in (await client.ask(asked)).partitions) <= 400
 
 
 async def test_a_reply_of_no_bytes_still_waits_for_a_first_batch(broker: Running) -> None:
