@@ -1,13 +1,11 @@
-"""A listener's stop, whenever it comes, and what it refuses."""
+"""A listener's stop, whenever it comes."""
 
 from pathlib import Path
 
-import pytest
 import trio
 
 from broker.app import serve
 from broker.config import load_settings
-from protocol.request import MetadataRequest
 from tests.broker.clients import running
 
 
@@ -27,15 +25,3 @@ async def test_a_stop_that_comes_while_logs_are_opened_ends_the_start(tmp_path: 
     assert ready == []
     async with running(tmp_path) as broker:  # and left the directory as it was
         await broker.connect()
-
-
-async def test_who_connects_without_end_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with running(tmp_path, {"max.connections": 1}) as broker:
-        client = await broker.connect()
-        for _ in range(20):
-            refused = await broker.connect(hello=False)
-            assert await refused.reply() is None
-        assert (await client.ask(MetadataRequest())).topics == ()
-    assert [record.message.partition(",")[0] for record in caplog.records] == [
-        "native: 1 connections are all there may be"
-    ]
