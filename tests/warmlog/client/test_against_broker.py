@@ -87,7 +87,7 @@ async def test_a_reader_that_waits_sees_each_record_as_it_comes(warmlog_broker: 
 
         async def follow() -> None:
             async with send:
-                async for record in client.consume("t", "end"):
+                async for record in client.consume("t", "beginning"):
                     assert record.value is not None
                     await send.send(record.value)
                     if record.value == b"last":
@@ -99,10 +99,7 @@ async def test_a_reader_that_waits_sees_each_record_as_it_comes(warmlog_broker: 
             async with receive:
                 for value in (b"a", b"b", b"c", b"last"):
                     await client.produce("t", value=value)
-                    with anyio.move_on_after(0.5):
-                        assert await receive.receive() == value
-                        continue
-                    break  # the stream had not found its place at the end yet
+                    assert await receive.receive() == value
 
 
 @on_both_loops
