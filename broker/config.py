@@ -22,6 +22,7 @@ from msgspec import Meta, Struct
 MAX_INT32 = (1 << 31) - 1
 MAX_INT64 = (1 << 63) - 1
 MAX_PORT = 65535
+MS_PER_MINUTE = 60_000
 MS_PER_HOUR = 3_600_000
 LISTENERS = ("native",)
 
@@ -35,6 +36,13 @@ SegmentBytes = Annotated[
 IndexBytes = Annotated[int, Meta(ge=24, le=MAX_INT32)]  # two time-index entries, one of which is kept for the roll
 PositiveMillis = Annotated[int, Meta(ge=1, le=MAX_INT64)]
 Messages = Annotated[int, Meta(ge=1, le=MAX_INT64)]
+Retention = Annotated[int, Meta(ge=-1, le=MAX_INT64)]  # -1: no bound
+Hours = Annotated[int, Meta(ge=-1, le=MAX_INT32)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+# A list without repetition; an empty one keeps everything (Kafka allows it from 4.2 on, KIP-1161).
+CleanupPolicy = Literal[
+    "delete", "compact", "compact,delete", "delete,compact", "compact, delete", "delete, compact", ""
+]
 
 
 class SettingError(Exception):
@@ -64,6 +72,17 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_index_interval_bytes: Bytes = 4096
     message_max_bytes: Bytes = (1 << 20) + 12
     log_preallocate: bool = False
+    log_retention_ms: Retention | None = None
+    log_retention_minutes: Hours | None = None
+    log_retention_hours: Hours = 168
+    log_retention_bytes: Retention = -1
+    log_retention_check_interval_ms: PositiveMillis = 300_000
+    log_initial_task_delay_ms: Millis = 30_000
+    log_cleanup_policy: CleanupPolicy = "delete"
+    log_cleaner_min_cleanable_ratio: Ratio = 0.5
+    log_cleaner_min_compaction_lag_ms: Millis = 0
+    log_cleaner_max_compaction_lag_ms: PositiveMillis = MAX_INT64
+    log_cleaner_delete_retention_ms: Millis = 86_400_000
     log_segment_delete_delay_ms: Millis = 60_000
     log_flush_interval_messages: Messages = MAX_INT64
     log_flush_interval_ms: Millis | None = None
@@ -104,6 +123,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def segment_jitter_ms(self) -> int:
         """`log.roll.jitter.ms`, or `log.roll.jitter.hours` where it is not set."""
         return self.log_roll_jitter_hours * MS_PER_HOUR if self.log_roll_jitter_ms is None else self.log_roll_jitter_ms
+
+    @property
+    def retention_ms(self) -> int:
+        """`log.retention.ms`, or `.minutes` where it is not set, or else `.hours`; -1 for ever."""
+        if self.log_retention_ms is not None:
+            return self.log_retention_ms
+        if self.log_retention_minutes is not None:
+            return max(-1, self.log_retention_minutes * MS_PER_MINUTE)
+        return max(-1, self.log_retention_hours * MS_PER_HOUR)
 
     @property
     def flush_ms(self) -> int:
@@ -255,6 +283,8 @@ def _check_together(settings: Settings) -> None:
     if not settings.log_dirs:
         raise SettingError("log.dirs: expected a directory, not ''")
     _parse_listeners(settings.advertised_listeners)
+    if settings.retention_ms == 0:
+        raise SettingError("log.retention.ms: expected -1, for ever, or at least 1, not 0")
     jitter_ms, segment_ms = settings.segment_jitter_ms, settings.segment_ms
     if jitter_ms > segment_ms:
         raise SettingError(f"log.roll.jitter.ms: expected at most log.roll.ms ({segment_ms}), not {jitter_ms}")

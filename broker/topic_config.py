@@ -13,10 +13,13 @@ from typing import Any
 
 from broker.config import (
     Bytes,
+    CleanupPolicy,
     IndexBytes,
     Messages,
     Millis,
     PositiveMillis,
+    Ratio,
+    Retention,
     SegmentBytes,
     SettingError,
     Settings,
@@ -35,12 +38,19 @@ class TopicSetting:
 
 
 TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
+    "cleanup.policy": TopicSetting(CleanupPolicy, lambda s: s.log_cleanup_policy),
+    "delete.retention.ms": TopicSetting(Millis, lambda s: s.log_cleaner_delete_retention_ms),
     "file.delete.delay.ms": TopicSetting(Millis, lambda s: s.log_segment_delete_delay_ms),
     "flush.messages": TopicSetting(Messages, lambda s: s.log_flush_interval_messages),
     "flush.ms": TopicSetting(Millis, lambda s: s.flush_ms),
     "index.interval.bytes": TopicSetting(Bytes, lambda s: s.log_index_interval_bytes),
+    "max.compaction.lag.ms": TopicSetting(PositiveMillis, lambda s: s.log_cleaner_max_compaction_lag_ms),
     "max.message.bytes": TopicSetting(Bytes, lambda s: s.message_max_bytes),
+    "min.cleanable.dirty.ratio": TopicSetting(Ratio, lambda s: s.log_cleaner_min_cleanable_ratio),
+    "min.compaction.lag.ms": TopicSetting(Millis, lambda s: s.log_cleaner_min_compaction_lag_ms),
     "preallocate": TopicSetting(bool, lambda s: s.log_preallocate),
+    "retention.bytes": TopicSetting(Retention, lambda s: s.log_retention_bytes),
+    "retention.ms": TopicSetting(Retention, lambda s: s.retention_ms),
     "segment.bytes": TopicSetting(SegmentBytes, lambda s: s.log_segment_bytes),
     "segment.index.bytes": TopicSetting(IndexBytes, lambda s: s.log_index_size_max_bytes),
     "segment.jitter.ms": TopicSetting(Millis, lambda s: s.segment_jitter_ms),

@@ -26,5 +26,22 @@ class LogConfig:
     flush_ms: int = MAX_INT64
     file_delete_delay_ms: int = 60_000
     preallocate: bool = False
+    retention_ms: int = 7 * 24 * 3600 * 1000  # -1: for ever
+    retention_bytes: int = -1  # -1: any number
+    cleanup_policy: str = "delete"  # "compact", "delete", both with a comma between them, or nothing
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = MAX_INT64
+    delete_retention_ms: int = 24 * 3600 * 1000
     index_search: SearchName = "warm"  # ours: the plain search is kept to show the difference
     walk_records: bool = True  # ours: whether the record lengths of uncompressed batches are checked on append
+
+    @property
+    def deletes(self) -> bool:
+        """Whether segments go by age and size."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        """Whether only the latest record of each key is kept."""
+        return "compact" in self.cleanup_policy

@@ -33,6 +33,9 @@ def test_variables_that_others_set_are_left_alone() -> None:
         ("log.segment.bytes", r"expected KEY=VALUE"),
         ("advertised.listeners=native://nowhere", r"advertised\.listeners: expected NAME://HOST:PORT"),
         ("log.dirs=a,b", r"log\.dirs: one directory is served"),
+        ("log.retention.ms=0", r"log\.retention\.ms: expected -1, for ever, or at least 1, not 0"),
+        ("log.cleanup.policy=compact,compact", r"log\.cleanup\.policy: expected one of 'delete', 'compact', "),
+        ("log.cleaner.min.cleanable.ratio=1.5", r"log\.cleaner\.min\.cleanable\.ratio: expected float <= 1\.0"),
     ],
 )
 def test_bad_settings_are_named_with_what_would_do(assignment: str, message: str) -> None:
@@ -86,3 +89,17 @@ def test_advertised_listeners_are_found_by_name() -> None:
 )
 def test_what_a_power_cut_can_take_is_said_as_configured(assignments: list[str], words: str) -> None:
     assert words in durability_sentence(load_settings(assignments=assignments))
+
+
+@pytest.mark.parametrize(
+    ("assignments", "retention_ms"),
+    [
+        ([], 7 * 24 * 3600 * 1000),
+        (["log.retention.hours=2"], 7_200_000),
+        (["log.retention.hours=2", "log.retention.minutes=5"], 300_000),
+        (["log.retention.hours=2", "log.retention.minutes=5", "log.retention.ms=7"], 7),
+        (["log.retention.hours=2", "log.retention.minutes=-1"], -1),
+    ],
+)
+def test_of_the_names_of_retention_the_finest_one_wins(assignments: list[str], retention_ms: int) -> None:
+    assert load_settings(assignments=assignments).retention_ms == retention_ms
