@@ -1,9 +1,14 @@
 """The embedded metadata store: one SQLite file in the data directory.
 
+    topics           what is served, and what is being deleted
+    broker_configs   settings that were made while the broker ran (layout 2)
+    counters         the first number of each kind that was never given (layout 2)
+
 Invariants:
 1. A commit is on the disk when a call returns (synchronous=FULL).
-2. `user_version` is the layout's version; another one is refused, not guessed at.
-3. One connection, handed from worker to worker, never used by two at a time (the callers' lock sees to it).
+2. `user_version` is the layout's version. An older one is brought up to date, step by step, in one transaction; a newer
+   one is refused, not guessed at.
+3. One connection, used by one worker at a time (`_lock`): requests of several kinds come to it.
 """
 
 import json
@@ -11,13 +16,15 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from uuid import UUID
 
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
 
-LAYOUT_VERSION = 1
-_LAYOUT = """
+# What leads from each version of the layout to the next, from an empty file on. A step that was released never changes.
+_STEPS = (
+    """
 CREATE TABLE topics (
     name TEXT PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -25,7 +32,15 @@ CREATE TABLE topics (
     configs TEXT NOT NULL,            -- JSON: {setting: text}
     deleting INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-"""
+""",
+    """
+CREATE TABLE broker_configs (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) STRICT;
+""",
+)
+LAYOUT_VERSION = len(_STEPS)
+
+_PRODUCER_IDS = "producer_ids"
 
 
 class SqliteMetadataStore:
@@ -33,6 +48,7 @@ class SqliteMetadataStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock = Lock()
         with self._errors():
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
@@ -71,6 +87,26 @@ class SqliteMetadataStore:
         """Set a topic's partition count."""
         self._execute("UPDATE topics SET partitions = ? WHERE name = ?", (partitions, name))
 
+    def broker_configs(self) -> dict[str, str]:
+        """The settings that were made while the broker ran."""
+        with self._errors():
+            return dict(self._connection.execute("SELECT name, value FROM broker_configs ORDER BY name").fetchall())
+
+    def set_broker_configs(self, configs: Mapping[str, str]) -> None:
+        """Replace the settings that were made while the broker ran."""
+        with self._transaction():
+            self._connection.execute("DELETE FROM broker_configs")
+            self._connection.executemany("INSERT INTO broker_configs (name, value) VALUES (?, ?)", configs.items())
+
+    def take_producer_ids(self, count: int, *, at_least: int = 0) -> int:
+        """The first of `count` producer ids in a row that nobody was given before; none is below `at_least`."""
+        with self._transaction():
+            known = self._connection.execute("SELECT next FROM counters WHERE name = ?", (_PRODUCER_IDS,)).fetchone()
+            first = max(at_least, known[0] if known else 0)
+            row = (_PRODUCER_IDS, first + count)
+            self._connection.execute("INSERT OR REPLACE INTO counters (name, next) VALUES (?, ?)", row)
+        return first
+
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
@@ -79,12 +115,13 @@ class SqliteMetadataStore:
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            self._connection.executescript(f"BEGIN; {_LAYOUT} PRAGMA user_version = {LAYOUT_VERSION}; COMMIT;")
-        elif version != LAYOUT_VERSION:
+        if not 0 <= version <= LAYOUT_VERSION:
             raise MetadataError(
-                f"{self._path}: written by another version (layout {version}, this one knows {LAYOUT_VERSION})"
+                f"{self._path}: written by another version (layout {version}, this one knows up to {LAYOUT_VERSION})"
             )
+        if version < LAYOUT_VERSION:
+            steps = "".join(_STEPS[version:])
+            self._connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {LAYOUT_VERSION}; COMMIT;")
 
     def _topics(self, condition: str) -> list[Topic]:
         with self._errors():
@@ -101,8 +138,15 @@ class SqliteMetadataStore:
             self._connection.execute(statement, row)
 
     @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._errors(), self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield
+
+    @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
-            yield
+            with self._lock:
+                yield
         except (sqlite3.Error, ValueError) as error:
             raise MetadataError(f"{self._path}: {error}") from error

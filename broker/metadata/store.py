@@ -1,6 +1,6 @@
 """The interface to what keeps the metadata. The embedded store is `sqlite.py`; a cluster will have another.
 
-Calls block: callers run them in a worker, one at a time.
+Calls block: callers run them in workers; an implementation bears several at once.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,10 @@ class MetadataError(Exception):
 
 
 class MetadataStore(Protocol):
-    """Topics, kept durably: when a call returns, what it said survives a power cut."""
+    """Topics, the broker's settings and numbers that are given once.
+
+    Kept durably: when a call returns, what it said survives a power cut.
+    """
 
     def load(self) -> list[Topic]:
         """All topics that are not being deleted, by name."""
@@ -36,6 +39,18 @@ class MetadataStore(Protocol):
 
     def set_partitions(self, name: str, partitions: int) -> None:
         """Set a topic's partition count."""
+
+    def broker_configs(self) -> dict[str, str]:
+        """The settings that were made on the broker while it ran, as text, by their names."""
+
+    def set_broker_configs(self, configs: Mapping[str, str]) -> None:
+        """Replace those settings: what is not in `configs` is forgotten."""
+
+    def take_producer_ids(self, count: int, *, at_least: int = 0) -> int:
+        """The first of `count` producer ids in a row that nobody was given before, by this or any earlier call.
+
+        None is below `at_least`: logs that came from elsewhere know producers that this store does not.
+        """
 
     def close(self) -> None:
         """Let go of the store."""

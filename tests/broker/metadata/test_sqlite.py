@@ -1,4 +1,6 @@
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,70 @@ def test_a_file_that_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
     path.write_bytes(b"not a database, but long enough to look at" * 50)
     with pytest.raises(MetadataError, match=r"metadata\.sqlite: file is not a database"):
         SqliteMetadataStore(path)
+
+
+LAYOUT_1 = """
+CREATE TABLE topics (
+    name TEXT PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    partitions INTEGER NOT NULL,
+    configs TEXT NOT NULL,            -- JSON: {setting: text}
+    deleting INTEGER NOT NULL DEFAULT 0
+) STRICT;
+INSERT INTO topics VALUES ('orders', '8c3d4e9a-6a4b-4a0e-9f0a-0d1c6a4b8f11', 3, '{"flush.ms": "10"}', 0);
+INSERT INTO topics VALUES ('doomed', '8c3d4e9a-6a4b-4a0e-9f0a-0d1c6a4b8f12', 1, '{}', 1);
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_store_of_layout_1_keeps_its_topics_and_learns_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(LAYOUT_1)
+    for _ in range(2):  # the second time there is nothing to bring up to date
+        with closing(SqliteMetadataStore(path)) as store:
+            (orders,), (doomed,) = store.load(), store.deleting()
+            assert (orders.name, orders.partitions, orders.configs) == ("orders", 3, {"flush.ms": "10"})
+            assert str(orders.id) == "8c3d4e9a-6a4b-4a0e-9f0a-0d1c6a4b8f11"
+            assert doomed.name == "doomed"
+            assert store.broker_configs() == {}
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+def test_a_migration_that_fails_leaves_the_old_layout(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(LAYOUT_1 + "CREATE TABLE counters (mine TEXT);")
+    with pytest.raises(MetadataError, match=r"metadata\.sqlite: table counters already exists"):
+        SqliteMetadataStore(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert tables == {"topics", "counters"}
+
+
+def test_the_brokers_settings_are_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with closing(SqliteMetadataStore(path)) as store:
+        store.set_broker_configs({"log.retention.ms": "1000", "log.segment.bytes": "65536"})
+        store.set_broker_configs({"log.retention.ms": "2000"})
+        assert store.broker_configs() == {"log.retention.ms": "2000"}
+    with closing(SqliteMetadataStore(path)) as store:
+        assert store.broker_configs() == {"log.retention.ms": "2000"}
+
+
+def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with closing(SqliteMetadataStore(path)) as store:
+        assert [store.take_producer_ids(1000), store.take_producer_ids(10)] == [0, 1000]
+    with closing(SqliteMetadataStore(path)) as store:
+        assert store.take_producer_ids(5) == 1010
+        assert store.take_producer_ids(5, at_least=2000) == 2000
+        assert store.take_producer_ids(5, at_least=3) == 2005
+
+
+def test_workers_that_take_ids_at_the_same_time_get_blocks_of_their_own(tmp_path: Path) -> None:
+    with closing(SqliteMetadataStore(tmp_path / "metadata.sqlite")) as store, ThreadPoolExecutor(4) as workers:
+        firsts = sorted(workers.map(lambda _: store.take_producer_ids(7), range(40)))
+    assert firsts == list(range(0, 280, 7))
