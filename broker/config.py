@@ -13,6 +13,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
 
@@ -24,7 +25,7 @@ MAX_INT64 = (1 << 63) - 1
 MAX_PORT = 65535
 MS_PER_MINUTE = 60_000
 MS_PER_HOUR = 3_600_000
-LISTENERS = ("native",)
+LISTENERS = {"kafka": "kafka", "plaintext": "kafka", "native": "native"}  # as advertised.listeners may call them
 
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Bytes = Annotated[int, Meta(ge=0, le=MAX_INT32)]
@@ -60,6 +61,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_dirs: str = "data"
     num_partitions: Count = 1
     auto_create_topics_enable: bool = True
+    delete_topic_enable: bool = True
+    min_insync_replicas: Count = 1  # an acks=all that asks for more than the one replica there is, is refused
     advertised_listeners: str = ""
 
     # the log
@@ -113,6 +116,14 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_connection_inflight_requests: Count = 1024
     warmlog_slow_peer_timeout_ms: PositiveMillis = 30_000
     warmlog_stop_timeout_ms: Millis = 10_000
+    warmlog_container: Literal["auto", "yes", "no"] = "auto"  # whether clients may come through a port of the host
+
+    def effective(self, name: str) -> Any:
+        """What a setting comes to: where it is not set, what the names that stand in for it say (ms, minutes, hours).
+
+        Raises AttributeError for a name that is none.
+        """
+        return getattr(self, _COMPUTED.get(name) or name.replace(".", "_"))
 
     @property
     def segment_ms(self) -> int:
@@ -141,7 +152,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def advertised(self, listener: str) -> tuple[str, int] | None:
-        """Host and port that `advertised.listeners` gives for a listener ("native"), or None.
+        """Host and port that `advertised.listeners` gives for a listener ("kafka", "native"), or None.
 
         Clients are told the address they came to.
         """
@@ -152,6 +163,14 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The first of `log.dirs`."""
         return Path(self.log_dirs)
 
+
+# The settings that others stand in for, and the property that says what they come to together.
+_COMPUTED: Mapping[str, str] = {
+    "log.flush.interval.ms": "flush_ms",
+    "log.retention.ms": "retention_ms",
+    "log.roll.jitter.ms": "segment_jitter_ms",
+    "log.roll.ms": "segment_ms",
+}
 
 FIELDS: Mapping[str, msgspec.structs.FieldInfo] = {
     field.name.replace("_", "."): field for field in msgspec.structs.fields(Settings)
@@ -264,6 +283,7 @@ def _in_words(error: str) -> str:
     return error.replace("`", "").replace("Expected", "expected").split(", got")[0].split(" - at")[0]
 
 
+@cache
 def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
     """`NAME://HOST:PORT`, separated by commas, to {name in lower case: (host, port)}."""
     listeners = {}
@@ -273,7 +293,7 @@ def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
             raise SettingError(
                 f"advertised.listeners: expected NAME://HOST:PORT with a name of {', '.join(LISTENERS)}, not {part!r}"
             )
-        listeners[match[1].lower()] = (match[2], int(match[3]))
+        listeners[LISTENERS[match[1].lower()]] = (match[2], int(match[3]))
     return listeners
 
 

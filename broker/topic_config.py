@@ -7,13 +7,14 @@ org.apache.kafka.common.config.TopicConfig); a setting that is not in the table 
 who sets them, or how a log uses them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from broker.config import (
     Bytes,
     CleanupPolicy,
+    Count,
     IndexBytes,
     Messages,
     Millis,
@@ -31,30 +32,31 @@ from broker.log.config import LogConfig
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
-    """A setting of a topic: its type with its range, and the broker's value that holds where the topic has none."""
+    """A setting of a topic: its type with its range, and the broker's setting that holds where it is not set."""
 
     type: Any
-    broker_value: Callable[[Settings], Any]
+    broker: str
 
 
 TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
-    "cleanup.policy": TopicSetting(CleanupPolicy, lambda s: s.log_cleanup_policy),
-    "delete.retention.ms": TopicSetting(Millis, lambda s: s.log_cleaner_delete_retention_ms),
-    "file.delete.delay.ms": TopicSetting(Millis, lambda s: s.log_segment_delete_delay_ms),
-    "flush.messages": TopicSetting(Messages, lambda s: s.log_flush_interval_messages),
-    "flush.ms": TopicSetting(Millis, lambda s: s.flush_ms),
-    "index.interval.bytes": TopicSetting(Bytes, lambda s: s.log_index_interval_bytes),
-    "max.compaction.lag.ms": TopicSetting(PositiveMillis, lambda s: s.log_cleaner_max_compaction_lag_ms),
-    "max.message.bytes": TopicSetting(Bytes, lambda s: s.message_max_bytes),
-    "min.cleanable.dirty.ratio": TopicSetting(Ratio, lambda s: s.log_cleaner_min_cleanable_ratio),
-    "min.compaction.lag.ms": TopicSetting(Millis, lambda s: s.log_cleaner_min_compaction_lag_ms),
-    "preallocate": TopicSetting(bool, lambda s: s.log_preallocate),
-    "retention.bytes": TopicSetting(Retention, lambda s: s.log_retention_bytes),
-    "retention.ms": TopicSetting(Retention, lambda s: s.retention_ms),
-    "segment.bytes": TopicSetting(SegmentBytes, lambda s: s.log_segment_bytes),
-    "segment.index.bytes": TopicSetting(IndexBytes, lambda s: s.log_index_size_max_bytes),
-    "segment.jitter.ms": TopicSetting(Millis, lambda s: s.segment_jitter_ms),
-    "segment.ms": TopicSetting(PositiveMillis, lambda s: s.segment_ms),
+    "cleanup.policy": TopicSetting(CleanupPolicy, "log.cleanup.policy"),
+    "delete.retention.ms": TopicSetting(Millis, "log.cleaner.delete.retention.ms"),
+    "file.delete.delay.ms": TopicSetting(Millis, "log.segment.delete.delay.ms"),
+    "flush.messages": TopicSetting(Messages, "log.flush.interval.messages"),
+    "flush.ms": TopicSetting(Millis, "log.flush.interval.ms"),
+    "index.interval.bytes": TopicSetting(Bytes, "log.index.interval.bytes"),
+    "max.compaction.lag.ms": TopicSetting(PositiveMillis, "log.cleaner.max.compaction.lag.ms"),
+    "max.message.bytes": TopicSetting(Bytes, "message.max.bytes"),
+    "min.cleanable.dirty.ratio": TopicSetting(Ratio, "log.cleaner.min.cleanable.ratio"),
+    "min.compaction.lag.ms": TopicSetting(Millis, "log.cleaner.min.compaction.lag.ms"),
+    "min.insync.replicas": TopicSetting(Count, "min.insync.replicas"),
+    "preallocate": TopicSetting(bool, "log.preallocate"),
+    "retention.bytes": TopicSetting(Retention, "log.retention.bytes"),
+    "retention.ms": TopicSetting(Retention, "log.retention.ms"),
+    "segment.bytes": TopicSetting(SegmentBytes, "log.segment.bytes"),
+    "segment.index.bytes": TopicSetting(IndexBytes, "log.index.size.max.bytes"),
+    "segment.jitter.ms": TopicSetting(Millis, "log.roll.jitter.ms"),
+    "segment.ms": TopicSetting(PositiveMillis, "log.roll.ms"),
 }
 
 
@@ -80,7 +82,7 @@ def log_config(configs: Mapping[str, str], settings: Settings) -> LogConfig:
     values = {
         name.replace(".", "_"): check_value(name, configs[name], setting.type, origin="topic")
         if name in configs
-        else setting.broker_value(settings)
+        else settings.effective(setting.broker)
         for name, setting in TOPIC_SETTINGS.items()
     }
     return LogConfig(**values, index_search=settings.warmlog_index_search, walk_records=settings.warmlog_records_walk)
@@ -91,8 +93,8 @@ def effective_settings(configs: Mapping[str, str], settings: Settings) -> list[E
     defaults = Settings()
     found = []
     for name, setting in TOPIC_SETTINGS.items():
-        value = setting.broker_value(settings)
-        source = "default" if value == setting.broker_value(defaults) else "broker"
+        value = settings.effective(setting.broker)
+        source = "default" if value == defaults.effective(setting.broker) else "broker"
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if name in configs:
             text, source = configs[name], "topic"

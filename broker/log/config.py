@@ -33,6 +33,7 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = MAX_INT64
     delete_retention_ms: int = 24 * 3600 * 1000
+    min_insync_replicas: int = 1
     index_search: SearchName = "warm"  # ours: the plain search is kept to show the difference
     walk_records: bool = True  # ours: whether the record lengths of uncompressed batches are checked on append
 
