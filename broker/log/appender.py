@@ -35,6 +35,10 @@ class PreparedRoll(NamedTuple):
     segment: Segment
     tail: Tail
 
+    def forget(self) -> None:
+        """Remove the files again: there is no roll after all. For a worker. Raises OSError."""
+        self.segment.remove_files()
+
 
 class Appender:
     """The end of one log. Belongs to the loop, but for `write` and `prepare_roll`, which may run in a worker."""

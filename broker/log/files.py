@@ -222,11 +222,19 @@ class Mapping:
         disk = open_files.disk
         fd = disk.open(self.path, os.O_RDONLY)
         try:
-            size = min(disk.size(fd), map_size)
-            if size < needed_size:
-                raise EOFError(f"{self.path} has {size} bytes, not {needed_size}")
-            mapped = disk.map(fd, size)
+            mapped = self._map_open(disk, fd, needed_size, map_size)
         finally:
             disk.close(fd)
         open_files.adopt(self, mapped)
         return mapped
+
+    def _map_open(self, disk: Disk, fd: int, needed_size: int, map_size: int) -> mmap:
+        while True:
+            size = min(disk.size(fd), map_size)
+            if size < needed_size:
+                raise EOFError(f"{self.path} has {size} bytes, not {needed_size}")
+            try:
+                return disk.map(fd, size)
+            except ValueError:  # it was trimmed since it was measured: what is needed of it is still there
+                if disk.size(fd) >= size:
+                    raise

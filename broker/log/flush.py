@@ -35,11 +35,19 @@ class FlushPlan:
         """Wait for the disk. For a worker. Raises OSError: then the log has failed, and no file may be synced again."""
         for segment in self.sealed:
             if not segment.synced:
-                segment.sync()
-                segment.synced = True
+                _sync_unless_removed(segment)
         self.active.sync()
         if self.directory is not None:
             self.disk.sync_directory(self.directory)
+
+
+def _sync_unless_removed(segment: Segment) -> None:
+    try:
+        segment.sync()
+    except FileNotFoundError:
+        if not segment.removed:  # else retention was quicker, and nobody will ask for it
+            raise
+    segment.synced = True
 
 
 class Durability:

@@ -18,14 +18,12 @@ Invariants:
    hold what memory believes. Reads go on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
-from threading import Lock
-from typing import Self, TypeVar
+from typing import Self
 
 from broker.log.append import Buffer, PlannedAppend, RollReason
 from broker.log.appender import Appender, PreparedRoll
@@ -33,14 +31,15 @@ from broker.log.checkpoint import LEADER_EPOCHS, write_epochs
 from broker.log.config import LogConfig
 from broker.log.describe import describe_segment
 from broker.log.directory_names import deleted_directory
-from broker.log.errors import IndexCorruptError, LogFailedError, OffsetOutOfRangeError
+from broker.log.errors import LogFailedError, OffsetOutOfRangeError
 from broker.log.facts import LogDescription, LogRead, RecoveryReport
 from broker.log.files import OpenFiles
 from broker.log.flush import Durability, FlushPlan
-from broker.log.index_rebuild import rebuild_indexes
 from broker.log.reading import read_slice
 from broker.log.recovery import LoadedLog, LogPlace, load_log
+from broker.log.removal import Removable, RemovedSegments, find_removable, unlink_all
 from broker.log.segment import Segment
+from broker.log.sound_indexes import SoundIndexes
 from broker.log.time_index import TimestampOffset
 from broker.log.time_search import TimeView, first_at_or_past, largest
 from broker.log.truncation import cut_segments
@@ -56,8 +55,6 @@ __all__ = [
     "RollReason",
 ]
 
-T = TypeVar("T")
-
 
 class PartitionLog:
     """One partition's log. Made by `open`; see the module's docstring for who may call what."""
@@ -67,8 +64,8 @@ class PartitionLog:
         "_closed",
         "_durability",
         "_epochs",
+        "_indexes",
         "_place",
-        "_rebuilding",
         "_segments",
         "high_watermark",
         "log_end_offset",
@@ -98,7 +95,7 @@ class PartitionLog:
         self.recovery = loaded.report
         self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files)
         self._closed = False
-        self._rebuilding = Lock()
+        self._indexes = SoundIndexes(lambda: self._segments)
 
     @classmethod
     def open(
@@ -279,8 +276,20 @@ class PartitionLog:
         Raises OSError.
         """
         if self._segments.active.size:
-            self._roll(self._appender.prepare_roll(self._place.new_tail(self.log_end_offset)))
-            self.abandon()
+            self.finish_roll(self.commit_early_roll(self.prepare_early_roll()))
+
+    def prepare_early_roll(self) -> PreparedRoll:
+        """Make the files of a segment that begins at the log end, which no plan asks for. For a worker. Raises OSError.
+
+        Once no plan is open, `commit_early_roll` or `PreparedRoll.forget`; the log end must not have moved.
+        """
+        return self._appender.prepare_roll(self._place.new_tail(self.log_end_offset))
+
+    def commit_early_roll(self, prepared: PreparedRoll) -> Segment:
+        """As `commit_roll`, with nothing planned: later plans are for the new segment. Raises OSError."""
+        sealed = self.commit_roll(prepared)
+        self.abandon()
+        return sealed
 
     def _roll(self, prepared: PreparedRoll) -> None:
         self.finish_roll(self.commit_roll(prepared))
@@ -321,11 +330,13 @@ class PartitionLog:
         For a worker; safe beside appends and rolls. Indexes found corrupt are made anew. Raises OSError, and
         ProtocolError for a batch that cannot be opened.
         """
-        return self._with_sound_indexes(lambda: first_at_or_past(self._time_view(isolation_end), timestamp))
+        return self._indexes.run(
+            lambda: first_at_or_past(self._time_view(isolation_end), timestamp), self._place.config
+        )
 
     def largest_timestamp(self) -> TimestampOffset | None:
         """The first record that has the largest timestamp; None if none has a time. As `offset_for_time`."""
-        return self._with_sound_indexes(lambda: largest(self._time_view(None)))
+        return self._indexes.run(lambda: largest(self._time_view(None)), self._place.config)
 
     def _time_view(self, isolation_end: int | None) -> TimeView:
         end = self.log_end_offset
@@ -339,26 +350,8 @@ class PartitionLog:
     # -- indexes -------------------------------------------------------------------------------------------------------
 
     def rebuild_indexes(self, base_offset: int) -> None:
-        """Make a sealed segment's indexes anew from its log, after IndexCorruptError. For a worker. Raises OSError.
-
-        Who reads the old ones meanwhile goes on. A batch that is damaged ends the new indexes there.
-        """
-        with self._rebuilding:
-            segment = self._segments.get(base_offset)
-            if segment is not None and segment.next_base_offset is not None:
-                rebuild_indexes(segment, self._place.config)
-
-    def _with_sound_indexes(self, work: Callable[[], T]) -> T:
-        """Run what reads indexes, with each segment's made anew at most once."""
-        rebuilt: set[int] = set()
-        while True:
-            try:
-                return work()
-            except IndexCorruptError as error:
-                if error.base_offset in rebuilt:
-                    raise
-                rebuilt.add(error.base_offset)
-                self.rebuild_indexes(error.base_offset)
+        """Make a sealed segment's indexes anew from its log, after IndexCorruptError. For a worker. Raises OSError."""
+        self._indexes.rebuild(base_offset, self._place.config)
 
     # -- flush ---------------------------------------------------------------------------------------------------------
 
@@ -387,6 +380,65 @@ class PartitionLog:
         except OSError as error:
             self.fail(error)
             raise
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+
+    def find_removable(self) -> Removable:
+        """Which of the oldest segments may go by the log's settings and start. For a worker; safe beside appends.
+
+        Indexes found corrupt are made anew. Raises IndexCorruptError, ProtocolError, OSError.
+        """
+        return self._indexes.run(self._find_removable, self._place.config)
+
+    def _find_removable(self) -> Removable:
+        place, start, end = self._place, self.log_start_offset, self.log_end_offset
+        return find_removable(
+            self._segments.snapshot,
+            place.config,
+            log_start_offset=start,
+            high_watermark=min(self.high_watermark, end),
+            log_end_offset=end,
+            now_ms=place.clock(),
+        )
+
+    def advance_start(self, offset: int) -> bool:
+        """Let the log begin at `offset`, unless it begins there or later already; whether it moved.
+
+        Segments that lie before it stay until `take_out_old`. Raises OffsetOutOfRangeError past the high watermark.
+        """
+        if not 0 <= offset <= self.high_watermark:
+            raise OffsetOutOfRangeError(offset, self.log_start_offset, self.high_watermark)
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self._epochs.truncate_from_start(offset)
+        return True
+
+    def take_out_old(self) -> RemovedSegments:
+        """Let go of the segments that lie before the log start; nothing new reads them. `remove_files` follows.
+
+        One whose roll is not finished yet stays for the next time.
+        """
+        old = []
+        for segment in self._segments.snapshot[:-1]:
+            if segment.end_of_offsets > self.log_start_offset or segment.is_untrimmed:
+                break
+            segment.removed = True
+            old.append(segment)
+        self._segments.remove(*old)
+        return RemovedSegments(self._place.disk, old)
+
+    def rename_files(self, removed: RemovedSegments) -> list[str]:
+        """Give the files of removed segments names that a start removes; gives these names, for `unlink_files`.
+
+        For a worker. Raises OSError.
+        """
+        with self._indexes.moving:
+            return removed.rename()
+
+    def unlink_files(self, names: Iterable[str]) -> None:
+        """Unlink what `rename_files` named. For a worker: a large file takes its time. Raises OSError."""
+        unlink_all(self._place.disk, names)
 
     # -- leader epochs -------------------------------------------------------------------------------------------------
 
@@ -499,7 +551,7 @@ class PartitionLog:
             recovery_point=self.recovery_point,
             size=self.size,
             failed=self.failed,
-            segments=tuple(
-                self._with_sound_indexes(partial(describe_segment, segment, end)) for segment in self._segments.snapshot
+            segments=self._indexes.run(
+                lambda: tuple(describe_segment(segment, end) for segment in self._segments.snapshot), self._place.config
             ),
         )

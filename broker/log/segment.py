@@ -70,6 +70,7 @@ class Segment:
         "next_base_offset",
         "open_files",
         "reader",
+        "removed",
         "size",
         "synced",
         "tail",
@@ -94,6 +95,7 @@ class Segment:
         self.size = size
         self.index_interval_bytes = index_interval_bytes
         self.synced = False
+        self.removed = False  # from the log: its files may have gone
         self.reader = File(open_files, self.path(LOG_SUFFIX), writable=False)
         self.writer: File | None = None
         self._offset_index: OffsetIndex | None = None
@@ -268,13 +270,15 @@ class Segment:
         self._checked_offsets = self._checked_times = False
         self._largest_timestamp = None
 
-    def _end_of_offsets(self) -> int:
+    @property
+    def end_of_offsets(self) -> int:
+        """The offset after a sealed segment's last one: the next one's base."""
         assert self.next_base_offset is not None, "the active segment's indexes are its own"
         return self.next_base_offset
 
     def _check_offset_index(self) -> None:
         index = self.offset_index
-        index.sanity_check(self._end_of_offsets(), self.size)
+        index.sanity_check(self.end_of_offsets, self.size)
         if index.entries:
             last = index.last()
             if self._last_offset_at(last.position) != last.offset:
@@ -284,7 +288,7 @@ class Segment:
 
     def _check_time_index(self) -> None:
         index = self.time_index
-        index.sanity_check(self._end_of_offsets())
+        index.sanity_check(self.end_of_offsets)
         if index.entries:
             last = index.last()
             if self.max_timestamp_of(last.offset) != last.timestamp:

@@ -64,9 +64,10 @@ class Segments:
         self._by_base[segment.base_offset] = segment
         self._changed()
 
-    def remove(self, segment: Segment) -> None:
-        """Take a segment out. It must not be the only one."""
-        del self._by_base[segment.base_offset]
+    def remove(self, *segments: Segment) -> None:
+        """Take segments out. One must be left."""
+        for segment in segments:
+            del self._by_base[segment.base_offset]
         self._changed()
 
     def _changed(self) -> None:
