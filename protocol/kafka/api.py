@@ -26,7 +26,20 @@ from typing import Any
 import msgspec
 
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka import cluster, configs, fetch, metadata, offsets, produce, topics
+from protocol.groups import SyncGroupRequest
+from protocol.kafka import (
+    admin,
+    cluster,
+    configs,
+    fetch,
+    group_admin,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    topics,
+)
 from protocol.kafka.primitives import UNREADABLE, FlexibleReader, FlexibleWriter, MalformedError, Reader, Writer
 from protocol.kafka.values import (
     FINAL_SESSION_EPOCH,
@@ -42,6 +55,7 @@ from protocol.kafka.values import (
 from protocol.response import ErrorResponse
 
 API_VERSIONS_KEY = 18
+_FIRST_SYNC_WITH_PROTOCOL = 5
 
 _HEADER = struct.Struct(">hhi")  # key, version, correlation id
 _REPLY_START = struct.Struct(">ii")  # frame length, correlation id
@@ -117,12 +131,31 @@ def _no_session(call: Call) -> None:
         raise RefusedError(call, ErrorCode.INVALID_FETCH_SESSION_EPOCH, "a session begins with epoch 0")
 
 
+def _named_protocol(call: Call) -> None:
+    """A client of version 5 on says which protocol it takes for the group's (KIP-559)."""
+    request: SyncGroupRequest = call.request
+    is_named = request.protocol_type is not None and request.protocol_name is not None
+    if call.version >= _FIRST_SYNC_WITH_PROTOCOL and not is_named:
+        raise RefusedError(call, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the protocol's type and name must be given")
+
+
 # fmt: off
 APIS = (
     Api(0, "Produce", 3, 13, 9, produce.decode, produce.encode, produce.failed, advertised_from=0, check=_known_acks),
     Api(1, "Fetch", 4, 18, 12, fetch.decode, fetch.encode, fetch.failed, check=_no_session),
     Api(2, "ListOffsets", 1, 11, 6, offsets.decode_list, offsets.encode_list, offsets.failed_list),
     Api(3, "Metadata", 0, 13, 9, metadata.decode, metadata.encode, metadata.failed),
+    Api(8, "OffsetCommit", 2, 10, 8,
+        group_offsets.decode_commit, group_offsets.encode_commit, group_offsets.failed_commit),
+    Api(9, "OffsetFetch", 1, 10, 6, group_offsets.decode_fetch, group_offsets.encode_fetch, group_offsets.failed_fetch),
+    Api(10, "FindCoordinator", 0, 6, 3, groups.decode_find, groups.encode_find, groups.failed_find),
+    Api(11, "JoinGroup", 0, 9, 6, groups.decode_join, groups.encode_join, groups.failed_join),
+    Api(12, "Heartbeat", 0, 4, 4, groups.decode_heartbeat, groups.encode_heartbeat, groups.failed_heartbeat),
+    Api(13, "LeaveGroup", 0, 5, 4, groups.decode_leave, groups.encode_leave, groups.failed_leave),
+    Api(14, "SyncGroup", 0, 5, 4, groups.decode_sync, groups.encode_sync, groups.failed_sync, check=_named_protocol),
+    Api(15, "DescribeGroups", 0, 6, 5,
+        group_admin.decode_describe, group_admin.encode_describe, group_admin.failed_describe),
+    Api(16, "ListGroups", 0, 5, 3, group_admin.decode_list, group_admin.encode_list, group_admin.failed_list),
     Api(18, "ApiVersions", 0, 4, 3, cluster.decode_versions, cluster.encode_versions, cluster.failed_versions),
     Api(19, "CreateTopics", 2, 7, 5, topics.decode_create, topics.encode_create, topics.failed_create),
     Api(20, "DeleteTopics", 1, 6, 4, topics.decode_delete, topics.encode_delete, topics.failed_delete),
@@ -132,9 +165,17 @@ APIS = (
     Api(23, "OffsetForLeaderEpoch", 2, 4, 4, offsets.decode_epoch, offsets.encode_epoch, offsets.failed_epoch),
     Api(32, "DescribeConfigs", 1, 4, 4, configs.decode_describe, configs.encode_describe, configs.failed_describe),
     Api(33, "AlterConfigs", 0, 2, 2, configs.decode_alter, configs.encode_alter, configs.failed_alter),
+    Api(35, "DescribeLogDirs", 1, 5, 2, admin.decode_log_dirs, admin.encode_log_dirs, admin.failed_log_dirs),
     Api(37, "CreatePartitions", 0, 3, 2, topics.decode_partitions, topics.encode_partitions, topics.failed_partitions),
+    Api(42, "DeleteGroups", 0, 2, 2, group_admin.decode_delete, group_admin.encode_delete, group_admin.failed_delete),
     Api(44, "IncrementalAlterConfigs", 0, 1, 1, configs.decode_incremental, configs.encode_alter, configs.failed_alter),
+    Api(46, "ListPartitionReassignments", 0, 0, 0,
+        admin.decode_reassignments, admin.encode_reassignments, admin.failed_reassignments),
+    # no version of it is flexible
+    Api(47, "OffsetDelete", 0, 0, 1,
+        group_offsets.decode_delete, group_offsets.encode_delete, group_offsets.failed_delete),
     Api(60, "DescribeCluster", 0, 2, 0, cluster.decode_cluster, cluster.encode_cluster, cluster.failed_cluster),
+    Api(61, "DescribeProducers", 0, 0, 0, admin.decode_producers, admin.encode_producers, admin.failed_producers),
 )
 # fmt: on
 API_BY_KEY = {api.key: api for api in APIS}

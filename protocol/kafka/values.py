@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from protocol.errors import ErrorCode
+from protocol.groups import OffsetToCommit, TopicPartition
 from protocol.kafka.primitives import NO_TOPIC_ID
 from protocol.request import (
     CreateTopicsRequest,
@@ -43,6 +44,10 @@ UNKNOWN_TOPIC_NAME = ""  # stands for a topic id that nobody knows
 NO_SESSION = 0
 INITIAL_SESSION_EPOCH = 0
 FINAL_SESSION_EPOCH = -1  # also that of a fetch outside of any session
+# ListOffsets, beside those of protocol.request: about tiered storage, and what it means to a log without.
+EARLIEST_LOCAL_TIMESTAMP = -4  # the first offset on the broker's own disk: the first there is
+LATEST_TIERED_TIMESTAMP = -5  # the last offset in remote storage: none
+EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6  # the first that is still to go there: none
 
 
 def topic_id_text(topic_id: bytes) -> str:
@@ -92,31 +97,56 @@ class ForgottenPartitions(Value, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
-    """A fetch, in a session if `session_id` is not NO_SESSION or `session_epoch` is INITIAL_SESSION_EPOCH (KIP-227)."""
+    """A fetch, in a session if `session_id` is not NO_SESSION or `session_epoch` is INITIAL_SESSION_EPOCH (KIP-227).
+
+    `replica_id`: the broker that fetches, negative for a consumer. `uses_topic_ids`: topics are named by their ids.
+    """
 
     session_id: int = NO_SESSION
     session_epoch: int = FINAL_SESSION_EPOCH
     forgotten: tuple[ForgottenPartitions, ...] = ()
     rack: str = ""
+    replica_id: int = -1
+    uses_topic_ids: bool = False
 
 
 class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
-    """A fetch's answer with an error of its own, about the session or the request as a whole."""
+    """A fetch's answer with an error of its own, about the session or the request as a whole.
+
+    `asked`: what `partitions` answer, where that is not the request's partitions but some of its session's.
+    """
 
     error: ErrorCode = ErrorCode.NONE
     session_id: int = NO_SESSION
+    asked: tuple[KafkaFetchPartition, ...] | None = None
 
 
 class KafkaOffsetQuery(OffsetQuery, frozen=True, kw_only=True, gc=False):
-    """`timestamp` may be one of Kafka's further special values, from -4 (earliest local) downwards."""
+    """`timestamp` may be one of Kafka's further special values, from -4 (earliest local) downwards.
+
+    `error` is what must be answered: the decoder has judged it, since what is special depends on the version.
+    """
 
     current_leader_epoch: int = -1
+    error: ErrorCode = ErrorCode.NONE
 
 
 class KafkaListOffsetsRequest(ListOffsetsRequest, frozen=True, kw_only=True, gc=False):
     """`timeout_ms`: for offsets in remote storage."""
 
     timeout_ms: int = 0
+
+
+class IdentifiedOffset(OffsetToCommit, frozen=True, kw_only=True, gc=False):
+    """An offset of a partition whose topic was named by its id (OffsetCommit from version 10)."""
+
+    topic_id: bytes = NO_TOPIC_ID
+
+
+class IdentifiedPartition(TopicPartition, frozen=True, kw_only=True, gc=False):
+    """A partition whose topic was named by its id (OffsetFetch from version 10)."""
+
+    topic_id: bytes = NO_TOPIC_ID
 
 
 class EpochQuery(Value, frozen=True, kw_only=True, gc=False):
@@ -131,6 +161,7 @@ class EpochQuery(Value, frozen=True, kw_only=True, gc=False):
 class OffsetForLeaderEpochRequest(Value, frozen=True, kw_only=True, gc=False):
     """What a consumer asks after a change of leader, to find out whether what it read is still there (KIP-320)."""
 
+    api: ClassVar[str] = "offset_for_leader_epoch"
     partitions: tuple[EpochQuery, ...]
 
 
@@ -162,6 +193,7 @@ class RecordsToDelete(Value, frozen=True, kw_only=True, gc=False):
 class DeleteRecordsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Move the beginnings of logs."""
 
+    api: ClassVar[str] = "delete_records"
     partitions: tuple[RecordsToDelete, ...]
     timeout_ms: int = 0
 
@@ -226,6 +258,7 @@ class NewPartitions(Value, frozen=True, kw_only=True, gc=False):
 class CreatePartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Give topics more partitions, each on its own."""
 
+    api: ClassVar[str] = "create_partitions"
     topics: tuple[NewPartitions, ...]
     timeout_ms: int = 0
     validate_only: bool = False
@@ -290,6 +323,7 @@ class ConfigQuery(Value, frozen=True, kw_only=True, gc=False):
 class DescribeConfigsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Settings of topics and brokers."""
 
+    api: ClassVar[str] = "describe_configs"
     resources: tuple[ConfigQuery, ...]
     include_synonyms: bool = False
     include_documentation: bool = False
@@ -351,6 +385,7 @@ class ConfigAlteration(Value, frozen=True, kw_only=True, gc=False):
 class AlterConfigsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Change settings. Not `incremental`: what is not named goes back to its default."""
 
+    api: ClassVar[str] = "alter_configs"
     resources: tuple[ConfigAlteration, ...]
     incremental: bool
     validate_only: bool = False
@@ -381,6 +416,7 @@ class KafkaCreatedTopic(CreatedTopic, frozen=True, kw_only=True, gc=False):
 class ApiVersionsRequest(Value, frozen=True, kw_only=True, gc=False):
     """The first request of most clients. `error` is what must be answered: the decoder has judged it already."""
 
+    api: ClassVar[str] = "api_versions"
     software_name: str = ""
     software_version: str = ""
     error: ErrorCode = ErrorCode.NONE
@@ -404,6 +440,7 @@ class ApiVersionsResponse(Value, frozen=True, kw_only=True, gc=False):
 class DescribeClusterRequest(Value, frozen=True, kw_only=True, gc=False):
     """`endpoint_type`: 1 brokers, 2 controllers."""
 
+    api: ClassVar[str] = "describe_cluster"
     endpoint_type: int = 1
     include_fenced_brokers: bool = False
 
@@ -422,6 +459,7 @@ class DescribeClusterResponse(Value, frozen=True, kw_only=True, gc=False):
 class InitProducerIdRequest(Value, frozen=True, kw_only=True, gc=False):
     """Ask for a producer id, or a higher epoch of the one given (-1: none)."""
 
+    api: ClassVar[str] = "init_producer_id"
     transactional_id: str | None
     transaction_timeout_ms: int
     producer_id: int = -1

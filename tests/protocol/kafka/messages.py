@@ -11,7 +11,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from protocol.kafka import cluster, configs, metadata, offsets, topics
+from protocol.kafka import (
+    admin,
+    cluster,
+    configs,
+    consumer_protocol,
+    group_admin,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    topics,
+)
 from protocol.kafka.api import APIS, Api
 from protocol.kafka.primitives import FlexibleReader, FlexibleWriter, Reader, Writer
 from protocol.kafka.schema import (
@@ -171,7 +182,41 @@ TABLES = {
     "IncrementalAlterConfigsResponse": configs.ALTER_RESPONSE,
     "DescribeClusterRequest": cluster.CLUSTER_REQUEST,
     "DescribeClusterResponse": cluster.CLUSTER_RESPONSE,
+    "OffsetCommitRequest": group_offsets.COMMIT_REQUEST,
+    "OffsetCommitResponse": group_offsets.COMMIT_RESPONSE,
+    "OffsetFetchRequest": group_offsets.FETCH_REQUEST,
+    "OffsetFetchResponse": group_offsets.FETCH_RESPONSE,
+    "FindCoordinatorRequest": groups.FIND_REQUEST,
+    "FindCoordinatorResponse": groups.FIND_RESPONSE,
+    "JoinGroupRequest": groups.JOIN_REQUEST,
+    "JoinGroupResponse": groups.JOIN_RESPONSE,
+    "HeartbeatRequest": groups.HEARTBEAT_REQUEST,
+    "HeartbeatResponse": groups.HEARTBEAT_RESPONSE,
+    "LeaveGroupRequest": groups.LEAVE_REQUEST,
+    "LeaveGroupResponse": groups.LEAVE_RESPONSE,
+    "SyncGroupRequest": groups.SYNC_REQUEST,
+    "SyncGroupResponse": groups.SYNC_RESPONSE,
+    "DescribeGroupsRequest": group_admin.DESCRIBE_REQUEST,
+    "DescribeGroupsResponse": group_admin.DESCRIBE_RESPONSE,
+    "ListGroupsRequest": group_admin.LIST_REQUEST,
+    "ListGroupsResponse": group_admin.LIST_RESPONSE,
+    "DeleteGroupsRequest": group_admin.DELETE_REQUEST,
+    "DeleteGroupsResponse": group_admin.DELETE_RESPONSE,
+    "OffsetDeleteRequest": group_offsets.DELETE_REQUEST,
+    "OffsetDeleteResponse": group_offsets.DELETE_RESPONSE,
+    "DescribeLogDirsRequest": admin.LOG_DIRS_REQUEST,
+    "DescribeLogDirsResponse": admin.LOG_DIRS_RESPONSE,
+    "DescribeProducersRequest": admin.PRODUCERS_REQUEST,
+    "DescribeProducersResponse": admin.PRODUCERS_RESPONSE,
+    "ListPartitionReassignmentsRequest": admin.REASSIGNMENTS_REQUEST,
+    "ListPartitionReassignmentsResponse": admin.REASSIGNMENTS_RESPONSE,
 }
+# What members of a group say to each other: not an API's, and in classic versions only.
+DATA_TABLES = {
+    "ConsumerProtocolSubscription": consumer_protocol.SUBSCRIPTION,
+    "ConsumerProtocolAssignment": consumer_protocol.ASSIGNMENT,
+}
+DATA_MESSAGES = [(name, version) for name in DATA_TABLES for version in range(consumer_protocol.LAST_VERSION + 1)]
 VERSIONS = [(api, version) for api in APIS for version in range(api.first, api.last + 1)]
 MESSAGES = [(f"{api.name}{kind}", api, version) for api, version in VERSIONS for kind in ("Request", "Response")]
 
@@ -182,6 +227,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "isolation_level": (0, 1),
     "session_id": (0,),
     "session_epoch": (0, -1),
+    "protocol_type": ("consumer", "connect"),
+    "protocol_name": ("range", "é"),
     "error_code": (0, 3, 6, 100),
     "client_software_name": ("apache-kafka-java", "x"),
     "client_software_version": ("4.3.1",),

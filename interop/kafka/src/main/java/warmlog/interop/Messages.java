@@ -15,8 +15,8 @@ import org.apache.kafka.common.protocol.ObjectSerializationCache;
 /**
  * Writes messages of Kafka's protocol with Kafka's own classes.
  *
- * <p>Each line of standard input is a message's name (as MetadataRequest), a version and its fields as Kafka's JSON converters
- * take them, parted by tabs. For each one line is printed: the body in hexadecimal digits.
+ * <p>Each line of standard input is a message's name (as MetadataRequest or ConsumerProtocolAssignment), a version and
+ * its fields as Kafka's JSON converters take them, parted by tabs. For each one line is printed: the body in hexadecimal digits.
  */
 public final class Messages {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -32,7 +32,9 @@ public final class Messages {
     }
 
     private static String written(String name, short version, JsonNode fields) throws Exception {
-        Class<?> converter = Class.forName("org.apache.kafka.common.message." + name + "DataJsonConverter");
+        boolean isRpc = name.endsWith("Request") || name.endsWith("Response");
+        Class<?> converter =
+                Class.forName("org.apache.kafka.common.message." + name + (isRpc ? "Data" : "") + "JsonConverter");
         Method read = converter.getMethod("read", JsonNode.class, short.class);
         Message message = (Message) read.invoke(null, fields, version);
         ObjectSerializationCache cache = new ObjectSerializationCache();

@@ -1,0 +1,113 @@
+"""What only Kafka's tools ask: for directories, for producers, for partitions that move.
+
+Owns: values, like protocol/kafka/values.py. Must not know: layouts.
+"""
+
+from typing import ClassVar
+
+from protocol.errors import ErrorCode
+from protocol.groups import TopicPartition
+from protocol.request import Value
+
+
+class DescribeLogDirsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """What lies in the data directories; `partitions`: of which, None: of all."""
+
+    api: ClassVar[str] = "describe_log_dirs"
+    partitions: tuple[TopicPartition, ...] | None = None
+
+
+class LogDirPartition(Value, frozen=True, kw_only=True, gc=False):
+    """A partition in a directory: bytes of its segments, and how far its log end is past the high watermark.
+
+    `is_future`: a copy that will take the place of another directory's.
+    """
+
+    topic: str
+    partition: int
+    size: int
+    offset_lag: int = 0
+    is_future: bool = False
+
+
+class DescribedLogDir(Value, frozen=True, kw_only=True, gc=False):
+    """A data directory by its absolute path; bytes of its volume, -1: not known.
+
+    `is_cordoned`: takes no new partitions.
+    """
+
+    path: str
+    partitions: tuple[LogDirPartition, ...] = ()
+    total_bytes: int = -1
+    usable_bytes: int = -1
+    is_cordoned: bool = False
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class DescribeLogDirsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """One entry per directory. Partitions that were asked for and are in none of them are left out, as in Kafka."""
+
+    log_dirs: tuple[DescribedLogDir, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class DescribeProducersRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Which idempotent and transactional producers partitions know."""
+
+    api: ClassVar[str] = "describe_producers"
+    partitions: tuple[TopicPartition, ...]
+
+
+class ActiveProducer(Value, frozen=True, kw_only=True, gc=False):
+    """A producer as a partition's log knows it; -1: none, or not known. `last_timestamp`: ms since the epoch."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int = -1
+    last_timestamp: int = -1
+    coordinator_epoch: int = -1
+    transaction_start_offset: int = -1
+
+
+class DescribedProducers(Value, frozen=True, kw_only=True, gc=False):
+    """One partition's producers."""
+
+    topic: str
+    partition: int
+    producers: tuple[ActiveProducer, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class DescribeProducersResponse(Value, frozen=True, kw_only=True, gc=False):
+    """One entry per partition asked for, in that order."""
+
+    partitions: tuple[DescribedProducers, ...]
+
+
+class ListPartitionReassignmentsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Which partitions are on their way to other brokers; `partitions`: of which, None: of all."""
+
+    api: ClassVar[str] = "list_partition_reassignments"
+    partitions: tuple[TopicPartition, ...] | None = None
+    timeout_ms: int = 0
+
+
+class OngoingReassignment(Value, frozen=True, kw_only=True, gc=False):
+    """A partition on its way: ids of brokers."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+class ListPartitionReassignmentsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Those partitions that are on their way, nothing about others."""
+
+    partitions: tuple[OngoingReassignment, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
