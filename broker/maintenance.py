@@ -1,6 +1,6 @@
 """The periodic work of a broker.
 
-Flush by time, checkpoints, removal of deleted topics, and the measure of the loop's lateness.
+Flush by time, checkpoints, retention, removal of deleted topics, and the measure of the loop's lateness.
 
 Every round is cheap and off the loop where it touches the disk; a round that fails is logged and tried again at the
 next.
@@ -16,6 +16,7 @@ from broker.metadata.store import MetadataError
 from broker.metrics import Metrics
 from broker.partition import Partition
 from broker.partitions import Partitions
+from broker.retention import Retention
 from broker.writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ class Maintenance:
         self._partitions = partitions
         self._writer = writer
         self._metrics = metrics
+        self._retention = Retention(partitions, metrics)
+        self._retention_delay_s = settings.log_initial_task_delay_ms / 1000
+        self._retention_interval_s = settings.log_retention_check_interval_ms / 1000
         self._checkpoint_interval_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
         self._dirty_since: dict[Partition, float] = {}
 
@@ -42,16 +46,31 @@ class Maintenance:
             nursery.start_soon(self._every, MAX_FLUSH_INTERVAL_S, self._flush_due)
             nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint)
             nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted)
+            nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._retention.unlink_due)
+            nursery.start_soon(self._after_start, self._retention_interval_s, self._retention.check)
+
+    async def _after_start(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Begin once the broker had time to start, whose end may bring settings that keep what the defaults would not.
+
+        Then as `_every`.
+        """
+        await trio.sleep(self._retention_delay_s)
+        await self._attempt(interval_s, work)
+        await self._every(interval_s, work)
 
     async def _every(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await trio.sleep(interval_s)
-            try:
-                await work()
-            except (OSError, MetadataError) as error:
-                logger.warning("%s failed, it is tried again in %g s: %s", work.__name__, interval_s, error)
-            except Exception:  # whatever it is, no round of this takes the broker down
-                logger.exception("%s failed; it is tried again in %g s", work.__name__, interval_s)
+            await self._attempt(interval_s, work)
+
+    @staticmethod
+    async def _attempt(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (OSError, MetadataError) as error:
+            logger.warning("%s failed, it is tried again in %g s: %s", work.__name__, interval_s, error)
+        except Exception:  # whatever it is, no round of this takes the broker down
+            logger.exception("%s failed; it is tried again in %g s", work.__name__, interval_s)
 
     async def _flush_due(self) -> None:
         """Sync the logs whose oldest unsynced append is `flush.ms` old."""

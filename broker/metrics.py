@@ -240,6 +240,12 @@ class Metrics:
         ).labels()
         rolls = self._add(CounterFamily("warmlog_rolls_total", "Segments rolled, by the reason.", ("reason",)))
         self.rolls = {reason: rolls.labels(reason) for reason in ("size", "time", "index_full", "offset_range")}
+        removed = self._add(
+            CounterFamily(
+                "warmlog_removed_segments_total", "Segments removed by retention, by the reason.", ("reason",)
+            )
+        )
+        self.removed_segments = {reason: removed.labels(reason) for reason in ("start", "size", "time")}
         self.fsync_seconds = self._add(
             HistogramFamily("warmlog_fsync_seconds", "One round of fsync over the logs that were due.")
         ).labels()

@@ -16,7 +16,8 @@ Invariants:
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import trio
@@ -228,6 +229,39 @@ class Partition:
         size = count = 0
         for append in self._queue:
             if count and (append.planned.roll is not None or size + append.planned.size > MAX_GROUP_BYTES):
+    async def roll(self) -> bool:
+        """Begin a new segment though no append asks for it; whether it did.
+
+        Not while appends come: they may be planned for the old segment. Raises OSError.
+        """
+        if self._writing or self._queue or self.log.failed:
+            return False
+        with self.inside(), trio.CancelScope(shield=True):
+            self._writing = True  # what comes meanwhile is queued
+            try:
+                prepared = await trio.to_thread.run_sync(self.log.prepare_early_roll)
+                is_quiet = not self._queue
+                if is_quiet:
+                    plan = self.log.begin_flush()
+                    sealed = self.log.commit_early_roll(prepared)
+                else:
+                    await trio.to_thread.run_sync(prepared.forget)
+            finally:
+                self._writing = False
+                self.write_queued()
+            if is_quiet:
+                await self._finish_roll(sealed, plan)
+        return is_quiet
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Keep the log where it is while a worker is in it: who retires the partition waits."""
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._left()
+
                 break
             size += append.planned.size
             count += 1

@@ -89,6 +89,7 @@ class Partitions:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._changes = trio.Lock()
         self._deleted: list[tuple[float, str]] = []  # (when to remove it, by trio's clock)
+        self._checkpoints = trio.Lock()
         self._remembered: set[str] = set()  # names of topics that are gone, but not from the store
         self._all_open = False
 
@@ -242,9 +243,17 @@ class Partitions:
         await trio.to_thread.run_sync(self._close_logs)
 
     async def checkpoint(self) -> None:
-        """Write the recovery points and log starts of all logs."""
-        logs = [partition.log for partition in self._partitions.values()]
-        await trio.to_thread.run_sync(partial(self._storage.directory.write_checkpoints, logs))
+        """Write the recovery points and log starts of all logs. Raises OSError."""
+        await self._write(self._storage.directory.write_checkpoints)
+
+    async def checkpoint_log_starts(self) -> None:
+        """Write the log starts of all logs: what was deleted from a log must not come back. Raises OSError."""
+        await self._write(self._storage.directory.write_log_starts)
+
+    async def _write(self, write: Callable[[Iterable[PartitionLog]], None]) -> None:
+        """One writer of checkpoints at a time: they are replaced as a whole."""
+        async with self._checkpoints:
+            await trio.to_thread.run_sync(write, [partition.log for partition in self])
 
     # -- inside --
 

@@ -1,7 +1,7 @@
 """One table from exception to the code and sentence that a client gets."""
 
 from broker.config import SettingError
-from broker.log.errors import LogError, OffsetOutOfRangeError, RecordListTooLargeError
+from broker.log.errors import LogError, OffsetOutOfRangeError, PolicyViolationError, RecordListTooLargeError
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
 from broker.partition import Partition, StorageError
@@ -11,6 +11,7 @@ from protocol.errors import ErrorCode, ProtocolError
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (RecordListTooLargeError, ErrorCode.RECORD_LIST_TOO_LARGE),
+    (PolicyViolationError, ErrorCode.POLICY_VIOLATION),
     (LogError, ErrorCode.KAFKA_STORAGE_ERROR),  # the others: out of service, or an index that cannot be made anew
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (MetadataError, ErrorCode.KAFKA_STORAGE_ERROR),

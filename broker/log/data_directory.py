@@ -39,7 +39,7 @@ from broker.log.checkpoint import (
     write_offsets,
 )
 from broker.log.directory_names import PartitionName, encode_topic_id, parse_partition_directory
-from broker.log.disk import Disk, read_file, replace_file
+from broker.log.disk import Disk, DiskSpace, read_file, replace_file
 from broker.log.errors import CheckpointError, DataDirectoryError
 
 LOCK_FILE = ".lock"
@@ -167,6 +167,15 @@ class DataDirectory:
             and (not entry.is_directory or _is_foreign_directory(parse_partition_directory(entry.name)))
         )
 
+    @property
+    def absolute_path(self) -> str:
+        """Where it is, whatever the process's working directory."""
+        return os.path.abspath(self.path)
+
+    def space(self) -> DiskSpace:
+        """How much room there is. For a worker. Raises OSError."""
+        return self._disk.space(self.path)
+
     def partition_path(self, name: str) -> str:
         """The path of a directory in it."""
         return f"{self.path}/{name}"
@@ -185,9 +194,13 @@ class DataDirectory:
         for log in logs:
             log.checkpoint_epochs()
         self._write(RECOVERY_POINTS, logs, lambda log: log.recovery_point)
+        self.write_log_starts(logs)
+        self._write(HIGH_WATERMARKS, logs, lambda log: log.high_watermark)
+
+    def write_log_starts(self, logs: Iterable[CheckpointedLog]) -> None:
+        """Replace the checkpoint of log starts alone; `logs` are all. For a worker. Raises OSError."""
         begun = [log for log in logs if log.log_start_offset > log.first_base_offset]
         self._write(LOG_STARTS, begun, lambda log: log.log_start_offset)
-        self._write(HIGH_WATERMARKS, logs, lambda log: log.high_watermark)
 
     def mark_clean(self) -> None:
         """Leave the marker of a clean stop: every log is closed and the checkpoints are written. Raises OSError."""

@@ -25,6 +25,13 @@ class DirectoryEntry(NamedTuple):
     size: int = 0
 
 
+class DiskSpace(NamedTuple):
+    """Bytes of a file system: all of them, and those that a file of ours may still take."""
+
+    total_bytes: int
+    usable_bytes: int
+
+
 class Disk:
     """The real one."""
 
@@ -110,6 +117,11 @@ class Disk:
         """What tells one file or directory from another, whatever it is called: device and inode."""
         stat = os.stat(path)
         return stat.st_dev, stat.st_ino
+
+    def space(self, path: str) -> DiskSpace:
+        """How much room there is on the file system that holds `path`."""
+        stat = os.statvfs(path)
+        return DiskSpace(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory, replacing a file of the new name."""

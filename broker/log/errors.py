@@ -18,6 +18,10 @@ class OffsetOutOfRangeError(LogError):
         self.log_end_offset = log_end_offset
 
 
+class PolicyViolationError(LogError):
+    """What was asked is against the log's `cleanup.policy`."""
+
+
 class RecordListTooLargeError(LogError):
     """The batches of one append together are larger than a segment may be (`segment.bytes`)."""
 

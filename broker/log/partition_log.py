@@ -66,6 +66,7 @@ class PartitionLog:
         "_epochs",
         "_indexes",
         "_place",
+        "_removed_base",
         "_segments",
         "high_watermark",
         "log_end_offset",
@@ -95,6 +96,7 @@ class PartitionLog:
         self.recovery = loaded.report
         self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files)
         self._closed = False
+        self._removed_base: int | None = None  # of the oldest segment taken out whose files still have their names
         self._indexes = SoundIndexes(lambda: self._segments)
 
     @classmethod
@@ -149,8 +151,9 @@ class PartitionLog:
 
     @property
     def first_base_offset(self) -> int:
-        """The base offset of the oldest segment."""
-        return self._segments.first.base_offset
+        """The base offset of the oldest segment that a start would find."""
+        removed = self._removed_base
+        return self._segments.first.base_offset if removed is None else removed
 
     @property
     def leader_epoch(self) -> int:
@@ -415,7 +418,7 @@ class PartitionLog:
         return True
 
     def take_out_old(self) -> RemovedSegments:
-        """Let go of the segments that lie before the log start; nothing new reads them. `remove_files` follows.
+        """Let go of the segments that lie before the log start; nothing new reads them. `rename_files` follows.
 
         One whose roll is not finished yet stays for the next time.
         """
@@ -425,16 +428,21 @@ class PartitionLog:
                 break
             segment.removed = True
             old.append(segment)
+        if old and self._removed_base is None:
+            self._removed_base = old[0].base_offset
         self._segments.remove(*old)
         return RemovedSegments(self._place.disk, old)
 
     def rename_files(self, removed: RemovedSegments) -> list[str]:
         """Give the files of removed segments names that a start removes; gives these names, for `unlink_files`.
 
-        For a worker. Raises OSError.
+        For a worker, one at a time. Raises OSError: then a start may find some of them again, before the log start.
         """
         with self._indexes.moving:
-            return removed.rename()
+            names = removed.rename()
+        self._place.disk.sync_directory(self._place.directory)
+        self._removed_base = None
+        return names
 
     def unlink_files(self, names: Iterable[str]) -> None:
         """Unlink what `rename_files` named. For a worker: a large file takes its time. Raises OSError."""

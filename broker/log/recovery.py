@@ -142,11 +142,14 @@ class _Loader:
             recovery_point = self._segments[-1].base_offset if clean else max(0, recovery_point)
             tail = self._recover(recovery_point)
         end = tail.next_offset
+        start = min(max(log_start_offset, self._segments[0].base_offset), end)
+        epochs = self._epochs(end, raised=not clean)
+        epochs.truncate_from_start(start)
         return LoadedLog(
             segments=Segments(self._segments),
             tail=tail,
-            epochs=self._epochs(end, raised=not clean),
-            log_start_offset=min(max(log_start_offset, self._segments[0].base_offset), end),
+            epochs=epochs,
+            log_start_offset=start,
             recovery_point=end if was_sound else min(recovery_point, end),
             made_files=False,
             report=None if was_sound else self._report(recovery_point, started_ms),

@@ -57,7 +57,8 @@ def find_removable(
 ) -> Removable:
     """Which of these segments may go; they are all of the log's. For a worker.
 
-    Raises IndexCorruptError, ProtocolError, OSError. The offsets must have been taken before the segments: what is rolled meanwhile then counts as not yet readable.
+    Raises IndexCorruptError, ProtocolError, OSError. The offsets must have been taken before the segments: what is
+    rolled meanwhile then counts as not yet readable.
     """
     ages = _Ages(segments, now_ms, config.retention_ms)
     candidates = [

@@ -1,7 +1,7 @@
 """Work that reads indexes in workers, beside a log that goes on: indexes found corrupt are made anew.
 
-Owns: who may make or move index files of sealed segments (one at a time), and what a reader does when the segments change
-under it. Must not know what is looked for.
+Owns: who may make or move index files of sealed segments (one at a time), and what a reader does when the segments
+change under it. Must not know what is looked for.
 
 Invariants:
 1. Each segment's indexes are made anew at most once in one piece of work: what is corrupt again is told.

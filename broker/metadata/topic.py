@@ -11,6 +11,8 @@ from uuid import UUID, uuid4
 MAX_NAME_LENGTH = 249  # a partition's directory adds a dash, a number and a suffix, and a file name has 255 bytes
 MAX_PARTITIONS = 100_000  # of one topic: a count beyond it is a slip of the hand, and each one is a directory
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})  # the broker's own
+
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -30,6 +32,11 @@ class Topic:
     partitions: int
     configs: dict[str, str] = field(default_factory=dict)
     id: UUID = field(default_factory=uuid4)
+
+
+def is_internal(name: str) -> bool:
+    """Whether a topic is the broker's own: users may read it, and not change what is in it."""
+    return name in INTERNAL_TOPICS
 
 
 def check_name(name: str) -> None:

@@ -1,0 +1,74 @@
+"""DeleteRecords: users move the beginnings of logs.
+
+Source: kafka.server.ReplicaManager.deleteRecordsOnLocalLog, kafka.cluster.Partition.deleteRecordsOnLeader.
+"""
+
+from collections.abc import Mapping
+
+from broker.api.errors import EXPECTED, describe, describe_in
+from broker.api.handler import Handler
+from broker.api.session import Session
+from broker.log.errors import PolicyViolationError
+from broker.metadata.topic import InvalidTopicError, is_internal
+from broker.partition import Partition
+from broker.partitions import Partitions, unknown_partition
+from protocol.kafka.values import DeletedRecords, DeleteRecordsRequest, DeleteRecordsResponse, RecordsToDelete
+
+HIGH_WATERMARK = -1  # as an offset: everything that consumers can read
+
+
+class RecordsApi:
+    """Answers DeleteRecords. Segments that lie wholly before a new start go with the next round of retention."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {DeleteRecordsRequest.api: self.delete}
+
+    async def delete(self, request: DeleteRecordsRequest, _: Session) -> DeleteRecordsResponse:
+        """Move all starts, then write them down once, then answer: what is deleted stays deleted."""
+        outcomes = [self._move_start(asked) for asked in request.partitions]
+        failure: Exception | None = None
+        if any(moved for _, moved in outcomes):
+            try:
+                await self._partitions.checkpoint_log_starts()
+            except OSError as error:
+                failure = error
+        return DeleteRecordsResponse(
+            partitions=tuple(
+                outcome if failure is None or not moved else _failed(outcome, failure) for outcome, moved in outcomes
+            )
+        )
+
+    def _move_start(self, asked: RecordsToDelete) -> tuple[DeletedRecords, bool]:
+        """What became of one partition, and whether its start moved."""
+        partition = self._partitions.get(asked.topic, asked.partition)
+        try:
+            if partition is None:
+                raise unknown_partition(asked.topic, asked.partition)
+            _check_policy(partition)
+            log = partition.log
+            moved = log.advance_start(log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset)
+        except EXPECTED as error:
+            code, message = describe_in(partition, self._partitions, error)
+            return DeletedRecords(topic=asked.topic, partition=asked.partition, error=code, message=message), False
+        low_watermark = log.log_start_offset
+        return DeletedRecords(topic=asked.topic, partition=asked.partition, low_watermark=low_watermark), moved
+
+
+def _check_policy(partition: Partition) -> None:
+    """Raise for logs whose records are kept by key, and for those that are the broker's own."""
+    if is_internal(partition.topic):
+        raise InvalidTopicError(f"records of the internal topic {partition.topic!r} cannot be deleted")
+    config = partition.log.config
+    if config.compacts and not config.deletes:
+        raise PolicyViolationError(
+            f"records of {partition.topic}-{partition.index} cannot be deleted: its cleanup.policy is compact"
+        )
+
+
+def _failed(outcome: DeletedRecords, error: Exception) -> DeletedRecords:
+    code, message = describe(error)
+    return DeletedRecords(topic=outcome.topic, partition=outcome.partition, error=code, message=message)

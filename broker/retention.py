@@ -1,0 +1,114 @@
+"""Retention of all logs: what is too old, too much, or deleted by users goes away.
+
+Owns: the round over the logs, the order of steps for one of them, and the files that wait for their removal. Must not
+know the rules (`broker.log.retention`), or when a round is due (`maintenance`).
+
+    worker   which segments may go               one log after the other: no hurry, and one worker of many
+    loop     the active segment rolls first, if it is among them; the log start moves; the log lets go of them
+    worker   their files are renamed
+    worker   their files are unlinked            after `file.delete.delay.ms`
+
+Invariants:
+1. What goes wrong with one log is told, and the others' turn comes.
+2. A log is not closed or moved while a worker is inside it.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import trio
+
+from broker.log.errors import LogError
+from broker.log.partition_log import PartitionLog
+from broker.log.removal import Removable
+from broker.log.retention import RemovalReason
+from broker.metrics import Metrics
+from broker.partition import Partition
+from broker.partitions import Partitions
+from protocol.errors import ProtocolError
+
+logger = logging.getLogger(__name__)
+
+
+class _Unlinking(NamedTuple):
+    """Files that wait for their removal, until a moment of trio's clock."""
+
+    due: float
+    log: PartitionLog
+    names: list[str]
+
+
+class Retention:
+    """Removes old segments, and unlinks their files later."""
+
+    def __init__(self, partitions: Partitions, metrics: Metrics) -> None:
+        self._partitions = partitions
+        self._metrics = metrics
+        self._unlinking: list[_Unlinking] = []
+        self._told: set[tuple[str, int, int]] = set()  # segments from the future that were told of
+
+    async def check(self) -> None:
+        """Go through all logs once."""
+        for partition in self._partitions:
+            if self._partitions.get(partition.topic, partition.index) is not partition:
+                continue  # deleted meanwhile
+            try:
+                with partition.inside():
+                    await self._check_log(partition)
+            except (OSError, LogError, ProtocolError) as error:
+                logger.warning("%s-%d: retention: %s", partition.topic, partition.index, error)
+
+    async def unlink_due(self) -> None:
+        """Unlink the files whose delay is over. Raises OSError; what is left is tried again."""
+        now = trio.current_time()
+        for unlinking in [each for each in self._unlinking if each.due <= now]:
+            await trio.to_thread.run_sync(unlinking.log.unlink_files, unlinking.names)
+            self._unlinking.remove(unlinking)
+
+    async def _check_log(self, partition: Partition) -> None:
+        log = partition.log
+        found = await trio.to_thread.run_sync(log.find_removable)
+        self._tell_future(partition, found)
+        if not found.reasons:
+            return
+        with trio.CancelScope(shield=True):  # what is taken out is also put aside
+            log.advance_start(await self._new_start(partition, found))
+            await self._remove(partition, found.reasons)
+
+    async def _remove(self, partition: Partition, reasons: Sequence[RemovalReason]) -> None:
+        log = partition.log
+        removed = log.take_out_old()
+        if not removed.segments:
+            return
+        for reason in reasons[: len(removed.segments)]:
+            self._metrics.removed_segments[reason.value].add()
+        logger.info(
+            "%s-%d: %d segments removed (%s); the log begins at %d",
+            partition.topic,
+            partition.index,
+            len(removed.segments),
+            ", ".join(sorted(set(reasons))),
+            log.log_start_offset,
+        )
+        names = await trio.to_thread.run_sync(log.rename_files, removed)
+        self._unlinking.append(_Unlinking(trio.current_time() + log.config.file_delete_delay_ms / 1000, log, names))
+
+    async def _new_start(self, partition: Partition, found: Removable) -> int:
+        """Up to where all may go; the active segment only if it could be rolled, with nothing new in it."""
+        if not found.with_active:
+            return found.end_offset
+        log = partition.log
+        if log.log_end_offset == found.end_offset and await partition.roll():
+            self._metrics.rolls["time"].add()
+            return found.end_offset
+        return found.active_base_offset
+
+    def _tell_future(self, partition: Partition, found: Removable) -> None:
+        """A time in the future keeps a segment, and all after it, for longer than anybody asked."""
+        if found.from_future is None:
+            return
+        segment = (partition.topic, partition.index, found.from_future)
+        if segment not in self._told:
+            self._told.add(segment)
+            logger.warning("%s-%d: segment %d has times in the future: it stays until they are past", *segment)
