@@ -225,7 +225,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def start_warmlog(directory: Path) -> AbstractContextManager[Running]:
     """Warmlog as a person starts it, on free ports."""
-    listen = ["--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
+    listen = ["--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
     return serving(_module("warmlog", "serve", "--data-dir", str(directory), *listen))
 
 

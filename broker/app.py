@@ -16,11 +16,19 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from random import Random
+from random import Random, SystemRandom
 
 import trio
 
+from broker.api.addresses import Advertised, container_gateway
 from broker.api.dispatch import Dispatcher
+from broker.api.epochs import EpochsApi
+from broker.api.fetch import Fetches
+from broker.api.fetch_sessions import FetchSessions
+from broker.api.greeting import GreetingApi
+from broker.api.handler import Family
+from broker.api.offsets import OffsetsApi
+from broker.api.topics import TopicsApi
 from broker.config import Settings
 from broker.log.data_directory import DataDirectory
 from broker.log.errors import LogError
@@ -33,9 +41,11 @@ from broker.net.connection import Services
 from broker.net.http import HttpListener
 from broker.net.inflight import InflightBytes
 from broker.net.listener import Limits, Listener, bind
-from broker.net.wire import NativeWire
+from broker.net.wire import KafkaWire, NativeWire, Wire
 from broker.partitions import Partitions, Storage
 from broker.writer import Writer
+from protocol.kafka.api import Codec as KafkaCodec
+from protocol.response import HelloResponse
 from protocol.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -55,7 +65,7 @@ class StartError(Exception):
 class Addresses:
     """Where the listeners are, each "host:port", or "none" where one is off."""
 
-    kafka: str = "none"
+    kafka: str
     native: str
     http: str
 
@@ -64,14 +74,8 @@ class Addresses:
         return f"ready kafka={self.kafka} native={self.native} http={self.http}"
 
 
-def run(
-    settings: Settings,
-    *,
-    native: str,
-    http: str,
-    ready: Callable[[Addresses], None],
-) -> None:
-    """Serve in this thread until SIGTERM or SIGINT, then stop cleanly. Raises StartError."""
+def run(settings: Settings, *, kafka: str, native: str, http: str, ready: Callable[[Addresses], None]) -> None:
+    """Serve in this thread until SIGTERM or SIGINT, then stop cleanly; see `serve`. Raises StartError."""
 
     async def main() -> None:
         stop = trio.Event()
@@ -79,7 +83,8 @@ def run(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, stop)
             try:
-                await serve(settings, native=native, http=http, ready=partial(_ready_and_settled, ready), stop=stop)
+                settled = partial(_ready_and_settled, ready)
+                await serve(settings, kafka=kafka, native=native, http=http, ready=settled, stop=stop)
             except StartError as error:
                 failure = error
             nursery.cancel_scope.cancel()
@@ -90,11 +95,11 @@ def run(
 
 
 async def serve(
-    settings: Settings, *, native: str, http: str, ready: Callable[[Addresses], None], stop: trio.Event
+    settings: Settings, *, kafka: str, native: str, http: str, ready: Callable[[Addresses], None], stop: trio.Event
 ) -> None:
     """Serve until `stop` is set.
 
-    `native` and `http` are "host:port" or "none". `ready` is called once all listeners accept.
+    `kafka`, `native` and `http` are "host:port" or "none". `ready` is called once all listeners accept.
 
     Raises StartError. A cancelled serve still syncs and closes its logs.
     """
@@ -102,7 +107,7 @@ async def serve(
     with ExitStack() as stack, _start_errors():
         sockets = {
             name: stack.enter_context(_bind(name, address, settings.socket_listen_backlog_size))
-            for name, address in (("native", native), ("http", http))
+            for name, address in (("kafka", kafka), ("native", native), ("http", http))
             if address != "none"
         }
         broker = Broker(settings, stack)
@@ -157,18 +162,20 @@ class Broker:
         ready: Callable[[Addresses], None],
         stop: trio.Event,
     ) -> None:
-        addresses = Addresses(native=address_of(sockets.get("native")), http=self._http_address)
-        listener = self._native(sockets.get("native"), partitions, writer)
+        addresses = Addresses(
+            kafka=address_of(sockets.get("kafka")), native=address_of(sockets.get("native")), http=self._http_address
+        )
+        listeners = self._listeners(sockets, partitions, writer)
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, writer, self._metrics, self._settings).run)
             async with trio.open_nursery() as listening:
-                if listener is not None:
+                for listener in listeners:
                     listening.start_soon(listener.serve)
                 self._not_ready = None
                 ready(addresses)
                 await stop.wait()
                 self._not_ready = "stopping"
-                if listener is not None:
+                for listener in listeners:
                     listener.stop()
                 listening.cancel_scope.deadline = trio.current_time() + self._settings.warmlog_stop_timeout_ms / 1000
             maintained.cancel_scope.cancel()
@@ -189,14 +196,71 @@ class Broker:
         self._http_address = address_of(sock)
         return None if sock is None else HttpListener(sock, self._metrics.registry, lambda: self._not_ready)
 
-    def _native(self, sock: socket.socket | None, partitions: Partitions, writer: Writer) -> Listener | None:
-        if sock is None:
-            return None
-        settings = self._settings
+    def _listeners(self, sockets: dict[str, socket.socket], partitions: Partitions, writer: Writer) -> list[Listener]:
+        """Those that are on, over the same handlers."""
+        settings, codec = self._settings, KafkaCodec(topic_names=partitions.topic_name)
         inflight = InflightBytes(settings.queued_max_request_bytes)
-        services = Services(
-            wire=NativeWire(),
-            dispatcher=Dispatcher(partitions, self._metrics, cluster_id=self._directory.cluster_id, version=VERSION),
+        dispatcher = Dispatcher(partitions, self._fetches(partitions), self._families(partitions, codec))
+        limits = Limits(
+            max_connections=connections_limit(settings),
+            max_idle_s=settings.connections_max_idle_ms / 1000,
+            send_buffer_bytes=settings.socket_send_buffer_bytes,
+            receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+        )
+        wires: tuple[Wire, ...] = (KafkaWire(codec), NativeWire())
+        listeners = [
+            Listener(sockets[wire.name], wire.name, self._services(wire, dispatcher, writer, inflight), limits)
+            for wire in wires
+            if wire.name in sockets
+        ]
+        self._metrics.gauge(
+            "warmlog_connections",
+            "Connections open now.",
+            lambda: [((listener.name,), listener.connections) for listener in listeners],
+            ("listener",),
+        )
+        self._metrics.gauge(
+            "warmlog_inflight_bytes",
+            "Bytes of large requests received and not yet answered.",
+            lambda: [((), inflight.held_bytes)],
+        )
+        return listeners
+
+    def _families(self, partitions: Partitions, codec: KafkaCodec) -> list[Family]:
+        """The handlers of everything that is served beside produce and fetch."""
+        cluster_id = self._directory.cluster_id
+        advertised = Advertised(lambda: partitions.settings, gateway=container_gateway(self._settings))
+        hello = HelloResponse(
+            version=0,
+            broker=f"warmlog/{VERSION}",
+            cluster_id=cluster_id,
+            node_id=partitions.node_id,
+            max_frame_bytes=self._settings.socket_request_max_bytes,
+        )
+        return [
+            GreetingApi(hello, codec.api_versions),
+            TopicsApi(partitions, cluster_id, advertised),
+            OffsetsApi(partitions, self._metrics),
+            EpochsApi(partitions),
+        ]
+
+    def _fetches(self, partitions: Partitions) -> Fetches:
+        slots = self._settings.max_incremental_fetch_session_cache_slots
+        sessions = FetchSessions(slots=slots, clock=trio.current_time, random=SystemRandom())
+        self._metrics.gauge("warmlog_fetch_sessions", "Incremental fetch sessions kept.", lambda: [((), len(sessions))])
+        self._metrics.gauge(
+            "warmlog_fetch_session_partitions", "Partitions in them.", lambda: [((), sessions.partition_count)]
+        )
+        self._metrics.counter(
+            "warmlog_fetch_sessions_evicted_total", "Those that gave way.", lambda: [((), sessions.evicted)]
+        )
+        return Fetches(partitions, sessions)
+
+    def _services(self, wire: Wire, dispatcher: Dispatcher, writer: Writer, inflight: InflightBytes) -> Services:
+        settings = self._settings
+        return Services(
+            wire=wire,
+            dispatcher=dispatcher,
             writer=writer,
             metrics=self._metrics,
             inflight=inflight,
@@ -204,22 +268,6 @@ class Broker:
             max_requests=settings.warmlog_connection_inflight_requests,
             slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
         )
-        limits = Limits(
-            max_connections=connections_limit(settings),
-            max_idle_s=settings.connections_max_idle_ms / 1000,
-            send_buffer_bytes=settings.socket_send_buffer_bytes,
-            receive_buffer_bytes=settings.socket_receive_buffer_bytes,
-        )
-        listener = Listener(sock, "native", services, limits)
-        self._metrics.gauge(
-            "warmlog_connections", "Connections open now.", lambda: [(("native",), listener.connections)], ("listener",)
-        )
-        self._metrics.gauge(
-            "warmlog_inflight_bytes",
-            "Bytes of large requests received and not yet answered.",
-            lambda: [((), inflight.held_bytes)],
-        )
-        return listener
 
     def _declare_gauges(self, partitions: Partitions) -> None:
         gauge = self._metrics.gauge

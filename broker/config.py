@@ -105,6 +105,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         256 << 20
     )  # Kafka: -1, no bound; every buffer here has one
     fetch_max_bytes: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 55 << 20
+    max_incremental_fetch_session_cache_slots: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 1000
 
     # warmlog's own
     warmlog_open_files: Annotated[int, Meta(ge=-1, le=MAX_INT32)] = -1  # -1: half of what the process may open

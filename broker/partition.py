@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -93,6 +94,16 @@ class FetchWaiter:
         await self._event.wait()
 
 
+class Waiter(Protocol):
+    """What is told that a log grows: a waiting fetch, or a partition of a fetch session."""
+
+    def grown(self, size: int) -> None:
+        """So many bytes became readable."""
+
+    def wake(self) -> None:
+        """Something else has changed: look again."""
+
+
 class Partition:
     """One log as the broker's tasks use it. All methods belong to the loop."""
 
@@ -110,7 +121,7 @@ class Partition:
         self._was_refusing = False
         self._refused = 0  # appends, since that was last told
         self._tell_refusals_at = -math.inf  # by trio's clock
-        self._waiters: set[FetchWaiter] = set()
+        self._waiters: set[Waiter] = set()
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being made anew
         self._rebuilt_at: dict[int, float] = {}  # when each was last tried, by trio's clock
         self._running = 0  # tasks and syncs that are inside the log
@@ -218,17 +229,6 @@ class Partition:
             error = failure
         self._synced(plan, error)
 
-    def _take_queue(self) -> list[Append]:
-        group, self._queue = self._queue, []
-        self._queued_bytes = 0
-        self._must_roll = False
-        return group
-
-    def _take_group(self) -> list[Append]:
-        """The head of the queue that one write can take: a roll begins a new group, and a group is bounded."""
-        size = count = 0
-        for append in self._queue:
-            if count and (append.planned.roll is not None or size + append.planned.size > MAX_GROUP_BYTES):
     async def roll(self) -> bool:
         """Begin a new segment though no append asks for it; whether it did.
 
@@ -262,6 +262,17 @@ class Partition:
         finally:
             self._left()
 
+    def _take_queue(self) -> list[Append]:
+        group, self._queue = self._queue, []
+        self._queued_bytes = 0
+        self._must_roll = False
+        return group
+
+    def _take_group(self) -> list[Append]:
+        """The head of the queue that one write can take: a roll begins a new group, and a group is bounded."""
+        size = count = 0
+        for append in self._queue:
+            if count and (append.planned.roll is not None or size + append.planned.size > MAX_GROUP_BYTES):
                 break
             size += append.planned.size
             count += 1
@@ -395,11 +406,11 @@ class Partition:
             self._rebuilt_at[base_offset] = trio.current_time()
             self.wake_all()
 
-    def enlist(self, waiter: FetchWaiter) -> None:
+    def enlist(self, waiter: Waiter) -> None:
         """Wake this waiter when the log grows, until `dismiss`."""
         self._waiters.add(waiter)
 
-    def dismiss(self, waiter: FetchWaiter) -> None:
+    def dismiss(self, waiter: Waiter) -> None:
         """Stop waking this waiter."""
         self._waiters.discard(waiter)
 

@@ -13,7 +13,7 @@ Invariants:
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -85,11 +85,12 @@ class Partitions:
         self._metrics = metrics
         self.recovery_seconds = 0.0
         self._topics: dict[str, Topic] = {}
+        self._names: dict[bytes, str] = {}  # by id
         self._replicas: dict[str, tuple[tuple[int, ...], ...]] = {}
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._changes = trio.Lock()
-        self._deleted: list[tuple[float, str]] = []  # (when to remove it, by trio's clock)
         self._checkpoints = trio.Lock()
+        self._deleted: list[tuple[float, str]] = []  # (when to remove it, by trio's clock)
         self._remembered: set[str] = set()  # names of topics that are gone, but not from the store
         self._all_open = False
 
@@ -106,6 +107,10 @@ class Partitions:
     def topic(self, name: str) -> Topic | None:
         """The topic, or None."""
         return self._topics.get(name)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """What the topic with this id (16 bytes) is called, or None."""
+        return self._names.get(topic_id)
 
     def topics(self) -> list[Topic]:
         """All topics, by name."""
@@ -155,6 +160,15 @@ class Partitions:
                     raise
             return topic
 
+    async def ensure(self, name: str) -> None:
+        """Create a topic on first use, unless it is there: whoever comes second finds it.
+
+        Raises what `create` raises but TopicExistsError.
+        """
+        if name not in self._topics:
+            with suppress(TopicExistsError):
+                await self.create(name)
+
     async def alter(self, name: str, configs: Mapping[str, str | None], partitions: int | None = None) -> Topic:
         """Change settings (None resets one) and grow the partition count.
 
@@ -186,7 +200,7 @@ class Partitions:
             topic = self._known(name)
             await trio.to_thread.run_sync(self._storage.store.begin_delete, name)
             doomed = [self._partitions.pop((name, index)) for index in range(topic.partitions)]
-            del self._topics[name], self._replicas[name]
+            del self._topics[name], self._names[topic.id.bytes], self._replicas[name]
             for partition in doomed:
                 await partition.retire()
             moved = await trio.to_thread.run_sync(_move_away, [partition.log for partition in doomed])
@@ -302,6 +316,7 @@ class Partitions:
             self._partitions[topic.name, log.partition] = Partition(log, self._writer)
             self._count_recovery(log)
         self._topics[topic.name] = topic
+        self._names[topic.id.bytes] = topic.name
         self._replicas[topic.name] = assign_replicas([self.node_id], topic.partitions, 1, self._storage.random)
 
     def _open_logs(self, topic: Topic, indexes: Sequence[int]) -> list[PartitionLog]:

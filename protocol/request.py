@@ -41,6 +41,8 @@ class Value(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     A value cannot be part of a cycle, so the garbage collector need not know of it (gc=False).
     """
 
+    may_wait: ClassVar[bool] = False  # whether a request's answer may take as long as others let it
+
 
 class Isolation(StrEnum):
     """How far a reader may see."""

@@ -7,7 +7,7 @@ client).
     from warmlog.testing import Broker
 
     with Broker() as broker:
-        broker.native, broker.http      # each "host:port"
+        broker.kafka, broker.native, broker.http      # each "host:port"
 
     def test_orders(warmlog_broker): ...      # the same as a fixture, a fresh broker for each test
 
@@ -61,14 +61,14 @@ class Broker:
         self._given_dir = None if data_dir is None else Path(data_dir)
         self._temporary: Path | None = None
         self._assignments = tuple(f"{name}={_text(value)}" for name, value in (settings or {}).items())
-        self._listen = (FREE_PORT, FREE_PORT)
+        self._listen = (FREE_PORT, FREE_PORT, FREE_PORT)
         self._thread: threading.Thread | None = None
         self._running: _Running | None = None
         self._ended: Future[None] = Future()
 
     @property
     def kafka(self) -> str:
-        """Address of the Kafka listener, "host:port"; "none" where there is none."""
+        """Address of the Kafka listener, "host:port": what every Kafka client takes as bootstrap server."""
         return self._addresses.kafka
 
     @property
@@ -133,7 +133,7 @@ class Broker:
 
     def restart(self) -> None:
         """Stop and start over the same data, at the same addresses, so that a client may find it again."""
-        self._listen = (self.native, self.http)
+        self._listen = (self.kafka, self.native, self.http)
         self.stop()
         self.start()
 
@@ -164,13 +164,15 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _run(settings: "Settings", listen: tuple[str, str], started: "Future[_Running]", ended: "Future[None]") -> None:
+def _run(
+    settings: "Settings", listen: tuple[str, str, str], started: "Future[_Running]", ended: "Future[None]"
+) -> None:
     """The thread: a trio loop that serves until asked to stop. Every failure goes into one of the two futures."""
     import trio
 
     from broker.app import serve
 
-    native, http = listen
+    kafka, native, http = listen
 
     async def main() -> None:
         token, stop = trio.lowlevel.current_trio_token(), trio.Event()
@@ -182,7 +184,7 @@ def _run(settings: "Settings", listen: tuple[str, str], started: "Future[_Runnin
         def ready(addresses: "Addresses") -> None:
             started.set_result(_Running(addresses, request_stop))
 
-        await serve(settings, native=native, http=http, ready=ready, stop=stop)
+        await serve(settings, kafka=kafka, native=native, http=http, ready=ready, stop=stop)
 
     try:
         trio.run(main)

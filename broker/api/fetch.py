@@ -1,18 +1,34 @@
 """Fetch: slices of partitions, now or when there is something.
 
+Owns: the size rules, how long a fetch waits, and what is answered of which partition. Must not know: wire formats, and
+which partitions of a session are worth a look (`fetch_sessions` does).
+
 Size rules (KIP-74): partitions are served in the order asked for; `max_bytes` bounds the whole, each partition's own
 bound its part; but the first batch of the first partition that has one is always whole, so that a batch larger than the
 bounds can be read at all.
 
-So many partitions of a reply can have records as files may be held open for it (`MAX_SLICES`).
+So many partitions of a reply can have records as files may be held open for it (`MAX_SLICES`). A fetch that waits holds
+none.
 """
+
+from collections.abc import Sized
 
 import trio
 
+from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, describe
+from broker.api.fetch_sessions import FetchSession, FetchSessionError, FetchSessions, SessionPartition
 from broker.partition import FetchWaiter, Partition
 from broker.partitions import Partitions, unknown_partition
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.kafka.primitives import NO_TOPIC_ID
+from protocol.kafka.values import (
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+    KafkaFetchResponse,
+)
 from protocol.request import FetchPartition, FetchRequest
 from protocol.response import FetchedPartition, FetchResponse
 
@@ -30,103 +46,264 @@ class FetchSizeError(ProtocolError):
     code = ErrorCode.INVALID_FETCH_SIZE
 
 
-class Slices:
-    """What one look at all partitions of a fetch found."""
+class InconsistentTopicIdError(ProtocolError):
+    """The topic was deleted, and another one has its name."""
 
-    __slots__ = ("failed", "missing_bytes", "partitions", "size", "slices")
+    code = ErrorCode.INCONSISTENT_TOPIC_ID
 
-    def __init__(self) -> None:
-        self.partitions: list[FetchedPartition] = []
+
+class UnknownReplicaError(ProtocolError):
+    """A broker that fetches like a replica and is none of ours."""
+
+    def __init__(self, partition: Partition, replica_id: int, *, knows_epoch: bool) -> None:
+        super().__init__(f"broker {replica_id} is no replica of {partition.topic}-{partition.index}")
+        self.code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class Look:
+    """One look at partitions: what of each can be sent now, within the size limits."""
+
+    __slots__ = ("_left", "_most", "_partitions", "_replica_id", "_slices", "failed", "size", "unknown")
+
+    def __init__(self, request: FetchRequest, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
+        self._replica_id = request.replica_id if isinstance(request, KafkaFetchRequest) else -1
+        self._slices = 0  # partitions with records
         self.size = 0
-        self.slices = 0  # partitions with records
-        self.missing_bytes = 0  # to what is enough to answer with
-        self.failed = False
+        self.unknown = 0  # partitions that are not there
+        self.failed = False  # one that is there cannot be read as asked
 
+    def missing_bytes(self, min_bytes: int) -> int:
+        """What is to come until there is enough to answer with: what no reply can hold is not waited for."""
+        return min(min_bytes, max(self._most, 1)) - self.size
 
-def read_now(request: FetchRequest, partitions: Partitions) -> Slices:
-    """Read what is there."""
-    found = Slices()
-    left = most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
-    for asked in request.partitions:
-        fetched = _read(asked, partitions, left, first=found.size == 0)
-        size = len(fetched.records)
-        left = max(0, left - size)
-        found.size += size
-        found.failed = found.failed or fetched.error is not ErrorCode.NONE
-        found.partitions.append(fetched)
-        found.slices += size > 0
-        if found.slices == MAX_SLICES:
-            most, left = found.size, 0
-    found.missing_bytes = min(request.min_bytes, max(most, 1)) - found.size  # what no reply can hold is not waited for
-    return found
+    def at(self, asked: FetchPartition, partition: Partition | None) -> FetchedPartition:
+        """The answer for one partition, the next in turn."""
+        try:
+            if partition is None:
+                self.unknown += 1
+                raise unknown_partition(asked.topic, asked.partition)
+            if type(asked) is KafkaFetchPartition:
+                self._check(asked, partition)
+            records = self._take(asked, partition)
+        except EXPECTED as error:
+            return self._refused(asked, partition, error)
+        log = partition.log
+        return FetchedPartition(
+            topic=asked.topic,
+            partition=asked.partition,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.high_watermark,
+            log_start_offset=log.log_start_offset,
+            records=records,
+        )
 
+    def _check(self, asked: KafkaFetchPartition, partition: Partition) -> None:
+        """What only Kafka's clients can get wrong."""
+        if asked.topic_id != NO_TOPIC_ID and self._partitions.topic_name(asked.topic_id) != asked.topic:
+            raise InconsistentTopicIdError(f"topic {asked.topic!r} has another id by now")
+        check_leader_epoch(partition, asked.current_leader_epoch)
+        if self._replica_id >= 0:
+            raise UnknownReplicaError(partition, self._replica_id, knows_epoch=asked.current_leader_epoch >= 0)
 
-def is_enough(found: Slices, request: FetchRequest) -> bool:
-    """Whether to answer at once.
-
-    Enough data, an error that the client should see, nothing asked for, or no wish to wait.
-    """
-    return found.missing_bytes <= 0 or found.failed or request.max_wait_ms == 0 or not request.partitions
-
-
-async def wait_and_read(request: FetchRequest, partitions: Partitions, found: Slices) -> Slices:
-    """Wait until there is enough, at most `max_wait_ms` in all; then the latest look."""
-    with trio.move_on_after(request.max_wait_ms / 1000):
-        while not is_enough(found, request):
-            await _wait_for_growth(request, partitions, found.missing_bytes)
-            found = read_now(request, partitions)
-    return found
-
-
-def response(found: Slices) -> FetchResponse:
-    """The answer."""
-    return FetchResponse(partitions=tuple(found.partitions))
-
-
-async def _wait_for_growth(request: FetchRequest, partitions: Partitions, missing_bytes: int) -> None:
-    waiter = FetchWaiter(missing_bytes)
-    waited_on = [
-        partition for asked in request.partitions if (partition := partitions.get(asked.topic, asked.partition))
-    ]
-    for partition in waited_on:
-        partition.enlist(waiter)
-    try:
-        await waiter.wait()
-    finally:
-        for partition in waited_on:
-            partition.dismiss(waiter)
-
-
-def _read(asked: FetchPartition, partitions: Partitions, left: int, *, first: bool) -> FetchedPartition:
-    partition = partitions.get(asked.topic, asked.partition)
-    try:
-        if partition is None:
-            raise unknown_partition(asked.topic, asked.partition)
+    def _take(self, asked: FetchPartition, partition: Partition) -> Sized:
+        """The records of one partition, counted."""
         if asked.max_bytes < 0:
             raise FetchSizeError(f"max_bytes of {asked.topic}-{asked.partition} is negative: {asked.max_bytes}")
-        return _slice(asked, partition, left, first=first)
-    except EXPECTED as error:
+        if asked.offset == partition.log.high_watermark:
+            return b""  # nearly always: there is nothing yet
+        found = partition.read(asked.offset, min(asked.max_bytes, self._left), min_one_message=self.size == 0)
+        if found is None or found.slice is None or found.first_batch_incomplete:
+            return b""
+        size = len(found.slice)
+        self.size += size
+        self._left = max(0, self._left - size)
+        self._slices += 1
+        if self._slices == MAX_SLICES:
+            self._most, self._left = self.size, 0
+        return found.slice
+
+    def _refused(self, asked: FetchPartition, partition: Partition | None, error: Exception) -> FetchedPartition:
         code, message = describe(error)
-        log_start = -1 if partition is None else partition.log.log_start_offset
-        high_watermark = -1 if partition is None else partition.log.high_watermark
+        self.failed = self.failed or partition is not None
         return FetchedPartition(
             topic=asked.topic,
             partition=asked.partition,
             error=code,
             message=message,
-            log_start_offset=log_start,
-            high_watermark=high_watermark,
+            log_start_offset=-1 if partition is None else partition.log.log_start_offset,
+            high_watermark=-1 if partition is None else partition.log.high_watermark,
         )
 
 
-def _slice(asked: FetchPartition, partition: Partition, left: int, *, first: bool) -> FetchedPartition:
-    found = partition.read(asked.offset, min(asked.max_bytes, left), min_one_message=first)
-    log = partition.log
-    return FetchedPartition(
-        topic=asked.topic,
-        partition=asked.partition,
-        high_watermark=log.high_watermark,
-        last_stable_offset=log.high_watermark,
-        log_start_offset=log.log_start_offset,
-        records=b"" if found is None or found.slice is None or found.first_batch_incomplete else found.slice,
-    )
+class Fetch:
+    """A fetch of the partitions that its request names, each of which is answered."""
+
+    def __init__(self, request: FetchRequest, partitions: Partitions) -> None:
+        self._request = request
+        self._partitions = partitions
+        self._found: list[FetchedPartition] = []
+        self._look = self._look_again()
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether to answer at once.
+
+        Enough data, an error that the client should see, nothing there that could be waited for, or no wish to wait.
+        """
+        request, look = self._request, self._look
+        return (
+            look.missing_bytes(request.min_bytes) <= 0
+            or look.failed
+            or request.max_wait_ms == 0
+            or look.unknown == self._asked_count
+        )
+
+    async def wait(self) -> None:
+        """Wait until there is enough, at most the request's `max_wait_ms` in all."""
+        with trio.move_on_after(self._request.max_wait_ms / 1000):
+            while not self.is_enough:
+                missing_bytes = self._look.missing_bytes(self._request.min_bytes)
+                self._found = []  # of what was found meanwhile no file stays open
+                await self._wait_for_growth(FetchWaiter(missing_bytes))
+                self._look = self._look_again()
+            return
+        self._look = self._last_look()
+
+    def response(self) -> FetchResponse:
+        """The answer, by the latest look."""
+        return FetchResponse(partitions=tuple(self._found))
+
+    @property
+    def _asked_count(self) -> int:
+        """How many partitions this is about."""
+        return len(self._request.partitions)
+
+    def _look_again(self) -> Look:
+        look, get = Look(self._request, self._partitions), self._partitions.get
+        self._found = [look.at(asked, get(asked.topic, asked.partition)) for asked in self._request.partitions]
+        return look
+
+    def _last_look(self) -> Look:
+        """The look when the time is over."""
+        return self._look_again()
+
+    async def _wait_for_growth(self, waiter: FetchWaiter) -> None:
+        get = self._partitions.get
+        waited_on = [found for asked in self._request.partitions if (found := get(asked.topic, asked.partition))]
+        for partition in waited_on:
+            partition.enlist(waiter)
+        try:
+            await waiter.wait()
+        finally:
+            for partition in waited_on:
+                partition.dismiss(waiter)
+
+
+class FirstFetch(Fetch):
+    """A full fetch that asks for a session."""
+
+    def __init__(self, request: KafkaFetchRequest, partitions: Partitions, sessions: FetchSessions) -> None:
+        super().__init__(request, partitions)
+        self._sessions = sessions
+
+    def response(self) -> KafkaFetchResponse:
+        """The answer, with the session's id if there was room for one."""
+        request = self._request
+        assert isinstance(request, KafkaFetchRequest)
+        answers = list(zip(request.partitions, self._found, strict=True))
+        session_id = self._sessions.create(answers, uses_topic_ids=request.uses_topic_ids)
+        return KafkaFetchResponse(partitions=tuple(self._found), session_id=session_id)
+
+
+class SessionFetch(Fetch):
+    """A fetch in a session: only what has changed is looked at and answered."""
+
+    def __init__(self, request: KafkaFetchRequest, partitions: Partitions, session: FetchSession) -> None:
+        self._session = session
+        self._next_epoch = session.advance()
+        self._news: list[SessionPartition] = []  # what `_found` is about
+        if request.max_wait_ms == 0:
+            session.recheck(partitions.get)
+        super().__init__(request, partitions)
+
+    @property
+    def is_enough(self) -> bool:
+        """As for any fetch; and if the session has gone on without this one."""
+        return super().is_enough or self._session.epoch != self._next_epoch
+
+    def response(self) -> KafkaFetchResponse:
+        """What has changed; the client is taken to know it from now on."""
+        session = self._session
+        if session.epoch != self._next_epoch:
+            error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            return KafkaFetchResponse(partitions=(), error=error, session_id=session.id, asked=())
+        for entry, found in zip(self._news, self._found, strict=True):
+            entry.told(found)
+            if len(found.records):
+                session.pending.move_to_end(entry)
+        asked = tuple([entry.asked for entry in self._news])
+        return KafkaFetchResponse(partitions=tuple(self._found), session_id=session.id, asked=asked)
+
+    @property
+    def _asked_count(self) -> int:
+        return len(self._session)
+
+    def _look_again(self) -> Look:
+        look, session, partitions = Look(self._request, self._partitions), self._session, self._partitions
+        self._found, self._news = [], []
+        for entry in list(session.pending):
+            partition = session.find(entry, partitions.get, partitions.topic_name)
+            found = look.at(entry.asked, partition)
+            if entry.is_news(found):
+                self._found.append(found)
+                self._news.append(entry)
+            elif entry.asked.offset == found.high_watermark:
+                del session.pending[entry]
+        return look
+
+    def _last_look(self) -> Look:
+        self._session.recheck(self._partitions.get)
+        return self._look_again()
+
+    async def _wait_for_growth(self, waiter: FetchWaiter) -> None:
+        self._news = []
+        self._session.waiter = waiter
+        try:
+            await waiter.wait()
+        finally:
+            if self._session.waiter is waiter:
+                self._session.waiter = None
+
+
+class Fetches:
+    """Begins fetches, each in the session that it belongs to."""
+
+    def __init__(self, partitions: Partitions, sessions: FetchSessions) -> None:
+        self._partitions = partitions
+        self._sessions = sessions
+
+    def begin(self, request: FetchRequest) -> Fetch | FetchResponse:
+        """The response, if there is enough to answer with at once; else the fetch, to be waited for."""
+        try:
+            fetch = self._begun(request)
+        except FetchSessionError as error:
+            return KafkaFetchResponse(partitions=(), error=error.code, asked=())
+        return fetch.response() if fetch.is_enough else fetch
+
+    def _begun(self, request: FetchRequest) -> Fetch:
+        """A fetch of its kind, which has looked once. Raises FetchSessionError."""
+        if not isinstance(request, KafkaFetchRequest):
+            return Fetch(request, self._partitions)
+        sessions, epoch = self._sessions, request.session_epoch
+        if epoch in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}:
+            sessions.remove(request.session_id)
+            if epoch == FINAL_SESSION_EPOCH or request.replica_id >= 0:
+                return Fetch(request, self._partitions)
+            return FirstFetch(request, self._partitions, sessions)
+        session = sessions.find(request.session_id, epoch, uses_topic_ids=request.uses_topic_ids)
+        sessions.update(session, request.partitions, request.forgotten)
+        if not session:
+            return Fetch(request, self._partitions)
+        return SessionFetch(request, self._partitions, session)

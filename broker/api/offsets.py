@@ -1,19 +1,45 @@
-"""ListOffsets: offsets by time, and the ends of logs."""
+"""ListOffsets: offsets by time, and the ends of logs. Source: kafka.server.ReplicaManager.fetchOffset."""
 
+from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 
 import trio
 
+from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, describe_in
+from broker.api.handler import Handler
+from broker.api.session import Session
+from broker.log.partition_log import PartitionLog
 from broker.log.time_index import TimestampOffset
 from broker.metrics import Metrics
 from broker.partition import Partition
 from broker.partitions import Partitions, unknown_partition
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.kafka.values import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    KafkaListOffsetsRequest,
+    KafkaOffsetQuery,
+)
 from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, ListOffsetsRequest, OffsetQuery
 from protocol.response import FoundOffset, ListOffsetsResponse
 
 NOTHING = TimestampOffset(-1, -1)
 MAX_TIME_LOOKUPS = 4  # at once: each may read and open batches; more would only take the disk from the fetches
+
+
+class RepeatedQuestionError(ProtocolError):
+    """A partition is named twice in one request."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class UnsupportedTimeError(ProtocolError):
+    """A time below 0 that means nothing, or nothing in the version of the request."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class OffsetsApi:
@@ -24,15 +50,34 @@ class OffsetsApi:
         self._metrics = metrics
         self._threads = trio.CapacityLimiter(MAX_TIME_LOOKUPS)
 
-    async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        """One answer per question, in that order."""
-        return ListOffsetsResponse(partitions=tuple([await self._find(query) for query in request.partitions]))
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {ListOffsetsRequest.api: self.list_offsets}
 
-    async def _find(self, query: OffsetQuery) -> FoundOffset:
+    async def list_offsets(self, request: ListOffsetsRequest, _: Session) -> ListOffsetsResponse:
+        """One answer per question, in that order. Kafka refuses a partition that is asked for twice."""
+        is_kafka = isinstance(request, KafkaListOffsetsRequest)  # ours may ask for several times
+        times = Counter([(query.topic, query.partition) for query in request.partitions] if is_kafka else ())
+        return ListOffsetsResponse(
+            partitions=tuple(
+                [
+                    await self._find(query, is_repeated=times[query.topic, query.partition] > 1)
+                    for query in request.partitions
+                ]
+            )
+        )
+
+    async def _find(self, query: OffsetQuery, *, is_repeated: bool) -> FoundOffset:
         partition = self._partitions.get(query.topic, query.partition)
         try:
+            if is_repeated:
+                raise RepeatedQuestionError(f"{query.topic}-{query.partition} is asked for more than once")
+            if isinstance(query, KafkaOffsetQuery) and query.error is not ErrorCode.NONE:
+                raise UnsupportedTimeError(f"no time of this version: {query.timestamp}")
             if partition is None:
                 raise unknown_partition(query.topic, query.partition)
+            if isinstance(query, KafkaOffsetQuery):
+                check_leader_epoch(partition, query.current_leader_epoch)
             found = await self._lookup(partition, query.timestamp)
         except EXPECTED as error:
             code, message = describe_in(partition, self._partitions, error)
@@ -50,8 +95,10 @@ class OffsetsApi:
         log = partition.log
         if timestamp == LATEST_TIMESTAMP:
             return TimestampOffset(-1, log.high_watermark, log.leader_epoch)
-        if timestamp == EARLIEST_TIMESTAMP:
-            return TimestampOffset(-1, log.log_start_offset, log.epoch_of(log.log_start_offset))
+        if timestamp in {EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP}:
+            return TimestampOffset(-1, log.log_start_offset, _first_epoch(log))
+        if timestamp in {LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP}:
+            return NOTHING  # there is no remote storage
         find = log.largest_timestamp if timestamp == MAX_TIMESTAMP else partial(log.offset_for_time, timestamp)
         found = await trio.to_thread.run_sync(find, limiter=self._threads)
         if found is None:
@@ -59,3 +106,9 @@ class OffsetsApi:
         if found.section is not None:
             self._metrics.time_lookups[found.section].add()
         return found if found.offset < log.high_watermark else NOTHING
+
+
+def _first_epoch(log: PartitionLog) -> int:
+    """The epoch of the first record; of an empty log that of the record to come."""
+    start = log.log_start_offset
+    return log.leader_epoch if start == log.log_end_offset else log.epoch_of(start)

@@ -1,12 +1,16 @@
 """Topics: create, delete, describe, alter, and the metadata by which clients find partitions."""
 
+from collections.abc import Mapping
+
 import trio
 
+from broker.api.addresses import Advertised
 from broker.api.errors import EXPECTED, describe, describe_in
+from broker.api.handler import Handler
 from broker.api.session import Session
 from broker.log.directory_names import encode_topic_id
 from broker.metadata.topic import Topic
-from broker.partitions import Partitions, TopicExistsError, UnknownTopicError, unknown_partition
+from broker.partitions import Partitions, UnknownTopicError, unknown_partition
 from broker.topic_config import effective_settings
 from protocol.request import (
     AlterTopicsRequest,
@@ -38,9 +42,20 @@ from protocol.response import (
 class TopicsApi:
     """Answers the requests about topics."""
 
-    def __init__(self, partitions: Partitions, cluster_id: str) -> None:
+    def __init__(self, partitions: Partitions, cluster_id: str, advertised: Advertised) -> None:
         self._partitions = partitions
         self._cluster_id = cluster_id
+        self._advertised = advertised
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {
+            MetadataRequest.api: self.metadata,
+            CreateTopicsRequest.api: self.create,
+            DeleteTopicsRequest.api: self.delete,
+            DescribeTopicsRequest.api: self.describe,
+            AlterTopicsRequest.api: self.alter,
+        }
 
     # -- metadata --
 
@@ -55,7 +70,7 @@ class TopicsApi:
             create = request.auto_create and self._partitions.settings.auto_create_topics_enable
             topics = [await self._find(name, create=create) for name in dict.fromkeys(request.topics)]
         node_id = self._partitions.node_id
-        host, port = self._partitions.settings.advertised(session.listener) or session.local
+        host, port = self._advertised.of(session)
         return MetadataResponse(
             cluster_id=self._cluster_id,
             controller=node_id,
@@ -63,21 +78,10 @@ class TopicsApi:
             topics=tuple(topics),
         )
 
-    async def ensure(self, name: str) -> None:
-        """Create a topic on first use, unless it is there.
-
-        Whoever comes second finds it. Raises what Partitions.create raises.
-        """
-        if self._partitions.topic(name) is None:
-            try:
-                await self._partitions.create(name)
-            except TopicExistsError:
-                return
-
     async def _find(self, name: str, *, create: bool) -> TopicMetadata:
         try:
             if create:
-                await self.ensure(name)
+                await self._partitions.ensure(name)
             topic = self._partitions.topic(name)
             if topic is None:
                 raise UnknownTopicError(f"no topic {name!r}")
@@ -109,7 +113,7 @@ class TopicsApi:
 
     # -- changes --
 
-    async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def create(self, request: CreateTopicsRequest, _: Session) -> CreateTopicsResponse:
         """Create each topic on its own."""
         made = [await self._create(topic, validate_only=request.validate_only) for topic in request.topics]
         return CreateTopicsResponse(topics=tuple(made))
@@ -124,7 +128,7 @@ class TopicsApi:
             return CreatedTopic(name=asked.name, error=code, message=message)
         return CreatedTopic(name=topic.name, topic_id=encode_topic_id(topic.id), partitions=topic.partitions)
 
-    async def delete(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    async def delete(self, request: DeleteTopicsRequest, _: Session) -> DeleteTopicsResponse:
         """Delete each topic on its own."""
         return DeleteTopicsResponse(topics=tuple([await self._delete(name) for name in request.topics]))
 
@@ -136,7 +140,7 @@ class TopicsApi:
             return TopicResult(name=name, error=code, message=message)
         return TopicResult(name=name)
 
-    async def alter(self, request: AlterTopicsRequest) -> AlterTopicsResponse:
+    async def alter(self, request: AlterTopicsRequest, _: Session) -> AlterTopicsResponse:
         """Change each topic on its own."""
         return AlterTopicsResponse(topics=tuple([await self._alter(topic) for topic in request.topics]))
 
@@ -150,7 +154,7 @@ class TopicsApi:
 
     # -- describe --
 
-    async def describe(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
+    async def describe(self, request: DescribeTopicsRequest, _: Session) -> DescribeTopicsResponse:
         """Settings, offsets and segments of each topic, once however often it is asked for.
 
         Runs in workers: it asks for the times of segments, which are read from their indexes.

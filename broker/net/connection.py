@@ -18,13 +18,15 @@ Invariants:
 import logging
 import socket
 from collections import deque
-from collections.abc import Sized
+from collections.abc import Awaitable, Callable, Sized
+from functools import partial
 from time import perf_counter
+from typing import Any
 
 import trio
 
 from broker.api.dispatch import Dispatcher
-from broker.api.fetch import Slices
+from broker.api.fetch import Fetch
 from broker.api.produce import Produce
 from broker.api.session import Session
 from broker.metrics import Metrics, RequestMetrics
@@ -36,7 +38,7 @@ from broker.writer import Writer
 from protocol.errors import FrameError, ProtocolError
 from protocol.frame import FrameReader
 from protocol.request import FetchRequest, ProduceRequest, Request
-from protocol.response import ErrorResponse, Response
+from protocol.response import Response
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +73,8 @@ class Exchange:
         self.metrics = metrics
         self.count = self.size = 0
         self.share: Share | None = None  # of the bytes in flight, if a large frame is among the requests
-        self.produces: list[tuple[int, Produce]] = []  # with their request ids
-        self.reply: tuple[int, Response] | None = None
+        self.produces: list[tuple[Any, Produce]] = []  # with their calls (see Wire)
+        self.reply: tuple[Any, Response] | None = None
 
     @property
     def done(self) -> bool:
@@ -142,7 +144,7 @@ class Connection:
         self._stopping = False
         self._closed = False
         self._receiving = False  # whether we wait for the peer: only then is silence the peer's
-        self._fetch_wait: trio.CancelScope | None = None
+        self._wait: trio.CancelScope | None = None
         self.last_active = trio.current_time()
 
     # -- life --
@@ -164,11 +166,11 @@ class Connection:
     def stop(self) -> None:
         """Take no more requests; what was received is answered, then the connection closes.
 
-        A fetch that waits for data is not answered any more: nobody will append.
+        A request that waits (for data, for a group) is not answered any more: nothing will come.
         """
         self._stopping = True
-        if self._fetch_wait is not None:
-            self._fetch_wait.cancel()
+        if self._wait is not None:
+            self._wait.cancel()
         if not self._closed:
             shutdown(self._sock, socket.SHUT_RD)
 
@@ -235,7 +237,7 @@ class Connection:
                 await trio.lowlevel.checkpoint()
                 turn_ends = perf_counter() + MAX_TURN_S
             try:
-                request_id, request = decode(frame, session)
+                call, request = decode(frame, session)
             except ProtocolError as error:
                 _handled(run)
                 run = None
@@ -251,12 +253,12 @@ class Connection:
                     run = Exchange(received_at, self._produce_metrics)
                     run.begun_at = perf_counter()
                     self._outbox.append(run)
-                run.produces.append((request_id, produce))
+                run.produces.append((call, produce))
                 self._keep(run, len(frame))
             else:
                 _handled(run)
                 run = None
-                await self._handle(request_id, request, len(frame), received_at)
+                await self._handle(call, request, len(frame), received_at)
         _handled(run)
 
     def _receive_available(self) -> bool:
@@ -292,7 +294,7 @@ class Connection:
         assert produce is not None
         return produce
 
-    async def _handle(self, request_id: int, request: Request, size: int, received_at: float) -> None:
+    async def _handle(self, call: Any, request: Request, size: int, received_at: float) -> None:
         """Answer all that came before, then handle a request and put its reply into the outbox."""
         await self._answer_all()
         dispatcher = self._services.dispatcher
@@ -302,29 +304,34 @@ class Connection:
         if isinstance(request, FetchRequest):
             found = dispatcher.fetch_now(request)
             exchange.handled_at = perf_counter()
-            response = await self._wait_for_data(request, found) if isinstance(found, Slices) else found
+            response = (
+                await self._while_there(partial(dispatcher.fetch_later, found))
+                if isinstance(found, Fetch)
+                else found
+            )
         else:
-            response = await dispatcher.handle(request, self._session)
+            handle = partial(dispatcher.handle, request, self._session)
+            response = await (self._while_there(handle) if request.may_wait else handle())
             exchange.handled_at = perf_counter()
-        self._put(exchange, request_id, response, size)
+        self._put(exchange, call, response, size)
 
-    async def _wait_for_data(self, request: FetchRequest, found: Slices) -> Response:
-        """Wait for more data, and give up when the peer goes away meanwhile."""
+    async def _while_there(self, answer: Callable[[], Awaitable[Response]]) -> Response:
+        """Wait for an answer that may take its time, and give up when the peer goes away meanwhile."""
         response: Response | None = None
         async with trio.open_nursery() as nursery:
-            self._fetch_wait = nursery.cancel_scope
+            self._wait = nursery.cancel_scope
             nursery.start_soon(self._watch_peer, nursery.cancel_scope)
-            response = await self._services.dispatcher.fetch_later(request, found)
+            response = await answer()
             nursery.cancel_scope.cancel()
-        self._fetch_wait = None
+        self._wait = None
         if response is None:
-            raise PeerGoneError("closed while its fetch waited")
+            raise PeerGoneError("closed while its request waited")
         return response
 
     async def _watch_peer(self, waiting: trio.CancelScope) -> None:
         """Cancel the wait when the peer closes.
 
-        Requests that wait behind the fetch keep the socket readable; then the connection's state is looked at now and
+        Requests that wait behind this one keep the socket readable; then the connection's state is looked at now and
         then.
         """
         await trio.lowlevel.wait_readable(self._sock)
@@ -332,8 +339,8 @@ class Connection:
             await trio.sleep(PEER_CHECK_S)
         waiting.cancel()
 
-    def _put(self, exchange: Exchange, request_id: int, response: Response, size: int) -> None:
-        exchange.reply = (request_id, response)
+    def _put(self, exchange: Exchange, call: Any, response: Response, size: int) -> None:
+        exchange.reply = (call, response)
         self._outbox.append(exchange)
         self._keep(exchange, size)
 
@@ -426,10 +433,10 @@ class Connection:
         if exchange.reply is not None:
             items += encode(*exchange.reply)
             return True
-        for request_id, produce in exchange.produces:
+        for call, produce in exchange.produces:
             response = produce.response()
             if produce.acks:
-                items += encode(request_id, response)
+                items += encode(call, response)
             elif any(partition.error for partition in response.partitions):
                 return False
         return True
@@ -446,11 +453,17 @@ class Connection:
         self.last_active = trio.current_time()
 
     async def _refuse(self, error: ProtocolError, size: int) -> None:
-        """Answer a frame that is no request; the stream itself is still in step."""
+        """Answer a frame that is no request; the stream itself is still in step.
+
+        Raises PeerGoneError where the protocol has no answer to it but to close.
+        """
         await self._answer_all()
+        refusal = self._wire.refusal(error)
+        if refusal is None:
+            logger.info("%s: %s:%d: closed: %s", self._session.listener, *self._session.peer, error)
+            raise PeerGoneError(str(error))
         metrics = self._services.metrics.requests("invalid", self._wire.name)
-        response = ErrorResponse(error=error.code, message=str(error))
-        self._put(Exchange(perf_counter(), metrics), getattr(error, "request_id", 0), response, size)
+        self._put(Exchange(perf_counter(), metrics), refusal.call, refusal.response, size)
 
     async def _refuse_stream(self, error: FrameError) -> None:
         """Answer, then close: after a bad length nobody knows where the next frame begins."""

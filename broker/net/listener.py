@@ -58,7 +58,7 @@ class Listener:
 
     def __init__(self, sock: socket.socket, name: str, services: Services, limits: Limits) -> None:
         self._sock = sock
-        self._name = name
+        self.name = name
         self._services = services
         self._limits = limits
         self._connections: set[Connection] = set()
@@ -117,7 +117,7 @@ class Listener:
         now = trio.current_time()
         if now >= self._complain_at:
             self._complain_at = now + COMPLAINT_PAUSE_S
-            logger.warning(f"%s: {message}", self._name, *arguments)  # noqa: G004  # the messages are those above
+            logger.warning(f"%s: {message}", self.name, *arguments)  # noqa: G004  # the messages are those above
 
     def _welcome(self, sock: socket.socket, peer: tuple[str, int], nursery: trio.Nursery) -> None:
         if len(self._connections) >= self._limits.max_connections:
@@ -131,7 +131,7 @@ class Listener:
         except OSError:  # gone already
             sock.close()
             return
-        session = Session(listener=self._name, peer=peer[:2], local=local[:2])
+        session = Session(listener=self.name, peer=peer[:2], local=local[:2])
         connection = Connection(sock, session, self._services)
         self._connections.add(connection)
         nursery.start_soon(self._serve, connection)
@@ -154,7 +154,7 @@ class Listener:
         try:
             await connection.serve()
         except Exception:
-            logger.exception("%s: a connection failed", self._name)
+            logger.exception("%s: a connection failed", self.name)
         finally:
             connection.close()
             self._connections.discard(connection)

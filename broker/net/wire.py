@@ -1,25 +1,39 @@
 """What a listener needs of a wire format: frames to requests, responses to bytes."""
 
 from collections.abc import Sized
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker.api.session import Session
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.kafka.api import Codec, RefusedError
 from protocol.native import codec as native_codec
 from protocol.request import HelloRequest, Request
-from protocol.response import Response
+from protocol.response import ErrorResponse, Response
+
+
+class Refusal(NamedTuple):
+    """The answer to a frame that is no request that can be served; `call` as in Wire."""
+
+    call: Any
+    response: Response
 
 
 class Wire(Protocol):
-    """One wire format on one listener."""
+    """One wire format on one listener.
+
+    `call` is what the format needs of a request to encode its reply: the request's id, or more.
+    """
 
     name: str
 
-    def decode(self, frame: memoryview, session: Session) -> tuple[int, Request]:
-        """A frame as (request id, request). Raises ProtocolError."""
+    def decode(self, frame: memoryview, session: Session) -> tuple[Any, Request]:
+        """A frame as (call, request). Raises ProtocolError."""
 
-    def encode(self, request_id: int, response: Response) -> list[Sized]:
+    def encode(self, call: Any, response: Response) -> list[Sized]:
         """The reply's frame: bytes and, for a fetch, the slices as they were given."""
+
+    def refusal(self, error: ProtocolError) -> Refusal | None:
+        """How a frame that `decode` or the framing refused is answered; None: the connection must close."""
 
 
 class NativeWire:
@@ -34,9 +48,33 @@ class NativeWire:
             raise OutOfTurnError(request_id)
         return request_id, request
 
-    def encode(self, request_id: int, response: Response) -> list[Sized]:
+    def encode(self, call: int, response: Response) -> list[Sized]:
         """The reply's frame."""
-        return native_codec.encode_response(request_id, response)
+        return native_codec.encode_response(call, response)
+
+    def refusal(self, error: ProtocolError) -> Refusal:
+        """Every refusal has a reply, with request id 0 where the frame's could not be read."""
+        return Refusal(getattr(error, "request_id", 0), ErrorResponse(error=error.code, message=str(error)))
+
+
+class KafkaWire:
+    """Kafka's protocol."""
+
+    name = "kafka"
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self.encode = codec.encode
+
+    def decode(self, frame: memoryview, session: Session) -> tuple[Any, Any]:
+        """A frame as (call, request). What the client calls itself stands in every request. Raises ProtocolError."""
+        call = self._codec.decode(frame)
+        session.client_id = call.client_id
+        return call, call.request
+
+    def refusal(self, error: ProtocolError) -> Refusal | None:
+        """What can be read is answered by the API's own reply; for anything else the protocol has no words."""
+        return Refusal(error.call, error.response) if isinstance(error, RefusedError) else None
 
 
 class OutOfTurnError(ProtocolError):

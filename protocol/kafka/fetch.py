@@ -4,7 +4,8 @@
               session id int32 and epoch int32 (from 7), [topic name (to 12) or id (from 13),
                 [partition int32, current leader epoch int32 (from 9), offset int64, last fetched epoch int32 (from 12),
                  log start offset int64 (from 5), max bytes int32]],
-              [forgotten: topic, [partition int32]] (from 7), rack (from 11)
+              [forgotten: topic, [partition int32]] (from 7), rack (from 11),
+              tagged field 1: replica id int32, replica epoch int64 (from 15)
     reply     throttle time int32, error int16 and session id int32 (from 7), [topic name or id,
                 [partition int32, error int16, high watermark int64, last stable offset int64,
                  log start offset int64 (from 5), [aborted transactions], preferred replica int32 (from 11), records]]
@@ -13,11 +14,11 @@ Flexible from 12.
 
 Invariants:
 1. Of the records nothing but their len() is used; they stay apart from the bytes around them.
-2. A reply to a request by topic ids names the ids of the request: those that it was asked with, whatever became of the
-   topics meanwhile.
+2. A reply to a request by topic ids names the ids of the request, or of its session: those that it was asked with,
+   whatever became of the topics meanwhile.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any
 
@@ -44,6 +45,7 @@ _FIRST_WITH_RACK = 11
 _FIRST_FLEXIBLE = 12
 _FIRST_WITH_TOPIC_ID = 13
 _LAST_WITH_REPLICA_ID = 14
+_LAST_BEFORE_STORAGE_ERROR = 5
 
 _LIMITS = Struct(">iiib")  # max wait, min bytes, max bytes, isolation
 _SESSION = Struct(">ii")
@@ -53,6 +55,18 @@ _ASKED_5 = Struct(">iqqi")
 _ASKED_9 = Struct(">iiqqi")
 _ASKED_12 = Struct(">iiqiqi")
 _READ_COMMITTED = 1
+_CONSUMER = -1  # for a replica's id
+
+
+def _read_replica_state(reader: Reader) -> int:
+    """A replica's id, out of its tagged field; the epoch says nothing to us."""
+    replica_id = reader.int32()
+    reader.int64()
+    reader.tags()
+    return replica_id
+
+
+_KNOWN_TAGS = {1: ("replica_id", _read_replica_state)}
 
 _FOUND_4 = Struct(">ihqq")  # partition, error, high watermark, last stable offset
 _FOUND_5 = Struct(">ihqqq")  # and log start offset
@@ -63,8 +77,7 @@ _NO_PREFERENCE = -1
 
 def decode(reader: Reader, version: int, names: TopicNames) -> KafkaFetchRequest:
     """A fetch request. Negative limits count as 0."""
-    if version <= _LAST_WITH_REPLICA_ID:
-        reader.int32()
+    replica_id = reader.int32() if version <= _LAST_WITH_REPLICA_ID else _CONSUMER
     max_wait_ms, min_bytes, max_bytes, isolation = _unpack(reader, _LIMITS)
     session_id, session_epoch = NO_SESSION, FINAL_SESSION_EPOCH
     if version >= _FIRST_WITH_SESSION:
@@ -74,7 +87,8 @@ def decode(reader: Reader, version: int, names: TopicNames) -> KafkaFetchRequest
         _read_topic(reader, version, names, partitions)
     forgotten = _read_forgotten(reader, version, names) if version >= _FIRST_WITH_SESSION else ()
     rack = reader.string() if version >= _FIRST_WITH_RACK else ""
-    reader.tags()
+    tagged = {"replica_id": replica_id}
+    reader.tags_into(tagged, _KNOWN_TAGS if version > _LAST_WITH_REPLICA_ID else {})
     return KafkaFetchRequest(
         partitions=tuple(partitions),
         max_wait_ms=max(max_wait_ms, 0),
@@ -85,6 +99,8 @@ def decode(reader: Reader, version: int, names: TopicNames) -> KafkaFetchRequest
         session_epoch=session_epoch,
         forgotten=forgotten,
         rack=rack,
+        replica_id=tagged["replica_id"],
+        uses_topic_ids=version >= _FIRST_WITH_TOPIC_ID,
     )
 
 
@@ -146,7 +162,7 @@ def _read_forgotten(reader: Reader, version: int, names: TopicNames) -> tuple[Fo
 
 
 def encode(writer: Writer, version: int, request: FetchRequest, response: FetchResponse) -> None:
-    """The reply, one entry per partition of the request and in its order; the records as they were given."""
+    """The reply, one entry per partition of the request (or what `asked` names), in order; records as they are."""
     if version >= _FIRST_WITH_SESSION:
         error, session_id = ErrorCode.NONE, NO_SESSION
         if isinstance(response, KafkaFetchResponse):
@@ -185,7 +201,10 @@ def failed(request: FetchRequest, error: ErrorResponse) -> KafkaFetchResponse:
 def _write_identified_topics(
     writer: Writer, request: FetchRequest, response: FetchResponse, is_committed: bool
 ) -> None:
-    runs = _by_topic_id(request.partitions, response.partitions)
+    asked: Sequence[Any] = request.partitions
+    if isinstance(response, KafkaFetchResponse) and response.asked is not None:
+        asked = response.asked
+    runs = _by_topic_id(asked, response.partitions)
     writer.count(len(runs))
     for topic_id, topic, partitions in runs:
         writer.uuid(topic_id)
@@ -233,6 +252,8 @@ def _write_found(writer: Writer, version: int, found: FetchedPartition, error: i
 
 
 def _write_classic_start(writer: Writer, version: int, found: FetchedPartition, error: int, is_committed: bool) -> None:
+    if error == ErrorCode.KAFKA_STORAGE_ERROR and version <= _LAST_BEFORE_STORAGE_ERROR:
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # the older clients do not know the former, and would give up
     if version < _FIRST_WITH_START_OFFSET:
         writer.raw(_FOUND_4.pack(found.partition, error, found.high_watermark, found.last_stable_offset))
     else:

@@ -6,9 +6,13 @@ Owns: the tables of these messages, and how they meet the values. Must not know:
 from collections.abc import Iterator
 from typing import Any
 
+from protocol.errors import ErrorCode
 from protocol.kafka.primitives import Reader, Writer
 from protocol.kafka.schema import INT8, INT16, INT32, INT64, STRING, Field, Struct, array
 from protocol.kafka.values import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -22,10 +26,25 @@ from protocol.kafka.values import (
     TopicNames,
     by_topic,
 )
-from protocol.request import Isolation, ListOffsetsRequest
+from protocol.request import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    Isolation,
+    ListOffsetsRequest,
+)
 from protocol.response import ErrorResponse, FoundOffset, ListOffsetsResponse
 
 _READ_COMMITTED = 1
+# The special times of ListOffsets, and the version from which on each has its meaning. Source: ReplicaManager.
+_FIRST_WITH_TIME = {
+    LATEST_TIMESTAMP: 1,
+    EARLIEST_TIMESTAMP: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
 
 LIST_REQUEST = Struct(
     Field("replica_id", INT32),
@@ -142,6 +161,7 @@ def decode_list(reader: Reader, version: int, _: TopicNames) -> KafkaListOffsets
                     partition=asked["partition_index"],
                     timestamp=asked["timestamp"],
                     current_leader_epoch=asked["current_leader_epoch"],
+                    error=_judged(asked["timestamp"], version),
                 )
                 for topic, asked in _asked(values)
             ]
@@ -149,6 +169,13 @@ def decode_list(reader: Reader, version: int, _: TopicNames) -> KafkaListOffsets
         isolation=Isolation.READ_COMMITTED if is_committed else Isolation.READ_UNCOMMITTED,
         timeout_ms=max(values["timeout_ms"], 0),
     )
+
+
+def _judged(timestamp: int, version: int) -> ErrorCode:
+    """Whether a time may be asked for in a version: those below 0 have meanings, or none."""
+    if timestamp >= 0 or version >= _FIRST_WITH_TIME.get(timestamp, version + 1):
+        return ErrorCode.NONE
+    return ErrorCode.UNSUPPORTED_VERSION
 
 
 def encode_list(writer: Writer, version: int, _: ListOffsetsRequest, response: ListOffsetsResponse) -> None:

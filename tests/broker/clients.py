@@ -140,7 +140,7 @@ async def running(
 
     async def main() -> None:
         loaded = load_settings(assignments=assignments)
-        await serve(loaded, native="127.0.0.1:0", http="none", ready=is_ready, stop=stop)
+        await serve(loaded, kafka="127.0.0.1:0", native="127.0.0.1:0", http="none", ready=is_ready, stop=stop)
         ended.set()
 
     async with trio.open_nursery() as nursery:

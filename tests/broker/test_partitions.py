@@ -204,7 +204,7 @@ async def test_a_start_that_fails_leaves_no_marker_and_the_checkpoints_as_they_w
     (tmp_path / "second-0").write_text("no directory")
     settings = load_settings(assignments=[f"log.dirs={tmp_path}"])
     with pytest.raises(StartError, match="second-0: Not a directory"):
-        await serve(settings, native="127.0.0.1:0", http="none", ready=lambda _: None, stop=trio.Event())
+        await serve(settings, kafka="none", native="127.0.0.1:0", http="none", ready=lambda _: None, stop=trio.Event())
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == checkpoint
 

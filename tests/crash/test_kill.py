@@ -22,7 +22,18 @@ SETTINGS = ("log.segment.bytes=200000", "log.index.interval.bytes=512")
 @contextmanager
 def broker_process(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process and its native address; killed at the end if it still runs."""
-    command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(data_dir), "--native", "127.0.0.1:0"]
+    command = [
+        sys.executable,
+        "-m",
+        "warmlog",
+        "serve",
+        "--data-dir",
+        str(data_dir),
+        "--kafka",
+        "none",
+        "--native",
+        "127.0.0.1:0",
+    ]
     command += ["--http", "none", *(word for setting in SETTINGS for word in ("--set", setting))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "CI": ""})
     try:

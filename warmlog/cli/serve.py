@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Run a broker.")
 @click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Settings in TOML.")
 @click.option("--data-dir", metavar="DIR", help="Where the logs are kept: the first of log.dirs.")
-@click.option(
-    "--kafka", metavar="H:P", default="none", show_default=True, help="Kafka listener; this version has none."
-)
+@click.option("--kafka", metavar="H:P", default="127.0.0.1:9092", show_default=True, help="Kafka listener, or none.")
 @click.option("--native", metavar="H:P", default="127.0.0.1:9091", show_default=True, help="Native listener, or none.")
 @click.option("--http", metavar="H:P", default="127.0.0.1:9099", show_default=True, help="Metrics and health, or none.")
 @click.option(
@@ -58,9 +56,7 @@ def serve(
     """
     write_log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
-    if kafka != "none":
-        raise CannotStart(f"--kafka {kafka}: this version has no Kafka listener; leave it at none")
-    run_broker(settings, native=native, http=http)
+    run_broker(settings, kafka=kafka, native=native, http=http)
 
 
 def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[str, ...]) -> "Settings":
@@ -75,7 +71,7 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
         raise CannotStart(str(error)) from error
 
 
-def run_broker(settings: "Settings", *, native: str, http: str) -> None:
+def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> None:
     """Serve until a signal asks to stop."""
     from broker.app import StartError, run
     from broker.config import durability_sentence
@@ -88,6 +84,6 @@ def run_broker(settings: "Settings", *, native: str, http: str) -> None:
             close_output()
 
     try:
-        run(settings, native=native, http=http, ready=ready)
+        run(settings, kafka=kafka, native=native, http=http, ready=ready)
     except StartError as error:
         raise CannotStart(str(error)) from error

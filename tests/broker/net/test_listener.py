@@ -21,7 +21,7 @@ async def test_a_stop_that_comes_while_logs_are_opened_ends_the_start(tmp_path: 
     stop.set()
     settings = load_settings(assignments=[f"log.dirs={tmp_path}"])
     ready: list[object] = []
-    await serve(settings, native="127.0.0.1:0", http="none", ready=ready.append, stop=stop)
+    await serve(settings, kafka="none", native="127.0.0.1:0", http="none", ready=ready.append, stop=stop)
     assert ready == []
     async with running(tmp_path) as broker:  # and left the directory as it was
         await broker.connect()

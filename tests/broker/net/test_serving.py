@@ -393,7 +393,7 @@ async def test_garbage_never_stops_the_broker(broker: Running) -> None:
         (NewTopic(name="zero", partitions=0), ErrorCode.INVALID_PARTITIONS),
         (NewTopic(name="odd", configs={"segment.byte": "5"}), ErrorCode.INVALID_CONFIG),
         (NewTopic(name="odd", configs={"segment.bytes": "-5"}), ErrorCode.INVALID_CONFIG),
-        (NewTopic(name="odd", configs={"retention.ms": "5"}), ErrorCode.INVALID_CONFIG),
+        (NewTopic(name="odd", configs={"retention.ms": "-5"}), ErrorCode.INVALID_CONFIG),
     ],
 )
 async def test_a_topic_that_may_not_be_is_refused_with_the_reason(

@@ -79,7 +79,7 @@ async def test_a_defect_in_a_fetch_is_answered_and_the_connection_goes_on(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(fetch, "read_now", broken)
+        patched.setattr(fetch.Look, "at", broken)
         assert (await client.ask(fetch_request("orders", 0))).error is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "a request failed: fetch" in caplog.text
     assert (await client.ask(MetadataRequest())).topics == ()

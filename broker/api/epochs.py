@@ -1,0 +1,79 @@
+"""Leader epochs: the check of what a client takes for the current one, and OffsetForLeaderEpoch.
+
+A consumer remembers in which epoch it read its last record. When it hears of another epoch, it asks where its own
+ended: if that is before where it stands, the log was cut behind it, and it knows (KIP-320). Source:
+kafka.cluster.Partition.
+"""
+
+from collections.abc import Mapping
+
+from broker.api.errors import EXPECTED, describe
+from broker.api.handler import Handler
+from broker.api.session import Session
+from broker.log.leader_epochs import UNDEFINED
+from broker.partition import Partition
+from broker.partitions import Partitions, unknown_partition
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.kafka.values import EpochEnd, EpochQuery, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+
+
+class FencedLeaderEpochError(ProtocolError):
+    """The client knows an older epoch than we: it has to ask for metadata."""
+
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpochError(ProtocolError):
+    """The client knows a newer epoch than we: it may try again."""
+
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def check_leader_epoch(partition: Partition, epoch: int) -> None:
+    """Hold the epoch that a client names against the log's; a negative one says nothing.
+
+    Raises FencedLeaderEpochError, UnknownLeaderEpochError.
+    """
+    if epoch >= 0:
+        current = partition.log.leader_epoch
+        if epoch != current:
+            kind = FencedLeaderEpochError if epoch < current else UnknownLeaderEpochError
+            raise kind(f"{partition.topic}-{partition.index} is in leader epoch {current}, not {epoch}")
+
+
+class EpochsApi:
+    """Answers OffsetForLeaderEpoch."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {OffsetForLeaderEpochRequest.api: self.offset_for_leader_epoch}
+
+    async def offset_for_leader_epoch(
+        self, request: OffsetForLeaderEpochRequest, _: Session
+    ) -> OffsetForLeaderEpochResponse:
+        """One answer per question, in that order."""
+        return OffsetForLeaderEpochResponse(partitions=tuple([self._find(query) for query in request.partitions]))
+
+    def _find(self, query: EpochQuery) -> EpochEnd:
+        try:
+            partition = self._partitions.get(query.topic, query.partition)
+            if partition is None:
+                raise unknown_partition(query.topic, query.partition)
+            check_leader_epoch(partition, query.current_leader_epoch)
+        except EXPECTED as error:
+            code, message = describe(error)
+            return EpochEnd(topic=query.topic, partition=query.partition, error=code, message=message)
+        epoch, end_offset = _end_of(partition, query.leader_epoch)
+        return EpochEnd(topic=query.topic, partition=query.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
+    """The largest epoch not above this one, and its end; the current one has an end even if it has written nothing."""
+    log = partition.log
+    found = log.end_offset_of_epoch(epoch)
+    if found[0] == UNDEFINED and epoch == log.leader_epoch:
+        return epoch, log.log_end_offset
+    return found

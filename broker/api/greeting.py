@@ -1,0 +1,40 @@
+"""The first request of a connection, on either listener: what is spoken here.
+
+Owns: hello (native) and ApiVersions (Kafka). Must not know: what else is served.
+"""
+
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from broker.api.handler import Handler
+from broker.api.session import Session
+from protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse
+from protocol.native.messages import VersionError, choose_version
+from protocol.request import HelloRequest
+from protocol.response import ErrorResponse, HelloResponse
+
+MAX_CLIENT_LENGTH = 255  # of a client's name; it is kept as long as its connection
+
+
+class GreetingApi:
+    """Says who we are. `hello` is the answer but for the version; `api_versions` answers Kafka's clients."""
+
+    def __init__(self, hello: HelloResponse, api_versions: Callable[[ApiVersionsRequest], ApiVersionsResponse]) -> None:
+        self._hello_response = hello
+        self._versions = api_versions
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {HelloRequest.api: self._hello, ApiVersionsRequest.api: self._api_versions}
+
+    async def _hello(self, request: HelloRequest, session: Session) -> HelloResponse | ErrorResponse:
+        try:
+            session.protocol_version = choose_version(request.versions)
+        except VersionError as error:
+            return ErrorResponse(error=error.code, message=str(error))
+        session.client_id = request.client[:MAX_CLIENT_LENGTH]
+        return replace(self._hello_response, version=session.protocol_version)
+
+    async def _api_versions(self, request: ApiVersionsRequest, _: Session) -> ApiVersionsResponse:
+        return self._versions(request)
