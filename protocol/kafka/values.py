@@ -102,6 +102,7 @@ class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     `replica_id`: the broker that fetches, negative for a consumer. `uses_topic_ids`: topics are named by their ids.
     """
 
+    partitions: tuple[KafkaFetchPartition, ...]
     session_id: int = NO_SESSION
     session_epoch: int = FINAL_SESSION_EPOCH
     forgotten: tuple[ForgottenPartitions, ...] = ()
