@@ -1,7 +1,7 @@
-"""A raw client of the Kafka listener: says exactly what it is told to, in the fields of Kafka's own message definitions.
+"""A raw client of the Kafka listener: says exactly what it is told to, by the names of Kafka's message definitions.
 
-Requests are dicts with the names of the tables in protocol/kafka (fields that are left out have their defaults), replies
-come back as dicts likewise. Works against any broker, so that what is claimed of Kafka can be looked up in Kafka.
+Requests are dicts with the fields of the tables in protocol/kafka (what is left out has its default), replies come back
+as dicts likewise. Works against any broker, so that what is claimed of Kafka can be looked up in Kafka.
 """
 
 from collections.abc import AsyncIterator
