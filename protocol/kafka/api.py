@@ -42,12 +42,8 @@ from protocol.kafka import (
 )
 from protocol.kafka.primitives import UNREADABLE, FlexibleReader, FlexibleWriter, MalformedError, Reader, Writer
 from protocol.kafka.values import (
-    FINAL_SESSION_EPOCH,
-    INITIAL_SESSION_EPOCH,
-    NO_SESSION,
     ApiVersionsRequest,
     ApiVersionsResponse,
-    KafkaFetchRequest,
     KafkaProduceRequest,
     TopicNames,
     VersionRange,
@@ -122,15 +118,6 @@ def _known_acks(call: Call) -> None:
         raise RefusedError(call, ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
 
 
-def _no_session(call: Call) -> None:
-    """There are no sessions yet: every reply has session id 0, so who names another has it from another broker."""
-    request: KafkaFetchRequest = call.request
-    if request.session_id != NO_SESSION:
-        raise RefusedError(call, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "there is no such fetch session")
-    if request.session_epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}:
-        raise RefusedError(call, ErrorCode.INVALID_FETCH_SESSION_EPOCH, "a session begins with epoch 0")
-
-
 def _named_protocol(call: Call) -> None:
     """A client of version 5 on says which protocol it takes for the group's (KIP-559)."""
     request: SyncGroupRequest = call.request
@@ -142,7 +129,7 @@ def _named_protocol(call: Call) -> None:
 # fmt: off
 APIS = (
     Api(0, "Produce", 3, 13, 9, produce.decode, produce.encode, produce.failed, advertised_from=0, check=_known_acks),
-    Api(1, "Fetch", 4, 18, 12, fetch.decode, fetch.encode, fetch.failed, check=_no_session),
+    Api(1, "Fetch", 4, 18, 12, fetch.decode, fetch.encode, fetch.failed),
     Api(2, "ListOffsets", 1, 11, 6, offsets.decode_list, offsets.encode_list, offsets.failed_list),
     Api(3, "Metadata", 0, 13, 9, metadata.decode, metadata.encode, metadata.failed),
     Api(8, "OffsetCommit", 2, 10, 8,

@@ -114,18 +114,6 @@ def test_impossible_acks_are_answered_by_partition(version: int) -> None:
     assert (told["index"], told["error_code"]) == (4, ErrorCode.INVALID_REQUIRED_ACKS)
 
 
-@pytest.mark.parametrize(
-    ("session", "error"),
-    [((5, 1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND), ((0, 7), ErrorCode.INVALID_FETCH_SESSION_EPOCH)],
-)
-def test_a_fetch_session_that_we_did_not_make_is_refused(session: tuple[int, int], error: ErrorCode) -> None:
-    codec = Codec()
-    with pytest.raises(RefusedError) as refused:
-        codec.decode(shortest(FETCH, 12, session_id=session[0], session_epoch=session[1]))
-    pieces = codec.encode(refused.value.call, refused.value.response)
-    assert parsed("FetchResponse", FETCH, 12, reply_body(FETCH, 12, pieces))["error_code"] == error
-
-
 @given(garbage=st.binary(max_size=40))
 def test_no_bytes_at_all_do_anything_but_raise_a_protocol_error(garbage: bytes) -> None:
     for start in (b"", *(api.key.to_bytes(2) + version.to_bytes(2) for api, version in VERSIONS)):
