@@ -1,7 +1,5 @@
 """How Kafka's messages and the neutral values meet, API by API."""
 
-from typing import Any
-
 import pytest
 
 from protocol.errors import ErrorCode
@@ -61,37 +59,12 @@ from protocol.response import (
     TopicMetadata,
     TopicResult,
 )
-from tests.protocol.kafka.messages import TABLES, body, frame, parsed, reply_body, with_defaults
+from tests.protocol.kafka.meetings import ID_A, ID_B, asked, expected, told, versions
+from tests.protocol.kafka.messages import parsed, reply_body
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 3, 19, 20, 21
 INIT_PRODUCER_ID, LEADER_EPOCH, DESCRIBE_CONFIGS, ALTER_CONFIGS, CREATE_PARTITIONS = 22, 23, 32, 33, 37
 INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER = 44, 60
-ID_A, ID_B = b"a" * 16, b"b" * 16
-NAMES = {ID_A: "alpha"}
-
-
-def versions(key: int, first: int = 0) -> list[int]:
-    api = API_BY_KEY[key]
-    return list(range(max(api.first, first), api.last + 1))
-
-
-def asked(key: int, version: int, values: dict[str, Any]) -> Any:
-    api = API_BY_KEY[key]
-    return (
-        Codec(topic_names=NAMES.get)
-        .decode(frame(api, version, body(f"{api.name}Request", api, version, values)))
-        .request
-    )
-
-
-def told(key: int, version: int, response: Any, request: Any = None) -> dict[str, Any]:
-    api = API_BY_KEY[key]
-    pieces = Codec().encode(Call(api, version, 7, "", request), response, throttle_ms=0)
-    return parsed(f"{api.name}Response", api, version, reply_body(api, version, pieces))
-
-
-def expected(key: int, version: int, values: dict[str, Any]) -> dict[str, Any]:
-    return with_defaults(TABLES[f"{API_BY_KEY[key].name}Response"], version, values)
 
 
 @pytest.mark.parametrize("text", [None, "AAAAAAAAAAAAAAAAAAAAAA", "-_8AAAAAAAAAAAAAAAAAAQ"])
