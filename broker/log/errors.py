@@ -53,6 +53,22 @@ class IndexCorruptError(LogError):
         self.reason = reason
 
 
+class OutOfOrderSequenceError(LogError):
+    """A batch of an idempotent producer that does not follow the one before: something in between is missing."""
+
+
+class InvalidProducerEpochError(LogError):
+    """A batch of a producer that another one with a higher epoch has taken the place of."""
+
+
+class InvalidTransactionStateError(LogError):
+    """A batch that belongs to no transaction that is known, or to none while one is open."""
+
+
+class CorruptSnapshotError(LogError):
+    """A snapshot of producers' states that cannot be believed."""
+
+
 class MisplacedBatchError(LogError):
     """No batch ends at this offset where an index said that one does."""
 

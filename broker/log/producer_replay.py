@@ -1,0 +1,127 @@
+"""The producers' states of a log that is opened or was cut: from the newest good snapshot and the batches after it.
+
+Owns: which snapshot is trusted, and how batches that are in the log change the states. Must not know how batches are
+checked before they get there.
+
+What is in the log is not judged: an epoch or a sequence that no client would be allowed is taken as it is.
+
+Invariants:
+1. Snapshots outside the log are removed first, and what is damaged is passed over for the next older one; without any,
+   every batch is looked at. Only after a clean stop are no snapshots the same as no producers: nobody made any.
+2. What was rebuilt is kept in a new snapshot at the log's end.
+
+Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, ProducerStateManager.truncateAndReload.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from struct import Struct
+from typing import NamedTuple
+
+from broker.log.errors import IndexCorruptError
+from broker.log.log_scan import walk_headers
+from broker.log.producer_snapshot import ProducerSnapshots
+from broker.log.producer_state import ProducerState
+from broker.log.segment import Segment
+from protocol.errors import ProtocolError
+from protocol.records.layout import BatchHeader
+from protocol.records.reader import decode_batch
+
+_MARKER_KEY = Struct(">hh")  # version, type
+_MARKER_VALUE = Struct(">hi")  # version, coordinator epoch
+_ABORT, _COMMIT = 0, 1
+
+
+class Bounds(NamedTuple):
+    """A range of offsets: the first, and the one after the last."""
+
+    start: int
+    end: int
+
+
+def rebuild_producers(
+    snapshots: ProducerSnapshots,
+    segments: Sequence[Segment],
+    bounds: Bounds,
+    *,
+    is_expired: Callable[[ProducerState], bool],
+    scan_without: bool = True,
+) -> list[ProducerState]:
+    """The states at the end of the log. Blocking. Raises OSError.
+
+    States in a snapshot that have expired are left out. `scan_without`: whether the whole log is read where there never
+    was a snapshot.
+    """
+    had_any = bool(snapshots.offsets)
+    offsets = snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
+    states: dict[int, ProducerState] = {}
+    if not had_any and not scan_without:
+        begin = bounds.end
+    else:
+        begin, found = _newest(snapshots, bounds.start)
+        states = {state.producer_id: state for state in found if not is_expired(state)}
+        replay(states, segments, Bounds(begin, bounds.end))
+    if begin < bounds.end or (bounds.end and not offsets):
+        with suppress(OSError):  # the next start reads the log again
+            snapshots.write(bounds.end, list(states.values()), sync=False)
+    return list(states.values())
+
+
+def _newest(snapshots: ProducerSnapshots, start: int) -> tuple[int, list[ProducerState]]:
+    """The newest snapshot that can be believed, and its offset; the log's start and no states if there is none."""
+    for offset in reversed(snapshots.offsets):
+        states = snapshots.read(offset)
+        if states is not None:
+            return offset, states
+    return start, []
+
+
+def replay(states: dict[int, ProducerState], segments: Sequence[Segment], bounds: Bounds) -> None:
+    """Let the batches of a range of offsets change the states. Raises OSError."""
+    for segment in segments:
+        if segment.next_base_offset is None or segment.next_base_offset > bounds.start:
+            with suppress(ProtocolError):  # a damaged batch below the recovery point: what follows cannot be reached
+                for position, header in _batches(segment, bounds):
+                    _apply(states, segment, position, header)
+            segment.close()
+
+
+def _batches(segment: Segment, bounds: Bounds) -> Iterator[tuple[int, BatchHeader]]:
+    for position, header in walk_headers(segment.reader.descriptor(), _position(segment, bounds.start), segment.size):
+        if header.producer_id >= 0 and header.last_offset >= bounds.start and header.base_offset < bounds.end:
+            yield position, header
+
+
+def _position(segment: Segment, offset: int) -> int:
+    """Where to begin in a segment: its start, if the index cannot say better."""
+    if offset > segment.base_offset:
+        with suppress(IndexCorruptError):
+            found = segment.find(offset, "warm")
+            return segment.size if found is None else found.position
+    return 0
+
+
+def _apply(states: dict[int, ProducerState], segment: Segment, position: int, header: BatchHeader) -> None:
+    producer_id = header.producer_id
+    state = states.get(producer_id) or ProducerState(producer_id)
+    if header.is_control:
+        marker = _end_marker(segment, position, header)
+        if marker is not None:
+            states[producer_id] = state.ended(header.producer_epoch, *marker)
+    else:
+        states[producer_id] = state.appended(header, header.last_offset, header.max_timestamp)
+
+
+def _end_marker(segment: Segment, position: int, header: BatchHeader) -> tuple[int, int] | None:
+    """(coordinator epoch, time in ms) of the marker in a control batch.
+
+    None if there is none: compaction has taken it away with its transaction, or it is of another kind.
+    """
+    data = segment.reader.descriptor().pread(header.size, position)
+    for record in decode_batch(data, 0, header):
+        key, value = record.key or b"", record.value or b""
+        if len(key) >= _MARKER_KEY.size and len(value) >= _MARKER_VALUE.size:
+            _, kind = _MARKER_KEY.unpack_from(key)
+            if kind in {_ABORT, _COMMIT}:
+                return _MARKER_VALUE.unpack_from(value)[1], record.timestamp
+    return None

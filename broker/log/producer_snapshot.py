@@ -1,0 +1,164 @@
+"""The `.snapshot` files of a log: its producers' states at an offset, so that no start needs the whole log for them.
+
+Owns the files: their layout, when one is believed, which are kept. Must not know what the states mean.
+
+     0   2   version             1
+     2   4   CRC-32C             of everything from byte 6 on
+     6   4   count of entries, each 46 bytes, big-endian:
+         8   producer id
+         2   epoch
+         4   last sequence       -1: no batch since the epoch began
+         8   last offset         of its last batch; -1: none
+         4   offset delta        last offset minus first, of that batch
+         8   last timestamp      ms
+         4   coordinator epoch   -1: no transaction of it has ended here
+         8   first offset of the transaction that is open, -1: none
+
+A file's name is the offset after the last batch that it covers, in 20 digits. One is written when a segment is rolled
+(named as the new segment) and when the log is closed in order (at its end).
+
+Invariants:
+1. A file is whole or not believed: CRC, size and version are held against its bytes. A damaged one is removed.
+2. A snapshot says nothing that the log does not: if one cannot be written, or is lost, a start reads more of the log.
+3. Kept are those at a segment's base offset, and the newest one if it is past the last segment's.
+
+Source: org.apache.kafka.storage.internals.log.ProducerStateManager, ProducerSnapshot.json.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from struct import Struct
+
+from crc32c import crc32c
+
+from broker.log.directory_names import SNAPSHOT_SUFFIX, base_offset_of, segment_path
+from broker.log.disk import Disk, read_file, replace_file
+from broker.log.errors import CorruptSnapshotError
+from broker.log.producer_state import ProducerBatch, ProducerState
+
+VERSION = 1
+_HEADER = Struct(">hIi")
+_CRC_START = 6
+_ENTRY = Struct(">qhiqiqiq")
+
+
+def encode_snapshot(states: Sequence[ProducerState]) -> bytes:
+    """A file's content."""
+    parts = [len(states).to_bytes(4, "big")]
+    for state in states:
+        last = state.batches[-1] if state.batches else ProducerBatch(-1, -1, 0, -1)
+        parts.append(
+            _ENTRY.pack(
+                state.producer_id,
+                state.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                state.last_timestamp,
+                state.coordinator_epoch,
+                state.transaction_first_offset,
+            )
+        )
+    body = b"".join(parts)
+    return VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
+
+
+def decode_snapshot(data: bytes) -> list[ProducerState]:
+    """The states in a file, each with its last batch. Raises CorruptSnapshotError."""
+    if len(data) < _HEADER.size:
+        raise CorruptSnapshotError(f"{len(data)} bytes, less than a header")
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise CorruptSnapshotError(f"version {version}, expected {VERSION}")
+    if crc != (found := crc32c(memoryview(data)[_CRC_START:])):
+        raise CorruptSnapshotError(f"its CRC is {found:#010x}, its header says {crc:#010x}")
+    if len(data) != _HEADER.size + count * _ENTRY.size:
+        raise CorruptSnapshotError(f"{len(data)} bytes for {count} entries")
+    return [_state(fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])]
+
+
+def _state(fields: tuple[int, ...]) -> ProducerState:
+    producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first_offset = fields
+    batches = (ProducerBatch(last_sequence, last_offset, offset_delta, timestamp),) if last_offset >= 0 else ()
+    return ProducerState(producer_id, epoch, coordinator_epoch, timestamp, first_offset, batches)
+
+
+class ProducerSnapshots:
+    """The snapshot files of one log's directory; `offsets` says where there are some, ascending.
+
+    `take` belongs to the loop; all else is for a worker, or the start.
+    """
+
+    __slots__ = ("_directory", "_disk", "_taken", "offsets")
+
+    def __init__(self, disk: Disk, directory: str, offsets: Iterable[int] = ()) -> None:
+        """`offsets`: where snapshots were found."""
+        self._disk = disk
+        self._directory = directory
+        self._taken: deque[tuple[int, Sequence[ProducerState]]] = deque()
+        self.offsets = sorted(offsets)
+
+    def path(self, offset: int) -> str:
+        """The file of the snapshot at an offset."""
+        return segment_path(self._directory, offset, SNAPSHOT_SUFFIX)
+
+    def find(self) -> None:
+        """Look into the directory for `offsets`. Raises OSError."""
+        names = (entry.name for entry in self._disk.scan(self._directory) if entry.name.endswith(SNAPSHOT_SUFFIX))
+        self.offsets = sorted(offset for offset in map(base_offset_of, names) if offset is not None)
+
+    def has(self, offset: int) -> bool:
+        """Whether there is a snapshot at an offset, sound or not. Raises OSError."""
+        try:
+            self._disk.modified_ms(self.path(offset))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def read(self, offset: int) -> list[ProducerState] | None:
+        """The states at an offset; None if there is no file, or a damaged one, which is removed. Raises OSError."""
+        try:
+            return decode_snapshot(read_file(self._disk, self.path(offset)))
+        except FileNotFoundError:
+            return None
+        except CorruptSnapshotError:
+            self._remove(offset)
+            return None
+
+    def write(self, offset: int, states: Sequence[ProducerState], *, sync: bool) -> None:
+        """Make the snapshot at an offset. Raises OSError."""
+        replace_file(self._disk, self.path(offset), encode_snapshot(states), sync=sync)
+
+    def take(self, offset: int, states: Sequence[ProducerState]) -> None:
+        """Remember states for `write_taken`."""
+        self._taken.append((offset, states))
+
+    def write_taken(self) -> None:
+        """Write what was taken. What cannot be written is left out: the log says it, too."""
+        while True:
+            try:
+                offset, states = self._taken.popleft()
+            except IndexError:
+                return
+            with suppress(OSError):
+                self.write(offset, states, sync=False)
+
+    def remove_strays(self, base_offsets: Iterable[int], end: int) -> list[int]:
+        """Remove those past a log's end, and strays; gives the offsets of the others, ascending.
+
+        A stray is at no segment's base offset, and not the newest of all past the last segment's. Raises OSError.
+        """
+        bases, kept = set(base_offsets), []
+        newest = max((offset for offset in self.offsets if offset <= end), default=-1)
+        for offset in self.offsets:
+            if offset <= end and (offset in bases or offset == newest > max(bases, default=-1)):
+                kept.append(offset)
+            else:
+                self._remove(offset)
+        self.offsets = kept
+        return kept
+
+    def _remove(self, offset: int) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.unlink(self.path(offset))
