@@ -9,48 +9,45 @@ differs, the comment says why. Must not know: what is done with a setting.
 Order, later ones winning: defaults, TOML file, environment, `--set`.
 """
 
-import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-MAX_INT32 = (1 << 31) - 1
-MAX_INT64 = (1 << 63) - 1
+from broker.setting_types import (
+    MAX_INT32,
+    MAX_INT64,
+    BufferBytes,
+    Bytes,
+    CleanupPolicy,
+    Compression,
+    Count,
+    GzipLevel,
+    Hours,
+    IndexBytes,
+    Lz4Level,
+    Messages,
+    Millis,
+    PositiveMillis,
+    Ratio,
+    Retention,
+    SegmentBytes,
+    SettingError,
+    TimestampType,
+    ZstdLevel,
+    check_value,
+    nearest,
+)
+
 MAX_PORT = 65535
 MS_PER_MINUTE = 60_000
 MS_PER_HOUR = 3_600_000
 LISTENERS = {"kafka": "kafka", "plaintext": "kafka", "native": "native"}  # as advertised.listeners may call them
-
-Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
-Bytes = Annotated[int, Meta(ge=0, le=MAX_INT32)]
-Millis = Annotated[int, Meta(ge=0, le=MAX_INT64)]
-BufferBytes = Annotated[int, Meta(ge=-1, le=MAX_INT32)]  # -1: the operating system's default
-SegmentBytes = Annotated[
-    int, Meta(ge=14, le=MAX_INT32)
-]  # Kafka's floor before KIP-1030, which tests and small disks need
-IndexBytes = Annotated[int, Meta(ge=24, le=MAX_INT32)]  # two time-index entries, one of which is kept for the roll
-PositiveMillis = Annotated[int, Meta(ge=1, le=MAX_INT64)]
-Messages = Annotated[int, Meta(ge=1, le=MAX_INT64)]
-Retention = Annotated[int, Meta(ge=-1, le=MAX_INT64)]  # -1: no bound
-Hours = Annotated[int, Meta(ge=-1, le=MAX_INT32)]
-Ratio = Annotated[float, Meta(ge=0, le=1)]
-# A list without repetition; an empty one keeps everything (Kafka allows it from 4.2 on, KIP-1161).
-CleanupPolicy = Literal[
-    "delete", "compact", "compact,delete", "delete,compact", "compact, delete", "delete, compact", ""
-]
-
-
-class SettingError(Exception):
-    """A setting that is unknown or out of range.
-
-    `str()` is one line that names it, where it came from, and what would do.
-    """
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +71,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_index_size_max_bytes: IndexBytes = 10 << 20
     log_index_interval_bytes: Bytes = 4096
     message_max_bytes: Bytes = (1 << 20) + 12
+    log_message_timestamp_type: TimestampType = "CreateTime"
+    log_message_timestamp_before_max_ms: Millis = MAX_INT64
+    log_message_timestamp_after_max_ms: Millis = 3_600_000
+    compression_type: Compression = "producer"
+    compression_gzip_level: GzipLevel = -1
+    compression_lz4_level: Lz4Level = 9
+    compression_zstd_level: ZstdLevel = 3
     log_preallocate: bool = False
     log_retention_ms: Retention | None = None
     log_retention_minutes: Hours | None = None
@@ -202,24 +206,8 @@ def load_settings(
             raise SettingError(f"{origin}: unknown setting {name!r}{nearest(name, FIELDS)}")
         values[field.name] = check_value(name, value, field.type, origin=origin)
     settings = Settings(**values)
-    _check_together(settings)
+    check_together(settings)
     return settings
-
-
-def check_value(name: str, value: Any, value_type: Any, *, origin: str) -> Any:
-    """The value as its type, text converted; raises SettingError that names setting, origin and what was expected."""
-    try:
-        return msgspec.convert(value, value_type, strict=False)
-    except msgspec.ValidationError as error:
-        choices = getattr(value_type, "__args__", ()) if get_origin(value_type) is Literal else ()
-        expected = f"expected one of {str(choices)[1:-1]}" if choices else _in_words(str(error))
-        raise SettingError(f"{origin}: {name}: {expected}, not {value!r}") from None
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the known name most like this one, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def durability_sentence(settings: Settings) -> str:
@@ -280,10 +268,6 @@ def _setting_of(variable: str) -> str:
     return own if name not in FIELDS and own in FIELDS else name
 
 
-def _in_words(error: str) -> str:
-    return error.replace("`", "").replace("Expected", "expected").split(", got")[0].split(" - at")[0]
-
-
 @cache
 def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
     """`NAME://HOST:PORT`, separated by commas, to {name in lower case: (host, port)}."""
@@ -298,7 +282,8 @@ def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
     return listeners
 
 
-def _check_together(settings: Settings) -> None:
+def check_together(settings: Settings) -> None:
+    """Raise SettingError for settings that are each in range and do not go together."""
     if "," in settings.log_dirs:
         raise SettingError(f"log.dirs: one directory is served, not {settings.log_dirs!r}")
     if not settings.log_dirs:

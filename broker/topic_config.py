@@ -11,11 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from broker.config import (
+from broker.config import Settings
+from broker.log.config import LogConfig
+from broker.setting_types import (
     Bytes,
     CleanupPolicy,
+    Compression,
     Count,
+    GzipLevel,
     IndexBytes,
+    Lz4Level,
     Messages,
     Millis,
     PositiveMillis,
@@ -23,11 +28,11 @@ from broker.config import (
     Retention,
     SegmentBytes,
     SettingError,
-    Settings,
+    TimestampType,
+    ZstdLevel,
     check_value,
     nearest,
 )
-from broker.log.config import LogConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,10 @@ class TopicSetting:
 
 TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
     "cleanup.policy": TopicSetting(CleanupPolicy, "log.cleanup.policy"),
+    "compression.gzip.level": TopicSetting(GzipLevel, "compression.gzip.level"),
+    "compression.lz4.level": TopicSetting(Lz4Level, "compression.lz4.level"),
+    "compression.type": TopicSetting(Compression, "compression.type"),
+    "compression.zstd.level": TopicSetting(ZstdLevel, "compression.zstd.level"),
     "delete.retention.ms": TopicSetting(Millis, "log.cleaner.delete.retention.ms"),
     "file.delete.delay.ms": TopicSetting(Millis, "log.segment.delete.delay.ms"),
     "flush.messages": TopicSetting(Messages, "log.flush.interval.messages"),
@@ -47,6 +56,9 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
     "index.interval.bytes": TopicSetting(Bytes, "log.index.interval.bytes"),
     "max.compaction.lag.ms": TopicSetting(PositiveMillis, "log.cleaner.max.compaction.lag.ms"),
     "max.message.bytes": TopicSetting(Bytes, "message.max.bytes"),
+    "message.timestamp.after.max.ms": TopicSetting(Millis, "log.message.timestamp.after.max.ms"),
+    "message.timestamp.before.max.ms": TopicSetting(Millis, "log.message.timestamp.before.max.ms"),
+    "message.timestamp.type": TopicSetting(TimestampType, "log.message.timestamp.type"),
     "min.cleanable.dirty.ratio": TopicSetting(Ratio, "log.cleaner.min.cleanable.ratio"),
     "min.compaction.lag.ms": TopicSetting(Millis, "log.cleaner.min.compaction.lag.ms"),
     "min.insync.replicas": TopicSetting(Count, "min.insync.replicas"),

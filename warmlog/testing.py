@@ -53,7 +53,7 @@ class Broker:
     names and warmlog's own (`{"log.segment.bytes": 1 << 20}`), as for `warmlog serve --set`; the environment is not
     read, so that a test means the same everywhere.
 
-    Entering raises what `warmlog serve` would say: broker.config.SettingError, broker.app.StartError. Leaving raises
+    Entering raises what `warmlog serve` would say: broker.setting_types.SettingError, broker.app.StartError. Leaving raises
     what broke a running broker. Methods are to be called from one thread.
     """
 

@@ -1,11 +1,11 @@
 """One table from exception to the code and sentence that a client gets."""
 
-from broker.config import SettingError
 from broker.log.errors import LogError, OffsetOutOfRangeError, PolicyViolationError, RecordListTooLargeError
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
 from broker.partition import Partition, StorageError
 from broker.partitions import Partitions, TopicExistsError, UnknownTopicError, unknown_partition
+from broker.setting_types import SettingError
 from protocol.errors import ErrorCode, ProtocolError
 
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (

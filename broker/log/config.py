@@ -7,9 +7,23 @@ there say so.
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from protocol.records.layout import Codec
+from protocol.records.validation import BatchRules
+
 MAX_INT64 = (1 << 63) - 1
 
 SearchName: TypeAlias = Literal["warm", "plain"]
+TimestampTypeName: TypeAlias = Literal["CreateTime", "LogAppendTime"]
+CompressionName: TypeAlias = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
+
+_CODECS = {
+    "producer": None,
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +40,7 @@ class LogConfig:
     flush_ms: int = MAX_INT64
     file_delete_delay_ms: int = 60_000
     preallocate: bool = False
+    producer_id_expiration_ms: int = 24 * 3600 * 1000  # after so long an idle producer is forgotten
     retention_ms: int = 7 * 24 * 3600 * 1000  # -1: for ever
     retention_bytes: int = -1  # -1: any number
     cleanup_policy: str = "delete"  # "compact", "delete", both with a comma between them, or nothing
@@ -33,6 +48,13 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = MAX_INT64
     delete_retention_ms: int = 24 * 3600 * 1000
+    message_timestamp_type: TimestampTypeName = "CreateTime"
+    message_timestamp_before_max_ms: int = MAX_INT64
+    message_timestamp_after_max_ms: int = MAX_INT64  # Kafka: an hour; it comes with the broker's settings
+    compression_type: CompressionName = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     min_insync_replicas: int = 1
     index_search: SearchName = "warm"  # ours: the plain search is kept to show the difference
     walk_records: bool = True  # ours: whether the record lengths of uncompressed batches are checked on append
@@ -46,3 +68,27 @@ class LogConfig:
     def compacts(self) -> bool:
         """Whether only the latest record of each key is kept."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def batch_rules(self) -> BatchRules:
+        """What these settings ask of batches that are appended."""
+        append_time = self.message_timestamp_type == "LogAppendTime"
+        return BatchRules(
+            max_batch_size=self.max_message_bytes,
+            walk=self.walk_records or self.compacts,
+            before_max_ms=MAX_INT64 if append_time else self.message_timestamp_before_max_ms,
+            after_max_ms=MAX_INT64 if append_time else self.message_timestamp_after_max_ms,
+            append_time=append_time,
+            need_keys=self.compacts,
+            codec=_CODECS[self.compression_type],
+            level=self._compression_level,
+        )
+
+    @property
+    def _compression_level(self) -> int | None:
+        levels = {
+            "gzip": self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }
+        return levels.get(self.compression_type)

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import FIELDS, SettingError, Settings, durability_sentence, load_settings
+from broker.config import FIELDS, Settings, durability_sentence, load_settings
+from broker.setting_types import SettingError, as_text
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_variables_that_others_set_are_left_alone() -> None:
         ("advertised.listeners=native://nowhere", r"advertised\.listeners: expected NAME://HOST:PORT"),
         ("log.dirs=a,b", r"log\.dirs: one directory is served"),
         ("log.retention.ms=0", r"log\.retention\.ms: expected -1, for ever, or at least 1, not 0"),
-        ("log.cleanup.policy=compact,compact", r"log\.cleanup\.policy: expected one of 'delete', 'compact', "),
+        ("log.cleanup.policy=compact,squash", r"log\.cleanup\.policy: expected one of 'delete', 'compact', "),
         ("log.cleaner.min.cleanable.ratio=1.5", r"log\.cleaner\.min\.cleanable\.ratio: expected float <= 1\.0"),
     ],
 )
@@ -69,7 +70,7 @@ def test_milliseconds_win_over_hours() -> None:
 def test_every_default_lies_in_its_own_range() -> None:
     for name, field in FIELDS.items():
         if field.default is not None:
-            load_settings(assignments=[f"{name}={str(field.default).lower()}" if field.default != "" else f"{name}="])
+            load_settings(assignments=[f"{name}={as_text(field.default)}"])
 
 
 def test_advertised_listeners_are_found_by_name() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import SettingError
+from broker.setting_types import SettingError
 from warmlog.testing import Broker
 
 

@@ -63,7 +63,8 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
     """The settings as they will be in force."""
     if data_dir is not None:
         assignments = (*assignments, f"log.dirs={data_dir}")
-    from broker.config import SettingError, load_settings
+    from broker.config import load_settings
+    from broker.setting_types import SettingError
 
     try:
         return load_settings(config, os.environ, assignments)

@@ -1,0 +1,126 @@
+"""What the value of a setting can be: types with their ranges, text to value and value to text.
+
+Owns: the types that the tables of settings are made of, and the reading and writing of values as Kafka does (source:
+org.apache.kafka.common.config.ConfigDef): white space around a value is no part of it, a list is text with commas. Must
+not know: which settings there are.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+MAX_INT32 = (1 << 31) - 1
+MAX_INT64 = (1 << 63) - 1
+
+Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
+Bytes = Annotated[int, Meta(ge=0, le=MAX_INT32)]
+Millis = Annotated[int, Meta(ge=0, le=MAX_INT64)]
+BufferBytes = Annotated[int, Meta(ge=-1, le=MAX_INT32)]  # -1: the operating system's default
+SegmentBytes = Annotated[
+    int, Meta(ge=14, le=MAX_INT32)
+]  # Kafka's floor before KIP-1030, which tests and small disks need
+IndexBytes = Annotated[int, Meta(ge=24, le=MAX_INT32)]  # two time-index entries, one of which is kept for the roll
+PositiveMillis = Annotated[int, Meta(ge=1, le=MAX_INT64)]
+Messages = Annotated[int, Meta(ge=1, le=MAX_INT64)]
+Retention = Annotated[int, Meta(ge=-1, le=MAX_INT64)]  # -1: no bound
+Hours = Annotated[int, Meta(ge=-1, le=MAX_INT32)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+# A list without repetition; an empty one keeps everything (Kafka allows it from 4.2 on, KIP-1161).
+CleanupPolicy = Literal["delete", "compact", "compact,delete", "delete,compact", ""]
+# The level of gzip that is usual, or one of its nine.
+GzipLevel = Literal[-1, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+Lz4Level = Annotated[int, Meta(ge=1, le=17)]
+ZstdLevel = Annotated[int, Meta(ge=-131072, le=22)]
+TimestampType = Literal["CreateTime", "LogAppendTime"]
+Compression = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
+
+LIST_TYPES = (CleanupPolicy,)
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+class Kind(Enum):
+    """What a value is, whatever its range."""
+
+    BOOLEAN = "boolean"
+    INT = "int"  # of 32 bits
+    LONG = "long"
+    DOUBLE = "double"
+    STRING = "string"
+    LIST = "list"
+
+
+class SettingError(Exception):
+    """A setting that is unknown or out of range.
+
+    `str()` is one line that names it, where it came from, and what would do.
+    """
+
+
+def check_value(name: str, value: Any, value_type: Any, *, origin: str) -> Any:
+    """The value as its type, text converted; raises SettingError that names setting, origin and what was expected."""
+    try:
+        return msgspec.convert(_plain(value, value_type), value_type, strict=False)
+    except msgspec.ValidationError as error:
+        choices = get_args(value_type) if get_origin(value_type) is Literal else ()
+        expected = f"expected one of {str(choices)[1:-1]}" if choices else _in_words(str(error))
+        raise SettingError(f"{origin}: {name}: {expected}, not {value!r}") from None
+
+
+def as_text(value: Any) -> str | None:
+    """A value as it is told; None where there is none."""
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parts(text: str) -> list[str]:
+    """The members of a list, each once."""
+    return list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+
+
+@cache
+def kind_of(value_type: Any) -> Kind:
+    """What the values of a type are."""
+    if value_type in LIST_TYPES:
+        return Kind.LIST
+    if get_origin(value_type) is Annotated:
+        base, meta = get_args(value_type)[:2]
+        if base is int:
+            return Kind.LONG if meta.le is None or meta.le > MAX_INT32 else Kind.INT
+        return kind_of(base)
+    if get_origin(value_type) is Literal:
+        return Kind.INT if all(isinstance(choice, int) for choice in get_args(value_type)) else Kind.STRING
+    if value_type in _KINDS:
+        return _KINDS[value_type]
+    return next(kind_of(one) for one in get_args(value_type) if one is not type(None))  # it or None
+
+
+_KINDS = {bool: Kind.BOOLEAN, int: Kind.LONG, float: Kind.DOUBLE, str: Kind.STRING}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the known name most like this one, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _plain(value: Any, value_type: Any) -> Any:
+    """Text without what does not count: white space, a sign or zeros before a number, repetition in a list."""
+    if not isinstance(value, str):
+        return value
+    kind, text = kind_of(value_type), value.strip()
+    if kind is Kind.LIST:
+        return ",".join(parts(text))
+    if kind in {Kind.INT, Kind.LONG}:  # only digits: the converter would take 7.0 and 1e3, too
+        return int(text) if _INTEGER.fullmatch(text) else [text]
+    return text
+
+
+def _in_words(error: str) -> str:
+    return error.replace("`", "").replace("Expected", "expected").split(", got")[0].split(" - at")[0]
