@@ -104,12 +104,15 @@ class _Ages:
             self.from_future = segment.base_offset
         if self._now_ms - written_ms <= self._retention_ms:
             return False
-        _confirm(segment, timestamp)
-        return True
+        later = _later_timestamp(segment, timestamp)
+        if later is not None and segment.tail is None:
+            reason = f"it says {timestamp} is its largest time, but there is {later}"
+            raise IndexCorruptError(segment.base_offset, reason)
+        return later is None
 
 
-def _confirm(segment: Segment, timestamp: int) -> None:
-    """Raise IndexCorruptError if a batch after the one that has the largest time, as the index says, has a larger one.
+def _later_timestamp(segment: Segment, timestamp: int) -> int | None:
+    """A time larger than the one taken for the largest, in a batch after the one that has it; None if there is none.
 
     Reads an index interval where times increase, as they mostly do.
     """
@@ -120,8 +123,8 @@ def _confirm(segment: Segment, timestamp: int) -> None:
         position = segment.checked_offset_index().lookup(offset).position
     for _, header in walk_headers(segment.reader.descriptor(), position, segment.size):
         if header.max_timestamp > timestamp:
-            reason = f"it says {timestamp} is its largest time, but there is {header.max_timestamp}"
-            raise IndexCorruptError(segment.base_offset, reason)
+            return header.max_timestamp
+    return None
 
 
 class RemovedSegments(NamedTuple):

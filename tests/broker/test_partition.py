@@ -338,7 +338,7 @@ async def test_an_index_that_cannot_be_rebuilt_is_refused_for_a_while_instead_of
             tries.append(1)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr("broker.log.partition_log.rebuild_indexes", fails)
+        monkeypatch.setattr("broker.log.sound_indexes.rebuild_indexes", fails)
         damaged.forget_indexes()
         os.truncate(damaged.path(".index"), 3)
         assert made.partition.read(0, 1 << 20, min_one_message=True) is None
