@@ -22,13 +22,14 @@ from msgspec import Struct
 from broker.log.config import MAX_INT64, LogConfig
 from broker.log.mapped_index import MAX_RELATIVE_OFFSET
 from broker.log.offset_index import OffsetIndex
+from broker.log.producer_state import ProducerBatch, ProducerState
 from broker.log.time_index import NO_TIMESTAMP, TimeIndex
 from protocol.errors import InvalidRecordError
-from protocol.records.batch import BatchHeader, stamped_start
-from protocol.records.layout import LOG_OVERHEAD, STAMPED_SIZE
+from protocol.records.batch import rewritten_start, stamped_start
+from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, STALE_CRC, STAMPED_SIZE
+from protocol.records.validation import CheckedBatches
 
 Buffer = bytes | bytearray | memoryview
-CheckedBatches = Sequence[tuple[int, BatchHeader]]
 
 _OFFSET_STRIDE = OffsetIndex.entry.size
 _TIME_STRIDE = TimeIndex.entry.size
@@ -191,6 +192,12 @@ def extents(checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:
     return found
 
 
+def extents_after(known: Sequence[ProducerBatch], checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:
+    """As `extents`, for the batches after those that are known already. Raises InvalidRecordError."""
+    skipped = sum(batch.offset_delta + 1 for batch in known)
+    return extents(checked, base_offset - skipped)[len(known) :]
+
+
 def whole(batches: Sequence[BatchExtent]) -> BatchExtent:
     """Several batches taken as one."""
     if len(batches) == 1:
@@ -200,11 +207,20 @@ def whole(batches: Sequence[BatchExtent]) -> BatchExtent:
 
 
 def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_epoch: int) -> list[Buffer]:
-    """The bytes to write: of each batch a new start, with base offset and leader epoch, and a view of the rest."""
+    """The bytes to write: of each batch a new start, with base offset and leader epoch, and a view of the rest.
+
+    A new start is the whole header where its fields are no longer those in the bytes.
+    """
     buffers: list[Buffer] = []
     for position, header in checked:
-        buffers.append(stamped_start(header, base_offset=base_offset, leader_epoch=leader_epoch))
-        buffers.append(view[position + STAMPED_SIZE : position + header.batch_length + LOG_OVERHEAD])
+        end = position + header.batch_length + LOG_OVERHEAD
+        if header.crc == STALE_CRC:
+            rest = view[position + HEADER_SIZE : end]
+            start = rewritten_start(header, rest, base_offset=base_offset, leader_epoch=leader_epoch)
+        else:
+            rest = view[position + STAMPED_SIZE : end]
+            start = stamped_start(header, base_offset=base_offset, leader_epoch=leader_epoch)
+        buffers += (start, rest)
         base_offset += header.last_offset_delta + 1
     return buffers
 
@@ -213,12 +229,15 @@ class PlannedAppend(Struct, frozen=True, kw_only=True, gc=False):
     """Batches that have their place: offsets, position, stamped starts.
 
     `position` is a byte in the active segment's file (0 after a `roll`), `buffers` what goes there, end to end.
-    `new_tail` is the end of the segment that a `roll` begins. (A Struct because its __init__ is a fifth of a class's.)
+    `new_tail` is the end of the segment that a `roll` begins. `producers`: what it makes of idempotent producers.
+    `is_duplicate`: all of it is in the log already, or planned before this; the offsets are where, and nothing is to be
+    written. (A Struct because its __init__ is a fifth of a class's.)
     """
 
     base_offset: int
     last_offset: int
     max_timestamp: int
+    log_append_time: int  # ms, where the topic's records have that time; else -1
     size: int
     position: int
     leader_epoch: int
@@ -227,3 +246,29 @@ class PlannedAppend(Struct, frozen=True, kw_only=True, gc=False):
     buffers: list[Buffer]
     batches: Sequence[BatchExtent]
     entries: IndexEntries | None
+    producers: Sequence[ProducerState] = ()
+    is_duplicate: bool = False
+
+
+def duplicate_of(
+    known: Sequence[ProducerBatch], *, position: int, leader_epoch: int, append_time: bool
+) -> PlannedAppend:
+    """The plan for batches that the log has already: it waits for its turn, and writes nothing.
+
+    `append_time`: their time is the broker's, and told again.
+    """
+    return PlannedAppend(
+        base_offset=known[0].base_offset,
+        last_offset=known[-1].last_offset,
+        max_timestamp=max(batch.timestamp for batch in known),
+        log_append_time=known[0].timestamp if append_time else NO_TIMESTAMP,
+        size=0,
+        position=position,
+        leader_epoch=leader_epoch,
+        roll=None,
+        new_tail=None,
+        buffers=[],
+        batches=(),
+        entries=None,
+        is_duplicate=True,
+    )

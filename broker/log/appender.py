@@ -21,12 +21,25 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.log.active_writer import ActiveWriter
-from broker.log.append import Buffer, PlannedAppend, Tail, extents, joined, stamped, whole
+from broker.log.append import (
+    NO_TIMESTAMP,
+    Buffer,
+    PlannedAppend,
+    Tail,
+    duplicate_of,
+    extents,
+    extents_after,
+    joined,
+    stamped,
+    whole,
+)
 from broker.log.errors import RecordListTooLargeError
+from broker.log.producer_snapshot import ProducerSnapshots
+from broker.log.producer_state import ProducerBatch, Producers, ProducerState
 from broker.log.recovery import LogPlace
 from broker.log.segment import Segment
 from broker.log.segments import Segments
-from protocol.records.batch import check_batches
+from protocol.records.validation import check_batches
 
 
 class PreparedRoll(NamedTuple):
@@ -43,23 +56,27 @@ class PreparedRoll(NamedTuple):
 class Appender:
     """The end of one log. Belongs to the loop, but for `write` and `prepare_roll`, which may run in a worker."""
 
-    __slots__ = ("_planned", "_segments", "committed", "place", "writer")
+    __slots__ = ("_planned", "_segments", "committed", "place", "producers", "rules", "snapshots", "writer")
 
-    def __init__(self, place: LogPlace, segments: Segments, tail: Tail) -> None:
-        """At the end `tail` of these segments."""
+    def __init__(self, place: LogPlace, segments: Segments, tail: Tail, producers: Producers) -> None:
+        """At the end `tail` of these segments, with the idempotent producers of what is there."""
         self.place = place
+        self.snapshots = ProducerSnapshots(place.disk, place.directory)
+        self.rules = place.config.batch_rules
         self.writer = ActiveWriter()
-        self.restart(segments, tail)
+        self.restart(segments, tail, producers)
 
-    def restart(self, segments: Segments, tail: Tail) -> None:
+    def restart(self, segments: Segments, tail: Tail, producers: Producers) -> None:
         """The log's end was moved: go on from there."""
         self._segments = segments
+        self.producers = producers
         self.committed = tail
         self._planned: Tail = tail.copy()
 
     def reconfigure(self, place: LogPlace) -> None:
         """Take new settings; they hold from the next plan on."""
         self.place, config = place, place.config
+        self.rules = config.batch_rules
         self.committed.configure(config)
         self._planned.configure(config)
         active = self._segments.active
@@ -67,17 +84,31 @@ class Appender:
         active.offset_index.set_capacity(config.segment_index_bytes)
         active.time_index.set_capacity(config.segment_index_bytes)
 
-    def plan(self, records: Buffer, leader_epoch: int) -> PlannedAppend:
-        """Check batches and give them offsets and a position. Raises RecordListTooLargeError, ProtocolError."""
-        config = self.place.config
+    def plan(self, records: Buffer, leader_epoch: int, *, opened: bool = False) -> PlannedAppend:
+        """Check batches and give them offsets and a position. `opened`: `opened_batches` gave them.
+
+        Raises RecordListTooLargeError, ProtocolError; MustOpenError unless `opened`; and what `Producers.plan` raises.
+        """
+        config, rules = self.place.config, self.rules
+        now_ms = self.place.clock()
         view = memoryview(records)
-        checked = check_batches(view, max_batch_size=config.max_message_bytes, walk=config.walk_records)
+        checked = check_batches(view, rules, now_ms, opened=opened)
         if len(view) > config.segment_bytes:
             message = f"{len(view)} bytes of batches, more than a segment of {config.segment_bytes}"
             raise RecordListTooLargeError(message)
         tail = self._planned
         base_offset = tail.next_offset
-        batches = extents(checked, base_offset)
+        producers: Sequence[ProducerState] = ()
+        known: Sequence[ProducerBatch] = ()
+        if checked[0][1].producer_id >= 0 or len(checked) > 1:
+            known = self.producers.find_duplicates(checked)
+            if len(known) == len(checked):
+                return duplicate_of(known, position=tail.size, leader_epoch=leader_epoch, append_time=rules.append_time)
+            batches = extents_after(known, checked, base_offset)
+            checked = checked[len(known) :]
+            producers = self.producers.plan(checked, batches)
+        else:
+            batches = extents(checked, base_offset)
         extent = whole(batches)
         new_tail = None
         roll = tail.roll_reason(extent, config, self.place.clock)
@@ -85,9 +116,10 @@ class Appender:
             new_tail = self.place.new_tail(base_offset)
             tail = self._planned = new_tail.copy()
         return PlannedAppend(
-            base_offset=base_offset,
+            base_offset=known[0].base_offset if known else base_offset,
             last_offset=extent.last_offset,
             max_timestamp=extent.max_timestamp,
+            log_append_time=now_ms if rules.append_time else NO_TIMESTAMP,
             size=extent.size,
             position=tail.size,
             leader_epoch=leader_epoch,
@@ -96,6 +128,7 @@ class Appender:
             buffers=stamped(view, checked, base_offset, leader_epoch),
             batches=batches,
             entries=tail.add_all(batches),  # after `position`: it moves the tail
+            producers=producers,
         )
 
     def write(self, planned: Sequence[PlannedAppend]) -> None:
@@ -117,6 +150,8 @@ class Appender:
             for batch in each.batches:
                 position = tail.size
                 active.remember(batch.last_offset, position, indexed=tail.add(batch) is not None)
+            if each.producers:
+                self.producers.commit(each.producers)
         grown = tail.size - active.size
         active.size = tail.size
         return grown
@@ -124,6 +159,18 @@ class Appender:
     def abandon(self) -> None:
         """Forget every plan that is not committed."""
         self._planned = self.committed.copy()
+        self.producers.abandon()
+
+    def snapshot_producers(self) -> bool:
+        """Keep the producers' states as they are at the log's end; whether there was anything new. Raises OSError.
+
+        For a log that is closed. Synced if there are any: a start that finds no snapshot takes it that there are none.
+        """
+        end, states = self.committed.next_offset, self.producers.committed()
+        if not end or self.snapshots.has(end):
+            return False
+        self.snapshots.write(end, states, sync=bool(states))
+        return True
 
     # -- roll ----------------------------------------------------------------------------------------------------------
 
@@ -143,6 +190,7 @@ class Appender:
         sealed.seal(prepared.segment.base_offset)
         self._segments.add(prepared.segment)
         self.committed = prepared.tail
+        self.snapshots.take(prepared.segment.base_offset, self.producers.committed())
         return sealed
 
     def write_last_time(self) -> None:

@@ -11,8 +11,8 @@ Invariants:
 1. An append is planned, written, committed, in this order. Plans queue: each assumes those before it succeed. When one
    fails, `abandon` forgets them all, and nothing of them is visible or stays in the file.
 2. Readers see committed batches only: `log_end_offset` and the active segment's size move in `commit`, together.
-3. The bytes of a batch are those received, but for base offset and leader epoch, which are stamped on a copy of its
-   header.
+3. The records of a batch are those received, and so is its header but for base offset and leader epoch, which are
+   stamped on a copy of it, and for times and codec where the topic says so.
 4. log start <= high watermark <= log end, recovery point <= log end.
 5. After a failed fsync, or a failed write that was not for want of room, the log takes no more data: its file may not
    hold what memory believes. Reads go on.
@@ -35,6 +35,8 @@ from broker.log.errors import LogFailedError, OffsetOutOfRangeError
 from broker.log.facts import LogDescription, LogRead, RecoveryReport
 from broker.log.files import OpenFiles
 from broker.log.flush import Durability, FlushPlan
+from broker.log.producer_replay import Bounds
+from broker.log.producer_state import Producers
 from broker.log.reading import read_slice
 from broker.log.recovery import LoadedLog, LogPlace, load_log
 from broker.log.removal import Removable, RemovedSegments, find_removable, unlink_all
@@ -43,6 +45,8 @@ from broker.log.sound_indexes import SoundIndexes
 from broker.log.time_index import TimestampOffset
 from broker.log.time_search import TimeView, first_at_or_past, largest
 from broker.log.truncation import cut_segments
+from protocol.records.opened import opened_batches
+from protocol.records.validation import MustOpenError
 
 __all__ = [
     "FlushPlan",
@@ -89,7 +93,7 @@ class PartitionLog:
         self.partition = partition
         self._place = place
         self._segments = loaded.segments
-        self._appender = Appender(place, loaded.segments, loaded.tail)
+        self._appender = Appender(place, loaded.segments, loaded.tail, loaded.producers)
         self._epochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = self.high_watermark = loaded.tail.next_offset
@@ -161,6 +165,11 @@ class PartitionLog:
         return self._epochs.current
 
     @property
+    def producers(self) -> Producers:
+        """The idempotent producers of what it holds."""
+        return self._appender.producers
+
+    @property
     def failed(self) -> bool:
         """Whether the log is out of service for appends until it is opened anew."""
         return self._appender.writer.failure is not None
@@ -186,16 +195,24 @@ class PartitionLog:
 
     # -- append --------------------------------------------------------------------------------------------------------
 
-    def plan(self, records: Buffer) -> PlannedAppend:
+    def plan(self, records: Buffer, *, opened: bool = False) -> PlannedAppend:
         """Check batches and give them offsets and a position. `records` must not change until `commit`.
 
         A plan with a `roll` must be the first of its write, after `prepare_roll` and `commit_roll`. Raises
-        LogFailedError, RecordListTooLargeError, and the ProtocolErrors of `protocol.records.batch.check_batches`, of
-        which BatchTooLargeError is for a batch over `max.message.bytes`.
+        LogFailedError, RecordListTooLargeError, and the ProtocolErrors of `protocol.records.validation.check_batches`,
+        of which BatchTooLargeError is for a batch over `max.message.bytes`. MustOpenError says that the plan is for
+        what `opened` gives of these records.
         """
         if self._closed or self._appender.writer.failure is not None:
             raise self._refusal()
-        return self._appender.plan(records, self._epochs.current)
+        return self._appender.plan(records, self._epochs.current, opened=opened)
+
+    def opened(self, records: Buffer) -> Buffer:
+        """Batches as this log keeps them: opened, held against its rules, in its codec. For a worker.
+
+        Raises the ProtocolErrors of `protocol.records.opened.opened_batches`.
+        """
+        return opened_batches(records, self._appender.rules, self._place.clock())
 
     def write(self, planned: Sequence[PlannedAppend]) -> None:
         """Write plans, in order, to the active segment's file. On the loop if it is little, else for a worker.
@@ -222,7 +239,10 @@ class PartitionLog:
 
         Raises what the steps raise.
         """
-        planned = self.plan(records)
+        try:
+            planned = self.plan(records)
+        except MustOpenError:
+            planned = self.plan(self.opened(records), opened=True)
         try:
             if planned.roll is not None:
                 self._roll(self.prepare_roll(planned))
@@ -264,6 +284,7 @@ class PartitionLog:
         """
         if self._closed:
             return
+        self._appender.snapshots.write_taken()
         try:
             sealed.trim()
             self._sync(sealed.sync)
@@ -489,15 +510,21 @@ class PartitionLog:
             return
         self._durability.new_names |= offset < self.first_base_offset
         self._segments, tail = cut_segments(self._place, self._segments, offset)
-        self._appender.restart(self._segments, tail)
         end = tail.next_offset
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
+        self._appender.restart(self._segments, tail, self._rebuild_producers())
         self.high_watermark = min(self.high_watermark, end)
         self._durability.truncated(end)
         self._epochs.truncate_from_end(end)
         self.raise_leader_epoch()
         self.checkpoint_epochs()
+
+    def _rebuild_producers(self) -> Producers:
+        snapshots = self._appender.snapshots
+        snapshots.find()
+        bounds = Bounds(self.log_start_offset, self.log_end_offset)
+        return self._place.rebuild_producers(snapshots, self._segments.snapshot, bounds)
 
     def close(self, *, clean: bool = True) -> None:
         """Write the last time entry, sync, trim the indexes and close the files. Blocking, idempotent. Raises OSError.
@@ -524,6 +551,7 @@ class PartitionLog:
                 self.finish_roll(segment)
         active = self._segments.active
         self._appender.write_last_time()
+        self._durability.new_names |= self._appender.snapshot_producers()
         self.flush()
         active.offset_index.seal()
         active.time_index.seal()

@@ -8,7 +8,8 @@ clean marker) is repaired as after an unclean stop, for the active segment alone
 
 Unclean: from the segment that holds the recovery point on, batches are scanned from the recovery point, CRCs verified,
 both indexes made anew, and the log cut at the first byte that is not sound; segments after that go. An index is kept up
-to the recovery point where it increases strictly and its last entry fits the log.
+to the recovery point where it increases strictly and its last entry fits the log. The states of idempotent producers
+come from the newest snapshot and the batches after it (`producer_replay`).
 
 Invariants:
 1. Checkpoints are hints, clamped to what the log holds.
@@ -19,7 +20,7 @@ Invariants:
 Source: org.apache.kafka.storage.internals.log.LogLoader.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -46,6 +47,9 @@ from broker.log.files import OpenFiles
 from broker.log.index_rebuild import Scan, cut_log, resume, rewrite_indexes, scan_segment, sound_entries
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_scan import walk_headers
+from broker.log.producer_replay import Bounds, rebuild_producers
+from broker.log.producer_snapshot import ProducerSnapshots
+from broker.log.producer_state import Producers, ProducerState
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 from protocol.errors import ProtocolError
@@ -86,6 +90,19 @@ class LogPlace:
             index_interval_bytes=self.config.index_interval_bytes,
         )
 
+    def rebuild_producers(
+        self, snapshots: ProducerSnapshots, segments: Sequence[Segment], bounds: Bounds, *, scan_without: bool = True
+    ) -> Producers:
+        """The producers of a log that holds these offsets; see `producer_replay`. Blocking. Raises OSError."""
+        now_ms, expiration_ms = self.clock(), self.config.producer_id_expiration_ms
+
+        def is_expired(state: ProducerState) -> bool:
+            return state.is_expired(now_ms, expiration_ms)
+
+        return Producers(
+            rebuild_producers(snapshots, segments, bounds, is_expired=is_expired, scan_without=scan_without)
+        )
+
 
 class LoadedLog(NamedTuple):
     """An opened directory. `tail` is the end of the active segment; `made_files`: names that are not synced yet."""
@@ -93,6 +110,7 @@ class LoadedLog(NamedTuple):
     segments: Segments
     tail: Tail
     epochs: LeaderEpochs
+    producers: Producers
     log_start_offset: int
     recovery_point: int
     made_files: bool
@@ -149,6 +167,7 @@ class _Loader:
             segments=Segments(self._segments),
             tail=tail,
             epochs=epochs,
+            producers=self._producers(Bounds(start, end), scan_without=not was_sound),
             log_start_offset=start,
             recovery_point=end if was_sound else min(recovery_point, end),
             made_files=False,
@@ -165,6 +184,7 @@ class _Loader:
             segments=Segments([segment]),
             tail=tail,
             epochs=self._epochs(base_offset, raised=False),
+            producers=self._producers(Bounds(base_offset, base_offset), scan_without=False),
             log_start_offset=base_offset,
             recovery_point=base_offset,
             made_files=True,
@@ -224,6 +244,10 @@ class _Loader:
             epochs.assign(epochs.current + raised, end)
         epochs.changed = list(epochs.entries) != entries
         return epochs
+
+    def _producers(self, bounds: Bounds, *, scan_without: bool) -> Producers:
+        snapshots = ProducerSnapshots(self._disk, self._place.directory, self._snapshots)
+        return self._place.rebuild_producers(snapshots, self._segments, bounds, scan_without=scan_without)
 
     # -- clean ---------------------------------------------------------------------------------------------------------
 
@@ -332,10 +356,6 @@ class _Loader:
         findings.truncated_bytes += segment.size - scan.tail.size
         findings.truncated_at, findings.reason = end, scan.reason
         cut_log(segment, scan.tail.size)
-        for offset in self._snapshots:
-            if offset > end:
-                with suppress(FileNotFoundError):
-                    self._disk.unlink(segment_path(self._place.directory, offset, SNAPSHOT_SUFFIX))
 
     def _remove(self, segment: Segment) -> None:
         self._findings.truncated_bytes += segment.size

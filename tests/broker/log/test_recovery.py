@@ -41,7 +41,7 @@ def test_a_clean_open_looks_into_the_active_segment_alone(bench: Bench, batch: B
     bench.disk.calls.clear()
     log = bench.open()
     opened = {Path(str(path)).name[:20] for verb, path in bench.disk.calls if verb == "open"}
-    assert opened <= {f"{48:020d}", "leader-epoch-checkpo"}
+    assert opened <= {f"{48:020d}", f"{50:020d}", "leader-epoch-checkpo"}  # 50: the snapshot of its producers
     assert log.segment_count == 13
     assert bench.files.statistics().open == bench.files.statistics().mappings == 0
 
@@ -100,9 +100,7 @@ def test_open_deletes_obsolete_files(bench: Bench, batch: Batch, offsets_in: Off
     assert offsets_in(log) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "name", ["notes.txt", "00000000000000000000.snapshot", "00000000000000000000.txnindex", "partition.metadata"]
-)
+@pytest.mark.parametrize("name", ["notes.txt", "00000000000000000000.txnindex", "partition.metadata"])
 def test_other_files_are_left_alone(bench: Bench, name: str) -> None:
     bench.open().close()
     (bench.directory / name).write_bytes(b"something")
@@ -305,7 +303,7 @@ def test_recover_only_last_segment(bench: Bench, batch: Batch) -> None:
     bench.disk.calls.clear()
     bench.open(clean=False, recovery_point=8)
     opened = {Path(str(path)).name[:20] for verb, path in bench.disk.calls if verb == "open"}
-    assert opened <= {f"{8:020d}", "leader-epoch-checkpo"}
+    assert opened <= {f"{8:020d}", f"{10:020d}", "leader-epoch-checkpo"}  # 10: the snapshot of its producers
 
 
 def test_recover_with_an_empty_active_segment(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
@@ -346,17 +344,6 @@ def test_a_log_whose_first_batch_is_bad_is_empty_and_goes_on(bench: Bench, batch
     assert (log.log_end_offset, log.size) == (0, 0)
     fill(log, batch, 1)
     assert log.log_end_offset == 1
-
-
-def test_producer_snapshots_past_the_end_go_with_what_is_cut(bench: Bench, batch: Batch) -> None:
-    log = bench.open()
-    fill(log, batch, 10)
-    bench.kill(log)
-    for offset in (0, 5, 9, 10):
-        bench.path(offset, ".snapshot").write_bytes(b"state")
-    os.truncate(bench.path(0, ".log"), 10 * len(batch()) - 1)
-    bench.open(clean=False)
-    assert [path.name[:20] for path in sorted(bench.directory.glob("*.snapshot"))] == [f"{at:020d}" for at in (0, 5, 9)]
 
 
 def test_the_largest_time_survives_a_kill(bench: Bench, batch: Batch) -> None:
