@@ -1,0 +1,15 @@
+"""Waiting for what another process does: by its own reports, with a deadline, never by sleeping a guessed time."""
+
+import time
+from collections.abc import Callable
+
+#: Long beside what anything here takes: it only ends a test that has failed.
+LIMIT_S = 30.0
+
+
+def until(done: Callable[[], bool], step: Callable[[], object], what: str) -> None:
+    """Take steps, each of which waits for something to happen, until it is done; AssertionError past the deadline."""
+    limit = time.monotonic() + LIMIT_S
+    while not done():
+        assert time.monotonic() < limit, f"waited in vain for {what}"
+        step()
