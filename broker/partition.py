@@ -10,28 +10,32 @@ Invariants:
 3. When a write fails, everything queued behind it fails too, since it was planned on top of it; the log is cut back to
    where it was.
 4. An `Append` is settled exactly once: committed (and, where `flush.messages` asks for it, synced), or failed.
-5. What runs in the background is finished even if the broker is cancelled, and fails for its own log only.
+5. Appends are planned in the order in which they came, also where some must be opened first.
+6. What runs in the background is finished even if the broker is cancelled, and fails for its own log only.
 """
 
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
 import trio
 
+from broker.log.append import Buffer
 from broker.log.errors import IndexCorruptError, LogError
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
 from broker.log.segment import Segment
 from broker.writer import Writer
 from protocol.errors import ProtocolError
+from protocol.records.validation import MustOpenError
 
 logger = logging.getLogger(__name__)
 
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough that a worker comes back in milliseconds
+MAX_OPENED_TOGETHER = 16  # small batches share the way to a worker and back
 REFUSALS_PAUSE_S = 10.0  # a client that tries again at once would else write a thousand lines a second
 REBUILD_PAUSE_S = 10.0  # an index that cannot be mended is tried again at leisure: each try reads its whole segment
 
@@ -45,14 +49,15 @@ class Append:
 
     __slots__ = ("_event", "done", "error", "partition", "planned")
 
-    def __init__(self, partition: "Partition", planned: PlannedAppend) -> None:
+    planned: PlannedAppend  # its place; what is refused while it is opened never gets one
+
+    def __init__(self, partition: "Partition") -> None:
         self.partition = partition
-        self.planned = planned
         self.done = False
-        self.error: StorageError | None = None
+        self.error: Exception | None = None  # one of those that `Partition.append` raises, or a StorageError
         self._event: trio.Event | None = None
 
-    def settle(self, error: StorageError | None = None) -> None:
+    def settle(self, error: Exception | None = None) -> None:
         """Tell who waits that it is over."""
         self.done = True
         self.error = error
@@ -114,6 +119,7 @@ class Partition:
         self._writer = writer
         self._metrics = writer.metrics
         self._queue: list[Append] = []
+        self._unopened: list[tuple[Append, bytes | memoryview]] = []  # and what came after them; the first is worked on
         self._queued_bytes = 0
         self._must_roll = False
         self._writing = False
@@ -132,13 +138,22 @@ class Partition:
     def append(self, records: bytes | memoryview) -> Append:
         """Queue batches for the end of the log.
 
-        They are checked and have their offsets at once; written by the next `write_queued`.
+        They are checked and have their offsets at once; written by the next `write_queued`. Those that must be opened
+        first have both later, and so have all that come before that is done; then an Append can fail as this does.
 
         Raises what PartitionLog.plan raises: ProtocolError for bytes that are refused, LogFailedError for a log that is
         out of service.
         """
-        planned = self.log.plan(records)
-        append = Append(self, planned)
+        append = Append(self)
+        if self._unopened:
+            self._unopened.append((append, records))
+            return append
+        try:
+            planned = append.planned = self.log.plan(records)
+        except MustOpenError:
+            self._unopened.append((append, records))
+            self._spawn(self._open_batches)
+            return append
         if not self._queue and not self._writing:
             self._writer.enlist(self)
         self._queue.append(append)
@@ -146,6 +161,34 @@ class Partition:
         if planned.roll is not None:
             self._must_roll = True
         return append
+
+    async def _open_batches(self) -> None:
+        """Open in a worker what must be, plan it, and let it be written; what comes meanwhile waits behind it."""
+        while self._unopened:
+            group = self._unopened[:MAX_OPENED_TOGETHER]
+            work = partial(_open_each, self.log, [records for _, records in group])
+            try:
+                opened = await self._writer.open_in_worker(work)
+            except Exception as error:  # a defect: nothing is planned yet, who waits is told
+                logger.exception("%s-%d: batches could not be opened", self.topic, self.index)
+                opened = [StorageError(f"{self.topic}-{self.index}: {error}")] * len(group)
+            for (append, _), outcome in zip(group, opened, strict=True):
+                self._append_opened(append, outcome)
+            del self._unopened[: len(group)]  # not before: what comes has to wait for its turn
+            self.write_queued()
+
+    def _append_opened(self, append: Append, opened: Buffer | Exception) -> None:
+        """Queue batches that were opened, or settle with what is wrong with them."""
+        try:
+            if isinstance(opened, Exception):
+                raise opened
+            append.planned = self.log.plan(opened, opened=True)
+        except (ProtocolError, LogError, StorageError) as error:
+            append.settle(error)
+            return
+        self._queue.append(append)
+        self._queued_bytes += append.planned.size
+        self._must_roll |= append.planned.roll is not None
 
     def write_queued(self) -> None:
         """Write the queue: at once if it is small, else by a task."""
@@ -285,8 +328,8 @@ class Partition:
         log = self.log
         if self._was_refusing:
             self._tell_recovery()
-        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
-            self._awaiting_flush += group
+        if log.log_end_offset - log.recovery_point >= log.config.flush_messages or self._awaiting_flush:
+            self._awaiting_flush += group  # behind others, too: it may be a duplicate of one of them
             self._writer.request_flush(self)
         else:
             for append in group:
@@ -434,3 +477,15 @@ def _finish(log: PartitionLog, sealed: Segment, plan: FlushPlan) -> None:
     """Worker: the end of a roll."""
     log.finish_roll(sealed)
     plan.sync()
+
+
+def _open_each(log: PartitionLog, batches: Sequence[Buffer]) -> list[Buffer | Exception]:
+    """Worker: open one append's batches after the other's; what is wrong with one is its own."""
+    return [_open(log, records) for records in batches]
+
+
+def _open(log: PartitionLog, records: Buffer) -> Buffer | Exception:
+    try:
+        return log.opened(records)
+    except ProtocolError as error:
+        return error

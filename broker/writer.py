@@ -10,14 +10,17 @@ Invariants:
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import trio
 
 from broker.log.partition_log import FlushPlan
 from broker.metrics import Metrics
 
+MAX_OPENING_THREADS = 2  # they compute, and each may hold a block of the largest size that is opened
 MAX_WRITE_THREADS = 8  # two keep a disk busy; more let one slow directory not hold up the others
+
+T = TypeVar("T")
 
 
 class Queued(Protocol):
@@ -47,6 +50,7 @@ class Writer:
         self.loop_write_max_bytes = loop_write_max_bytes
         self._nursery = nursery
         self._threads = trio.CapacityLimiter(MAX_WRITE_THREADS)
+        self._openers = trio.CapacityLimiter(MAX_OPENING_THREADS)
         self._queued: list[Queued] = []
         self._due: dict[Queued, None] = {}
         self._flushing = False
@@ -84,6 +88,10 @@ class Writer:
     async def in_worker(self, work: Callable[[], object]) -> None:
         """Run what only waits for the disk in a worker."""
         await trio.to_thread.run_sync(work, limiter=self._threads)
+
+    async def open_in_worker(self, work: Callable[[], T]) -> T:
+        """Run what opens or compresses batches in a worker, a few at a time, so that they leave the loop its share."""
+        return await trio.to_thread.run_sync(work, limiter=self._openers)
 
     def request_flush(self, partition: Queued) -> None:
         """Sync a partition's log in the next round.

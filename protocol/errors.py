@@ -130,9 +130,9 @@ class InvalidRecordError(ProtocolError):
 
 
 class UnsupportedMagicError(ProtocolError):
-    """A batch of another format version than 2."""
+    """A batch of format version 0 or 1."""
 
-    code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    code = ErrorCode.INVALID_RECORD
 
 
 class CompressionError(ProtocolError):

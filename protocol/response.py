@@ -11,6 +11,8 @@ to say. Times are milliseconds since the epoch, sizes bytes.
 from collections.abc import Sized
 from typing import TypeAlias
 
+from msgspec import UNSET, UnsetType
+
 from protocol.errors import ErrorCode
 from protocol.request import Value
 
@@ -167,10 +169,18 @@ class DescribeTopicsResponse(Value, frozen=True, kw_only=True, gc=False):
     topics: tuple[TopicDescription, ...]
 
 
+class RecordError(Value, frozen=True, kw_only=True, gc=False):
+    """A record that its topic does not take: its index in the batch, from 0, and why (KIP-467)."""
+
+    index: int
+    message: str
+
+
 class ProducedPartition(Value, frozen=True, kw_only=True, gc=False):
     """What became of the batches for one partition.
 
-    `base_offset`: the first record's; `log_append_time`: -1 unless the topic stamps it.
+    `base_offset`: the first record's; `log_append_time`: -1 unless the topic stamps it. `record_errors`: the records
+    for whose sake all were refused (the first hundred); not there, on the wire neither, where it is for other reasons.
     """
 
     topic: str
@@ -180,6 +190,7 @@ class ProducedPartition(Value, frozen=True, kw_only=True, gc=False):
     log_start_offset: int = -1
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
+    record_errors: tuple[RecordError, ...] | UnsetType = UNSET
 
 
 class ProduceResponse(Value, frozen=True, kw_only=True, gc=False):

@@ -4,11 +4,14 @@ Two halves, so that requests which came together are written together: `begin` q
 `Produce` it returns is done when all of them are written (and synced, where that was asked for).
 """
 
+from msgspec import UNSET
+
 from broker.api.errors import EXPECTED, describe
 from broker.partition import Append, Partition
 from broker.partitions import Partitions, unknown_partition
+from protocol.records.validation import RecordsRefusedError
 from protocol.request import PartitionRecords, ProduceRequest
-from protocol.response import ProducedPartition, ProduceResponse
+from protocol.response import ProducedPartition, ProduceResponse, RecordError
 
 
 class Produce:
@@ -74,10 +77,18 @@ def _outcome(entry: Append | ProducedPartition) -> ProducedPartition:
         topic=partition.topic,
         partition=partition.index,
         base_offset=entry.planned.base_offset,
+        log_append_time=entry.planned.log_append_time,
         log_start_offset=partition.log.log_start_offset,
     )
 
 
 def _refused(topic: str, partition: int, error: Exception) -> ProducedPartition:
     code, message = describe(error)
-    return ProducedPartition(topic=topic, partition=partition, error=code, message=message)
+    refused = error.record_errors if isinstance(error, RecordsRefusedError) else ()
+    return ProducedPartition(
+        topic=topic,
+        partition=partition,
+        error=code,
+        message=message,
+        record_errors=tuple([RecordError(index=index, message=why) for index, why in refused]) or UNSET,
+    )

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from broker.log.active_writer import ActiveWriter
 from broker.log.append import (
-    NO_TIMESTAMP,
     Buffer,
     PlannedAppend,
     Tail,
@@ -39,6 +38,7 @@ from broker.log.producer_state import ProducerBatch, Producers, ProducerState
 from broker.log.recovery import LogPlace
 from broker.log.segment import Segment
 from broker.log.segments import Segments
+from protocol.records.layout import NO_TIMESTAMP
 from protocol.records.validation import check_batches
 
 

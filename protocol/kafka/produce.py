@@ -10,6 +10,7 @@ Flexible from 9. Versions 0 to 2 are advertised and not served (see `api.py`).
 Invariant: `records` of each partition is a view of the frame.
 """
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Any
 
@@ -23,7 +24,7 @@ from protocol.kafka.values import (
     by_topic,
 )
 from protocol.request import PartitionRecords, ProduceRequest
-from protocol.response import ErrorResponse, ProducedPartition, ProduceResponse
+from protocol.response import ErrorResponse, ProducedPartition, ProduceResponse, RecordError
 
 _FIRST_WITH_START_OFFSET = 5
 _FIRST_WITH_MESSAGE = 8
@@ -33,8 +34,7 @@ _INDEX = Struct(">i")
 _ACKS_AND_TIMEOUT = Struct(">hi")
 _OUTCOME = Struct(">ihqq")  # index, error, base offset, log append time
 _OUTCOME_5 = Struct(">ihqqq")  # and log start offset
-_OUTCOME_9 = Struct(">ihqqqB")  # and the count of record errors, flexible: none
-_NO_RECORD_ERRORS = 1
+_NO_RECORD_ERRORS = b"\x01"
 _NO_MESSAGE_NO_TAGS = b"\x00\x00"
 _NOTHING = memoryview(b"")
 
@@ -141,15 +141,14 @@ def _write_outcomes(writer: Writer, version: int, partitions: Any, *, is_unknown
 
 def _write_flexible_outcome(writer: Writer, outcome: ProducedPartition, error: ErrorCode) -> None:
     writer.raw(
-        _OUTCOME_9.pack(
-            outcome.partition,
-            error,
-            outcome.base_offset,
-            outcome.log_append_time,
-            outcome.log_start_offset,
-            _NO_RECORD_ERRORS,
+        _OUTCOME_5.pack(
+            outcome.partition, error, outcome.base_offset, outcome.log_append_time, outcome.log_start_offset
         )
     )
+    if outcome.record_errors:
+        _write_record_errors(writer, outcome.record_errors)
+    else:
+        writer.raw(_NO_RECORD_ERRORS)
     if outcome.message is None:
         writer.raw(_NO_MESSAGE_NO_TAGS)
     else:
@@ -167,5 +166,13 @@ def _write_classic_outcome(writer: Writer, version: int, outcome: ProducedPartit
         )
     )
     if version >= _FIRST_WITH_MESSAGE:
-        writer.count(0)
+        _write_record_errors(writer, outcome.record_errors or ())
         writer.nullable_string(outcome.message)
+
+
+def _write_record_errors(writer: Writer, errors: Sequence[RecordError]) -> None:
+    writer.count(len(errors))
+    for error in errors:
+        writer.int32(error.index)
+        writer.string(error.message)
+        writer.tags()

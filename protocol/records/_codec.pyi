@@ -6,6 +6,15 @@ from protocol.records.record import Buffer
 from protocol.records.record import RecordEncoder as RecordEncoder
 from protocol.records.record import decode_records as decode_records
 from protocol.records.record import murmur2 as murmur2
+from protocol.records.record import scan_records as scan_records
 from protocol.records.record import walk_records as walk_records
 
-def accept_batch(buffer: Buffer, walk: bool, release_gil: bool) -> BatchHeader | None: ...
+def accept_batch(
+    buffer: Buffer,
+    walk: bool,
+    release_gil: bool,
+    now: int = ...,
+    before_max: int = ...,
+    after_max: int = ...,
+    need_keys: bool = ...,
+) -> BatchHeader | None: ...

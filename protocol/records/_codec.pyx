@@ -26,7 +26,7 @@ from cpython.tuple cimport (
     PyTuple_SET_ITEM,
 )
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from crc32c import crc32c
@@ -64,6 +64,8 @@ cdef int BAD_DELTA = reference.BAD_DELTA
 cdef Py_ssize_t MIN_RECORD_SIZE = reference.MIN_RECORD_SIZE
 cdef Py_ssize_t MIN_HEADER_SIZE = reference.MIN_HEADER_SIZE
 cdef Py_ssize_t MAX_RECORDS_SIZE = reference.MAX_RECORDS_SIZE
+cdef Py_ssize_t MAX_FAULTS = reference.MAX_FAULTS
+cdef int64_t NO_TIMESTAMP = layout.NO_TIMESTAMP
 cdef Py_ssize_t HEADER_SIZE = layout.HEADER_SIZE
 cdef Py_ssize_t LOG_OVERHEAD = layout.LOG_OVERHEAD
 cdef Py_ssize_t CRC_START = layout.CRC_START
@@ -296,7 +298,19 @@ cdef inline int64_t int64_at(const uint8_t *at) noexcept nogil:
     return <int64_t>(<uint64_t><uint32_t>int32_at(at) << 32 | <uint32_t>int32_at(at + 4))
 
 
-def accept_batch(buffer, bint walk, bint release_gil):
+cdef inline bint lies_outside(int64_t timestamp, int64_t earliest, int64_t latest) noexcept nogil:
+    return timestamp != NO_TIMESTAMP and (timestamp < earliest or timestamp > latest)
+
+
+def accept_batch(
+    buffer,
+    bint walk,
+    bint release_gil,
+    int64_t now=0,
+    int64_t before_max=INT64_MAX,
+    int64_t after_max=INT64_MAX,
+    bint need_keys=False,
+):
     cdef View view = View.__new__(View)
     PyObject_GetBuffer(buffer, &view.buffer, PyBUF_SIMPLE)
     view.held = True
@@ -308,9 +322,16 @@ def accept_batch(buffer, bint walk, bint release_gil):
     cdef int32_t last_delta = int32_at(at + 23), count = int32_at(at + 57), sequence = int32_at(at + 53)
     cdef int64_t base_time = int64_at(at + 27), max_time = int64_at(at + 35), producer_id = int64_at(at + 43)
     cdef int16_t epoch = int16_at(at + 51)
-    if attributes & UNUSUAL_BITS or count < 1 or count - 1 != last_delta or base_time < -1 or max_time < -1:
+    if attributes & UNUSUAL_BITS or count < 1 or count - 1 != last_delta or max_time < NO_TIMESTAMP:
         return None
     if count > (size - HEADER_SIZE) // MIN_RECORD_SIZE or (producer_id >= 0 and (sequence < 0 or epoch < 0)):
+        return None
+    cdef int64_t earliest = INT64_MIN, latest = INT64_MAX
+    if subtract_overflows(now, before_max, &earliest) or before_max == INT64_MAX:
+        earliest = INT64_MIN
+    if add_overflows(now, after_max, &latest):
+        latest = INT64_MAX
+    if lies_outside(base_time, earliest, latest) or lies_outside(max_time, earliest, latest):
         return None
     cdef uint32_t crc = <uint32_t>int32_at(at + 17)
     if <uint32_t>crc32c(buffer[CRC_START:], 0, release_gil) != crc:
@@ -319,17 +340,62 @@ def accept_batch(buffer, bint walk, bint release_gil):
     cdef const uint8_t *end = at + size
     cdef Fields fields
     cdef int32_t index
+    cdef int64_t timestamp = 0, largest = NO_TIMESTAMP
     if walk:
         for index in range(count):
             if read_record(position, end, &fields) != FINE or fields.offset_delta != index:
                 return None
+            if add_overflows(base_time, fields.timestamp_delta, &timestamp):
+                return None
+            if lies_outside(timestamp, earliest, latest) or (need_keys and fields.key_length < 0):
+                return None
+            if timestamp > largest:
+                largest = timestamp
             position = fields.end
-        if position != end:
+        if position != end or largest != max_time:
             return None
     return new_tuple(BatchHeader, (
         int64_at(at), size - LOG_OVERHEAD, int32_at(at + 12), MAGIC, crc, attributes, last_delta, base_time, max_time,
         producer_id, epoch, sequence, count,
     ))
+
+
+def scan_records(
+    buffer,
+    Py_ssize_t start,
+    Py_ssize_t end,
+    Py_ssize_t count,
+    int64_t base_timestamp,
+    int64_t earliest=INT64_MIN,
+    int64_t latest=INT64_MAX,
+    bint need_keys=False,
+):
+    cdef View view = view_records(buffer, start, end, count)
+    cdef const uint8_t *position = view.start
+    cdef Fields fields
+    cdef list faults = []
+    cdef Py_ssize_t index
+    cdef int64_t timestamp = 0, largest = NO_TIMESTAMP
+    cdef int reason
+    for index in range(count):
+        reason = read_record(position, view.end, &fields)
+        if reason == FINE and fields.offset_delta != index:
+            reason = BAD_DELTA
+        if reason == FINE and add_overflows(base_timestamp, fields.timestamp_delta, &timestamp):
+            reason = OUT_OF_RANGE
+        if reason != FINE:
+            refuse_record(index, count, reason)
+        if need_keys and fields.key_length < 0:
+            if len(faults) < MAX_FAULTS:
+                faults.append((index, None))
+        elif lies_outside(timestamp, earliest, latest) and len(faults) < MAX_FAULTS:
+            faults.append((index, timestamp))
+        if timestamp > largest:
+            largest = timestamp
+        position = fields.end
+    if position != view.end:
+        refuse_rest(view.end - position, count)
+    return largest, faults
 
 
 def walk_records(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 from protocol.records.layout import BatchHeader
 from protocol.records.record import Buffer, Record
 
-__all__ = ["Record", "RecordEncoder", "accept_batch", "compiled", "decode_records", "murmur2", "walk_records"]
+__all__ = [
+    "Record",
+    "RecordEncoder",
+    "accept_batch",
+    "compiled",
+    "decode_records",
+    "murmur2",
+    "scan_records",
+    "walk_records",
+]
 
 
 def _load_compiled() -> bool:
@@ -32,11 +41,12 @@ def _load_compiled() -> bool:
 compiled = _load_compiled()
 
 # Checks bytes that are one plain batch (uncompressed, nothing unusual in it) in one call, whole: header, CRC, records
-# if `walk`. Gives the header, or None where there is anything to be said, which the reference in `batch` then says.
-# Only the compiled twin has it: it is a short cut, not another opinion.
-accept_batch: Callable[[Buffer, bool, bool], BatchHeader | None] | None = None
+# if `walk`. Further arguments: whether to give up the GIL for the CRC, the time now, how far before and after it times
+# may lie (ms), whether keys are asked for. Gives the header, or None where there is anything to be said or put right,
+# which the reference in `validation` then does. Only the compiled twin has it: it is a short cut, not another opinion.
+accept_batch: Callable[[Buffer, bool, bool, int, int, int, bool], BatchHeader | None] | None = None
 
 if TYPE_CHECKING or not compiled:
-    from protocol.records.record import RecordEncoder, decode_records, murmur2, walk_records
+    from protocol.records.record import RecordEncoder, decode_records, murmur2, scan_records, walk_records
 else:
-    from protocol.records._codec import RecordEncoder, accept_batch, decode_records, murmur2, walk_records
+    from protocol.records._codec import RecordEncoder, accept_batch, decode_records, murmur2, scan_records, walk_records

@@ -69,6 +69,11 @@ DELETE_HORIZON_BIT = 1 << 6
 # Those that no producer may set, or that need a look. A batch without them is plain.
 UNUSUAL_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 
+# All that have a meaning; when a broker writes attributes anew, the others go (as Kafka does).
+KNOWN_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
+# In place of the CRC, in a header whose fields are no longer those of the bytes it was read from.
+STALE_CRC = -1
+
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1

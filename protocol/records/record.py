@@ -47,6 +47,8 @@ MAX_UINT32 = (1 << 32) - 1
 MAX_INT64 = (1 << 63) - 1
 MAX_UINT64 = (1 << 64) - 1
 MIN_INT64 = -(1 << 63)
+# So many records with a fault are told one by one; a batch can hold a hundred thousand, and the reply tells each.
+MAX_FAULTS = 100
 LAST_SHIFT_32 = 28
 LAST_SHIFT_64 = 63
 
@@ -204,6 +206,46 @@ def walk_records(buffer: Buffer, start: int, end: int, count: int) -> None:
             refuse_record(index, count, BAD_DELTA)
     if position != len(data):
         refuse_rest(len(data) - position, count)
+
+
+def scan_records(  # noqa: PLR0917 - positional, as for decode_records
+    buffer: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    base_timestamp: int,
+    earliest: int = MIN_INT64,
+    latest: int = MAX_INT64,
+    need_keys: bool = False,
+) -> tuple[int, list[tuple[int, int | None]]]:
+    """Walk records as `walk_records` does; gives their largest timestamp, and those that are not allowed.
+
+    Times in ms, `earliest` and `latest` allowed; -1 is no time, always allowed, and the largest where there is no
+    other. A record that is not allowed is (its index, its timestamp), or (its index, None) if `need_keys` and it has no
+    key; the first MAX_FAULTS of them. Raises as `walk_records`, and InvalidRecordError for a time beyond 64 bits.
+    """
+    data = _records_part(buffer, start, end, count)
+    largest = NO_TIMESTAMP
+    faults: list[tuple[int, int | None]] = []
+    position = 0
+    for index in range(count):
+        try:
+            timestamp, delta, key, _, _, position = _read_record(data, position)
+        except _Broken as broken:
+            refuse_record(index, count, broken.args[0])
+        if delta != index:
+            refuse_record(index, count, BAD_DELTA)
+        timestamp += base_timestamp
+        if not MIN_INT64 <= timestamp <= MAX_INT64:
+            refuse_record(index, count, OUT_OF_RANGE)
+        if need_keys and key is None:
+            faults.append((index, None))
+        elif timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
+            faults.append((index, timestamp))
+        largest = max(largest, timestamp)
+    if position != len(data):
+        refuse_rest(len(data) - position, count)
+    return largest, faults[:MAX_FAULTS]
 
 
 def decode_records(  # noqa: PLR0917 - positional, because the compiled twin is called so on hot paths

@@ -7,7 +7,8 @@ from broker.log.config import LogConfig
 from broker.log.offset_index import OffsetIndex
 from broker.log.time_index import TimeIndex
 from protocol.errors import InvalidRecordError
-from protocol.records.batch import check_batches, headers, verify_crc
+from protocol.records.batch import headers, verify_crc
+from protocol.records.validation import check_batches
 
 CONFIG = LogConfig(segment_bytes=10_000, segment_ms=1000, segment_index_bytes=24 * 4, index_interval_bytes=100)
 Batch = Callable[..., bytes]

@@ -9,7 +9,8 @@ import pytest
 from broker.log.errors import LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError
 from broker.log.partition_log import PartitionLog, RollReason
 from protocol.errors import CorruptBatchError, InvalidRecordError, UnsupportedMagicError
-from protocol.records.batch import BatchTooLargeError, headers
+from protocol.records.batch import headers
+from protocol.records.validation import BatchTooLargeError
 
 Batch = Callable[..., bytes]
 Bench = Any
@@ -104,7 +105,7 @@ def test_batches_are_stamped_with_the_leader_epoch(bench: Bench, batch: Batch) -
     [
         (lambda data: data[:-1], CorruptBatchError),
         (lambda data: data + b"\0", CorruptBatchError),
-        (lambda data: b"", CorruptBatchError),
+        (lambda data: b"", InvalidRecordError),
         (lambda data: data[:70] + bytes([data[70] ^ 1]) + data[71:], CorruptBatchError),
         (lambda data: data[:16] + b"\1" + data[17:], UnsupportedMagicError),
         (lambda data: b"\0\0\0\0\0\0\0\1" + data[8:], InvalidRecordError),

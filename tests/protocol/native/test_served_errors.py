@@ -102,10 +102,10 @@ def offset(topic: str, partition: int) -> ListOffsetsRequest:
         (DescribeTopicsRequest(topics=("missing",)), "UNKNOWN_TOPIC_OR_PARTITION"),
         (MetadataRequest(topics=("missing",)), "UNKNOWN_TOPIC_OR_PARTITION"),
         (MetadataRequest(topics=("a/b",), auto_create=True), "INVALID_TOPIC_EXCEPTION"),
-        (produce(b""), "CORRUPT_MESSAGE"),
+        (produce(b""), "INVALID_RECORD"),
         (produce(GOOD[:-1]), "CORRUPT_MESSAGE"),
         (produce(GOOD[:-1] + b"y"), "CORRUPT_MESSAGE"),
-        (produce(GOOD[:16] + b"\1" + GOOD[17:]), "UNSUPPORTED_FOR_MESSAGE_FORMAT"),
+        (produce(GOOD[:16] + b"\1" + GOOD[17:]), "INVALID_RECORD"),
         (produce(GOOD, partition=3), "UNKNOWN_TOPIC_OR_PARTITION"),
         (produce(GOOD, partition=-1), "UNKNOWN_TOPIC_OR_PARTITION"),
         (produce(build_batch([(5, None, bytes(1_100_000), ())])), "MESSAGE_TOO_LARGE"),
@@ -116,7 +116,7 @@ def offset(topic: str, partition: int) -> ListOffsetsRequest:
         (fetch(0, "t", 3), "UNKNOWN_TOPIC_OR_PARTITION"),
         (offset("missing", 0), "UNKNOWN_TOPIC_OR_PARTITION"),
         (offset("t", 3), "UNKNOWN_TOPIC_OR_PARTITION"),
-        (HelloRequest(versions=(2, 3)), "UNSUPPORTED_VERSION"),
+        (HelloRequest(versions=(3, 4)), "UNSUPPORTED_VERSION"),
     ],
 )
 def test_the_code_for_what_is_wrong(peer: Peer, request_: Any, code: str) -> None:

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.records.batch import check_batches, read_header
+from protocol.records.batch import read_header
 from protocol.records.builder import BatchBuilder, build_batch, record_size_bound
 from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Codec
 from protocol.records.reader import decode_batch
 from protocol.records.record import Record, Row
+from protocol.records.validation import check_batches
 from tests.protocol.records.handmade import batch, record
 from tests.protocol.records.strategies import ROWS
 

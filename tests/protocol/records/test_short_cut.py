@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.records import batch as batches
-from protocol.records.batch import check_batches
+from protocol.records import validation
 from protocol.records.builder import build_batch
-from protocol.records.layout import CRC_POSITION, CRC_START, HEADER_SIZE, UNUSUAL_BITS, BatchHeader
-from tests.protocol.records.handmade import crc32c_by_bits
+from protocol.records.layout import CRC_POSITION, CRC_START, HEADER_SIZE, STALE_CRC, UNUSUAL_BITS, BatchHeader
+from protocol.records.record import MAX_INT64
+from protocol.records.validation import BatchRules, MustOpenError, check_batches
+from tests.protocol.records.handmade import batch, crc32c_by_bits, record
 from tests.protocol.records.strategies import ROWS
 
 GOOD = build_batch([(5, b"key", b"value", (("h", b"1"),)), (6, None, b"x", ()), (9, b"k", None, ())])
@@ -21,22 +22,36 @@ GOOD = build_batch([(5, b"key", b"value", (("h", b"1"),)), (6, None, b"x", ()), 
 @pytest.fixture
 def reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `check_batches` go the long way."""
-    monkeypatch.setattr(batches, "accept_batch", None)
+    monkeypatch.setattr(validation, "accept_batch", None)
 
 
-def by_reference(data: bytes, *, walk: bool) -> BatchHeader | None:
-    """The header of one plain batch, or None where the reference refuses the bytes or they are something else."""
+NOW = 1_700_000_000_000
+#: Walked or not, without limits and with them, and with a key for every record.
+RULES = (
+    BatchRules(walk=False),
+    BatchRules(),
+    BatchRules(before_max_ms=3000, after_max_ms=5000),
+    BatchRules(walk=False, before_max_ms=3000, after_max_ms=MAX_INT64 - 1),
+    BatchRules(before_max_ms=MAX_INT64 - 1, after_max_ms=0, need_keys=True),
+)
+
+
+def by_reference(data: bytes, rules: BatchRules, now_ms: int) -> BatchHeader | None:
+    """The header of one plain batch, or None where the reference refuses the bytes, changes them, or has to do more."""
     try:
-        found = check_batches(data, walk=walk)
-    except ProtocolError:
+        found = check_batches(data, rules, now_ms)
+    except (ProtocolError, MustOpenError):
         return None
-    return found[0][1] if len(found) == 1 and not found[0][1].attributes & UNUSUAL_BITS else None
+    header = found[0][1]
+    return header if len(found) == 1 and header.crc != STALE_CRC and not header.attributes & UNUSUAL_BITS else None
 
 
-def agree(compiled: ModuleType, data: bytes) -> None:
-    for walk in (False, True):
-        assert compiled.accept_batch(data, walk, release_gil=False) == by_reference(data, walk=walk)
-        assert compiled.accept_batch(memoryview(data), walk, release_gil=True) == by_reference(data, walk=walk)
+def agree(compiled: ModuleType, data: bytes, now_ms: int = 7) -> None:
+    for rules in RULES:
+        arguments = (now_ms, rules.before_max_ms, rules.after_max_ms, rules.need_keys)
+        expected = by_reference(data, rules, now_ms)
+        assert compiled.accept_batch(data, rules.walk, False, *arguments) == expected
+        assert compiled.accept_batch(memoryview(data), rules.walk, True, *arguments) == expected
 
 
 def with_its_crc(data: bytearray) -> bytes:
@@ -48,7 +63,22 @@ def with_its_crc(data: bytearray) -> bytes:
 class TestAgreement:
     @given(rows=ROWS.filter(bool))
     def test_on_good_batches(self, compiled: ModuleType, rows: list[object]) -> None:
-        agree(compiled, build_batch(rows))  # type: ignore[arg-type]  # the strategy's rows are rows
+        agree(compiled, build_batch(rows), NOW)  # type: ignore[arg-type]  # the strategy's rows are rows
+
+    @given(base=st.integers(-3, 12), largest=st.integers(-3, 12), deltas=st.lists(st.integers(-9, 9), max_size=4))
+    def test_on_every_kind_of_times(self, compiled: ModuleType, base: int, largest: int, deltas: list[int]) -> None:
+        records = b"".join(
+            record(offset_delta=offset, timestamp_delta=delta, key=b"k" if delta else None)
+            for offset, delta in enumerate([0, *deltas])
+        )
+        data = batch(records, record_count=len(deltas) + 1, base_timestamp=base, max_timestamp=largest)
+        for now_ms in (0, 7, 3005, MAX_INT64):
+            agree(compiled, data, now_ms)
+
+    def test_on_times_at_the_ends_of_64_bits(self, compiled: ModuleType) -> None:
+        for base in (-(1 << 63), MAX_INT64):
+            for delta in (-1, 0, 1):
+                agree(compiled, batch(record(timestamp_delta=delta), base_timestamp=base, max_timestamp=base))
 
     def test_on_every_byte_changed_with_and_without_a_crc_that_fits(self, compiled: ModuleType) -> None:
         for position in range(len(GOOD)):

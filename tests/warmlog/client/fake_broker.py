@@ -16,8 +16,8 @@ from protocol.errors import ErrorCode, ProtocolError
 from protocol.frame import FrameReader
 from protocol.native.codec import decode_request, encode_response
 from protocol.records.batch import stamp
-from protocol.records.validation import check_batches
 from protocol.records.reader import records_in
+from protocol.records.validation import check_batches
 from protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
