@@ -231,7 +231,7 @@ class OffsetCommitRequest(Value, frozen=True, kw_only=True, gc=False):
     generation: Int32 = NO_GENERATION
     member_id: str = NO_MEMBER
     instance_id: str | None = None
-    retention_ms: int | None = None
+    retention_ms: Int64 | None = None
     partitions: Entries[OffsetToCommit]
 
 
@@ -258,15 +258,10 @@ class TopicPartition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class OffsetFetchGroup(Value, frozen=True, kw_only=True, gc=False):
-    """The partitions of which a group's offsets are asked for; None: all that it has.
-
-    `member_id` and `member_epoch`: of a member of the newer protocol's groups (KIP-848), None and -1 otherwise.
-    """
+    """The partitions of which a group's offsets are asked for; None: all that it has."""
 
     group: str
     partitions: Entries[TopicPartition] | None = None
-    member_id: str | None = None
-    member_epoch: Int32 = -1
 
 
 class OffsetFetchRequest(Value, frozen=True, kw_only=True, gc=False):

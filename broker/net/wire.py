@@ -41,7 +41,7 @@ class NativeWire:
 
     name = "native"
 
-    def decode(self, frame: memoryview, session: Session) -> tuple[int, Request]:
+    def decode(self, frame: memoryview, session: Session) -> tuple[int, Any]:
         """A frame as (request id, request); the first one must be a hello. Raises ProtocolError."""
         request_id, request = native_codec.decode_request(frame)
         if session.protocol_version is None and not isinstance(request, HelloRequest):

@@ -33,6 +33,7 @@ from protocol.kafka.values import (
     UNKNOWN_TOPIC_NAME,
     IdentifiedOffset,
     IdentifiedPartition,
+    MemberOffsetFetchGroup,
     TopicNames,
     by_topic,
     topic_id_bytes,
@@ -241,7 +242,7 @@ def _fetch_group(group: dict[str, Any], version: int, names: TopicNames) -> Offs
         [IdentifiedPartition(topic=name, topic_id=topic.get("topic_id", NO_TOPIC_ID), partition=index)
          for topic, name in _named(topics, version, names) for index in topic["partition_indexes"]]
     )  # fmt: skip
-    return OffsetFetchGroup(
+    return MemberOffsetFetchGroup(
         group=group["group_id"],
         partitions=partitions,
         member_id=group["member_id"],

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from protocol.errors import ErrorCode
-from protocol.groups import OffsetToCommit, TopicPartition
+from protocol.groups import OffsetFetchGroup, OffsetToCommit, TopicPartition
 from protocol.kafka.primitives import NO_TOPIC_ID
 from protocol.request import (
     CreateTopicsRequest,
@@ -148,6 +148,13 @@ class IdentifiedPartition(TopicPartition, frozen=True, kw_only=True, gc=False):
     """A partition whose topic was named by its id (OffsetFetch from version 10)."""
 
     topic_id: bytes = NO_TOPIC_ID
+
+
+class MemberOffsetFetchGroup(OffsetFetchGroup, frozen=True, kw_only=True, gc=False):
+    """A group asked by a member of the newer protocol (KIP-848), None and -1 by anybody else."""
+
+    member_id: str | None = None
+    member_epoch: int = -1
 
 
 class EpochQuery(Value, frozen=True, kw_only=True, gc=False):

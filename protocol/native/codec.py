@@ -32,9 +32,9 @@ from msgspec.structs import asdict, replace
 
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frame import LENGTH_SIZE
-from protocol.native.messages import OPERATION_NAMES, OPERATIONS
-from protocol.request import Request, Value
-from protocol.response import ErrorResponse, FetchedPartition, FetchResponse, Response
+from protocol.native.messages import OPERATION_NAMES, OPERATIONS, NativeRequest
+from protocol.request import Value
+from protocol.response import ErrorResponse, FetchedPartition, FetchResponse
 
 RequestId = Annotated[int, Meta(ge=0, lt=1 << 32)]
 R = TypeVar("R", bound=Value)
@@ -98,7 +98,7 @@ _NO_FETCH = _encoder.encode(FetchResponse(partitions=()))[:-1]  # what precedes 
 _codes = {"$.acks": ErrorCode.INVALID_REQUIRED_ACKS}
 
 
-def decode_request(frame: memoryview | bytes) -> tuple[int, Request]:
+def decode_request(frame: memoryview | bytes) -> tuple[int, NativeRequest]:
     """The id and the request that a frame (without its length) holds. Records are views of the frame.
 
     The request is of a subclass that has the id beside the request's own fields.
@@ -109,11 +109,11 @@ def decode_request(frame: memoryview | bytes) -> tuple[int, Request]:
         framed = _request_decoder.decode(frame)
     except _UNREADABLE as problem:
         raise _request_error(frame, problem) from None
-    request: Request = framed
+    request: NativeRequest = framed
     return framed.id, request
 
 
-def encode_response(request_id: int, response: Response) -> list[Sized]:
+def encode_response(request_id: int, response: Value) -> list[Sized]:
     """The whole reply frame in order: bytes, and of a fetch the `records` objects as they were given."""
     if isinstance(response, FetchResponse):
         return _encode_fetch(request_id, response)
@@ -121,7 +121,7 @@ def encode_response(request_id: int, response: Response) -> list[Sized]:
     return [_reply_start(request_id, body, size=len(body)) + body[1:]]
 
 
-def encode_request(request_id: int, request: Request) -> bytes:
+def encode_request(request_id: int, request: NativeRequest) -> bytes:
     """The whole request frame."""
     body: bytes = packb(request, default=asdict)
     op = _ops[type(request)]
@@ -140,6 +140,8 @@ def decode_response(frame: memoryview | bytes, response_type: type[R]) -> tuple[
         framed = _reply_decoders[response_type].decode(frame)
     except _UNREADABLE as problem:
         kind, framed = ErrorResponse, _decode_error(frame, problem)
+    if getattr(framed, "error", ErrorCode.NONE) is not ErrorCode.NONE:  # some replies have a place for it themselves
+        return framed.id, ErrorResponse(error=framed.error, message=framed.message)
     fields = asdict(framed)
     request_id: int = fields.pop("id")
     reply: Any = kind(**fields)

@@ -10,10 +10,33 @@ needs a version of its own.
 """
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from protocol.native.groups import (
+    DescribeConsumerGroupsRequest,
+    DescribeConsumerGroupsResponse,
+    JoinConsumerGroupRequest,
+    JoinConsumerGroupResponse,
+)
 from protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
@@ -40,7 +63,20 @@ from protocol.response import (
     ProduceResponse,
 )
 
-VERSIONS = (1,)  # oldest first
+VERSIONS = (1, 2)  # oldest first; version 2 adds the operations of groups
+
+NativeRequest: TypeAlias = (
+    Request
+    | JoinConsumerGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
+    | OffsetCommitRequest
+    | OffsetFetchRequest
+    | OffsetDeleteRequest
+    | ListGroupsRequest
+    | DescribeConsumerGroupsRequest
+    | DeleteGroupsRequest
+)
 
 
 class VersionError(ProtocolError):
@@ -64,7 +100,7 @@ class ReceivedFetch(FetchResponse, frozen=True, kw_only=True):
 class Operation(Struct, frozen=True):
     """One row of the table; `received` is the response as a client decodes it."""
 
-    request: type[Request]
+    request: type[NativeRequest]
     response: type[Value]
     received: type[Value]
 
@@ -84,6 +120,15 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(ProduceRequest, ProduceResponse, ProduceResponse),
     Operation(FetchRequest, FetchResponse, ReceivedFetch),
     Operation(ListOffsetsRequest, ListOffsetsResponse, ListOffsetsResponse),
+    Operation(JoinConsumerGroupRequest, JoinConsumerGroupResponse, JoinConsumerGroupResponse),
+    Operation(HeartbeatRequest, HeartbeatResponse, HeartbeatResponse),
+    Operation(LeaveGroupRequest, LeaveGroupResponse, LeaveGroupResponse),
+    Operation(OffsetCommitRequest, OffsetCommitResponse, OffsetCommitResponse),
+    Operation(OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponse),
+    Operation(OffsetDeleteRequest, OffsetDeleteResponse, OffsetDeleteResponse),
+    Operation(ListGroupsRequest, ListGroupsResponse, ListGroupsResponse),
+    Operation(DescribeConsumerGroupsRequest, DescribeConsumerGroupsResponse, DescribeConsumerGroupsResponse),
+    Operation(DeleteGroupsRequest, DeleteGroupsResponse, DeleteGroupsResponse),
 )
 OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
 

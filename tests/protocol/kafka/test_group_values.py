@@ -47,7 +47,7 @@ from protocol.groups import (
 )
 from protocol.kafka.api import RefusedError
 from protocol.kafka.primitives import NO_TOPIC_ID
-from protocol.kafka.values import IdentifiedOffset, IdentifiedPartition, topic_id_text
+from protocol.kafka.values import IdentifiedOffset, IdentifiedPartition, MemberOffsetFetchGroup, topic_id_text
 from protocol.response import ErrorResponse
 from tests.protocol.kafka.meetings import ID_A, ID_B, asked, expected, told, versions
 
@@ -257,7 +257,7 @@ class TestFetch:
         )
         topic_id = ID_A if version >= 10 else NO_TOPIC_ID
         wanted = [IdentifiedPartition(topic="alpha", partition=one, topic_id=topic_id) for one in (1, 2)]
-        group = OffsetFetchGroup(
+        group = MemberOffsetFetchGroup(
             group="g",
             partitions=tuple(wanted),
             member_id="m" if version >= 9 else None,
@@ -268,7 +268,7 @@ class TestFetch:
     @pytest.mark.parametrize("version", versions(FETCH, first=2))
     def test_all_offsets_of_a_group(self, version: int) -> None:
         request = asked(FETCH, version, fetch_fields(version, group_id="g", topics=None))
-        assert request.groups == (OffsetFetchGroup(group="g"),)
+        assert request.groups == (MemberOffsetFetchGroup(group="g"),)
         found = FetchedOffset(topic="alpha", partition=1, offset=9, leader_epoch=2, topic_id=topic_id_text(ID_A))
         gone = FetchedOffset(topic="gone", partition=0, offset=5)
         answer = told(
