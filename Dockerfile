@@ -33,11 +33,11 @@ ENV PATH=/opt/warmlog/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1
 USER warmlog
 VOLUME /data
-# native, kafka (kept for the listener of that name), http
+# native, kafka, http
 EXPOSE 9091 9092 9099
 # No curl in a slim image: the broker's own Python asks, past any proxy that the environment names.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 \
     CMD ["python", "-c", "import urllib.request as u; u.build_opener(u.ProxyHandler({})).open('http://127.0.0.1:9099/healthz', timeout=2)"]
 ENTRYPOINT ["warmlog"]
 # Settings come from the environment (WARMLOG_LOG_SEGMENT_BYTES) or a mounted file (--config); addresses stand here.
-CMD ["serve", "--data-dir", "/data", "--native", "0.0.0.0:9091", "--http", "0.0.0.0:9099"]
+CMD ["serve", "--data-dir", "/data", "--kafka", "0.0.0.0:9092", "--native", "0.0.0.0:9091", "--http", "0.0.0.0:9099"]

@@ -1,12 +1,19 @@
-"""`python -m benchmarks`: run workloads, print the table, write it into a page and the JSON into a file."""
+"""`python -m benchmarks`: run workloads, print the table, write it into a page and the JSON into a file.
+
+Workloads are chosen by name or pattern (`kafka-*`); without any, those that need nothing but warmlog are run.
+"""
 
 import argparse
 import json
 import sys
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from benchmarks.contestants import StartError
-from benchmarks.harness import Plan, run
+from benchmarks.harness import Plan, Workload, run
+from benchmarks.kafka_workloads import BOTH, KAFKA_WORKLOADS
 from benchmarks.load import LoadError
 from benchmarks.native import SetupError
 from benchmarks.report import document, machine_sentence, put_figures, table
@@ -18,9 +25,9 @@ QUICK_SCALE = 0.02  # 20 partitions for 1,000, 5 MiB for 256
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    names = [workload.name for workload in WORKLOADS]
+    names = [workload.name for workload in (*WORKLOADS, *KAFKA_WORKLOADS)]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"which to run: {', '.join(names)}; else all")
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"which to run: {', '.join(names)}")
     parser.add_argument("--rounds", type=int, default=3, help="how often each contestant has its turn (3)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement, after a warm-up (3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round there")
@@ -28,10 +35,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--directory", type=Path, default="/var/tmp", help="on the disk to measure (/var/tmp)")
     parser.add_argument("--quick", action="store_true", help="a round of a fifth of a second: does it run at all?")
     chosen = parser.parse_args()
-    unknown = set(chosen.workloads) - set(names)
+    unknown = [pattern for pattern in chosen.workloads if not any(fnmatchcase(name, pattern) for name in names)]
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(names)}")
+        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(names)}")
     return chosen
+
+
+def chosen_workloads(patterns: list[str]) -> list[Workload[Any]]:
+    """Those that a pattern fits, in the order of the tables."""
+    if not patterns:
+        return list(WORKLOADS)
+    return [
+        workload
+        for workload in (*WORKLOADS, *KAFKA_WORKLOADS)
+        if any(fnmatchcase(workload.name, pattern) for pattern in patterns)
+    ]
 
 
 def plan_of(chosen: argparse.Namespace) -> Plan:
@@ -50,8 +68,10 @@ def main() -> int:
     plan = plan_of(chosen)
     outcomes = []
     try:
-        for workload in WORKLOADS:
-            if not chosen.workloads or workload.name in chosen.workloads:
+        with ExitStack() as standing:
+            for broker in BOTH:
+                standing.callback(broker.standing.close)
+            for workload in chosen_workloads(chosen.workloads):
                 outcomes.append(run(workload, plan, progress=lambda line: print(line, file=sys.stderr)))
     except (StartError, SetupError, LoadError) as error:
         print(f"{workload.name}: {error}", file=sys.stderr)

@@ -20,9 +20,8 @@ from typing import NamedTuple
 from benchmarks.harness import Conditions, Figures
 from benchmarks.limits import SLICE_BYTES
 from benchmarks.load import ROOT, Flow, Load, LoadResult, drive
-from benchmarks.native import Address, EchoWire, NativeWire
+from benchmarks.native import Address, EchoWire, NativeWire, Wire
 
-TOPIC = "benchmark"
 STOP_S = 60.0  # a broker may have to write out a thousand logs
 SLICES = 256  # what is fetched: 256 MiB, more than any cache of a processor, less than any memory
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("WARMLOG_")}
@@ -76,43 +75,53 @@ class Broker:
 
     name: str
     start: Start
-    wire: NativeWire
+    wire: Wire
 
     def produce(self, produce: Produce, conditions: Conditions) -> Figures:
         """Requests/s and MB/s of batches appended; latencies where one request is in flight."""
-        flows = [
-            Flow(requests=(self.wire.produce(TOPIC, partition, produce.batch),), depth=produce.depth)
+        with self.serving(conditions, produce.connections) as (server, topic):
+            result = self.drive(server, self.producers(topic, produce), conditions)
+            self.wire.check_count(server.address, topic, result.replies)
+        return _figures(result) | {"mb_per_s": result.replies * len(produce.batch) / result.elapsed_s / 1e6}
+
+    def producers(self, topic: str, produce: Produce) -> list[Flow]:
+        """Each connection appends to a partition of its own."""
+        return [
+            Flow(requests=(self.wire.produce(topic, partition, produce.batch),), depth=produce.depth)
             for partition in range(produce.connections)
         ]
+
+    @contextmanager
+    def serving(self, conditions: Conditions, partitions: int) -> Iterator[tuple[Running, str]]:
+        """A server that serves, and a new topic on it."""
         with self.start(conditions.directory) as server:
-            self.wire.create_topic(server.address, TOPIC, produce.connections, {})
-            result = self.drive(server, flows, conditions)
-        return _figures(result) | {"mb_per_s": result.replies * len(produce.batch) / result.elapsed_s / 1e6}
+            topic = self.wire.new_topic(server.address, partitions)
+            yield server, topic
+            self.wire.drop_topic(server.address, topic)
 
     def fetch(self, fetch: Fetch, conditions: Conditions) -> Figures:
         """MB/s received."""
-        with self.start(conditions.directory) as server:
-            self.wire.create_topic(server.address, TOPIC, 1, {})
-            flows = self._fill_and_fetch(server, fetch, conditions)
+        with self.serving(conditions, 1) as (server, topic):
+            flows = self._fill_and_fetch(server, topic, fetch, conditions)
             result = self.drive(server, flows, conditions, processes=fetch.processes)
         return {"mb_per_s": result.received_bytes / result.elapsed_s / 1e6, **_busy(result)}
 
-    def _fill_and_fetch(self, server: Running, fetch: Fetch, conditions: Conditions) -> list[Flow]:
+    def _fill_and_fetch(self, server: Running, topic: str, fetch: Fetch, conditions: Conditions) -> list[Flow]:
         """Fill a partition; connections that begin at places far from each other and go round."""
         slices = conditions.scaled(SLICES)
         batches = -(-slices * SLICE_BYTES // len(fetch.batch)) + 1
-        request = self.wire.produce(TOPIC, 0, fetch.batch)
+        request = self.wire.produce(topic, 0, fetch.batch)
         self.drive(server, [Flow(requests=(request,), depth=16, total=batches)], conditions)
         per_slice = SLICE_BYTES // len(fetch.batch) * fetch.records
-        requests = [self.wire.fetch(TOPIC, 0, number * per_slice, SLICE_BYTES) for number in range(slices)]
+        requests = [self.wire.fetch(topic, 0, number * per_slice, SLICE_BYTES) for number in range(slices)]
         starts = (number * slices // fetch.connections for number in range(fetch.connections))
         return [Flow(requests=(*requests[s:], *requests[:s]), depth=fetch.depth) for s in starts]
 
     def first_appends(self, partitions: int, connections: int, batch: bytes, conditions: Conditions) -> Figures:
         """Requests/s of the first append to each of so many partitions, none of which has been written to."""
-        with self.start(conditions.directory) as server:
-            self.wire.create_topic(server.address, TOPIC, partitions, {})
-            result = self.drive(server, self.each_partition(TOPIC, partitions, connections, (batch,)), conditions)
+        with self.serving(conditions, partitions) as (server, topic):
+            result = self.drive(server, self.each_partition(topic, partitions, connections, (batch,)), conditions)
+            self.wire.check_count(server.address, topic, result.replies)
         return _figures(result)
 
     def each_partition(self, topic: str, partitions: int, connections: int, batches: Sequence[bytes]) -> list[Flow]:
@@ -174,27 +183,25 @@ class PythonClient:
 
     def produce(self, records: int, size: int, conditions: Conditions) -> Figures:
         """Records/s produced, from the first one to the last acknowledgement."""
-        with self.broker.start(conditions.directory) as server:
-            self.broker.wire.create_topic(server.address, TOPIC, 1, {})
-            return self._run(server, "produce", records, size)
+        with self.broker.serving(conditions, 1) as (server, topic):
+            return self._run(server, topic, "produce", records, size)
 
     def consume(self, batch: bytes, batch_records: int, records: int, size: int, conditions: Conditions) -> Figures:
         """Records/s consumed from the page cache, out of batches like this one."""
         batches = records // batch_records
-        with self.broker.start(conditions.directory) as server:
-            self.broker.wire.create_topic(server.address, TOPIC, 1, {})
-            request = self.broker.wire.produce(TOPIC, 0, batch)
+        with self.broker.serving(conditions, 1) as (server, topic):
+            request = self.broker.wire.produce(topic, 0, batch)
             self.broker.drive(server, [Flow(requests=(request,), depth=16, total=batches)], conditions)
-            return self._run(server, "consume", batches * batch_records, size)
+            return self._run(server, topic, "consume", batches * batch_records, size)
 
-    def _run(self, server: Running, verb: str, records: int, size: int) -> Figures:
+    def _run(self, server: Running, topic: str, verb: str, records: int, size: int) -> Figures:
         host, port = server.address
-        command = [*self.command, verb, f"{host}:{port}", TOPIC, str(records), str(size)]
+        command = [*self.command, verb, f"{host}:{port}", topic, str(records), str(size)]
         return {"records_per_s": records / float(subprocess.check_output(command, cwd=ROOT))}
 
 
 @contextmanager
-def serving(command: Sequence[str]) -> Iterator[Running]:
+def serving(command: Sequence[str], listener: str = "native") -> Iterator[Running]:
     """A process that prints `ready ... native=HOST:PORT ...` once it serves; ended as by `kill`, and waited for.
 
     Raises StartError.
@@ -205,7 +212,7 @@ def serving(command: Sequence[str]) -> Iterator[Running]:
             ready = next((line for line in process.stdout if line.startswith("ready ")), None)
             if ready is None:
                 raise StartError(f"{' '.join(command)}: ended with status {process.wait()}")
-            host, _, port = _fields(ready)["native"].rpartition(":")
+            host, _, port = _fields(ready)[listener].rpartition(":")
             yield Running((host, int(port)), process.pid)
         finally:
             _end(process)
@@ -223,10 +230,10 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def start_warmlog(directory: Path) -> AbstractContextManager[Running]:
-    """Warmlog as a person starts it, on free ports."""
+def start_warmlog(directory: Path, listener: str = "native") -> AbstractContextManager[Running]:
+    """Warmlog as a person starts it, on free ports; where the address is that of this listener."""
     listen = ["--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
-    return serving(_module("warmlog", "serve", "--data-dir", str(directory), *listen))
+    return serving(_module("warmlog", "serve", "--data-dir", str(directory), *listen), listener)
 
 
 def start_echo(directory: Path) -> AbstractContextManager[Running]:

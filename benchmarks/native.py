@@ -6,7 +6,7 @@ class with the same methods.
 
 import socket
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from protocol.errors import ErrorCode
 from protocol.native.codec import decode_response, encode_request
@@ -26,11 +26,43 @@ from protocol.response import CreateTopicsResponse, ErrorResponse, MetadataRespo
 
 Address = tuple[str, int]
 R = TypeVar("R", bound=Value)
+TOPIC = "benchmark"
 ANSWER_S = 60.0  # creating 1,000 partitions on a busy disk takes seconds
 
 
 class SetupError(Exception):
     """The broker could not be brought to where the measurement begins."""
+
+
+class Wire(Protocol):
+    """A protocol as the benchmarks need it: requests as whole frames, and what sets a measurement up."""
+
+    good: bytes  # what each good reply holds
+
+    @property
+    def greeting(self) -> bytes:
+        """What a connection must say first; it has one reply. Empty: nothing."""
+
+    def produce(self, topic: str, partition: int, batches: bytes) -> bytes:
+        """Append batches to a partition."""
+
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
+        """Read what is there from an offset on, without waiting for more."""
+
+    def new_topic(self, address: Address, partitions: int) -> str:
+        """Create a topic and return its name. Raises SetupError."""
+
+    def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create this topic. Raises SetupError."""
+
+    def drop_topic(self, address: Address, topic: str) -> None:
+        """Delete a topic where others come after it on the same server. Raises SetupError."""
+
+    def check_count(self, address: Address, topic: str, least: int) -> None:
+        """Raise SetupError unless a topic holds so many records or more."""
+
+    def first_question(self, address: Address) -> None:
+        """The least that a client needs to know, over a new connection. Raises SetupError."""
 
 
 class NativeWire:
@@ -59,6 +91,17 @@ class NativeWire:
         reply = self._ask(address, request, CreateTopicsResponse)
         if reply.topics[0].error is not ErrorCode.NONE:
             raise SetupError(f"topic {topic}: {reply.topics[0].message}")
+
+    def new_topic(self, address: Address, partitions: int) -> str:
+        """Each server has one. Raises SetupError."""
+        self.create_topic(address, TOPIC, partitions, {})
+        return TOPIC
+
+    def drop_topic(self, address: Address, topic: str) -> None:
+        """It goes with its server."""
+
+    def check_count(self, address: Address, topic: str, least: int) -> None:
+        """Every reply has been checked."""
 
     def first_question(self, address: Address) -> None:
         """The least that a client needs to know, over a new connection. Raises SetupError."""

@@ -19,6 +19,8 @@ LABELS = {
     "requests_per_s": ("requests/s", 0),
     "records_per_s": ("records/s", 0),
     "mb_per_s": ("MB/s", 0),
+    "large_mb_per_s": ("MB/s of the others", 0),
+    "server_share": ("share of a core", 4),
     "p50_ms": ("p50, ms", 3),
     "p99_ms": ("p99, ms", 3),
     "first_reply_s": ("first reply, s", 2),

@@ -5,7 +5,7 @@ are what a Java producer sends with its settings left alone, 16 KB. Nothing here
 """
 
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, sleep, time
 from typing import Any
 
 from benchmarks.contestants import CLIENTS, ECHO, WARMLOG, AppendLoop, Broker, Fetch, Produce, SendfileLoop
@@ -17,7 +17,7 @@ CONNECTIONS = 200
 RECORDS = 1_000_000
 SEGMENTS = 10
 SEGMENT_MS = 1_000
-BASE_TIMESTAMP_MS = 1_800_000_000_000
+BASE_TIMESTAMP_MS = int(time() * 1000) - 3_600_000  # brokers refuse the future and let go of the distant past
 SETTLE_S = 1.0  # after its first reply a broker may still have a little to do
 
 

@@ -120,8 +120,12 @@ def create_topics(bootstrap: str, topics: Mapping[str, Mapping[str, object]]) ->
 class KafkaNode:
     """Kafka over one data directory. A context manager: started on entering, stopped cleanly on leaving."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(
+        self, data: Path, *, jvm_options: Sequence[str] = JVM_OPTIONS, settings: Mapping[str, object] = SETTINGS
+    ) -> None:
         self.data = data
+        self._jvm_options = jvm_options
+        self._given = settings
         self.bootstrap = ""
         self._process: subprocess.Popen[str] | None = None
         self._follower: threading.Thread | None = None
@@ -137,12 +141,18 @@ class KafkaNode:
     ) -> None:
         self.stop()
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Format the directory if it is new, start, and return when Kafka says that it has started."""
         self._write_settings()
         if not (self.data / "meta.properties").exists():
             java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._settings))
-        command = ["java", *JVM_OPTIONS, "-cp", build(), "kafka.Kafka", str(self._settings)]
+        command = ["java", *self._jvm_options, "-cp", build(), "kafka.Kafka", str(self._settings)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         started = threading.Event()
         self._follower = threading.Thread(target=self._follow, args=(self._process.stderr, started), daemon=True)
@@ -179,7 +189,7 @@ class KafkaNode:
         broker, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{broker}"
         settings = {
-            **SETTINGS,
+            **self._given,
             "log.dirs": self.data,
             "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker}",

@@ -1,0 +1,141 @@
+"""What the contestants are asked, in Kafka's protocol, encoded before a measurement begins.
+
+Owns: requests for the load generator, and what sets a measurement up, which a client library does. Versions are those
+that a current client uses of brokers of both kinds, the last ones with topics by name.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from struct import Struct
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from benchmarks.native import ANSWER_S, Address, SetupError
+from protocol.kafka.primitives import FlexibleWriter
+
+PRODUCE, PRODUCE_VERSION = 0, 11
+FETCH, FETCH_VERSION = 1, 12
+_HEADER = Struct(">ihhi")  # frame length, API key, version, correlation id
+_CLIENT_ID = b"benchmark"
+_NO_EPOCH = -1
+_names = (f"benchmark-{number}" for number in count())
+
+
+class KafkaWire:
+    """Requests as bytes, frames and all. Correlation ids are not told apart by the load generator, so all are 0."""
+
+    good = b""  # an error is a zero among zeros here: `check_count` counts afterwards
+    greeting = b""
+
+    def produce(self, topic: str, partition: int, batches: bytes) -> bytes:
+        """Append batches to a partition, acks=1."""
+        writer = self._request(PRODUCE, PRODUCE_VERSION)
+        writer.nullable_string(None)  # transactional id
+        writer.int16(1)
+        writer.int32(30_000)
+        _begin_partition(writer, topic, partition)
+        writer.data(batches)
+        return _finished(writer, tags=3)  # of partition, topic, request
+
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
+        """Read what is there from an offset on, without waiting for more, outside of any session."""
+        writer = self._request(FETCH, FETCH_VERSION)
+        for value in (-1, 0, 1, max_bytes):  # replica, wait, least and most bytes
+            writer.int32(value)
+        writer.int8(0)  # isolation: read uncommitted
+        writer.int32(0)  # session
+        writer.int32(-1)  # its epoch
+        _begin_partition(writer, topic, partition)
+        writer.int32(_NO_EPOCH)
+        writer.int64(offset)
+        writer.int32(_NO_EPOCH)
+        writer.int64(-1)  # a follower's log start
+        writer.int32(max_bytes)
+        writer.tags()
+        writer.tags()
+        writer.count(0)  # no topics are forgotten
+        writer.string("")  # rack
+        return _finished(writer, tags=1)
+
+    def new_topic(self, address: Address, partitions: int) -> str:
+        """A topic that no measurement has had. Raises SetupError."""
+        topic = next(_names)
+        self.create_topic(address, topic, partitions, {})
+        return topic
+
+    def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Returns when every partition has a leader. Raises SetupError."""
+        admin = _admin(address)
+        _done(admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))], request_timeout=ANSWER_S))
+        while not _is_led(admin, topic, partitions):
+            pass
+
+    def drop_topic(self, address: Address, topic: str) -> None:
+        """Raises SetupError."""
+        admin = _admin(address)  # it must live until it is done
+        _done(admin.delete_topics([topic], operation_timeout=ANSWER_S))
+
+    def check_count(self, address: Address, topic: str, least: int) -> None:
+        """Raise SetupError unless a topic holds so many records or more."""
+        admin = _admin(address)
+        partitions = admin.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions
+        asked = [TopicPartition(topic, partition) for partition in partitions]
+        found = _latest(admin, asked)
+        if found < least:
+            raise SetupError(f"{topic} holds {found} records, not {least}")
+
+    def first_question(self, address: Address) -> None:
+        """Raises SetupError."""
+        _admin(address).list_topics(timeout=ANSWER_S)
+
+    def _request(self, key: int, version: int) -> FlexibleWriter:
+        writer = FlexibleWriter(_HEADER.pack(0, key, version, 0))
+        writer.int16(len(_CLIENT_ID))
+        writer.raw(_CLIENT_ID)
+        writer.tags()
+        return writer
+
+
+def _begin_partition(writer: FlexibleWriter, topic: str, partition: int) -> None:
+    writer.count(1)
+    writer.string(topic)
+    writer.count(1)
+    writer.int32(partition)
+
+
+def _finished(writer: FlexibleWriter, *, tags: int) -> bytes:
+    for _ in range(tags):
+        writer.tags()
+    return b"".join(map(bytes, writer.finish_frame()))
+
+
+def _admin(address: Address) -> AdminClient:
+    host, port = address
+    return AdminClient({"bootstrap.servers": f"{host}:{port}"})
+
+
+def _latest(admin: AdminClient, asked: Sequence[TopicPartition]) -> int:
+    """How many records there are. Who has just become leader may not know it yet."""
+    while True:
+        futures = admin.list_offsets({each: OffsetSpec.latest() for each in asked}, request_timeout=ANSWER_S)
+        try:
+            return sum(future.result().offset for future in futures.values())
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise SetupError(str(error)) from error
+
+
+def _is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
+    found = admin.list_topics(topic, timeout=ANSWER_S).topics[topic]
+    if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+        raise SetupError(f"topic {topic}: {found.error}")
+    return len(found.partitions) == partitions and all(each.leader >= 0 for each in found.partitions.values())
+
+
+def _done(futures: Mapping[str, object]) -> None:
+    for topic, future in futures.items():
+        try:
+            future.result(ANSWER_S)  # type: ignore[attr-defined]
+        except Exception as error:
+            raise SetupError(f"topic {topic}: {error}") from error
