@@ -95,6 +95,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_flush_interval_ms: Millis | None = None
     log_flush_scheduler_interval_ms: PositiveMillis = MAX_INT64
     log_flush_offset_checkpoint_interval_ms: PositiveMillis = 60_000
+    producer_id_expiration_ms: PositiveMillis = 86_400_000
+    producer_id_expiration_check_interval_ms: PositiveMillis = 600_000
 
     # the network
     socket_request_max_bytes: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 100 << 20

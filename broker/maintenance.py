@@ -36,6 +36,7 @@ class Maintenance:
         self._retention = Retention(partitions, metrics)
         self._retention_delay_s = settings.log_initial_task_delay_ms / 1000
         self._retention_interval_s = settings.log_retention_check_interval_ms / 1000
+        self._expiration_check_interval_s = settings.producer_id_expiration_check_interval_ms / 1000
         self._checkpoint_interval_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
         self._dirty_since: dict[Partition, float] = {}
 
@@ -45,6 +46,7 @@ class Maintenance:
             nursery.start_soon(self._measure_lateness)
             nursery.start_soon(self._every, MAX_FLUSH_INTERVAL_S, self._flush_due)
             nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint)
+            nursery.start_soon(self._every, self._expiration_check_interval_s, self._forget_producers)
             nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted)
             nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._retention.unlink_due)
             nursery.start_soon(self._after_start, self._retention_interval_s, self._retention.check)
@@ -86,6 +88,13 @@ class Maintenance:
         ]
         if due:
             await self._writer.flush(due)
+
+    async def _forget_producers(self) -> None:
+        """Forget idempotent producers that have been idle for `producer.id.expiration.ms`."""
+        for partition in self._partitions:
+            if len(partition.log.producers):
+                partition.log.forget_expired_producers()
+                await trio.lowlevel.checkpoint()  # a log may know thousands
 
     async def _measure_lateness(self) -> None:
         while True:

@@ -1,6 +1,14 @@
 """One table from exception to the code and sentence that a client gets."""
 
-from broker.log.errors import LogError, OffsetOutOfRangeError, PolicyViolationError, RecordListTooLargeError
+from broker.log.errors import (
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    LogError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+)
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
 from broker.partition import Partition, StorageError
@@ -8,10 +16,22 @@ from broker.partitions import Partitions, TopicExistsError, UnknownTopicError, u
 from broker.setting_types import SettingError
 from protocol.errors import ErrorCode, ProtocolError
 
+
+class RequestError(ProtocolError):
+    """A request that is refused for what it asks, with the code that Kafka has for it."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (RecordListTooLargeError, ErrorCode.RECORD_LIST_TOO_LARGE),
     (PolicyViolationError, ErrorCode.POLICY_VIOLATION),
+    (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (InvalidProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (InvalidTransactionStateError, ErrorCode.INVALID_TXN_STATE),
     (LogError, ErrorCode.KAFKA_STORAGE_ERROR),  # the others: out of service, or an index that cannot be made anew
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (MetadataError, ErrorCode.KAFKA_STORAGE_ERROR),

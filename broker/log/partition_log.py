@@ -257,6 +257,10 @@ class PartitionLog:
         why = "it is closed" if self._closed else self._appender.writer.failure
         return LogFailedError(f"{self.topic}-{self.partition} is out of service: {why}")
 
+    def forget_expired_producers(self) -> None:
+        """Forget the producers that have been idle for too long."""
+        self.producers.forget_expired(self._place.clock(), self.config.producer_id_expiration_ms)
+
     # -- roll ----------------------------------------------------------------------------------------------------------
 
     def prepare_roll(self, planned: PlannedAppend) -> PreparedRoll:

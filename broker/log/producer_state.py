@@ -83,7 +83,8 @@ class ProducerState(Struct, frozen=True, gc=False):
 
     def expects(self, sequence: int) -> bool:
         """Whether a batch that begins with this sequence comes next in this epoch."""
-        return self.last_sequence + 1 & MAX_SEQUENCE == sequence
+        batches = self.batches
+        return (batches[-1].last_sequence + 1 & MAX_SEQUENCE if batches else 0) == sequence
 
     def find(self, header: BatchHeader) -> ProducerBatch | None:
         """The batch that is there already, if this one is a duplicate."""
@@ -155,13 +156,17 @@ class Producers:
         Raises OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError: then nothing is
         planned.
         """
+        if len(checked) == 1 and (header := checked[0][1]).producer_id >= 0:
+            last_offset, timestamp, _ = extents[0]
+            state = _followed(self._latest(header.producer_id), header, last_offset, timestamp)
+            self._planned[header.producer_id] = state
+            return (state,)
         states: dict[int, ProducerState] = {}
         for (_, header), (last_offset, timestamp, _) in zip(checked, extents, strict=True):
             producer_id = header.producer_id
             if producer_id >= 0:
                 current = states.get(producer_id) or self._latest(producer_id)
-                _check(current, header)
-                states[producer_id] = (current or ProducerState(producer_id)).appended(header, last_offset, timestamp)
+                states[producer_id] = _followed(current, header, last_offset, timestamp)
         self._planned.update(states)
         return tuple(states.values())
 
@@ -188,17 +193,19 @@ class Producers:
         return self._planned.get(producer_id) or self._committed.get(producer_id)
 
 
-def _check(current: ProducerState | None, header: BatchHeader) -> None:
-    """Raise what `Producers.plan` does unless a client may append this batch now."""
+def _followed(current: ProducerState | None, header: BatchHeader, last_offset: int, timestamp: int) -> ProducerState:
+    """The state after a batch of a client. Raises what `Producers.plan` does unless it may be appended now."""
     if header.attributes & TRANSACTIONAL_BIT:
         raise InvalidTransactionStateError(f"{_of(header)} belongs to a transaction, which this broker does not serve")
-    if current is not None:
-        if header.producer_epoch != current.epoch:
-            _check_new_epoch(current, header)
-        elif not current.expects(header.base_sequence):
-            _refuse_sequence(current, header)
-        if current.transaction_first_offset >= 0:
-            raise InvalidTransactionStateError(f"{_of(header)} is outside the transaction that is open")
+    if current is None:
+        return ProducerState(header.producer_id).appended(header, last_offset, timestamp)
+    if header.producer_epoch != current.epoch:
+        _check_new_epoch(current, header)
+    elif not current.expects(header.base_sequence):
+        _refuse_sequence(current, header)
+    if current.transaction_first_offset >= 0:
+        raise InvalidTransactionStateError(f"{_of(header)} is outside the transaction that is open")
+    return current.appended(header, last_offset, timestamp)
 
 
 def _check_new_epoch(current: ProducerState, header: BatchHeader) -> None:

@@ -135,6 +135,8 @@ def test_a_batch_without_a_producer_changes_nothing() -> None:
     log.append(header(-1, producer_id=-1, epoch=-1), header(0), header(-1, producer_id=-1, epoch=-1))
     assert [state.producer_id for state in log.producers.committed()] == [7]
     assert log.producers.committed()[0].batches[0].last_offset == 1
+    log.append(header(0), header(-1, producer_id=-1, epoch=-1))  # the first is known, the rest is one batch
+    assert (log.end, len(log.producers)) == (4, 1)
 
 
 def test_a_plan_of_several_batches_that_is_refused_leaves_nothing() -> None:

@@ -1,0 +1,128 @@
+"""Producers: the ids that idempotent ones ask for, and what partitions know of those that are active.
+
+Source: org.apache.kafka.coordinator.transaction.ProducerIdManager, kafka.coordinator.transaction.TransactionCoordinator
+(handleInitProducerId without a transactional id), kafka.server.ReplicaManager.activeProducerState.
+"""
+
+from collections.abc import Callable, Mapping
+
+import trio
+
+from broker.api.errors import EXPECTED, describe
+from broker.api.handler import Handler
+from broker.api.session import Session
+from broker.log.producer_state import ProducerState
+from broker.metadata.store import MetadataStore
+from broker.metadata.topic import check_name
+from broker.partitions import Partitions, unknown_partition
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.groups import TopicPartition
+from protocol.kafka.admin_values import (
+    ActiveProducer,
+    DescribedProducers,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
+from protocol.kafka.values import InitProducerIdRequest, InitProducerIdResponse
+
+BLOCK_SIZE = 1000  # ids that one commit of the store is good for: Kafka's, and what a stop may waste
+FIRST_EPOCH = 0
+NONE = -1  # as an id or an epoch
+
+
+class InvalidProducerError(ProtocolError):
+    """An id without an epoch or the reverse, or a transactional id of no characters."""
+
+
+class TransactionsUnservedError(ProtocolError):
+    """Transactions are not served.
+
+    The code is one that clients take as final: for want of a coordinator they would ask for ever.
+    """
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class ProducerIds:
+    """Gives producer ids, each once, whatever happens to the broker."""
+
+    def __init__(self, store: MetadataStore, largest_known: Callable[[], int]) -> None:
+        """`largest_known`: the largest id that any log knows, -1 if none does."""
+        self._store = store
+        self._largest_known = largest_known
+        self._lock = trio.Lock()
+        self._block = range(0)
+        self._at_least: int | None = None  # what came with logs of another broker lies below
+
+    async def take(self) -> int:
+        """An id that nobody has had. Raises MetadataError."""
+        async with self._lock:
+            if not self._block:
+                self._block = await self._take_block()
+            producer_id, self._block = self._block[0], self._block[1:]
+            return producer_id
+
+    async def _take_block(self) -> range:
+        if self._at_least is None:
+            self._at_least = self._largest_known() + 1
+        at_least = self._at_least
+        first = await trio.to_thread.run_sync(lambda: self._store.take_producer_ids(BLOCK_SIZE, at_least=at_least))
+        return range(first, first + BLOCK_SIZE)
+
+
+class ProducersApi:
+    """Answers InitProducerId and DescribeProducers."""
+
+    def __init__(self, partitions: Partitions, store: MetadataStore) -> None:
+        self._partitions = partitions
+        self._ids = ProducerIds(store, self._largest_known)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {
+            InitProducerIdRequest.api: self.init_producer_id,
+            DescribeProducersRequest.api: self.describe_producers,
+        }
+
+    async def init_producer_id(self, request: InitProducerIdRequest, _: Session) -> InitProducerIdResponse:
+        """An id of its own for each who asks, even for one that has an id: without transactions nobody can be fenced.
+
+        (An idempotent client raises its epoch by itself, and asks for another id only when there is no higher one.)
+        """
+        if (request.producer_id == NONE) != (request.producer_epoch == NONE):
+            raise InvalidProducerError("a producer id comes with an epoch")
+        if request.transactional_id == "":
+            raise InvalidProducerError("a transactional id has at least one character")
+        if request.transactional_id is not None:
+            raise TransactionsUnservedError("transactions are not served")
+        return InitProducerIdResponse(producer_id=await self._ids.take(), producer_epoch=FIRST_EPOCH)
+
+    async def describe_producers(self, request: DescribeProducersRequest, _: Session) -> DescribeProducersResponse:
+        """The producers of each partition asked for."""
+        return DescribeProducersResponse(partitions=tuple([self._describe(asked) for asked in request.partitions]))
+
+    def _largest_known(self) -> int:
+        return max((partition.log.producers.largest_id for partition in self._partitions), default=NONE)
+
+    def _describe(self, asked: TopicPartition) -> DescribedProducers:
+        try:
+            check_name(asked.topic)
+            partition = self._partitions.get(asked.topic, asked.partition)
+            if partition is None:
+                raise unknown_partition(asked.topic, asked.partition)
+        except EXPECTED as error:
+            code, message = describe(error)
+            return DescribedProducers(topic=asked.topic, partition=asked.partition, error=code, message=message)
+        producers = tuple(map(_active, partition.log.producers.committed()))
+        return DescribedProducers(topic=asked.topic, partition=asked.partition, producers=producers)
+
+
+def _active(state: ProducerState) -> ActiveProducer:
+    return ActiveProducer(
+        producer_id=state.producer_id,
+        producer_epoch=state.epoch,
+        last_sequence=state.last_sequence,
+        last_timestamp=state.last_timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        transaction_start_offset=state.transaction_first_offset,
+    )
