@@ -21,15 +21,23 @@ from random import Random, SystemRandom
 import trio
 
 from broker.api.addresses import Advertised, container_gateway
+from broker.api.cluster import ClusterApi
+from broker.api.configs import ConfigsApi
+from broker.api.describe_topics import DescribeTopicsApi
 from broker.api.dispatch import Dispatcher
 from broker.api.epochs import EpochsApi
 from broker.api.fetch import Fetches
 from broker.api.fetch_sessions import FetchSessions
 from broker.api.greeting import GreetingApi
 from broker.api.handler import Family
+from broker.api.log_dirs import LogDirsApi
+from broker.api.metadata import MetadataApi
 from broker.api.offsets import OffsetsApi
+from broker.api.producers import ProducersApi
+from broker.api.records import RecordsApi
 from broker.api.topics import TopicsApi
 from broker.config import Settings
+from broker.dynamic_config import LiveSettings
 from broker.log.data_directory import DataDirectory
 from broker.log.errors import LogError
 from broker.log.files import OpenFiles
@@ -126,6 +134,8 @@ class Broker:
         self._directory = stack.enter_context(DataDirectory.open(settings.data_dir, node_id=settings.node_id))
         self._store = SqliteMetadataStore(settings.data_dir / "metadata.sqlite")
         stack.callback(self._store.close)
+        self._live_settings = LiveSettings(settings)
+        self._live_settings.take_kept(self._store.broker_configs())
         self._files = OpenFiles(limit=open_files_limit(settings))
         self._metrics = Metrics()
         self._not_ready: str | None = "starting"
@@ -188,7 +198,7 @@ class Broker:
             clock=wall_clock_ms,
             random=Random(),  # noqa: S311  # spreads rolls over time; no secret
         )
-        partitions = Partitions(storage, self._settings, writer, self._metrics)
+        partitions = Partitions(storage, self._live_settings, writer, self._metrics)
         self._declare_gauges(partitions)
         return partitions
 
@@ -239,9 +249,16 @@ class Broker:
         )
         return [
             GreetingApi(hello, codec.api_versions),
-            TopicsApi(partitions, cluster_id, advertised),
+            MetadataApi(partitions, cluster_id, advertised),
+            TopicsApi(partitions),
+            DescribeTopicsApi(partitions),
+            ConfigsApi(partitions),
+            ClusterApi(partitions, cluster_id, advertised),
             OffsetsApi(partitions, self._metrics),
             EpochsApi(partitions),
+            RecordsApi(partitions),
+            LogDirsApi(partitions, self._directory),
+            ProducersApi(partitions, self._store),
         ]
 
     def _fetches(self, partitions: Partitions) -> Fetches:

@@ -18,11 +18,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 from uuid import UUID
 
 import trio
 
 from broker.config import Settings
+from broker.dynamic_config import LiveSettings, Overrides
 from broker.log.checkpoint import PARTITION_METADATA, read_topic_id, write_topic_id
 from broker.log.config import LogConfig
 from broker.log.data_directory import DataDirectory
@@ -41,6 +43,8 @@ from broker.topic_config import check_topic_configs, log_config
 from broker.writer import Writer
 
 logger = logging.getLogger(__name__)
+
+Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]  # of settings
 
 
 class TopicExistsError(Exception):
@@ -77,9 +81,9 @@ class LogStatistics:
 class Partitions:
     """The topics and partitions of one broker. All methods belong to the loop."""
 
-    def __init__(self, storage: Storage, settings: Settings, writer: Writer, metrics: Metrics) -> None:
-        self.settings = settings
-        self.node_id = settings.node_id
+    def __init__(self, storage: Storage, settings: LiveSettings, writer: Writer, metrics: Metrics) -> None:
+        self.live_settings = settings
+        self.node_id = settings.static.node_id
         self._storage = storage
         self._writer = writer
         self._metrics = metrics
@@ -93,6 +97,11 @@ class Partitions:
         self._deleted: list[tuple[float, str]] = []  # (when to remove it, by trio's clock)
         self._remembered: set[str] = set()  # names of topics that are gone, but not from the store
         self._all_open = False
+
+    @property
+    def settings(self) -> Settings:
+        """The broker's settings as they are in force now: not to be kept."""
+        return self.live_settings.current
 
     # -- finding --
 
@@ -147,8 +156,7 @@ class Partitions:
         """
         async with self._change():
             count = self.settings.num_partitions if partitions == -1 else partitions
-            self._check_new(name, count, configs or {})
-            topic = Topic(name=name, partitions=count, configs=dict(configs or {}))
+            topic = Topic(name=name, partitions=count, configs=self._check_new(name, count, configs or {}))
             if not validate_only:
                 if name in self._remembered:
                     await self._forget(name)
@@ -169,27 +177,50 @@ class Partitions:
             with suppress(TopicExistsError):
                 await self.create(name)
 
-    async def alter(self, name: str, configs: Mapping[str, str | None], partitions: int | None = None) -> Topic:
-        """Change settings (None resets one) and grow the partition count.
+    async def alter(
+        self, name: str, change: Change | None = None, partitions: int | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """Change a topic's settings, and grow its partition count. `change` makes new settings of those it has.
 
         Everything is checked before anything is changed.
 
-        Raises UnknownTopicError, InvalidTopicError, SettingError, MetadataError, OSError.
+        Raises UnknownTopicError, InvalidPartitionsError, SettingError, MetadataError, OSError, and what `change` does.
         """
         async with self._change():
             topic = self._known(name)
-            merged = {key: value for key, value in {**topic.configs, **configs}.items() if value is not None}
-            check_topic_configs(configs)
+            configs = topic.configs if change is None else check_topic_configs(change(topic.configs), self.settings)
             count = _grown(topic, partitions)
-            if merged != topic.configs:
-                await trio.to_thread.run_sync(self._storage.store.set_configs, name, merged)
-                self._topics[name] = replace(topic, configs=merged)
-                config = log_config(merged, self.settings)
-                for index in range(topic.partitions):
-                    self._partitions[name, index].log.reconfigure(config)
+            if validate_only:
+                return topic
+            if configs != topic.configs:
+                await trio.to_thread.run_sync(self._storage.store.set_configs, name, configs)
+                self._topics[name] = replace(topic, configs=configs)
+                self._reconfigure(self._topics[name])
             if count != topic.partitions:
                 await self._grow(self._topics[name], count)
             return self._topics[name]
+
+    async def alter_broker(self, change: Callable[[Overrides], Overrides], *, validate_only: bool = False) -> None:
+        """Change settings of the broker, for every topic that has not its own. They hold after a restart, too.
+
+        `change` makes new overrides of those there are. Raises SettingError, MetadataError, and what `change` does.
+        """
+        async with self._change():
+            overrides = change(self.live_settings.overrides)
+            self.live_settings.combined(overrides)
+            if validate_only:
+                return
+            kept = overrides.kept(self.node_id)
+            await trio.to_thread.run_sync(self._storage.store.set_broker_configs, kept)
+            self.live_settings.take(overrides)
+            for topic in self._topics.values():
+                self._reconfigure(topic)
+
+    def _reconfigure(self, topic: Topic) -> None:
+        """Let the logs of a topic know their settings."""
+        config = log_config(topic.configs, self.settings)
+        for index in range(topic.partitions):
+            self._partitions[topic.name, index].log.reconfigure(config)
 
     async def delete(self, name: str) -> None:
         """Delete a topic.
@@ -288,13 +319,15 @@ class Partitions:
             for index in range(topic.partitions):
                 hints.pop((topic.name, index), None)
 
-    def _check_new(self, name: str, count: int, configs: Mapping[str, str]) -> None:
+    def _check_new(self, name: str, count: int, configs: Mapping[str, str]) -> dict[str, str]:
+        """The settings as they are to be kept; raises for whatever cannot be."""
         check_name(name)
         if name in self._topics:
             raise TopicExistsError(f"topic {name!r} exists already")
         check_collision(name, self._topics)
+        checked = check_topic_configs(configs, self.settings)
         check_partitions(count)
-        check_topic_configs(configs)
+        return checked
 
     def _known(self, name: str) -> Topic:
         topic = self._topics.get(name)

@@ -1,216 +1,206 @@
-"""Topics: create, delete, describe, alter, and the metadata by which clients find partitions."""
+"""Changes to topics: create, delete, alter, and more partitions.
 
-from collections.abc import Mapping
+Owns: what is refused before `Partitions` is asked (assignments to brokers, topics named twice), in Kafka's order
+(source: org.apache.kafka.controller.ReplicationControlManager, kafka.server.ControllerApis). Must not know: how a topic
+comes to be, or where its files are.
+"""
 
-import trio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
-from broker.api.addresses import Advertised
-from broker.api.errors import EXPECTED, describe, describe_in
+from broker.api.config_entries import created_entries
+from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.api.session import Session
 from broker.log.directory_names import encode_topic_id
 from broker.metadata.topic import Topic
-from broker.partitions import Partitions, UnknownTopicError, unknown_partition
-from broker.topic_config import effective_settings
-from protocol.request import (
-    AlterTopicsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribeTopicsRequest,
-    MetadataRequest,
-    NewTopic,
-    TopicAlteration,
+from broker.partitions import Partitions
+from broker.topic_config import check_setting_name
+from protocol.errors import ErrorCode
+from protocol.kafka.values import (
+    UNKNOWN_TOPIC_NAME,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    KafkaCreatedTopic,
+    KafkaNewTopic,
+    NewPartitions,
 )
+from protocol.request import AlterTopicsRequest, CreateTopicsRequest, DeleteTopicsRequest, NewTopic, TopicAlteration
 from protocol.response import (
     AlterTopicsResponse,
-    BrokerMetadata,
-    ConfigDescription,
     CreatedTopic,
     CreateTopicsResponse,
     DeleteTopicsResponse,
-    DescribeTopicsResponse,
-    MetadataResponse,
-    PartitionDescription,
-    PartitionMetadata,
-    SegmentDescription,
-    TopicDescription,
-    TopicMetadata,
     TopicResult,
 )
 
+CLUSTER_METADATA = "__cluster_metadata"  # of Kafka's controllers; a topic of users would be taken for it
+_BROKER_CHOOSES = -1
+
 
 class TopicsApi:
-    """Answers the requests about topics."""
+    """Answers the requests that change topics, each topic on its own."""
 
-    def __init__(self, partitions: Partitions, cluster_id: str, advertised: Advertised) -> None:
+    def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._cluster_id = cluster_id
-        self._advertised = advertised
 
     def handlers(self) -> Mapping[str, Handler]:
         """By API."""
         return {
-            MetadataRequest.api: self.metadata,
             CreateTopicsRequest.api: self.create,
             DeleteTopicsRequest.api: self.delete,
-            DescribeTopicsRequest.api: self.describe,
             AlterTopicsRequest.api: self.alter,
+            CreatePartitionsRequest.api: self.create_partitions,
         }
 
-    # -- metadata --
-
-    async def metadata(self, request: MetadataRequest, session: Session) -> MetadataResponse:
-        """Brokers and topics, each once however often it is asked for.
-
-        A topic that is missing is created if the client and `auto.create.topics.enable` allow it.
-        """
-        if request.topics is None:
-            topics = [self._topic_metadata(topic) for topic in self._partitions.topics()]
-        else:
-            create = request.auto_create and self._partitions.settings.auto_create_topics_enable
-            topics = [await self._find(name, create=create) for name in dict.fromkeys(request.topics)]
-        node_id = self._partitions.node_id
-        host, port = self._advertised.of(session)
-        return MetadataResponse(
-            cluster_id=self._cluster_id,
-            controller=node_id,
-            brokers=(BrokerMetadata(node_id=node_id, host=host, port=port),),
-            topics=tuple(topics),
-        )
-
-    async def _find(self, name: str, *, create: bool) -> TopicMetadata:
-        try:
-            if create:
-                await self._partitions.ensure(name)
-            topic = self._partitions.topic(name)
-            if topic is None:
-                raise UnknownTopicError(f"no topic {name!r}")
-            return self._topic_metadata(topic)
-        except EXPECTED as error:
-            code, message = describe(error)
-            return TopicMetadata(name=name, error=code, message=message)
-
-    def _topic_metadata(self, topic: Topic) -> TopicMetadata:
-        return TopicMetadata(
-            name=topic.name,
-            topic_id=encode_topic_id(topic.id),
-            partitions=tuple(
-                self._partition_metadata(topic.name, index, replicas)
-                for index, replicas in enumerate(self._partitions.replicas(topic.name))
-            ),
-        )
-
-    def _partition_metadata(self, topic: str, index: int, replicas: tuple[int, ...]) -> PartitionMetadata:
-        partition = self._partitions.get(topic, index)
-        assert partition is not None
-        return PartitionMetadata(
-            partition=index,
-            leader=replicas[0],
-            leader_epoch=partition.log.leader_epoch,
-            replicas=replicas,
-            in_sync=replicas,
-        )
-
-    # -- changes --
+    # -- create --
 
     async def create(self, request: CreateTopicsRequest, _: Session) -> CreateTopicsResponse:
-        """Create each topic on its own."""
-        made = [await self._create(topic, validate_only=request.validate_only) for topic in request.topics]
-        return CreateTopicsResponse(topics=tuple(made))
+        """Create each topic on its own; a name that stands there twice is created by neither."""
+        twice = _named_twice(topic.name for topic in request.topics)
+        return CreateTopicsResponse(
+            topics=tuple([await self._created(topic, twice, request.validate_only) for topic in request.topics])
+        )
 
-    async def _create(self, asked: NewTopic, *, validate_only: bool) -> CreatedTopic:
+    async def _created(self, asked: NewTopic, twice: set[str], validate_only: bool) -> CreatedTopic:
         try:
-            topic = await self._partitions.create(
-                asked.name, asked.partitions, asked.configs, validate_only=validate_only
-            )
+            topic = await self._create(asked, twice, validate_only)
         except EXPECTED as error:
             code, message = describe(error)
             return CreatedTopic(name=asked.name, error=code, message=message)
-        return CreatedTopic(name=topic.name, topic_id=encode_topic_id(topic.id), partitions=topic.partitions)
+        topic_id = encode_topic_id(topic.id)
+        if not isinstance(asked, KafkaNewTopic):
+            return CreatedTopic(name=topic.name, topic_id=topic_id, partitions=topic.partitions)
+        return KafkaCreatedTopic(
+            name=topic.name,
+            topic_id=topic_id,
+            partitions=topic.partitions,
+            configs=created_entries(topic, self._partitions.live_settings),
+        )
+
+    async def _create(self, asked: NewTopic, twice: set[str], validate_only: bool) -> Topic:
+        _refuse_twice(asked.name, twice)
+        if asked.name == CLUSTER_METADATA:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA} is no topic that can be created")
+        create = self._partitions.create
+        if not isinstance(asked, KafkaNewTopic):
+            return await create(asked.name, asked.partitions, asked.configs, validate_only=validate_only)
+        await create(asked.name, 1, asked.configs, validate_only=True)  # the name and the settings are looked at first
+        if asked.null_configs:
+            raise RequestError(ErrorCode.INVALID_CONFIG, f"settings without a value: {', '.join(asked.null_configs)}")
+        return await create(asked.name, self._count(asked), asked.configs, validate_only=validate_only)
+
+    def _count(self, asked: KafkaNewTopic) -> int:
+        """The partition count asked for. Raises RequestError unless this broker can hold what is asked for."""
+        if asked.assignments:
+            return self._assigned_count(asked)
+        factor = asked.replication_factor
+        if factor not in {_BROKER_CHOOSES, 1}:
+            raise RequestError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"replication factor {factor}: there is one broker, so it is 1, or {_BROKER_CHOOSES} for the default",
+            )
+        return asked.partitions
+
+    def _assigned_count(self, asked: KafkaNewTopic) -> int:
+        if asked.replication_factor != _BROKER_CHOOSES or asked.partitions != _BROKER_CHOOSES:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, "with assignments, partitions and replication factor must be -1"
+            )
+        indexes = [index for index, _ in asked.assignments]
+        if sorted(indexes) != list(range(len(indexes))):
+            raise RequestError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "assignments must name each partition once, from 0 on, without gaps",
+            )
+        self._check_assignments([brokers for _, brokers in asked.assignments])
+        return len(indexes)
+
+    def _check_assignments(self, assignments: Iterable[Sequence[int]]) -> None:
+        """Raise RequestError unless each partition is assigned to this broker alone."""
+        for brokers in assignments:
+            if tuple(brokers) != (self._partitions.node_id,):
+                raise RequestError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"a partition is assigned to {list(brokers)}, and the one broker there is has id"
+                    f" {self._partitions.node_id}",
+                )
+
+    # -- delete --
 
     async def delete(self, request: DeleteTopicsRequest, _: Session) -> DeleteTopicsResponse:
-        """Delete each topic on its own."""
-        return DeleteTopicsResponse(topics=tuple([await self._delete(name) for name in request.topics]))
+        """Delete each topic on its own; one that is named twice (by name or by id) is left alone."""
+        if not self._partitions.settings.delete_topic_enable:
+            raise RequestError(
+                ErrorCode.TOPIC_DELETION_DISABLED, "topics are not deleted: delete.topic.enable is false"
+            )
+        twice = _named_twice(name for name in request.topics if name != UNKNOWN_TOPIC_NAME)
+        return DeleteTopicsResponse(topics=tuple([await self._deleted(name, twice) for name in request.topics]))
 
-    async def _delete(self, name: str) -> TopicResult:
+    async def _deleted(self, name: str, twice: set[str]) -> TopicResult:
         try:
+            _refuse_twice(name, twice)
             await self._partitions.delete(name)
         except EXPECTED as error:
-            code, message = describe(error)
-            return TopicResult(name=name, error=code, message=message)
+            return _failed(name, error)
         return TopicResult(name=name)
+
+    # -- alter --
 
     async def alter(self, request: AlterTopicsRequest, _: Session) -> AlterTopicsResponse:
         """Change each topic on its own."""
-        return AlterTopicsResponse(topics=tuple([await self._alter(topic) for topic in request.topics]))
+        return AlterTopicsResponse(topics=tuple([await self._altered(topic) for topic in request.topics]))
 
-    async def _alter(self, asked: TopicAlteration) -> TopicResult:
+    async def _altered(self, asked: TopicAlteration) -> TopicResult:
+        def change(own: Mapping[str, str]) -> Mapping[str, str]:
+            return {name: text for name, text in {**own, **asked.configs}.items() if text is not None}
+
         try:
-            await self._partitions.alter(asked.name, asked.configs, asked.partitions)
+            for name in asked.configs:
+                check_setting_name(name)
+            await self._partitions.alter(asked.name, change, asked.partitions)
         except EXPECTED as error:
-            code, message = describe(error)
-            return TopicResult(name=asked.name, error=code, message=message)
+            return _failed(asked.name, error)
         return TopicResult(name=asked.name)
 
-    # -- describe --
-
-    async def describe(self, request: DescribeTopicsRequest, _: Session) -> DescribeTopicsResponse:
-        """Settings, offsets and segments of each topic, once however often it is asked for.
-
-        Runs in workers: it asks for the times of segments, which are read from their indexes.
-        """
-        return DescribeTopicsResponse(
-            topics=tuple([await self._describe(name) for name in dict.fromkeys(request.topics)])
+    async def create_partitions(self, request: CreatePartitionsRequest, _: Session) -> CreatePartitionsResponse:
+        """Give each topic more partitions."""
+        twice = _named_twice(topic.name for topic in request.topics)
+        return CreatePartitionsResponse(
+            topics=tuple([await self._grown(topic, twice, request.validate_only) for topic in request.topics])
         )
 
-    async def _describe(self, name: str) -> TopicDescription:
-        topic = self._partitions.topic(name)
-        if topic is None:
-            code, message = describe(UnknownTopicError(f"no topic {name!r}"))
-            return TopicDescription(name=name, error=code, message=message)
-        return TopicDescription(
-            name=name,
-            topic_id=encode_topic_id(topic.id),
-            configs=tuple(
-                ConfigDescription(name=setting.name, value=setting.value, source=setting.source)
-                for setting in effective_settings(topic.configs, self._partitions.settings)
-            ),
-            partitions=tuple([await self._describe_partition(name, index) for index in range(topic.partitions)]),
-        )
-
-    async def _describe_partition(self, topic: str, index: int) -> PartitionDescription:
-        partition = self._partitions.get(topic, index)
-        leader = self._partitions.node_id
+    async def _grown(self, asked: NewPartitions, twice: set[str], validate_only: bool) -> TopicResult:
         try:
-            if partition is None:  # deleted while others were described
-                raise unknown_partition(topic, index)
-            found = await trio.to_thread.run_sync(partition.log.describe)
+            _refuse_twice(asked.name, twice)
+            topic = await self._partitions.alter(asked.name, partitions=asked.count, validate_only=True)
+            self._check_new_assignments(asked, asked.count - topic.partitions)
+            if not validate_only:
+                await self._partitions.alter(asked.name, partitions=asked.count)
         except EXPECTED as error:
-            code, message = describe_in(partition, self._partitions, error)
-            return PartitionDescription(
-                partition=index, leader=leader, leader_epoch=-1, log_start_offset=-1, high_watermark=-1,
-                log_end_offset=-1, flushed_offset=-1, size=0, segments=(), error=code, message=message,
-            )  # fmt: skip
-        return PartitionDescription(
-            partition=index,
-            leader=leader,
-            leader_epoch=found.leader_epoch,
-            log_start_offset=found.log_start_offset,
-            high_watermark=found.high_watermark,
-            log_end_offset=found.log_end_offset,
-            flushed_offset=found.recovery_point,
-            size=found.size,
-            segments=tuple(
-                SegmentDescription(
-                    base_offset=segment.base_offset,
-                    next_offset=segment.next_offset,
-                    size=segment.size,
-                    offset_index_entries=segment.offset_index_entries,
-                    time_index_entries=segment.time_index_entries,
-                    max_timestamp=segment.max_timestamp,
-                    modified_ms=segment.modified_ms,
-                    active=segment.active,
-                )
-                for segment in found.segments
-            ),
-        )
+            return _failed(asked.name, error)
+        return TopicResult(name=asked.name)
+
+    def _check_new_assignments(self, asked: NewPartitions, added: int) -> None:
+        if asked.assignments is None:
+            return
+        if len(asked.assignments) != added:
+            raise RequestError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{added} partitions are added, and assignments given for {len(asked.assignments)}",
+            )
+        self._check_assignments(asked.assignments)
+
+
+def _named_twice(names: Iterable[str]) -> set[str]:
+    return {name for name, times in Counter(names).items() if times > 1}
+
+
+def _refuse_twice(name: str, twice: set[str]) -> None:
+    if name in twice:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "a topic stands twice in the request")
+
+
+def _failed(name: str, error: Exception) -> TopicResult:
+    code, message = describe(error)
+    return TopicResult(name=name, error=code, message=message)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from broker.api.metadata import MetadataApi
 from broker.api.session import Session
-from broker.api.topics import TopicsApi
 from broker.net import connection, listener
 from protocol.errors import ErrorCode
 from protocol.request import MetadataRequest
@@ -140,13 +140,13 @@ async def test_a_burst_of_small_requests_leaves_others_their_turns(
     """One read brings thousands; answered without a pause, they took a third of a second of everybody else's."""
     turn = 0
     handled_in = set()
-    metadata = TopicsApi.metadata
+    metadata = MetadataApi.metadata
 
-    async def noted(api: TopicsApi, request: MetadataRequest, session: Session) -> MetadataResponse:
+    async def noted(api: MetadataApi, request: MetadataRequest, session: Session) -> MetadataResponse:
         handled_in.add(turn)
         return await metadata(api, request, session)
 
-    monkeypatch.setattr(TopicsApi, "metadata", noted)
+    monkeypatch.setattr(MetadataApi, "metadata", noted)
     monkeypatch.setattr(connection, "MAX_TURN_S", 0.0)
     async with running(tmp_path) as broker, trio.open_nursery() as nursery:
         client = await broker.connect()

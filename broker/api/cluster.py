@@ -1,0 +1,51 @@
+"""What the cluster is: DescribeCluster, and ListPartitionReassignments, of which one broker has none."""
+
+from collections.abc import Mapping
+
+from broker.api.addresses import Advertised
+from broker.api.errors import RequestError
+from broker.api.handler import Handler
+from broker.api.session import Session
+from broker.partitions import Partitions
+from protocol.errors import ErrorCode
+from protocol.kafka.admin_values import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
+from protocol.kafka.values import DescribeClusterRequest, DescribeClusterResponse
+from protocol.response import BrokerMetadata
+
+_BROKERS, _CONTROLLERS = 1, 2  # endpoint types (KIP-919)
+
+
+class ClusterApi:
+    """Answers the requests about the cluster."""
+
+    def __init__(self, partitions: Partitions, cluster_id: str, advertised: Advertised) -> None:
+        self._partitions = partitions
+        self._cluster_id = cluster_id
+        self._advertised = advertised
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {
+            DescribeClusterRequest.api: self.describe_cluster,
+            ListPartitionReassignmentsRequest.api: self.list_reassignments,
+        }
+
+    async def describe_cluster(self, request: DescribeClusterRequest, session: Session) -> DescribeClusterResponse:
+        """The one broker, by the address at which this client reaches it. It is the controller, too."""
+        if request.endpoint_type == _CONTROLLERS:
+            raise RequestError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "asked for controllers, and this is a broker")
+        if request.endpoint_type != _BROKERS:
+            raise RequestError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"no endpoints are of type {request.endpoint_type}")
+        node_id = self._partitions.node_id
+        host, port = self._advertised.of(session)
+        return DescribeClusterResponse(
+            cluster_id=self._cluster_id,
+            controller=node_id,
+            brokers=(BrokerMetadata(node_id=node_id, host=host, port=port),),
+        )
+
+    async def list_reassignments(
+        self, _: ListPartitionReassignmentsRequest, __: Session
+    ) -> ListPartitionReassignmentsResponse:
+        """None: there is no other broker that a partition could move to."""
+        return ListPartitionReassignmentsResponse()

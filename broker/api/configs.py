@@ -1,0 +1,226 @@
+"""Settings of topics and of the broker: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+
+Owns: what a change is (set, delete, append, subtract; all anew), and what of a request is refused before it comes to a
+setting, with Kafka's codes (source: kafka.server.ConfigAdminManager, ConfigHelper; ConfigurationControlManager). Must
+not know: which settings there are.
+
+Changes to one resource are made all or none; one resource's failure does not stop the others.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from broker.api.config_entries import broker_entries, cluster_entries, topic_entries
+from broker.api.errors import EXPECTED, RequestError, describe
+from broker.api.handler import Handler
+from broker.api.session import Session
+from broker.config import FIELDS
+from broker.dynamic_config import Overrides, check_dynamic
+from broker.metadata.topic import check_name
+from broker.partitions import Change, Partitions, UnknownTopicError
+from broker.setting_types import Kind, SettingError, as_text, kind_of, parts
+from broker.topic_config import topic_setting_default, topic_setting_kind
+from protocol.errors import ErrorCode
+from protocol.kafka.values import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlteredConfigs,
+    ConfigAlteration,
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigQuery,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribedConfigs,
+    ResourceType,
+)
+
+_MAX_BROKER_ID = 1 << 31
+_LIST_OPERATIONS = {ConfigOperation.APPEND, ConfigOperation.SUBTRACT}
+
+
+class ConfigsApi:
+    """Answers the requests about settings."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {DescribeConfigsRequest.api: self.describe_configs, AlterConfigsRequest.api: self.alter_configs}
+
+    # -- describe --
+
+    async def describe_configs(self, request: DescribeConfigsRequest, _: Session) -> DescribeConfigsResponse:
+        """The settings of each resource as they are in force."""
+        return DescribeConfigsResponse(
+            resources=tuple([self._described(asked, request) for asked in request.resources])
+        )
+
+    def _described(self, asked: ConfigQuery, request: DescribeConfigsRequest) -> DescribedConfigs:
+        try:
+            entries = self._entries(asked, request)
+        except EXPECTED as error:
+            code, message = describe(error)
+            return DescribedConfigs(resource_type=asked.resource_type, name=asked.name, error=code, message=message)
+        if asked.keys:
+            wanted = frozenset(asked.keys)
+            entries = [entry for entry in entries if entry.name in wanted]
+        return DescribedConfigs(resource_type=asked.resource_type, name=asked.name, configs=tuple(entries))
+
+    def _entries(self, asked: ConfigQuery, request: DescribeConfigsRequest) -> list[ConfigEntry]:
+        synonyms, documentation = request.include_synonyms, request.include_documentation
+        settings = self._partitions.live_settings
+        if asked.resource_type == ResourceType.TOPIC:
+            check_name(asked.name)
+            topic = self._partitions.topic(asked.name)
+            if topic is None:
+                raise UnknownTopicError(f"no topic {asked.name!r}")
+            return topic_entries(topic, settings, synonyms=synonyms, documentation=documentation)
+        _check_type(asked.resource_type)
+        if not asked.name:
+            return cluster_entries(settings, synonyms=synonyms, documentation=documentation)
+        self._check_broker(asked.name)
+        return broker_entries(settings, synonyms=synonyms, documentation=documentation)
+
+    # -- alter --
+
+    async def alter_configs(self, request: AlterConfigsRequest, _: Session) -> AlterConfigsResponse:
+        """Change each resource on its own; one that is named twice is left alone."""
+        times = Counter((asked.resource_type, asked.name) for asked in request.resources)
+        return AlterConfigsResponse(
+            resources=tuple(
+                [
+                    await self._altered(asked, request, is_twice=times[asked.resource_type, asked.name] > 1)
+                    for asked in request.resources
+                ]
+            )
+        )
+
+    async def _altered(
+        self, asked: ConfigAlteration, request: AlterConfigsRequest, *, is_twice: bool
+    ) -> AlteredConfigs:
+        try:
+            if is_twice:
+                raise RequestError(ErrorCode.INVALID_REQUEST, "a resource stands twice in the request")
+            _check_changes(asked.changes)
+            await self._alter(asked, request)
+        except EXPECTED as error:
+            code, message = describe(error)
+            return AlteredConfigs(resource_type=asked.resource_type, name=asked.name, error=code, message=message)
+        return AlteredConfigs(resource_type=asked.resource_type, name=asked.name)
+
+    async def _alter(self, asked: ConfigAlteration, request: AlterConfigsRequest) -> None:
+        if asked.resource_type == ResourceType.TOPIC:
+            if not asked.name:
+                raise RequestError(ErrorCode.INVALID_REQUEST, "there are no default settings of topics to alter")
+            check_name(asked.name)
+            change = self._topic_change(asked.changes, incremental=request.incremental)
+            await self._partitions.alter(asked.name, change, validate_only=request.validate_only)
+            return
+        _check_type(asked.resource_type)
+        if asked.name:
+            self._check_broker(asked.name)
+        try:
+            await self._partitions.alter_broker(
+                _broker_change(asked, incremental=request.incremental), validate_only=request.validate_only
+            )
+        except SettingError as error:  # Kafka's code for it; of a topic it is INVALID_CONFIG (KAFKA-13609)
+            raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+    def _topic_change(self, changes: Sequence[ConfigChange], *, incremental: bool) -> Change:
+        settings = self._partitions.settings
+        return _change(
+            changes,
+            incremental=incremental,
+            kind_of_setting=topic_setting_kind,
+            default_of=lambda name: topic_setting_default(name, settings),
+        )
+
+    def _check_broker(self, name: str) -> None:
+        """Raise RequestError unless the name is this broker's id."""
+        if not name.lstrip("-").isdecimal() or int(name) >= _MAX_BROKER_ID:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"a broker's id is a number, not {name!r}")
+        if int(name) != self._partitions.node_id:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, f"there is no broker {name}: this one has id {self._partitions.node_id}"
+            )
+
+
+def _check_type(resource_type: int) -> None:
+    """Raise RequestError for what has no settings here."""
+    if resource_type == ResourceType.BROKER_LOGGER:
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, "the levels of loggers are set at the start, by warmlog serve --log-level"
+        )
+    if resource_type != ResourceType.BROKER:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"nothing of resource type {resource_type} has settings here")
+
+
+def _check_changes(changes: Sequence[ConfigChange]) -> None:
+    """Raise RequestError for changes that cannot be meant, whatever their settings are."""
+    twice = [name for name, times in Counter(change.name for change in changes).items() if times > 1]
+    if twice:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"settings that stand twice in the request: {', '.join(twice)}")
+    for change in changes:
+        if change.operation not in ConfigOperation.__members__.values():
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{change.name}: there is no operation {change.operation}")
+        if change.value is None and change.operation != ConfigOperation.DELETE:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{change.name}: no value is given")
+
+
+def _change(
+    changes: Sequence[ConfigChange],
+    *,
+    incremental: bool,
+    kind_of_setting: Callable[[str], Kind | None],
+    default_of: Callable[[str], str],
+) -> Change:
+    """What makes new settings of old ones."""
+
+    def change(own: Mapping[str, str]) -> Mapping[str, str]:
+        found = dict(own) if incremental else {}
+        for one in changes:
+            if one.operation == ConfigOperation.DELETE:
+                found.pop(one.name, None)
+            elif one.operation in _LIST_OPERATIONS:
+                if kind_of_setting(one.name) is not Kind.LIST:
+                    raise RequestError(ErrorCode.INVALID_CONFIG, f"{one.name} is no list to add to or take from")
+                found[one.name] = _joined(found.get(one.name, default_of(one.name)), one)
+            else:
+                found[one.name] = one.value or ""
+        return found
+
+    return change
+
+
+def _joined(text: str, change: ConfigChange) -> str:
+    """A list with what is appended behind it, or without what is subtracted."""
+    members, given = parts(text), parts(change.value or "")
+    if change.operation == ConfigOperation.SUBTRACT:
+        return ",".join(member for member in members if member not in given)
+    return ",".join(dict.fromkeys([*members, *given]))
+
+
+def _broker_change(asked: ConfigAlteration, *, incremental: bool) -> Callable[[Overrides], Overrides]:
+    """What makes new overrides of the old ones: those of all brokers where no broker is named, else this one's."""
+    change = _change(
+        asked.changes, incremental=incremental, kind_of_setting=_broker_setting_kind, default_of=_broker_setting_default
+    )
+
+    def changed(overrides: Overrides) -> Overrides:
+        own = change(overrides.broker if asked.name else overrides.cluster)
+        checked = {name: as_text(check_dynamic(name, text)) or "" for name, text in own.items()}
+        return replace(overrides, broker=checked) if asked.name else replace(overrides, cluster=checked)
+
+    return changed
+
+
+def _broker_setting_kind(name: str) -> Kind | None:
+    return kind_of(FIELDS[name].type) if name in FIELDS else None
+
+
+def _broker_setting_default(name: str) -> str:
+    return as_text(FIELDS[name].default) or ""

@@ -1,0 +1,95 @@
+"""Topics in detail, as `warmlog topic describe` shows them: settings, offsets, segments (native protocol)."""
+
+from collections.abc import Mapping
+
+import trio
+
+from broker.api.errors import EXPECTED, describe, describe_in
+from broker.api.handler import Handler
+from broker.api.session import Session
+from broker.log.directory_names import encode_topic_id
+from broker.partitions import Partitions, UnknownTopicError, unknown_partition
+from broker.topic_config import effective_settings
+from protocol.request import DescribeTopicsRequest
+from protocol.response import (
+    ConfigDescription,
+    DescribeTopicsResponse,
+    PartitionDescription,
+    SegmentDescription,
+    TopicDescription,
+)
+
+# What native clients are told of where a value comes from: whether it was set on the topic, on the broker, or nowhere.
+_SOURCES = {"topic": "topic", "broker": "broker", "cluster": "broker", "static": "broker", "default": "default"}
+
+
+class DescribeTopicsApi:
+    """Answers DescribeTopics."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {DescribeTopicsRequest.api: self.describe}
+
+    async def describe(self, request: DescribeTopicsRequest, _: Session) -> DescribeTopicsResponse:
+        """Settings, offsets and segments of each topic, once however often it is asked for.
+
+        Runs in workers: it asks for the times of segments, which are read from their indexes.
+        """
+        return DescribeTopicsResponse(
+            topics=tuple([await self._describe(name) for name in dict.fromkeys(request.topics)])
+        )
+
+    async def _describe(self, name: str) -> TopicDescription:
+        topic = self._partitions.topic(name)
+        if topic is None:
+            code, message = describe(UnknownTopicError(f"no topic {name!r}"))
+            return TopicDescription(name=name, error=code, message=message)
+        return TopicDescription(
+            name=name,
+            topic_id=encode_topic_id(topic.id),
+            configs=tuple(
+                ConfigDescription(name=setting.name, value=setting.value or "", source=_SOURCES[setting.source])
+                for setting in effective_settings(topic.configs, self._partitions.live_settings)
+            ),
+            partitions=tuple([await self._describe_partition(name, index) for index in range(topic.partitions)]),
+        )
+
+    async def _describe_partition(self, topic: str, index: int) -> PartitionDescription:
+        partition = self._partitions.get(topic, index)
+        leader = self._partitions.node_id
+        try:
+            if partition is None:  # deleted while others were described
+                raise unknown_partition(topic, index)
+            found = await trio.to_thread.run_sync(partition.log.describe)
+        except EXPECTED as error:
+            code, message = describe_in(partition, self._partitions, error)
+            return PartitionDescription(
+                partition=index, leader=leader, leader_epoch=-1, log_start_offset=-1, high_watermark=-1,
+                log_end_offset=-1, flushed_offset=-1, size=0, segments=(), error=code, message=message,
+            )  # fmt: skip
+        return PartitionDescription(
+            partition=index,
+            leader=leader,
+            leader_epoch=found.leader_epoch,
+            log_start_offset=found.log_start_offset,
+            high_watermark=found.high_watermark,
+            log_end_offset=found.log_end_offset,
+            flushed_offset=found.recovery_point,
+            size=found.size,
+            segments=tuple(
+                SegmentDescription(
+                    base_offset=segment.base_offset,
+                    next_offset=segment.next_offset,
+                    size=segment.size,
+                    offset_index_entries=segment.offset_index_entries,
+                    time_index_entries=segment.time_index_entries,
+                    max_timestamp=segment.max_timestamp,
+                    modified_ms=segment.modified_ms,
+                    active=segment.active,
+                )
+                for segment in found.segments
+            ),
+        )

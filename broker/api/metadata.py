@@ -1,0 +1,102 @@
+"""Metadata: which topics there are and where, and topics that are created because a client asks for them.
+
+Owns: the answer, and what of it is kept between requests. Must not know: how it is laid out.
+
+What is told of a topic is made once and told again as the same value until the topic or a leader's epoch changes: a
+client asks for a thousand topics every few minutes, and each of a thousand clients does.
+"""
+
+from collections.abc import Mapping
+
+from broker.api.addresses import Advertised
+from broker.api.errors import EXPECTED, describe
+from broker.api.handler import Handler
+from broker.api.session import Session
+from broker.log.directory_names import encode_topic_id
+from broker.metadata.topic import Topic, check_name
+from broker.partitions import Partitions, UnknownTopicError
+from protocol.kafka.values import UNKNOWN_TOPIC_NAME
+from protocol.request import MetadataRequest
+from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+
+
+class MetadataApi:
+    """Answers Metadata."""
+
+    def __init__(self, partitions: Partitions, cluster_id: str, advertised: Advertised) -> None:
+        self._partitions = partitions
+        self._cluster_id = cluster_id
+        self._advertised = advertised
+        self._told: dict[str, tuple[Topic, tuple[int, ...], TopicMetadata]] = {}  # by name: of what, epochs, what
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {MetadataRequest.api: self.metadata}
+
+    async def metadata(self, request: MetadataRequest, session: Session) -> MetadataResponse:
+        """Brokers and topics, each once however often it is asked for.
+
+        A topic that is missing is created if the client and `auto.create.topics.enable` allow it.
+        """
+        if request.topics is None:
+            topics = self._all()
+        else:
+            create = request.auto_create and self._partitions.settings.auto_create_topics_enable
+            topics = [await self._find(name, create=create) for name in _once(request.topics)]
+        node_id = self._partitions.node_id
+        host, port = self._advertised.of(session)
+        return MetadataResponse(
+            cluster_id=self._cluster_id,
+            controller=node_id,
+            brokers=(BrokerMetadata(node_id=node_id, host=host, port=port),),
+            topics=tuple(topics),
+        )
+
+    def _all(self) -> list[TopicMetadata]:
+        return [self._topic_metadata(topic) for topic in self._partitions.topics()]
+
+    async def _find(self, name: str, *, create: bool) -> TopicMetadata:
+        try:
+            if create and name != UNKNOWN_TOPIC_NAME:
+                await self._partitions.ensure(name)
+            topic = self._partitions.topic(name)
+            if topic is None:
+                if name != UNKNOWN_TOPIC_NAME:
+                    check_name(name)
+                raise UnknownTopicError(f"no topic {name!r}")
+            return self._topic_metadata(topic)
+        except EXPECTED as error:
+            code, message = describe(error)
+            return TopicMetadata(name=name, error=code, message=message)
+
+    def _topic_metadata(self, topic: Topic) -> TopicMetadata:
+        get, name = self._partitions.get, topic.name
+        found = [get(name, index) for index in range(topic.partitions)]
+        epochs = tuple([partition.log.leader_epoch for partition in found if partition is not None])
+        told = self._told.get(name)
+        if told is None or told[0] is not topic or told[1] != epochs:
+            if len(self._told) > len(self._partitions):  # more topics than partitions: some are gone
+                self._told = {name: told for name, told in self._told.items() if self._partitions.has(name)}
+            told = self._told[name] = topic, epochs, self._made(topic, epochs)
+        return told[2]
+
+    def _made(self, topic: Topic, epochs: tuple[int, ...]) -> TopicMetadata:
+        placed = zip(epochs, self._partitions.replicas(topic.name), strict=True)
+        return TopicMetadata(
+            name=topic.name,
+            topic_id=encode_topic_id(topic.id),
+            partitions=tuple(
+                [
+                    PartitionMetadata(
+                        partition=index, leader=replicas[0], leader_epoch=epoch, replicas=replicas, in_sync=replicas
+                    )
+                    for index, (epoch, replicas) in enumerate(placed)
+                ]
+            ),
+        )
+
+
+def _once(names: tuple[str, ...]) -> list[str]:
+    """Each name once; the empty one stands for ids that nobody knows, each of which is answered."""
+    unknown = [name for name in names if name == UNKNOWN_TOPIC_NAME]
+    return [*(name for name in dict.fromkeys(names) if name != UNKNOWN_TOPIC_NAME), *unknown]
