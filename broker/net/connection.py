@@ -16,6 +16,7 @@ Invariants:
 """
 
 import logging
+import math
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sized
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 RECEIVE_BYTES = 64 << 10  # one read: some 300 small requests; larger frames are received into a buffer of their own
 MAX_TURN_S = 0.005  # then others get the loop: one read can bring 3,000 small requests that are answered one by one
 PEER_CHECK_S = 1.0  # how late the end of a peer may be noticed that sent more requests behind a waiting fetch
+TELL_PAUSE_S = 10.0
 TCP_ESTABLISHED = 1  # the first byte of Linux's tcp_info: closed by the peer is 8, reset 7
 MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck
 
@@ -104,6 +106,7 @@ class Services:
         "max_requests",
         "metrics",
         "slow_peer_s",
+        "tell_at",
         "wire",
         "writer",
     )
@@ -120,6 +123,14 @@ class Services:
         self.max_frame_bytes = max_frame_bytes
         self.max_requests = max_requests
         self.slow_peer_s = slow_peer_s
+        self.tell_at = -math.inf  # by trio's clock
+
+    def tell_closed(self, session: Session, error: ProtocolError) -> None:
+        """Log why a connection had to be closed; only now and then: who sends nonsense may do so without end."""
+        now = trio.current_time()
+        if now >= self.tell_at:
+            self.tell_at = now + TELL_PAUSE_S
+            logger.info("%s: %s:%d: closed: %s", session.listener, *session.peer, error)
 
 
 class Connection:
@@ -305,9 +316,7 @@ class Connection:
             found = dispatcher.fetch_now(request)
             exchange.handled_at = perf_counter()
             response = (
-                await self._while_there(partial(dispatcher.fetch_later, found))
-                if isinstance(found, Fetch)
-                else found
+                await self._while_there(partial(dispatcher.fetch_later, found)) if isinstance(found, Fetch) else found
             )
         else:
             handle = partial(dispatcher.handle, request, self._session)
@@ -460,7 +469,7 @@ class Connection:
         await self._answer_all()
         refusal = self._wire.refusal(error)
         if refusal is None:
-            logger.info("%s: %s:%d: closed: %s", self._session.listener, *self._session.peer, error)
+            self._services.tell_closed(self._session, error)
             raise PeerGoneError(str(error))
         metrics = self._services.metrics.requests("invalid", self._wire.name)
         self._put(Exchange(perf_counter(), metrics), refusal.call, refusal.response, size)
