@@ -65,11 +65,12 @@ class KafkaWire:
         return topic
 
     def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Returns when every partition has a leader. Raises SetupError."""
+        """Returns when every partition has a leader that knows it. Raises SetupError."""
         admin = _admin(address)
         _done(admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))], request_timeout=ANSWER_S))
         while not _is_led(admin, topic, partitions):
             pass
+        _latest(admin, [TopicPartition(topic, partition) for partition in range(partitions)])
 
     def drop_topic(self, address: Address, topic: str) -> None:
         """Raises SetupError."""
