@@ -60,7 +60,7 @@ class OffsetsApi:
         """One answer per question, in that order. Kafka refuses a partition that is asked for twice."""
         is_kafka = isinstance(request, KafkaListOffsetsRequest)  # ours may ask for several times
         times = Counter([(query.topic, query.partition) for query in request.partitions] if is_kafka else ())
-        found = []
+        found: list[FoundOffset] = []
         for query in request.partitions:
             if len(found) % QUESTIONS_A_TURN == QUESTIONS_A_TURN - 1:
                 await trio.lowlevel.checkpoint()
