@@ -88,7 +88,7 @@ class Kept(NamedTuple):
     """
 
     records: bytes | None
-    count: int
+    record_count: int
     max_timestamp: int
     has_tombstone: bool
 
@@ -274,7 +274,7 @@ def filter_batch(
     CompressionError.
     """
     kept = _kept(known, batch, header, rules.now_ms, discard=discard)
-    if not kept.count:
+    if not kept.record_count:
         return _empty(header) if header.last_offset in rules.keep_empty else b""
     begins = (kept.has_tombstone or marks_nothing) and header.delete_horizon_ms is None
     if kept.records is None and not begins:
@@ -282,11 +282,11 @@ def filter_batch(
     records = _opened(batch, header) if kept.records is None else kept.records
     if begins:
         horizon = rules.now_ms + rules.delete_retention_ms
-        records = _counted_from(bytes(records), kept.count, header.base_timestamp - horizon)
+        records = _counted_from(bytes(records), kept.record_count, header.base_timestamp - horizon)
         header = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT, base_timestamp=horizon)
     if not header.attributes & LOG_APPEND_TIME_BIT:
         header = header._replace(max_timestamp=kept.max_timestamp)
-    return _made(header, compress(header.codec, records) if header.is_compressed else records, kept.count)
+    return _made(header, compress(header.codec, records) if header.is_compressed else records, kept.record_count)
 
 
 def _kept(known: "OffsetMap", batch: Buffer, header: BatchHeader, now_ms: int, *, discard: bool) -> Kept:
@@ -305,7 +305,7 @@ def _opened(batch: Buffer, header: BatchHeader) -> Buffer:
 
 def _counted_from(records: bytes, count: int, shift_ms: int) -> bytes:
     """The records with every timestamp delta so much greater: their base is another one now."""
-    parts = []
+    parts: list[bytes] = []
     for place in _walk(records, count):
         _, after_delta = _read_varint(records, place.fields + 1, place.end, 63, (1 << 64) - 1)
         body = b"".join(
