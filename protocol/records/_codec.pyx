@@ -299,7 +299,7 @@ cdef inline int64_t int64_at(const uint8_t *at) noexcept nogil:
 
 
 cdef inline bint lies_outside(int64_t timestamp, int64_t earliest, int64_t latest) noexcept nogil:
-    return timestamp != NO_TIMESTAMP and (timestamp < earliest or timestamp > latest)
+    return (timestamp < earliest or timestamp > latest) and timestamp != NO_TIMESTAMP
 
 
 def accept_batch(
@@ -347,12 +347,12 @@ def accept_batch(
                 return None
             if add_overflows(base_time, fields.timestamp_delta, &timestamp):
                 return None
-            if lies_outside(timestamp, earliest, latest) or (need_keys and fields.key_length < 0):
+            if (timestamp < earliest and timestamp != NO_TIMESTAMP) or (need_keys and fields.key_length < 0):
                 return None
             if timestamp > largest:
                 largest = timestamp
             position = fields.end
-        if position != end or largest != max_time:
+        if position != end or largest != max_time:  # the largest time may be as late as the header says: see above
             return None
     return new_tuple(BatchHeader, (
         int64_at(at), size - LOG_OVERHEAD, int32_at(at + 12), MAGIC, crc, attributes, last_delta, base_time, max_time,

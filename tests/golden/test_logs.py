@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from broker.log.config import LogConfig
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from protocol.records.batch import headers, stamp
+from protocol.records.layout import CODEC_MASK, HEADER_SIZE
 from protocol.records.reader import records_in
 from protocol.records.record import Record
 from tests.golden.partitions import FIXTURES, GoldenPartition, consumed_partitions, partitions, read_seen
+from tests.protocol.records.handmade import batch
 
 #: As the golden topics were made, see their README.
 SMALL = LogConfig(segment_bytes=4096, index_interval_bytes=512, segment_index_bytes=4096)
@@ -22,12 +25,15 @@ CONFIGS = {
     "sparse-index": replace(SMALL, index_interval_bytes=4096, segment_bytes=16384),
     "index-full": replace(SMALL, segment_index_bytes=96, segment_bytes=1 << 20),
     "aged": replace(SMALL, segment_ms=60_000, segment_bytes=1 << 20),
+    "append-time": replace(SMALL, message_timestamp_type="LogAppendTime"),
 }
 #: What only a producer can have sent: no control batches, no time of the broker's, no offsets that were compacted away.
 APPENDABLE = ["plain", "gzip", "snappy", "lz4", "zstd", "sparse-index", "index-full", "aged", "idempotent"]
 
 
-def open_log(directory: Path, *, clean: bool, log_start_offset: int = 0) -> PartitionLog:
+def open_log(
+    directory: Path, *, clean: bool, log_start_offset: int = 0, clock: Callable[[], int] = lambda: 0
+) -> PartitionLog:
     topic, _, partition = directory.name.rpartition("-")
     return PartitionLog.open(
         directory,
@@ -35,7 +41,7 @@ def open_log(directory: Path, *, clean: bool, log_start_offset: int = 0) -> Part
         partition=int(partition),
         config=CONFIGS.get(topic, SMALL),
         files=OpenFiles(),
-        clock=lambda: 0,
+        clock=clock,
         random=random.Random(0),
         log_start_offset=log_start_offset,
         clean=clean,
@@ -111,6 +117,26 @@ def test_appending_what_kafka_was_sent_makes_the_files_that_kafka_made(topic: st
         sent = bytearray(content[position : position + header.size])
         stamp(sent, base_offset=0, leader_epoch=-1)
         log.append(sent)
+    log.close()
+    assert contents(directory, "*.log") == contents(golden.directory, "*.log")
+    assert contents(directory, "*index") == contents(golden.directory, "*index")
+
+
+def test_appending_at_the_same_times_makes_the_files_that_kafka_made_with_its_own_times(tmp_path: Path) -> None:
+    golden = GoldenPartition.named("clean/append-time-0")
+    directory = tmp_path / "append-time-0"
+    now_ms = 0
+    log = open_log(directory, clean=True, clock=lambda: now_ms)
+    for content, position, header in golden.batches():
+        now_ms = header.max_timestamp
+        sent = batch(
+            content[position + HEADER_SIZE : position + header.size],
+            attributes=header.attributes & CODEC_MASK,
+            base_timestamp=header.base_timestamp,
+            max_timestamp=header.base_timestamp,
+            record_count=header.record_count,
+        )
+        assert log.append(sent).log_append_time == now_ms
     log.close()
     assert contents(directory, "*.log") == contents(golden.directory, "*.log")
     assert contents(directory, "*index") == contents(golden.directory, "*index")

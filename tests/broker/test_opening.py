@@ -1,0 +1,176 @@
+"""Appends whose batches must be opened or compressed anew before they have a place: in their turn, off the loop."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from threading import Event, Thread, get_ident
+
+import pytest
+import trio
+import trio.testing
+
+from broker.log.config import LogConfig
+from broker.log.files import OpenFiles
+from broker.log.partition_log import Buffer, PartitionLog
+from broker.metrics import Metrics
+from broker.partition import MAX_OPENED_TOGETHER, Append, Partition
+from broker.writer import Writer
+from protocol.errors import CompressionError, ErrorCode
+from protocol.records.builder import Codec, build_batch
+from protocol.records.reader import Record, records_in
+from protocol.records.validation import RecordsRefusedError
+from tests.protocol.records.handmade import batch as handmade
+
+NOW = 1_700_000_000_000
+
+
+class GatedLog(PartitionLog):
+    """A log whose opening waits until it may go on, and notes where it ran."""
+
+    __slots__ = ("gate", "threads")
+
+    gate: Event
+    threads: list[int]
+
+    def opened(self, records: Buffer) -> Buffer:
+        self.gate.wait()
+        self.threads.append(get_ident())
+        return super().opened(records)
+
+
+class Rig:
+    def __init__(self, directory: Path, nursery: trio.Nursery, config: LogConfig) -> None:
+        self.writer = Writer(nursery=nursery, metrics=Metrics(), loop_write_max_bytes=64 << 10)
+        self.log = GatedLog.open(
+            directory / "t-0",
+            topic="t",
+            partition=0,
+            config=config,
+            files=OpenFiles(),
+            clock=lambda: NOW,
+            random=Random(0),
+            clean=True,
+        )
+        self.log.gate = Event()
+        self.log.gate.set()
+        self.log.threads = []
+        self.partition = Partition(self.log, self.writer)
+
+    def append(self, *values: bytes, codec: Codec = Codec.NONE, key: bytes | None = b"k") -> Append:
+        append = self.partition.append(build_batch([(NOW, key, value, ()) for value in values], compression=codec))
+        self.writer.write_queued()
+        return append
+
+    def records(self) -> list[Record]:
+        found = self.partition.read(0, 1 << 30, min_one_message=True)
+        assert found is not None
+        return [] if found.slice is None else list(records_in(found.slice.read_all()))
+
+    def values(self) -> list[bytes | None]:
+        return [record.value for record in self.records()]
+
+
+@asynccontextmanager
+async def rig(directory: Path, **config: object) -> AsyncIterator[Rig]:
+    async with trio.open_nursery() as nursery:
+        made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]  # the tests' settings are right
+        try:
+            yield made
+        finally:
+            made.log.gate.set()
+        await made.partition.retire()
+
+
+async def test_what_needs_no_opening_is_written_at_once(tmp_path: Path) -> None:
+    async with rig(tmp_path, cleanup_policy="compact") as made:
+        assert made.append(b"plain").done
+        assert made.log.threads == []
+
+
+async def test_appends_keep_their_order_behind_one_that_is_opened(tmp_path: Path) -> None:
+    async with rig(tmp_path, cleanup_policy="compact") as made:
+        made.log.gate.clear()
+        appends = [made.append(b"a", codec=Codec.GZIP), made.append(b"b"), made.append(b"c", codec=Codec.ZSTD)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert not any(append.done for append in appends)
+        made.log.gate.set()
+        for append in appends:
+            await append.wait()
+        assert [append.planned.base_offset for append in appends] == [0, 1, 2]
+        assert made.values() == [b"a", b"b", b"c"]
+        assert made.append(b"d").done
+        assert get_ident() not in made.log.threads
+
+
+async def test_more_than_one_turn_of_the_worker(tmp_path: Path) -> None:
+    count = 2 * MAX_OPENED_TOGETHER + 3
+    async with rig(tmp_path, compression_type="lz4") as made:
+        appends = [made.append(b"%d" % number) for number in range(count)]
+        for append in appends:
+            await append.wait()
+            assert append.error is None
+        assert made.values() == [b"%d" % number for number in range(count)]
+
+
+async def test_what_is_wrong_inside_is_that_appends_alone(tmp_path: Path) -> None:
+    async with rig(tmp_path, cleanup_policy="compact") as made:
+        made.log.gate.clear()
+        keyless = made.append(b"x", codec=Codec.GZIP, key=None)
+        broken = made.partition.append(handmade(b"no gzip", attributes=Codec.GZIP))
+        damaged = made.partition.append(b"nothing of the kind")
+        good = made.append(b"good", codec=Codec.SNAPPY)
+        made.log.gate.set()
+        for append in (keyless, broken, damaged, good):
+            await append.wait()
+        assert isinstance(keyless.error, RecordsRefusedError)
+        assert keyless.error.code is ErrorCode.INVALID_RECORD
+        assert isinstance(broken.error, CompressionError)
+        assert damaged.error is not None
+        assert good.error is None
+        assert made.values() == [b"good"]
+
+
+async def test_a_defect_while_opening_is_told_and_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: GatedLog, records: Buffer) -> Buffer:
+        raise RuntimeError("a defect")
+
+    async with rig(tmp_path, cleanup_policy="compact") as made:
+        with monkeypatch.context() as patch:
+            patch.setattr(GatedLog, "opened", fail)
+            failed = made.append(b"x", codec=Codec.GZIP)
+            await failed.wait()
+        assert "a defect" in str(failed.error)
+        assert "could not be opened" in caplog.text
+        assert made.append(b"plain").done
+        later = made.append(b"later", codec=Codec.GZIP)
+        await later.wait()
+        assert made.values() == [b"plain", b"later"]
+
+
+async def test_new_settings_hold_from_the_next_append_on(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        first = made.append(b"first", key=None)
+        assert first.planned.log_append_time == -1
+        made.log.reconfigure(LogConfig(message_timestamp_type="LogAppendTime", compression_type="gzip"))
+        second = made.append(b"second", key=None)
+        await second.wait()
+        assert second.planned.log_append_time == NOW
+        made.log.reconfigure(LogConfig(cleanup_policy="compact"))
+        with pytest.raises(RecordsRefusedError):
+            made.append(b"third", key=None)
+        made.log.reconfigure(LogConfig(message_timestamp_before_max_ms=1))
+        assert made.append(b"fourth").done
+        assert made.values() == [b"first", b"second", b"fourth"]
+
+
+async def test_retiring_waits_for_what_is_opened(tmp_path: Path) -> None:
+    async with rig(tmp_path, compression_type="zstd") as made:
+        made.log.gate.clear()
+        append = made.append(b"x")
+        Thread(target=made.log.gate.set).start()
+        await made.partition.retire()
+        assert append.done
+        assert append.error is None
