@@ -45,10 +45,10 @@ from broker.maintenance import Maintenance
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metrics import Metrics
-from broker.net.connection import Services
 from broker.net.http import HttpListener
 from broker.net.inflight import InflightBytes
 from broker.net.listener import Limits, Listener, bind
+from broker.net.services import Services
 from broker.net.wire import KafkaWire, NativeWire, Wire
 from broker.partitions import Partitions, Storage
 from broker.writer import Writer

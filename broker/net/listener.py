@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import trio
 
 from broker.api.session import Session
-from broker.net.connection import Connection, Services
+from broker.net.connection import Connection
+from broker.net.services import Services
 
 logger = logging.getLogger(__name__)
 
