@@ -11,6 +11,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka.primitives import Reader, Writer
 from protocol.kafka.schema import BOOLEAN, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
 from protocol.kafka.values import (
+    CLUSTER_OPERATIONS,
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeClusterRequest,
@@ -104,12 +105,17 @@ def decode_cluster(reader: Reader, version: int, _: TopicNames) -> DescribeClust
     """A question for the brokers."""
     values = CLUSTER_REQUEST.read(reader, version)
     return DescribeClusterRequest(
-        endpoint_type=values["endpoint_type"], include_fenced_brokers=values["include_fenced_brokers"]
+        endpoint_type=values["endpoint_type"],
+        include_fenced_brokers=values["include_fenced_brokers"],
+        operations=values["include_cluster_authorized_operations"],
     )
 
 
-def encode_cluster(writer: Writer, version: int, _: DescribeClusterRequest, response: DescribeClusterResponse) -> None:
+def encode_cluster(
+    writer: Writer, version: int, request: DescribeClusterRequest, response: DescribeClusterResponse
+) -> None:
     """The brokers."""
+    is_told = request.operations and response.error is ErrorCode.NONE
     CLUSTER_RESPONSE.write(
         writer,
         version,
@@ -121,6 +127,7 @@ def encode_cluster(writer: Writer, version: int, _: DescribeClusterRequest, resp
             "cluster_id": response.cluster_id,
             "controller_id": response.controller,
             "brokers": list(map(_broker_fields, response.brokers)),
+            "cluster_authorized_operations": CLUSTER_OPERATIONS if is_told else NOT_ASKED,
         },
     )
 

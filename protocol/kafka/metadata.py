@@ -6,18 +6,27 @@ Up to version 0 an empty list asks for all topics, later null does. Topics may b
 (versions 10 and 11 have the field, and Kafka refuses it there).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.kafka.primitives import NO_TOPIC_ID, MalformedError, Reader, Writer
-from protocol.kafka.schema import BOOLEAN, INT16, INT32, STRING, UUID, Array, Field, Struct, array
-from protocol.kafka.values import UNKNOWN_TOPIC_NAME, KafkaMetadataRequest, TopicNames, topic_id_bytes
+from protocol.kafka.schema import BOOLEAN, INT16, INT32, STRING, UUID, Array, Field, Primitive, Struct, array
+from protocol.kafka.values import (
+    CLUSTER_OPERATIONS,
+    TOPIC_OPERATIONS,
+    UNKNOWN_TOPIC_NAME,
+    KafkaMetadataRequest,
+    TopicNames,
+    topic_id_bytes,
+)
 from protocol.request import MetadataRequest
 from protocol.response import ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 NOT_ASKED = -(1 << 31)  # authorized operations, where nobody asked or nothing is authorized
 
+_MANY = 100  # topics in a reply that is worth keeping in pieces: all topics, as consumers by pattern and tools ask
 _FIRST_WITH_ALL_AS_NULL = 1
 _FIRST_WITH_TOPIC_ID = 12
 
@@ -50,29 +59,42 @@ _BROKER = (
     Field("port", INT32),
     Field("rack", STRING, since=1, nullable=1, default=None),
 )
-RESPONSE = Struct(
+_HEAD = (
     Field("throttle_time_ms", INT32, since=3),
     Field("brokers", array(*_BROKER)),
     Field("cluster_id", STRING, since=2, nullable=2, default=None),
     Field("controller_id", INT32, since=1, default=-1),
-    Field("topics", array(*_TOPIC)),
+)
+_TAIL = (
     Field("cluster_authorized_operations", INT32, since=8, until=10, default=NOT_ASKED),
     Field("error_code", INT16, since=13, default=0),
 )
+_TOPIC_TABLE = Struct(*_TOPIC)
+_ENCODED = Primitive("raw", b"")  # a topic that has been written already
+RESPONSE = Struct(*_HEAD, Field("topics", Array(_TOPIC_TABLE)), *_TAIL)
+_RESPONSE_OF_ENCODED = Struct(*_HEAD, Field("topics", Array(_ENCODED)), *_TAIL)
+
+# By version and whether operations are told: each topic's value by its id, with what it was written as.
+_kept: dict[tuple[int, bool], dict[int, tuple[TopicMetadata, bytes]]] = {}
 
 
 def decode(reader: Reader, version: int, names: TopicNames) -> KafkaMetadataRequest:
     """A metadata request."""
     values = REQUEST.read(reader, version)
     topics, auto_create = values["topics"], values["allow_auto_topic_creation"]
+    operations = {
+        "topic_operations": values["include_topic_authorized_operations"],
+        "cluster_operations": values["include_cluster_authorized_operations"],
+    }
     if topics is None or (version < _FIRST_WITH_ALL_AS_NULL and not topics):
-        return KafkaMetadataRequest(auto_create=auto_create)
+        return KafkaMetadataRequest(auto_create=auto_create, **operations)
     for topic in topics:
         _check_topic(topic, version)
     return KafkaMetadataRequest(
         topics=tuple([_name_of(topic, names) for topic in topics]),
         topic_ids=tuple([topic["topic_id"] for topic in topics]),
         auto_create=auto_create,
+        **operations,
     )
 
 
@@ -91,8 +113,8 @@ def _name_of(topic: dict[str, Any], names: TopicNames) -> str:
 
 def encode(writer: Writer, version: int, request: MetadataRequest, response: MetadataResponse) -> None:
     """The reply. Topics that were asked for by an id that nobody knows are named by that id alone."""
-    unknown = iter(_unknown_ids(request))
-    RESPONSE.write(
+    is_told = isinstance(request, KafkaMetadataRequest) and request.cluster_operations
+    _RESPONSE_OF_ENCODED.write(
         writer,
         version,
         {
@@ -102,9 +124,35 @@ def encode(writer: Writer, version: int, request: MetadataRequest, response: Met
             ],
             "cluster_id": response.cluster_id,
             "controller_id": response.controller,
-            "topics": [_topic_fields(topic, unknown) for topic in response.topics],
+            "topics": _encoded_topics(writer, version, request, response.topics),
+            "cluster_authorized_operations": CLUSTER_OPERATIONS if is_told else NOT_ASKED,
         },
     )
+
+
+def _encoded_topics(
+    writer: Writer, version: int, request: MetadataRequest, topics: Sequence[TopicMetadata]
+) -> list[bytes]:
+    """Each topic's part of a reply.
+
+    Those of a large reply are kept until the next large one of the same version, by the values that they were made of:
+    who answers with the same value again has it written already.
+    """
+    unknown = iter(_unknown_ids(request))
+    operations = isinstance(request, KafkaMetadataRequest) and request.topic_operations
+    key, kind = (version, operations), type(writer)
+    kept = _kept.get(key, {})
+    encoded = []
+    for topic in topics:
+        found = kept.get(id(topic))
+        if found is None or topic.name == UNKNOWN_TOPIC_NAME:
+            part = kind(b"")
+            _TOPIC_TABLE.write(part, version, _topic_fields(topic, unknown, operations=operations))
+            found = topic, part.written()
+        encoded.append(found)
+    if len(topics) >= _MANY:
+        _kept[key] = {id(topic): found for topic, found in zip(topics, encoded, strict=True)}
+    return [data for _, data in encoded]
 
 
 def failed(request: MetadataRequest, error: ErrorResponse) -> MetadataResponse:
@@ -120,7 +168,7 @@ def _unknown_ids(request: MetadataRequest) -> list[bytes]:
     return [topic_id for name, topic_id in asked if name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID]
 
 
-def _topic_fields(topic: TopicMetadata, unknown: Any) -> dict[str, Any]:
+def _topic_fields(topic: TopicMetadata, unknown: Any, *, operations: bool) -> dict[str, Any]:
     error, name, topic_id = topic.error, topic.name or None, topic_id_bytes(topic.topic_id)
     if topic.name == UNKNOWN_TOPIC_NAME:
         topic_id = next(unknown, NO_TOPIC_ID)
@@ -134,6 +182,7 @@ def _topic_fields(topic: TopicMetadata, unknown: Any) -> dict[str, Any]:
         "topic_id": topic_id,
         "is_internal": topic.name in INTERNAL_TOPICS,
         "partitions": list(map(_partition_fields, topic.partitions)),
+        "topic_authorized_operations": TOPIC_OPERATIONS if operations and name is not None else NOT_ASKED,
     }
 
 

@@ -183,10 +183,17 @@ def decode_delete(reader: Reader, version: int, names: TopicNames) -> KafkaDelet
     asked = [(topic["name"], topic["topic_id"]) for topic in values["topics"]]
     asked += [(name, NO_TOPIC_ID) for name in values["topic_names"]]
     return KafkaDeleteTopicsRequest(
-        topics=tuple([(names(key) if name is None else name) or UNKNOWN_TOPIC_NAME for name, key in asked]),
+        topics=tuple([_name_of(name, key, names) or UNKNOWN_TOPIC_NAME for name, key in asked]),
         topic_ids=tuple([key for _, key in asked]),
         timeout_ms=max(values["timeout_ms"], 0),
     )
+
+
+def _name_of(name: str | None, topic_id: bytes, names: TopicNames) -> str | None:
+    """The name; None for an id that nobody knows, and for both a name and an id, which may not mean the same topic."""
+    if topic_id == NO_TOPIC_ID:
+        return name
+    return names(topic_id) if name is None else None
 
 
 def encode_delete(

@@ -40,6 +40,10 @@ from protocol.response import BrokerMetadata, CreatedTopic, FetchResponse, Topic
 P = TypeVar("P")
 TopicNames: TypeAlias = Callable[[bytes], str | None]  # a topic id to the topic's name, None if there is no such topic
 
+# What a client may do, where nobody is authorized for anything in particular: everything that there is to do with a
+# topic and with the cluster, one bit each (source: org.apache.kafka.security.authorizer.AclEntry).
+TOPIC_OPERATIONS = 0b1101_1111_1000
+CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 UNKNOWN_TOPIC_NAME = ""  # stands for a topic id that nobody knows
 NO_SESSION = 0
 INITIAL_SESSION_EPOCH = 0
@@ -72,6 +76,12 @@ class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
     """`transactional_id`: None outside of transactions."""
 
     transactional_id: str | None = None
+
+
+class ProduceRequestBeforeZstd(KafkaProduceRequest, frozen=True, kw_only=True, gc=False):
+    """Of a version that came before zstd did (KIP-110)."""
+
+    knows_zstd: ClassVar[bool] = False
 
 
 class IdentifiedRecords(PartitionRecords, frozen=True, kw_only=True, gc=False):
@@ -223,9 +233,14 @@ class DeleteRecordsResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True, gc=False):
-    """`topic_ids` goes with `topics`: the id by which each was asked for, NO_TOPIC_ID for one asked for by name."""
+    """`topic_ids` goes with `topics`: the id by which each was asked for, NO_TOPIC_ID for one asked for by name.
+
+    The two others: whether the client wants to know what it may do, with each topic and with the cluster.
+    """
 
     topic_ids: tuple[bytes, ...] = ()
+    topic_operations: bool = False
+    cluster_operations: bool = False
 
 
 class KafkaNewTopic(NewTopic, frozen=True, kw_only=True, gc=False):
@@ -446,11 +461,12 @@ class ApiVersionsResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeClusterRequest(Value, frozen=True, kw_only=True, gc=False):
-    """`endpoint_type`: 1 brokers, 2 controllers."""
+    """`endpoint_type`: 1 brokers, 2 controllers. `operations`: whether the client wants to know what it may do."""
 
     api: ClassVar[str] = "describe_cluster"
     endpoint_type: int = 1
     include_fenced_brokers: bool = False
+    operations: bool = False
 
 
 class DescribeClusterResponse(Value, frozen=True, kw_only=True, gc=False):

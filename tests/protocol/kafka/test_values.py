@@ -1,6 +1,7 @@
 """How Kafka's messages and the neutral values meet, API by API."""
 
 import pytest
+from msgspec.structs import replace
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api import API_BY_KEY, Call, Codec
@@ -90,7 +91,13 @@ class TestMetadata:
             "include_cluster_authorized_operations": True, "include_topic_authorized_operations": True,
         }  # fmt: skip
         # before version 4 nobody could say that no topic is to be created
-        wanted = KafkaMetadataRequest(topics=("alpha",), topic_ids=(NO_TOPIC_ID,), auto_create=version < 4)
+        wanted = KafkaMetadataRequest(
+            topics=("alpha",),
+            topic_ids=(NO_TOPIC_ID,),
+            auto_create=version < 4,
+            topic_operations=version >= 8,
+            cluster_operations=8 <= version <= 10,
+        )
         assert asked(METADATA, version, values) == wanted
 
     @pytest.mark.parametrize("version", versions(METADATA, first=12))
@@ -155,6 +162,29 @@ class TestMetadata:
                 topic | {"error_code": 17, "name": ""},
             ),
         })  # fmt: skip
+
+    @pytest.mark.parametrize("version", versions(METADATA, first=8))
+    def test_who_asks_is_told_that_everything_is_allowed(self, version: int) -> None:
+        request = KafkaMetadataRequest(topic_operations=True, cluster_operations=True)
+        topics = (TopicMetadata(name="alpha"),)
+        response = MetadataResponse(cluster_id="c", controller=1, brokers=(), topics=topics)
+        values = told(METADATA, version, response, request)
+        assert values["topics"][0]["topic_authorized_operations"] == 3576
+        if version <= 10:
+            assert values["cluster_authorized_operations"] == 8096
+
+    @pytest.mark.parametrize("version", versions(METADATA))
+    def test_a_large_reply_is_the_same_the_second_time_and_new_where_a_topic_is_new(self, version: int) -> None:
+        """The second one is put together from the pieces of the first."""
+        topics = tuple(TopicMetadata(name=f"topic-{number}") for number in range(300))
+        response = MetadataResponse(cluster_id="c", controller=1, brokers=(), topics=topics)
+        request = KafkaMetadataRequest()
+        first = told(METADATA, version, response, request)
+        assert told(METADATA, version, response, request) == first
+        changed = TopicMetadata(name="topic-7", error=ErrorCode.LEADER_NOT_AVAILABLE)
+        again = told(METADATA, version, replace(response, topics=(*topics[:7], changed, *topics[8:])), request)
+        assert again["topics"][7]["error_code"] == ErrorCode.LEADER_NOT_AVAILABLE
+        assert (again["topics"][:7], again["topics"][8:]) == (first["topics"][:7], first["topics"][8:])
 
 
 class TestOffsets:
@@ -391,14 +421,20 @@ class TestCluster:
     def test_the_brokers(self, version: int) -> None:
         values = {"include_cluster_authorized_operations": True, "endpoint_type": 2, "include_fenced_brokers": True}
         assert asked(DESCRIBE_CLUSTER, version, values) == DescribeClusterRequest(
-            endpoint_type=2 if version >= 1 else 1, include_fenced_brokers=version >= 2
+            endpoint_type=2 if version >= 1 else 1, include_fenced_brokers=version >= 2, operations=True
         )
         response = DescribeClusterResponse(
             cluster_id="c", controller=1, brokers=(BrokerMetadata(node_id=1, host="h", port=2),)
         )
-        told_values = told(DESCRIBE_CLUSTER, version, response)
+        told_values = told(DESCRIBE_CLUSTER, version, response, DescribeClusterRequest())
         assert (told_values["cluster_id"], told_values["controller_id"]) == ("c", 1)
         assert told_values["brokers"] == ({"broker_id": 1, "host": "h", "port": 2, "rack": None, "is_fenced": False},)
+
+    @pytest.mark.parametrize(("operations", "told_operations"), [(True, 8096), (False, -(1 << 31))])
+    def test_who_asks_is_told_that_everything_is_allowed(self, operations: bool, told_operations: int) -> None:
+        request = DescribeClusterRequest(operations=operations)
+        response = DescribeClusterResponse(cluster_id="c", controller=1, brokers=())
+        assert told(DESCRIBE_CLUSTER, 2, response, request)["cluster_authorized_operations"] == told_operations
 
     @pytest.mark.parametrize("version", versions(INIT_PRODUCER_ID))
     def test_producer_ids(self, version: int) -> None:
