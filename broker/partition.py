@@ -78,20 +78,23 @@ class FetchWaiter:
     Woken when the partitions it is enlisted with have grown by so many bytes, or one of them has changed otherwise.
     """
 
-    __slots__ = ("_event", "_missing_bytes")
+    __slots__ = ("_event", "_missing_bytes", "was_told")
 
     def __init__(self, missing_bytes: int) -> None:
         self._missing_bytes = missing_bytes
         self._event = trio.Event()
+        self.was_told = False  # of anything at all
 
     def grown(self, size: int) -> None:
         """Count bytes that became readable."""
+        self.was_told = True
         self._missing_bytes -= size
         if self._missing_bytes <= 0:
             self._event.set()
 
     def wake(self) -> None:
         """Look again, whatever has come."""
+        self.was_told = True
         self._event.set()
 
     async def wait(self) -> None:

@@ -162,14 +162,15 @@ class Fetch:
 
     async def wait(self) -> None:
         """Wait until there is enough, at most the request's `max_wait_ms` in all."""
-        with trio.move_on_after(self._request.max_wait_ms / 1000):
+        with trio.move_on_after(self._request.max_wait_ms / 1000) as time:
             while not self.is_enough:
-                missing_bytes = self._look.missing_bytes(self._request.min_bytes)
-                self._found = []  # of what was found meanwhile no file stays open
-                await self._wait_for_growth(FetchWaiter(missing_bytes))
+                waiter = FetchWaiter(self._look.missing_bytes(self._request.min_bytes))
+                if self._look.size:
+                    self._found = []  # no file stays open meanwhile
+                await self._wait_for_growth(waiter)
                 self._look = self._look_again()
-            return
-        self._look = self._last_look()
+        if time.cancelled_caught and self._has_changed(waiter):
+            self._look = self._look_again()
 
     def response(self) -> FetchResponse:
         """The answer, by the latest look."""
@@ -185,9 +186,9 @@ class Fetch:
         self._found = [look.at(asked, get(asked.topic, asked.partition)) for asked in self._request.partitions]
         return look
 
-    def _last_look(self) -> Look:
-        """The look when the time is over."""
-        return self._look_again()
+    def _has_changed(self, waiter: FetchWaiter) -> bool:
+        """Whether to look again when the time is over: something came that was too little, now or before."""
+        return waiter.was_told or self._look.size > 0
 
     async def _wait_for_growth(self, waiter: FetchWaiter) -> None:
         get = self._partitions.get
@@ -263,12 +264,12 @@ class SessionFetch(Fetch):
                 del session.pending[entry]
         return look
 
-    def _last_look(self) -> Look:
+    def _has_changed(self, waiter: FetchWaiter) -> bool:
+        """As for any fetch; this is the time to look for what no log tells of, too."""
         self._session.recheck(self._partitions.get)
-        return self._look_again()
+        return waiter.was_told or bool(self._session.pending)
 
     async def _wait_for_growth(self, waiter: FetchWaiter) -> None:
-        self._news = []
         self._session.waiter = waiter
         try:
             await waiter.wait()

@@ -71,6 +71,8 @@ _KNOWN_TAGS = {1: ("replica_id", _read_replica_state)}
 _FOUND_4 = Struct(">ihqq")  # partition, error, high watermark, last stable offset
 _FOUND_5 = Struct(">ihqqq")  # and log start offset
 _FOUND_12 = Struct(">ihqqqBi")  # and aborted transactions (null or none), preferred replica
+_NOTHING_FOUND_12 = Struct(">ihqqqBiH")  # and no records, no tagged fields
+_NO_RECORDS_NO_TAGS = 0x0100  # a compact length of 0, a count of 0
 _HEAD_7 = Struct(">ihi")  # throttle time, error, session id
 _NO_PREFERENCE = -1
 
@@ -230,8 +232,23 @@ def _by_topic_id(
 
 
 def _write_found(writer: Writer, version: int, found: FetchedPartition, error: int, is_committed: bool) -> None:
+    records = found.records
     if version >= _FIRST_FLEXIBLE:
         aborted = 1 if is_committed else 0  # flexible: none, or null for one who does not ask
+        if not len(records):  # most partitions of most replies: all of it at once
+            writer.raw(
+                _NOTHING_FOUND_12.pack(
+                    found.partition,
+                    error,
+                    found.high_watermark,
+                    found.last_stable_offset,
+                    found.log_start_offset,
+                    aborted,
+                    _NO_PREFERENCE,
+                    _NO_RECORDS_NO_TAGS,
+                )
+            )
+            return
         writer.raw(
             _FOUND_12.pack(
                 found.partition,
@@ -245,7 +262,6 @@ def _write_found(writer: Writer, version: int, found: FetchedPartition, error: i
         )
     else:
         _write_classic_start(writer, version, found, error, is_committed)
-    records = found.records
     writer.length(len(records))
     writer.slice(records)
     writer.tags()

@@ -380,6 +380,21 @@ async def test_a_partition_that_is_made_later_is_found(native: RawClient, kafka:
     assert list(await fetcher.fetch({})) == [("orders", 0)]
 
 
+async def test_a_log_start_that_moves_is_told_when_the_time_is_over(native: RawClient, kafka: KafkaClient) -> None:
+    """No log tells its waiters of it: a session looks for it at each end of a wait."""
+    await native.create("orders", partitions=2)
+    await native.produce("orders", batch(b"a", b"b"), 1)
+    fetcher = await Fetcher.of(kafka, native, 18)
+    await fetcher.fetch({("orders", 0): 0, ("orders", 1): 2})
+    assert await fetcher.fetch({}) == {}
+    moved = {"name": "orders", "partitions": ({"partition_index": 1, "offset": 1},)}
+    await kafka.ask("DeleteRecords", topics=(moved,), timeout_ms=1000)
+    told = await fetcher.fetch({}, max_wait_ms=20)
+    assert list(told) == [("orders", 1)]
+    assert told["orders", 1]["log_start_offset"] == 1
+    assert await fetcher.fetch({}) == {}
+
+
 # -- epochs, replicas, isolation --
 
 

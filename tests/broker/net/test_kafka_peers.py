@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.net import connection, listener
+from broker.net import listener
 from protocol.errors import ErrorCode
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
@@ -119,5 +119,4 @@ async def test_who_sends_nonsense_without_end_does_not_fill_the_log(
         async with await opened(broker) as stream:
             await stream.send_all(struct.pack(">ihh", 4, -1, 0))
             assert await stream.receive_some() == b""
-    assert [record.name for record in caplog.records] == [connection.__name__]
-    assert "closed" in caplog.text
+    assert caplog.text.count("closed") == len(caplog.records) == 1
