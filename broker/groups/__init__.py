@@ -1,0 +1,1 @@
+"""Consumer groups: who is a member, in which generation, and what has been committed."""

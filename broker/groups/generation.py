@@ -1,0 +1,195 @@
+"""A group's generation: its number, its members, the protocol they chose; how it is told and how it is stored.
+
+Owns: what follows from the members alone (who is fenced, which protocol is chosen, which topics are subscribed to), and
+the responses and records that say so. Must not know: the group's state, or when anything is due.
+
+Source: org.apache.kafka.coordinator.group.classic.ClassicGroup.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from broker.groups.members import Member, Members
+from protocol.errors import ErrorCode
+from protocol.groups import (
+    CONSUMER_PROTOCOL_TYPE,
+    NO_MEMBER,
+    GroupProtocol,
+    JoinedMember,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from protocol.kafka.group_records import StoredGroup, StoredMember, subscribed_topics
+from protocol.kafka.primitives import MalformedError
+
+
+class Generation:
+    """The generation that a group is in, or the next one while its members gather."""
+
+    __slots__ = ("members", "number", "protocol_name", "protocol_type", "subscribed_topics")
+
+    def __init__(self) -> None:
+        """Before the first one."""
+        self.number = 0
+        self.members = Members()
+        self.protocol_type: str | None = None  # None: it never had members
+        self.protocol_name: str | None = None
+        self.subscribed_topics: frozenset[str] | None = None  # None: not known
+
+    @classmethod
+    def restore(cls, stored: StoredGroup) -> Self:
+        """As it was stored. Raises MalformedError where two members have one id, or one instance id."""
+        ids = [member.member_id for member in stored.members]
+        instances = [member.instance_id for member in stored.members if member.instance_id is not None]
+        if len(set(ids)) < len(ids) or len(set(instances)) < len(instances):
+            raise MalformedError("a stored group names a member twice")
+        generation = cls()
+        generation.number = stored.generation
+        generation.protocol_type = stored.protocol_type or None
+        generation.protocol_name = stored.protocol
+        for member in stored.members:
+            generation.members.add(_restored(member, stored.protocol or ""))
+        if stored.leader is not None and stored.leader in generation.members:
+            generation.members.leader = stored.leader
+        generation.subscribed_topics = generation._topics()
+        return generation
+
+    def begin_next(self) -> None:
+        """All who will be of the next generation are in: it begins, with the protocol they choose."""
+        self.number += 1
+        self.protocol_name = self.members.choose_protocol() if self.members else None
+        self.subscribed_topics = self._topics()
+
+    # -- what is true --
+
+    @property
+    def is_consumer_group(self) -> bool:
+        """Whether its metadata is Kafka's consumer protocol, of which the broker understands the topics."""
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member may want a topic."""
+        return self.is_consumer_group if self.subscribed_topics is None else topic in self.subscribed_topics
+
+    def supports(self, request: JoinGroupRequest) -> bool:
+        """Whether one who joins speaks what all others do."""
+        return request.protocol_type == self.protocol_type and self.members.supports_any(request.protocols)
+
+    def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """NONE; UNKNOWN_MEMBER_ID; or FENCED_INSTANCE_ID: another one lives under this instance id now."""
+        if instance_id is not None:
+            known_id = self.members.static_id(instance_id)
+            if known_id is not None and known_id != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+            if known_id is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def check_member_of(self, number: int, member_id: str, instance_id: str | None) -> ErrorCode:
+        """The same, or ILLEGAL_GENERATION if the member is of another generation."""
+        error = self.check_member(member_id, instance_id)
+        return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.NONE and number != self.number else error
+
+    def check_sync(self, request: SyncGroupRequest) -> ErrorCode:
+        """The same for a SyncGroup, or INCONSISTENT_GROUP_PROTOCOL if it asks for another protocol's assignment."""
+        error = self.check_member_of(request.generation, request.member_id, request.instance_id)
+        if error is ErrorCode.NONE and (
+            _differs(request.protocol_type, self.protocol_type) or _differs(request.protocol_name, self.protocol_name)
+        ):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return error
+
+    # -- how it is told --
+
+    def joined(
+        self,
+        member: Member,
+        *,
+        skip_assignment: bool = False,
+        leader: str | None = None,
+        members: Sequence[JoinedMember] | None = None,
+    ) -> JoinGroupResponse:
+        """What a member is told; the leader is told the members. `leader` and `members`: to say it otherwise."""
+        if members is None:
+            members = self._joined_members() if self.members.leader == member.member_id else ()
+        return JoinGroupResponse(
+            generation=self.number,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=leader or self.members.leader or NO_MEMBER,
+            member_id=member.member_id,
+            skip_assignment=skip_assignment,
+            members=tuple(members),
+        )
+
+    def synced(self, member: Member) -> SyncGroupResponse:
+        """A member's assignment."""
+        return SyncGroupResponse(
+            assignment=member.assignment, protocol_type=self.protocol_type, protocol_name=self.protocol_name
+        )
+
+    # -- how it is stored --
+
+    def snapshot(self, assignments: Mapping[str, bytes], state_since_ms: int) -> StoredGroup:
+        """The generation with these assignments, by member id."""
+        return StoredGroup(
+            protocol_type=self.protocol_type or "",
+            generation=self.number,
+            protocol=self.protocol_name,
+            leader=self.members.leader,
+            state_since_ms=state_since_ms,
+            members=tuple(
+                StoredMember(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.metadata(self.protocol_name),
+                    assignment=assignments.get(member.member_id, b""),
+                )
+                for member in self.members
+            ),
+        )
+
+    # -- inside --
+
+    def _joined_members(self) -> list[JoinedMember]:
+        return [
+            JoinedMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                metadata=member.metadata(self.protocol_name),
+            )
+            for member in self.members
+        ]
+
+    def _topics(self) -> frozenset[str] | None:
+        """The topics of all members; None where the broker does not understand their metadata."""
+        if not self.is_consumer_group:
+            return None
+        try:
+            topics = [subscribed_topics(member.metadata(self.protocol_name)) for member in self.members]
+        except MalformedError:
+            return None
+        return frozenset().union(*topics)
+
+
+def _restored(member: StoredMember, protocol: str) -> Member:
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=member.session_timeout_ms,
+        protocols=(GroupProtocol(name=protocol, metadata=member.subscription),),
+        assignment=member.assignment,
+    )
+
+
+def _differs(asked: str | None, known: str | None) -> bool:
+    return asked is not None and known is not None and asked != known
