@@ -6,12 +6,22 @@ Two halves, so that requests which came together are written together: `begin` q
 
 from msgspec import UNSET
 
-from broker.api.errors import EXPECTED, describe
+from broker.api.errors import EXPECTED, RequestError, describe
+from broker.metadata.topic import InvalidTopicError, is_internal
 from broker.partition import Append, Partition
 from broker.partitions import Partitions, unknown_partition
+from protocol.errors import ErrorCode
+from protocol.records.batch import UnsupportedCompressionError, read_header
+from protocol.records.layout import CODEC_MASK, Codec
 from protocol.records.validation import RecordsRefusedError
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse, RecordError
+
+ADMIN_CLIENT_ID = (
+    "__admin_client"  # Kafka's (org.apache.kafka.common.internals.AdminUtils): may write to internal topics
+)
+ALL_REPLICAS = -1
+REPLICAS = 1  # of each partition
 
 
 class Produce:
@@ -42,7 +52,7 @@ class Produce:
         return ProduceResponse(partitions=tuple([_outcome(entry) for entry in self._entries]))
 
 
-def begin(request: ProduceRequest, partitions: Partitions, *, create: bool) -> Produce | None:
+def begin(request: ProduceRequest, client_id: str, partitions: Partitions, *, create: bool) -> Produce | None:
     """Check and queue every batch of the request. Never waits; what is refused is an entry with its error.
 
     With `create`, nothing is queued and None comes back if a topic is missing.
@@ -50,21 +60,42 @@ def begin(request: ProduceRequest, partitions: Partitions, *, create: bool) -> P
     found = [partitions.get(asked.topic, asked.partition) for asked in request.partitions]
     if create and None in found and missing_topics(request, partitions):
         return None
-    return Produce(request.acks, list(map(_queue, request.partitions, found)))
+    pairs = zip(request.partitions, found, strict=True)
+    return Produce(request.acks, [_queue(asked, partition, request, client_id) for asked, partition in pairs])
 
 
 def missing_topics(request: ProduceRequest, partitions: Partitions) -> list[str]:
-    """Topics of the request that do not exist."""
-    return [asked.topic for asked in request.partitions if not partitions.has(asked.topic)]
+    """Topics of the request that do not exist, and may be created by who first uses them."""
+    topics = [asked.topic for asked in request.partitions if not partitions.has(asked.topic)]
+    return [topic for topic in topics if not is_internal(topic)]
 
 
-def _queue(asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
+def _queue(
+    asked: PartitionRecords, partition: Partition | None, request: ProduceRequest, client_id: str
+) -> Append | ProducedPartition:
     try:
+        if is_internal(asked.topic) and client_id != ADMIN_CLIENT_ID:
+            raise InvalidTopicError(f"{asked.topic} is the broker's own: nobody else writes to it")
         if partition is None:
             raise unknown_partition(asked.topic, asked.partition)
+        if request.acks == ALL_REPLICAS and partition.log.config.min_insync_replicas > REPLICAS:
+            raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, _too_few_replicas(partition))
+        if not request.knows_zstd:
+            _refuse_zstd(asked)
         return partition.append(asked.records)
     except EXPECTED as error:
         return _refused(asked.topic, asked.partition, error)
+
+
+def _too_few_replicas(partition: Partition) -> str:
+    minimum = partition.log.config.min_insync_replicas
+    return f"{partition.topic}: min.insync.replicas is {minimum}, and a partition has {REPLICAS} replica"
+
+
+def _refuse_zstd(asked: PartitionRecords) -> None:
+    """For clients that must not be given what they cannot send. Raises UnsupportedCompressionError."""
+    if read_header(asked.records).attributes & CODEC_MASK == Codec.ZSTD:
+        raise UnsupportedCompressionError("a batch compressed by zstd, which Produce knows from version 7 on")
 
 
 def _outcome(entry: Append | ProducedPartition) -> ProducedPartition:

@@ -20,6 +20,7 @@ from protocol.kafka.values import (
     UNKNOWN_TOPIC_NAME,
     IdentifiedRecords,
     KafkaProduceRequest,
+    ProduceRequestBeforeZstd,
     TopicNames,
     by_topic,
 )
@@ -27,6 +28,7 @@ from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ErrorResponse, ProducedPartition, ProduceResponse, RecordError
 
 _FIRST_WITH_START_OFFSET = 5
+_FIRST_WITH_ZSTD = 7
 _FIRST_WITH_MESSAGE = 8
 _FIRST_WITH_TOPIC_ID = 13
 
@@ -49,7 +51,8 @@ def decode(reader: Reader, version: int, names: TopicNames) -> KafkaProduceReque
     for _ in range(reader.count()):
         read_topic(reader, names, partitions)
     reader.tags()
-    return KafkaProduceRequest(
+    kind = KafkaProduceRequest if version >= _FIRST_WITH_ZSTD else ProduceRequestBeforeZstd
+    return kind(
         acks=acks,
         timeout_ms=max(0, timeout_ms),
         partitions=tuple(partitions),

@@ -1,46 +1,19 @@
 """What Kafka answered to unusual and wrong batches, and what it stored of them: the same here, but where it is said."""
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from broker.config import Settings
 from broker.log.append import extents, stamped
 from broker.topic_config import log_config
-from protocol.errors import ErrorCode, ProtocolError
+from protocol.errors import ProtocolError
 from protocol.records.batch import headers
 from protocol.records.opened import opened_batches
 from protocol.records.reader import records_in
 from protocol.records.validation import MustOpenError, RecordsRefusedError, check_batches
+from tests.golden.verdicts import expected_error, tells_records, verdicts
 
-#: Where this broker differs by intention: Kafka's error (-1: an exception that nobody expected there), and ours.
-DIFFERENCES = {
-    # Kafka changes these, or stores what readers or its cleaner then stumble over.
-    "marked as append time": (0, ErrorCode.INVALID_TIMESTAMP),
-    "delete horizon": (0, ErrorCode.INVALID_RECORD),
-    "offsets out of order": (0, ErrorCode.INVALID_RECORD),
-    "producer with sequence 0 and epoch -1": (0, ErrorCode.INVALID_RECORD),
-    "bytes after the batch": (0, ErrorCode.CORRUPT_MESSAGE),
-    # Several batches for a partition in one request are taken here.
-    "two batches": (87, ErrorCode.NONE),
-    "a cut batch": (87, ErrorCode.CORRUPT_MESSAGE),
-    # Kafka's sum of base and delta turns negative; ours is beyond 64 bits.
-    "time past 64 bits": (32, ErrorCode.INVALID_RECORD),
-    "codec 5": (-1, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-    "codec 6": (-1, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-    "codec 7": (-1, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-    # A compressed batch is opened here only where that is asked for.
-    "gzip, one record of three is past": (32, ErrorCode.NONE),
-    "gzip, not gzip": (-1, ErrorCode.NONE),
-    "gzip, offsets out of order": (-1, ErrorCode.NONE),
-}
 FIRST_WITH_ZSTD = 7
-
-
-def verdicts(fixtures: Path) -> Iterator[dict[str, Any]]:
-    with (fixtures / "verdicts.jsonl").open(encoding="ascii") as lines:
-        yield from map(json.loads, lines)
 
 
 def judged(line: dict[str, Any]) -> tuple[int, tuple[tuple[int, str], ...], bytes]:
@@ -77,11 +50,8 @@ def test_a_batch_gets_kafkas_answer(kafka_fixtures: Path) -> None:
         if line["version"] < FIRST_WITH_ZSTD:
             continue  # that is the request's version, not the batch
         error, record_errors, _ = judged(line)
-        kafkas, ours = DIFFERENCES.get(line["name"], (line["error"], line["error"]))
-        if line["error"] != kafkas:
-            ours = line["error"]  # the difference is for other topics
-        assert error == ours, described(line)
-        if line["error"] == error and not line["name"].startswith("marked as append time"):
+        assert error == expected_error(line), described(line)
+        if tells_records(line):
             assert [index for index, _ in record_errors] == [index for index, _ in line["record_errors"]], line
 
 
