@@ -40,12 +40,14 @@ class Dispatcher:
         """What is handled beside produce and fetch, by the `api` of the requests."""
         return self._handlers.keys()
 
-    def begin_produce(self, request: ProduceRequest, *, create: bool = True) -> produce.Produce | None:
+    def begin_produce(
+        self, request: ProduceRequest, session: Session, *, create: bool = True
+    ) -> produce.Produce | None:
         """Queue a produce request; it is written when the caller says `Writer.write_queued`.
 
         None, with nothing queued, if it is the first to use a topic: `prepare` it, then begin it with `create` False.
         """
-        return produce.begin(request, self._partitions, create=create)
+        return produce.begin(request, session.client_id, self._partitions, create=create)
 
     async def prepare(self, request: ProduceRequest) -> None:
         """Create the topics that a produce request is the first to use.

@@ -13,7 +13,7 @@ from broker.api.errors import EXPECTED, describe
 from broker.api.handler import Handler
 from broker.api.session import Session
 from broker.log.directory_names import encode_topic_id
-from broker.metadata.topic import Topic, check_name
+from broker.metadata.topic import Topic, check_name, is_internal
 from broker.partitions import Partitions, UnknownTopicError
 from protocol.kafka.values import UNKNOWN_TOPIC_NAME
 from protocol.request import MetadataRequest
@@ -57,7 +57,7 @@ class MetadataApi:
 
     async def _find(self, name: str, *, create: bool) -> TopicMetadata:
         try:
-            if create and name != UNKNOWN_TOPIC_NAME:
+            if create and name != UNKNOWN_TOPIC_NAME and not is_internal(name):
                 await self._partitions.ensure(name)
             topic = self._partitions.topic(name)
             if topic is None:

@@ -17,9 +17,7 @@ from protocol.records.validation import RecordsRefusedError
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse, RecordError
 
-ADMIN_CLIENT_ID = (
-    "__admin_client"  # Kafka's (org.apache.kafka.common.internals.AdminUtils): may write to internal topics
-)
+ADMIN_CLIENT_ID = "__admin_client"  # of who may write to internal topics (org.apache.kafka.admin.AdminUtils)
 ALL_REPLICAS = -1
 REPLICAS = 1  # of each partition
 

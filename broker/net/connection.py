@@ -161,7 +161,7 @@ class Connection:
                 await self._refuse(error, len(frame))
                 continue
             if isinstance(request, ProduceRequest):
-                produce = begin_produce(request)
+                produce = begin_produce(request, session)
                 if produce is None:
                     _handled(run)
                     run = None  # it may be answered while we wait
@@ -206,7 +206,7 @@ class Connection:
         dispatcher = self._services.dispatcher
         self._services.writer.write_queued()
         await dispatcher.prepare(request)
-        produce = dispatcher.begin_produce(request, create=False)
+        produce = dispatcher.begin_produce(request, self._session, create=False)
         assert produce is not None
         return produce
 
