@@ -1,12 +1,17 @@
-"""An idempotent producer of another make, and a broker that is killed under it: each record once and in order."""
+"""An idempotent producer of another make, and a broker that is killed under it: each record once and in order.
+
+Between the two stands a relay that loses answers: what was written when the broker is killed, and not acknowledged, the
+producer sends again to the next one.
+"""
 
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -14,21 +19,24 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from protocol.records.reader import records_in
 
-SETTINGS = ("log.segment.bytes=200000", "log.index.interval.bytes=512")
+SETTINGS = ("log.segment.bytes=200000", "log.index.interval.bytes=512", "num.partitions=2")
 PARTITIONS = 2
+LIMIT_S = 60
 
 
 @contextmanager
-def broker_process(data_dir: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    """A broker on a port that its clients know already; killed at the end."""
-    command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(data_dir), "--kafka", f"127.0.0.1:{port}"]
+def broker_process(data_dir: Path, relay: "Relay") -> Iterator[None]:
+    """A broker behind the relay; killed at the end."""
+    command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(data_dir), "--kafka", "127.0.0.1:0"]
     command += ["--native", "none", "--http", "none"]
-    command += [word for setting in (*SETTINGS, f"num.partitions={PARTITIONS}") for word in ("--set", setting)]
+    settings = (*SETTINGS, f"advertised.listeners=kafka://127.0.0.1:{relay.port}")
+    command += [word for setting in settings for word in ("--set", setting)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "CI": ""})
     try:
         assert process.stdout is not None
-        assert any(line.startswith("ready") for line in process.stdout)
-        yield process
+        ready = next(line for line in process.stdout if line.startswith("ready"))
+        relay.serve(int(ready.split()[1].rpartition(":")[2]))
+        yield
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -36,14 +44,64 @@ def broker_process(data_dir: Path, port: int) -> Iterator[subprocess.Popen[str]]
             process.stdout.close()
 
 
+class Relay:
+    """An address that stays while brokers come and go. What they answer is lost while it is `deaf`: `lost` says so."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.deaf, self.lost = threading.Event(), threading.Event()
+        self._broker_port = 0
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def serve(self, broker_port: int) -> None:
+        """Lead to another broker from now on."""
+        self._broker_port = broker_port
+        self.deaf.clear()
+        self.lost.clear()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(LIMIT_S)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                thread = threading.Thread(target=self._relay, args=(client,))
+                self._threads.append(thread)
+                thread.start()
+
+    def _relay(self, client: socket.socket) -> None:
+        with closing(client), suppress(OSError), socket.create_connection(("127.0.0.1", self._broker_port)) as broker:
+            back = threading.Thread(target=self._pump, args=(broker, client), kwargs={"answers": True})
+            back.start()
+            self._pump(client, broker, answers=False)
+            back.join(LIMIT_S)
+
+    def _pump(self, source: socket.socket, target: socket.socket, *, answers: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if answers and self.deaf.is_set():
+                    self.lost.set()
+                else:
+                    target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
 class Sending:
     """A producer that numbers what it sends to each partition."""
 
-    def __init__(self, port: int, seed: int) -> None:
+    def __init__(self, port: int) -> None:
         self.failures: list[KafkaError] = []
         self.acknowledged = 0
         self.sent = [0] * PARTITIONS
-        self._random = Random(seed)
+        self._random = Random(1)
         self._producer = Producer({
             "bootstrap.servers": f"127.0.0.1:{port}",
             "enable.idempotence": True,
@@ -65,20 +123,19 @@ class Sending:
             self.failures.append(error)
         self.acknowledged += 1
 
-    def send_until(self, acknowledged: int) -> None:
-        """Keep sending until so many records are acknowledged."""
-        while self.acknowledged < acknowledged:
-            if sum(self.sent) - self.acknowledged < 200:
-                partition = self._random.randrange(PARTITIONS)
-                value = b"%d:" % self.sent[partition] + b"x" * self._random.choice([10, 500, 5000])
-                self._producer.produce("orders", value, partition=partition, on_delivery=self._delivered)
-                self.sent[partition] += 1
-                self._producer.poll(0)
-            else:
-                self._producer.poll(0.01)
+    def send(self) -> None:
+        """Send one more, or wait a little if many are not acknowledged."""
+        if sum(self.sent) - self.acknowledged >= 500:
+            self._producer.poll(0.01)
+            return
+        partition = self._random.randrange(PARTITIONS)
+        value = b"%d:" % self.sent[partition] + b"x" * self._random.choice([10, 500, 5000])
+        self._producer.produce("orders", value, partition=partition, on_delivery=self._delivered)
+        self.sent[partition] += 1
+        self._producer.poll(0)
 
     def finish(self) -> None:
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(LIMIT_S) == 0
         assert self.failures == []
 
 
@@ -89,13 +146,16 @@ def numbers_in(directory: Path) -> list[int]:
 
 
 def test_no_record_is_lost_doubled_or_out_of_order_where_the_broker_is_killed(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    sending = Sending(port, seed=1)
-    for acknowledged in (1, 300, 700):
-        with broker_process(tmp_path, port):
-            sending.send_until(acknowledged)  # with some in flight when it is killed
-    with broker_process(tmp_path, port):
-        sending.finish()
+    with closing(Relay()) as relay:
+        sending = Sending(relay.port)
+        for acknowledged in (1, 300, 700):
+            with broker_process(tmp_path, relay):
+                while sending.acknowledged < acknowledged:
+                    sending.send()
+                relay.deaf.set()
+                while not relay.lost.is_set():
+                    sending.send()
+        with broker_process(tmp_path, relay):
+            sending.finish()
     for partition, sent in enumerate(sending.sent):
         assert numbers_in(tmp_path / f"orders-{partition}") == list(range(sent))
