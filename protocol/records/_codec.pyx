@@ -53,6 +53,9 @@ cdef extern from *:
 # Indexes into the reference's REASONS, as C integers, and one for a record that is fine.
 cdef enum:
     FINE = -1
+# As many as the reference's MAX_FAULTS.
+cdef enum:
+    MOST_FAULTS = 100
 cdef int CUT = reference.CUT
 cdef int TOO_MANY_BYTES = reference.TOO_MANY_BYTES
 cdef int BAD_LENGTH = reference.BAD_LENGTH
@@ -64,7 +67,6 @@ cdef int BAD_DELTA = reference.BAD_DELTA
 cdef Py_ssize_t MIN_RECORD_SIZE = reference.MIN_RECORD_SIZE
 cdef Py_ssize_t MIN_HEADER_SIZE = reference.MIN_HEADER_SIZE
 cdef Py_ssize_t MAX_RECORDS_SIZE = reference.MAX_RECORDS_SIZE
-cdef Py_ssize_t MAX_FAULTS = reference.MAX_FAULTS
 cdef int64_t NO_TIMESTAMP = layout.NO_TIMESTAMP
 cdef Py_ssize_t HEADER_SIZE = layout.HEADER_SIZE
 cdef Py_ssize_t LOG_OVERHEAD = layout.LOG_OVERHEAD
@@ -72,6 +74,9 @@ cdef Py_ssize_t CRC_START = layout.CRC_START
 cdef int MAGIC = layout.MAGIC
 cdef int UNUSUAL_BITS = layout.UNUSUAL_BITS
 cdef object new_tuple = tuple.__new__
+# What is opened can be 100 times as large as what was sent; walking that takes milliseconds, which others need not wait.
+cdef Py_ssize_t GIL_RELEASE_SIZE = 1 << 20
+assert MOST_FAULTS == reference.MAX_FAULTS
 # A new encoder's buffer: a batch of a few small records fits.
 cdef Py_ssize_t FIRST_CAPACITY = 512
 
@@ -360,6 +365,57 @@ def accept_batch(
     ))
 
 
+cdef struct Fault:
+    Py_ssize_t index
+    int64_t timestamp
+    bint has_key
+
+
+cdef struct Scan:
+    int64_t largest
+    Py_ssize_t fault_count
+    Fault faults[MOST_FAULTS]
+    # Where it stopped, and why: at a record that is broken, or after the last.
+    Py_ssize_t index
+    int reason
+    const uint8_t *position
+
+
+cdef void scan(
+    Scan *found,
+    const uint8_t *position,
+    const uint8_t *end,
+    Py_ssize_t count,
+    int64_t base_timestamp,
+    int64_t earliest,
+    int64_t latest,
+    bint need_keys,
+) noexcept nogil:
+    cdef Fields fields
+    cdef int64_t timestamp = 0
+    cdef bint has_key
+    found.largest = NO_TIMESTAMP
+    found.fault_count = 0
+    found.reason = FINE
+    for found.index in range(count):
+        found.reason = read_record(position, end, &fields)
+        if found.reason == FINE and fields.offset_delta != found.index:
+            found.reason = BAD_DELTA
+        if found.reason == FINE and add_overflows(base_timestamp, fields.timestamp_delta, &timestamp):
+            found.reason = OUT_OF_RANGE
+        if found.reason != FINE:
+            break
+        has_key = not need_keys or fields.key_length >= 0
+        if not has_key or lies_outside(timestamp, earliest, latest):
+            if found.fault_count < MOST_FAULTS:
+                found.faults[found.fault_count] = Fault(found.index, timestamp, has_key)
+                found.fault_count += 1
+        if timestamp > found.largest:
+            found.largest = timestamp
+        position = fields.end
+    found.position = position
+
+
 def scan_records(
     buffer,
     Py_ssize_t start,
@@ -371,31 +427,24 @@ def scan_records(
     bint need_keys=False,
 ):
     cdef View view = view_records(buffer, start, end, count)
-    cdef const uint8_t *position = view.start
-    cdef Fields fields
+    cdef const uint8_t *first = view.start
+    cdef const uint8_t *last = view.end
+    cdef Scan found
+    if end - start > GIL_RELEASE_SIZE:
+        with nogil:
+            scan(&found, first, last, count, base_timestamp, earliest, latest, need_keys)
+    else:
+        scan(&found, first, last, count, base_timestamp, earliest, latest, need_keys)
+    if found.reason != FINE:
+        refuse_record(found.index, count, found.reason)
+    if found.position != last:
+        refuse_rest(last - found.position, count)
     cdef list faults = []
     cdef Py_ssize_t index
-    cdef int64_t timestamp = 0, largest = NO_TIMESTAMP
-    cdef int reason
-    for index in range(count):
-        reason = read_record(position, view.end, &fields)
-        if reason == FINE and fields.offset_delta != index:
-            reason = BAD_DELTA
-        if reason == FINE and add_overflows(base_timestamp, fields.timestamp_delta, &timestamp):
-            reason = OUT_OF_RANGE
-        if reason != FINE:
-            refuse_record(index, count, reason)
-        if need_keys and fields.key_length < 0:
-            if len(faults) < MAX_FAULTS:
-                faults.append((index, None))
-        elif lies_outside(timestamp, earliest, latest) and len(faults) < MAX_FAULTS:
-            faults.append((index, timestamp))
-        if timestamp > largest:
-            largest = timestamp
-        position = fields.end
-    if position != view.end:
-        refuse_rest(view.end - position, count)
-    return largest, faults
+    for index in range(found.fault_count):
+        fault = found.faults[index]
+        faults.append((fault.index, fault.timestamp if fault.has_key else None))
+    return found.largest, faults
 
 
 def walk_records(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):

@@ -273,3 +273,17 @@ class TestScan:
             found = pure.scan_records(*arguments)
             assert compiled.scan_records(*arguments) == found
             assert found[0] == encoder.max_timestamp
+
+    def test_of_a_large_part_too(self, compiled: ModuleType) -> None:
+        from protocol.records import record as pure
+
+        late = record(offset_delta=1, timestamp_delta=50, key=b"k")
+        for rest, fault in ((late, (1, 55)), (late + b"x", None), (late[:-1], None)):
+            data = record(value=bytes(1 << 20)) + rest
+            arguments = (data, 0, len(data), 2, 5, 0, 20, True)
+            if fault is None:
+                for twin in (pure, compiled):
+                    with pytest.raises(InvalidRecordError):
+                        twin.scan_records(*arguments)
+            else:
+                assert pure.scan_records(*arguments) == compiled.scan_records(*arguments) == (55, [(0, None), fault])
