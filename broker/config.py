@@ -27,6 +27,7 @@ from broker.setting_types import (
     CleanupPolicy,
     Compression,
     Count,
+    Delay,
     GzipLevel,
     Hours,
     IndexBytes,
@@ -97,6 +98,18 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_flush_offset_checkpoint_interval_ms: PositiveMillis = 60_000
     producer_id_expiration_ms: PositiveMillis = 86_400_000
     producer_id_expiration_check_interval_ms: PositiveMillis = 600_000
+
+    # groups
+    group_initial_rebalance_delay_ms: Delay = 3_000
+    group_min_session_timeout_ms: Delay = 6_000
+    group_max_session_timeout_ms: Delay = 1_800_000
+    group_max_size: Count = MAX_INT32
+    offset_metadata_max_bytes: Bytes = 4096
+    offsets_commit_timeout_ms: Count = 5_000
+    offsets_retention_minutes: Count = 7 * 24 * 60
+    offsets_retention_check_interval_ms: PositiveMillis = 600_000
+    offsets_topic_num_partitions: Count = 50
+    offsets_topic_segment_bytes: SegmentBytes = 100 << 20
 
     # the network
     socket_request_max_bytes: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 100 << 20
@@ -293,6 +306,8 @@ def check_together(settings: Settings) -> None:
     _parse_listeners(settings.advertised_listeners)
     if settings.retention_ms == 0:
         raise SettingError("log.retention.ms: expected -1, for ever, or at least 1, not 0")
+    if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
+        raise SettingError("group.min.session.timeout.ms: expected at most group.max.session.timeout.ms")
     jitter_ms, segment_ms = settings.segment_jitter_ms, settings.segment_ms
     if jitter_ms > segment_ms:
         raise SettingError(f"log.roll.jitter.ms: expected at most log.roll.ms ({segment_ms}), not {jitter_ms}")

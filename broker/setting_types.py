@@ -21,6 +21,7 @@ MAX_INT64 = (1 << 63) - 1
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Bytes = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 Millis = Annotated[int, Meta(ge=0, le=MAX_INT64)]
+Delay = Annotated[int, Meta(ge=0, le=MAX_INT32)]  # ms, where Kafka has an int
 BufferBytes = Annotated[int, Meta(ge=-1, le=MAX_INT32)]  # -1: the operating system's default
 SegmentBytes = Annotated[
     int, Meta(ge=14, le=MAX_INT32)
