@@ -43,9 +43,9 @@ class Written:
             clean=clean,
         )
 
-    def append(self, log: PartitionLog, rows: list[Row], codec: Codec) -> None:
-        """Append one batch and note its rows."""
-        planned = log.append(build_batch(rows, compression=codec))
+    def append(self, log: PartitionLog, rows: list[Row], codec: Codec, **producer: int) -> None:
+        """Append one batch and note its rows; `producer`: id, epoch and sequence as `build_batch` takes them."""
+        planned = log.append(build_batch(rows, compression=codec, **producer))
         self.rows.update(zip(range(planned.base_offset, planned.last_offset + 1), rows, strict=True))
 
 
@@ -59,6 +59,7 @@ def write_all(data: Path) -> list[Written]:
         filled(data, "ours-aged", config=replace(SMALL, segment_ms=6000, segment_bytes=1 << 20)),
         truncated(data),
         torn(data),
+        idempotent(data),
     ]
 
 
@@ -98,6 +99,23 @@ def torn(data: Path) -> Written:
     log = written.open(clean=False)
     for rows in batches(random.Random(5), 6):
         written.append(log, rows, Codec.NONE)
+    log.close()
+    return written
+
+
+def idempotent(data: Path) -> Written:
+    """Two idempotent producers in turn, over several segments, with a kill in the middle."""
+    written = Written(topic="ours-idempotent", directory=data / "ours-idempotent-0", config=SMALL)
+    log = written.open()
+    sequences = {4: 0, 5: (1 << 31) - 10}  # the second one comes past the largest sequence
+    for number, rows in enumerate(batches(random.Random(6), 36)):
+        if number == 20:
+            log.close(clean=False)
+            log = written.open(clean=False)
+        producer_id = 4 + number % 2
+        sequence = sequences[producer_id]
+        written.append(log, rows, Codec.NONE, producer_id=producer_id, producer_epoch=2, base_sequence=sequence)
+        sequences[producer_id] = (sequence + len(rows)) % (1 << 31)
     log.close()
     return written
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from broker.log.producer_snapshot import decode_snapshot
 from interop.kafka_node import dump
 from tests.interop.directories import Row, Written
 from tests.interop.judging import files_below, findings
@@ -55,3 +56,34 @@ def test_our_indexes_pass_kafkas_sanity_check(written: list[Written], suffix: st
     assert findings(dumps) == []
     for path, said in zip(indexes, dumps, strict=True):
         assert f"{path} passed sanity check." in said.output
+
+
+PRODUCER = re.compile(
+    r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+) currentTxnFirstOffset: (\S+) "
+    r"lastTimestamp: (\d+) firstSequence: (-?\d+) lastSequence: (-?\d+) lastOffset: (-?\d+) offsetDelta: (-?\d+) "
+    r"timestamp: (\d+)"
+)
+
+
+def test_kafka_reads_our_snapshots_of_producers_as_we_do(written: list[Written]) -> None:
+    snapshots = files_below(written[0].directory.parent, ".snapshot")
+    assert {path.parent for path in snapshots} == {each.directory for each in written}
+    dumps = dump(["--files", path] for path in snapshots)
+    assert findings(dumps) == []
+    for path, said in zip(snapshots, dumps, strict=True):
+        expected = [
+            (
+                state.producer_id,
+                state.epoch,
+                state.last_timestamp,
+                batch.base_sequence,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.offset_delta,
+            )
+            for state in decode_snapshot(path.read_bytes())
+            for batch in state.batches
+        ]
+        found = [tuple(int(fields[at]) for at in (0, 1, 4, 5, 6, 7, 8)) for fields in PRODUCER.findall(said.output)]
+        assert sorted(found) == sorted(expected), said.output
+        assert bool(expected) == (path.parent.name == "ours-idempotent-0")
