@@ -212,7 +212,7 @@ class Broker:
         inflight = InflightBytes(settings.queued_max_request_bytes)
         dispatcher = Dispatcher(partitions, self._fetches(partitions), self._families(partitions, codec))
         limits = Limits(
-            max_connections=connections_limit(settings),
+            max_connections=lambda: connections_limit(self._live_settings.current),
             max_idle_s=settings.connections_max_idle_ms / 1000,
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,

@@ -8,6 +8,7 @@ import errno
 import logging
 import math
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -33,7 +34,7 @@ class Limits:
     Connections at once, the silence after which one is closed, and socket buffers in bytes (-1: the system's).
     """
 
-    max_connections: int
+    max_connections: Callable[[], int]  # as it is in force
     max_idle_s: float
     send_buffer_bytes: int
     receive_buffer_bytes: int
@@ -121,7 +122,7 @@ class Listener:
             logger.warning(f"%s: {message}", self.name, *arguments)  # noqa: G004  # the messages are those above
 
     def _welcome(self, sock: socket.socket, peer: tuple[str, int], nursery: trio.Nursery) -> None:
-        if len(self._connections) >= self._limits.max_connections:
+        if len(self._connections) >= self._limits.max_connections():
             self._complain("%d connections are all there may be, %s:%d refused", len(self._connections), *peer[:2])
             self._services.metrics.refused_connections.labels("max_connections").add()
             sock.close()
