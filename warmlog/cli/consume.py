@@ -8,7 +8,7 @@ Owns: the options, and how records become lines. Must not know: how records are 
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
@@ -16,6 +16,7 @@ import click
 from warmlog.cli.conversation import converse
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import (
+    group_option,
     json_option,
     native_option,
     separator,
@@ -52,6 +53,7 @@ Lines: TypeAlias = "Callable[[Sequence[ConsumedRecord]], bytes]"
     multiple=True,
     help="Only this one; repeatable.",
 )
+@group_option
 @click.option("--print-key", is_flag=True, help="The key before each value.")
 @click.option(
     "--key-separator",
@@ -68,6 +70,7 @@ def consume(
     until_end: bool,
     count: int | None,
     partitions: tuple[int, ...],
+    group: str | None,
     print_key: bool,
     key_separator: str | None,
     zero_terminated: bool,
@@ -78,36 +81,54 @@ def consume(
 
     Waits for more until Ctrl-C, unless told where to stop. A record without a value (a tombstone) is an empty line.
     With --json nothing is lost: keys and values that are no text are in base64, in key_base64 and value_base64.
+
+    With --group the topic's partitions are shared with the other members of that group, and reading begins where the
+    group has committed; --from says where it has not. What was printed is committed, every few seconds and at the end.
     """
+    if group is not None and partitions:
+        raise click.UsageError("--partition goes without --group: a group shares the partitions out by itself.")
     if as_json and (print_key or key_separator or zero_terminated):
         raise click.UsageError("--json goes without --print-key, --key-separator and --zero-terminated.")
     end = b"\0" if zero_terminated else b"\n"
     key_end = os.fsencode(key_separator or "\t") if print_key or key_separator else None
     lines = record_lines if as_json else line_format(end, key_end)
 
+    start = start or ("beginning" if until_end else "end")
+
     async def talk(client: "AsyncClient") -> None:
-        batches = client.consume_batches(
-            topic,
-            start or ("beginning" if until_end else "end"),
-            partitions=partitions or None,
-            until_end=until_end,
-            auto_create=False,
-        )
-        left = count
-        with Progress(topic, enabled=not sys.stdout.isatty()) as progress:
-            if left != 0:
-                async for records in batches:
-                    wanted = records if left is None else records[:left]
-                    data = lines(wanted)
-                    write_bytes(data)
-                    progress.advance(len(wanted), len(data))
-                    if left is not None and (left := left - len(wanted)) == 0:
-                        break
+        if group is None:
+            batches = client.consume_batches(
+                topic, start, partitions=partitions or None, until_end=until_end, auto_create=False
+            )
+            await write_records(batches, topic, lines, count)
+            return
+        stream = client.consume_batches(topic, start, group=group, until_end=until_end, auto_create=False)
+        async with stream:
+            taken = await write_records(stream, topic, lines, count)
+            if taken is not None:
+                await stream.stop_within(taken)
 
     try:
         converse(native, talk)
     except ValueError as error:  # a partition that is not there
         raise Failure(str(error)) from error
+
+
+async def write_records(
+    batches: "AsyncIterable[list[ConsumedRecord]]", topic: str, lines: Lines, count: int | None
+) -> int | None:
+    """Write records as they come, at most `count` of them. Gives how many of the last list were wanted, if not all."""
+    left = count
+    with Progress(topic, enabled=not sys.stdout.isatty()) as progress:
+        if left != 0:
+            async for records in batches:
+                wanted = records if left is None else records[:left]
+                data = lines(wanted)
+                write_bytes(data)
+                progress.advance(len(wanted), len(data))
+                if left is not None and (left := left - len(wanted)) == 0:
+                    return len(wanted)
+    return None
 
 
 def line_format(end: bytes, key_end: bytes | None) -> Lines:

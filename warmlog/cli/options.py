@@ -3,8 +3,8 @@
 Owns: how they are written on the command line. Must not know: what is done with them.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,7 +12,11 @@ from click.shell_completion import CompletionItem
 from warmlog.cli.conversation import converse
 from warmlog.cli.failure import Failure
 
+if TYPE_CHECKING:
+    from warmlog.client import AsyncClient
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
 
 DEFAULT_NATIVE = "127.0.0.1:9091"
 COMPLETION_TIMEOUT_S = 1.0  # who presses TAB does not wait for a broker that is not there
@@ -42,6 +46,13 @@ def topics_argument(command: Command) -> Command:
     return click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)(
         command
     )
+
+
+def group_option(command: Command) -> Command:
+    """`--group GROUP`."""
+    return click.option(
+        "--group", metavar="GROUP", shell_complete=complete_groups, help="As a member of this consumer group."
+    )(command)
 
 
 def json_option(help_text: str) -> Callable[[Command], Command]:
@@ -102,14 +113,19 @@ def separator(value: str) -> str:
 
 def complete_topics(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """The broker's topics, for the shell; none where there is no broker."""
+    names = _ask_shortly(context, lambda client: client.list_topics())
+    return [CompletionItem(topic.name) for topic in names if topic.name.startswith(incomplete)]
+
+
+def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """The broker's groups, for the shell; none where there is no broker."""
+    groups = _ask_shortly(context, lambda client: client.list_groups())
+    return [CompletionItem(group.group) for group in groups if group.group.startswith(incomplete)]
+
+
+def _ask_shortly(context: click.Context, ask: "Callable[[AsyncClient], Awaitable[tuple[T, ...]]]") -> tuple[T, ...]:
     native = context.params.get("native") or DEFAULT_NATIVE
     try:
-        topics = converse(
-            native,
-            lambda client: client.list_topics(),
-            connect_timeout_s=COMPLETION_TIMEOUT_S,
-            request_timeout_s=COMPLETION_TIMEOUT_S,
-        )
+        return converse(native, ask, connect_timeout_s=COMPLETION_TIMEOUT_S, request_timeout_s=COMPLETION_TIMEOUT_S)
     except Failure:
-        return []
-    return [CompletionItem(topic.name) for topic in topics if topic.name.startswith(incomplete)]
+        return ()

@@ -118,6 +118,11 @@ def binary_size(size: int) -> str:
     return f"{amount:.1f} {BINARY_UNITS[exponent]}"
 
 
+def counted(count: int, what: str) -> str:
+    """`1 partition`, `1,000 records`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def iso_time(timestamp_ms: int | None) -> str | None:
     """A time for people, to the millisecond: `2026-11-20T10:00:00.000Z`; None for no time (None or negative)."""
     if timestamp_ms is None or timestamp_ms < 0:

@@ -13,6 +13,7 @@ COMMANDS = {
     "topic": ("warmlog.cli.root", "topic", "Create, list, describe, alter and delete topics."),
     "produce": ("warmlog.cli.produce", "produce", "Store the lines of standard input in a topic."),
     "consume": ("warmlog.cli.consume", "consume", "Print the records of a topic."),
+    "group": ("warmlog.cli.root", "group", "List, describe, reset and delete consumer groups."),
     "log": ("warmlog.cli.root", "log", "Look into the files of a data directory, with or without a broker."),
     "completion": ("warmlog.cli.completion", "completion", "Print the script that completes `warmlog` in a shell."),
 }
@@ -23,6 +24,13 @@ TOPIC_COMMANDS = {
     "describe": ("warmlog.cli.topic", "describe", "Show segments, sizes, offsets, times and settings of topics."),
     "alter": ("warmlog.cli.topic", "alter", "Change a topic's settings, or add partitions."),
     "delete": ("warmlog.cli.topic", "delete", "Delete topics and their data."),
+}
+
+GROUP_COMMANDS = {
+    "list": ("warmlog.cli.group", "list_groups", "List the groups."),
+    "describe": ("warmlog.cli.group", "describe", "Show members, offsets and lag of groups."),
+    "reset": ("warmlog.cli.group", "reset", "Set where a group goes on."),
+    "delete": ("warmlog.cli.group", "delete", "Delete groups and what they have committed."),
 }
 
 LOG_COMMANDS = {
@@ -51,6 +59,7 @@ root = RootGroup(
     no_args_is_help=True,
 )
 topic = LazyGroup(name="topic", table=TOPIC_COMMANDS, help="Create, list, describe, alter and delete topics.")
+group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, reset and delete consumer groups.")
 log = LazyGroup(
     name="log", table=LOG_COMMANDS, help="Look into the files of a data directory, with or without a broker."
 )

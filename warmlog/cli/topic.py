@@ -13,7 +13,7 @@ import click
 from warmlog.cli.conversation import converse
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import configs_option, json_option, native_option, topic_argument, topics_argument
-from warmlog.cli.output import Column, binary_size, iso_time, print_json, print_line, print_table
+from warmlog.cli.output import Column, binary_size, counted, iso_time, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from protocol.response import PartitionDescription, TopicDescription
@@ -240,8 +240,3 @@ async def delete_one(client: "AsyncClient", name: str, *, if_exists: bool) -> bo
             raise Failure(error.message) from error
         return False
     return True
-
-
-def counted(count: int, what: str) -> str:
-    """`1 partition`, `1,000 records`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -2,7 +2,8 @@
 
 Stands on anyio and on `protocol`; knows nothing of the broker's own code. Where to read: `client` (what users see),
 `producer` -> `batches` -> `sender` -> `lane` (records in), `stream` -> `fetching` (records out), both over `cluster`
-(who leads what) and `connection` (requests and replies) -> `wire` (the socket). `blocking` puts a blocking face on it.
+(who leads what) and `connection` (requests and replies) -> `wire` (the socket). `group_stream` -> `membership` share
+the partitions of a topic with the other members of a group. `blocking` and `blocking_group` put a blocking face on it.
 """
 
 from warmlog.client.batches import Delivery, RecordMetadata
@@ -14,12 +15,16 @@ from warmlog.client.errors import (
     ClosedError,
     ConnectError,
     ConnectionLostError,
+    GroupMovedOnError,
+    GroupNotEmptyError,
     OffsetOutOfRangeError,
     RequestTimeoutError,
     TopicExistsError,
+    UnknownGroupError,
     UnknownTopicError,
     WarmlogError,
 )
+from warmlog.client.group_stream import GroupBatchStream, GroupRecordStream
 from warmlog.client.producer import Message, PartitionSummary, Summary
 from warmlog.client.settings import Settings
 from warmlog.client.stream import BatchStream, ConsumedRecord, RecordStream
@@ -35,6 +40,10 @@ __all__ = [
     "ConnectionLostError",
     "ConsumedRecord",
     "Delivery",
+    "GroupBatchStream",
+    "GroupMovedOnError",
+    "GroupNotEmptyError",
+    "GroupRecordStream",
     "Message",
     "OffsetOutOfRangeError",
     "PartitionSummary",
@@ -44,6 +53,7 @@ __all__ = [
     "Settings",
     "Summary",
     "TopicExistsError",
+    "UnknownGroupError",
     "UnknownTopicError",
     "WarmlogError",
     "connect",

@@ -14,17 +14,21 @@ from itertools import chain, islice
 from threading import Lock
 from time import perf_counter
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from anyio.streams.memory import MemoryObjectReceiveStream
 
+from protocol.groups import ListedGroup
+from protocol.native.groups import DescribedConsumerGroup
 from protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
 from warmlog.client.batches import RecordMetadata
+from warmlog.client.blocking_group import BlockingGroupStream
 from warmlog.client.client import AsyncClient, connect
 from warmlog.client.cluster import Topic
 from warmlog.client.errors import BufferFullError, ClosedError
+from warmlog.client.group_options import GroupNames
 from warmlog.client.producer import GivenHeaders, Summary, Timestamp
 from warmlog.client.reading import ReadingNames, make_reading
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
@@ -157,14 +161,26 @@ class Client:
 
     # -- reading --
 
+    @overload
     def consume(
-        self, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[ReadingNames]
-    ) -> Iterator[ConsumedRecord]:
+        self, topics: str | Iterable[str], start: Start = ..., *, group: None = None, **options: Unpack[ReadingNames]
+    ) -> Iterator[ConsumedRecord]: ...
+    @overload
+    def consume(
+        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupNames]
+    ) -> BlockingGroupStream: ...
+    def consume(
+        self, topics: str | Iterable[str], start: Start = "beginning", *, group: str | None = None, **options: Any
+    ) -> Iterator[ConsumedRecord] | BlockingGroupStream:
         """Read records: `for record in client.consume("orders")`. Arguments as for `AsyncClient.consume`.
 
-        The next records are fetched and opened while these are worked on.
+        Without a group, the next records are fetched and opened while these are worked on.
         """
-        return chain.from_iterable(self.consume_batches(topics, start, **options))
+        if group is None:
+            return chain.from_iterable(self.consume_batches(topics, start, **options))
+        topics = topics if isinstance(topics, str) else tuple(topics)
+        reader = self._portal.call(partial(self._client.group_reader, group, topics, start, **options))
+        return BlockingGroupStream(reader, self._call)
 
     def consume_batches(
         self, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[ReadingNames]
@@ -230,6 +246,28 @@ class Client:
     def describe_topics(self, *names: str) -> tuple[TopicDescription, ...]:
         """Settings, offsets and segments."""
         return self._call(self._client.describe_topics, *names)
+
+    # -- groups --
+
+    def list_groups(self, *, states: Iterable[str] = ()) -> tuple[ListedGroup, ...]:
+        """Groups by name. See `AsyncClient.list_groups`."""
+        return self._call(self._client.list_groups, states=states)
+
+    def describe_groups(self, *names: str) -> tuple[DescribedConsumerGroup, ...]:
+        """Members, assignments, committed offsets, ends of logs. See `AsyncClient.describe_groups`."""
+        return self._call(self._client.describe_groups, *names)
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group without members, and its offsets."""
+        self._call(self._client.delete_group, name)
+
+    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Set where a group without members goes on. See `AsyncClient.commit_offsets`."""
+        self._call(self._client.commit_offsets, group, offsets)
+
+    def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Forget where a group is. See `AsyncClient.delete_offsets`."""
+        self._call(self._client.delete_offsets, group, partitions)
 
     # -- the other thread --
 

@@ -1,4 +1,4 @@
-"""The client: one object for producing, reading and looking after topics.
+"""The client: one object for producing, reading and looking after topics and groups.
 
 Owns: the face that users see, and the life of what is behind it. Must not know: how any of it is done.
 """
@@ -7,11 +7,13 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import anyio
 
 from protocol.errors import ErrorCode
+from protocol.groups import ListedGroup
+from protocol.native.groups import DescribedConsumerGroup
 from protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
@@ -34,6 +36,10 @@ from protocol.response import (
 from warmlog.client.batches import Delivery, RecordMetadata
 from warmlog.client.cluster import Cluster, Topic
 from warmlog.client.errors import broker_error
+from warmlog.client.group_options import GroupNames, make_group_reading
+from warmlog.client.group_stream import GroupBatchStream, GroupReader, GroupRecordStream
+from warmlog.client.groups import Groups
+from warmlog.client.membership import Membership
 from warmlog.client.producer import GivenHeaders, Message, Producer, Summary, Timestamp
 from warmlog.client.reading import ReadingNames, make_reading
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
@@ -57,13 +63,15 @@ async def connect(
         try:
             cluster = Cluster(addresses, tasks, checked, random)
             producer = Producer(cluster, tasks, checked, random, now_ms=_now_ms)
+            client = AsyncClient(cluster, producer, checked, random)
             await cluster.start()
             tasks.start_soon(producer.run)
             try:
-                yield AsyncClient(cluster, producer, checked, random)
+                yield client
                 await producer.flush()
             finally:
                 producer.close()
+                await client.leave_groups()
                 cluster.close()
         except anyio.get_cancelled_exc_class():
             raise
@@ -86,6 +94,8 @@ class AsyncClient:
         self._producer = producer
         self._settings = settings
         self._random = random
+        self._groups = Groups(cluster)
+        self._memberships: list[Membership] = []
 
     # -- producing --
 
@@ -142,9 +152,17 @@ class AsyncClient:
 
     # -- reading --
 
+    @overload
     def consume(
-        self, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[ReadingNames]
-    ) -> RecordStream:
+        self, topics: str | Iterable[str], start: Start = ..., *, group: None = None, **options: Unpack[ReadingNames]
+    ) -> RecordStream: ...
+    @overload
+    def consume(
+        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupNames]
+    ) -> GroupRecordStream: ...
+    def consume(
+        self, topics: str | Iterable[str], start: Start = "beginning", *, group: str | None = None, **options: Any
+    ) -> RecordStream | GroupRecordStream:
         """Read records: `async for record in client.consume("orders", start="beginning")`.
 
         `start`: "beginning", "end", an offset, a time (a datetime or ISO 8601 text; without a zone it is local time),
@@ -158,14 +176,52 @@ class AsyncClient:
 
         The stream is opened at its first step, or by `async with`. It need not be closed: leaving the loop is enough.
         Its steps raise WarmlogError; errors that may pass are tried again for `delivery_timeout_s`.
-        """
-        return RecordStream(self.consume_batches(topics, start, **options))
 
+        With a `group`, the partitions are shared with its other members (also Kafka's), and reading begins where the
+        group has committed, at `start` where it has not. Read within `async with`, which leaves the group at its end
+        (see `GroupStream`). No `partitions` then, and `out_of_range` goes to an end by default. Further options:
+        `auto_commit`: commit every `commit_interval_s`, before partitions go to others, and at the end; a record is
+        done when the next one is asked for. Without, call the stream's `commit`.
+        `session_timeout_s`: a member that is not heard of for so long is out.
+        `rebalance_timeout_s`: so long may one record take while others wait for a share.
+        `instance_id`: makes the member a static one, that finds its partitions again after a restart.
+        """
+        if group is None:
+            return RecordStream(self.consume_batches(topics, start, **options))
+        return GroupRecordStream(self.group_reader(group, topics, start, **options))
+
+    @overload
     def consume_batches(
-        self, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[ReadingNames]
-    ) -> BatchStream:
+        self, topics: str | Iterable[str], start: Start = ..., *, group: None = None, **options: Unpack[ReadingNames]
+    ) -> BatchStream: ...
+    @overload
+    def consume_batches(
+        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupNames]
+    ) -> GroupBatchStream: ...
+    def consume_batches(
+        self, topics: str | Iterable[str], start: Start = "beginning", *, group: str | None = None, **options: Any
+    ) -> BatchStream | GroupBatchStream:
         """Read lists of records, as they come: the same as `consume`, with less work for each record."""
-        return BatchStream(self._cluster, self._settings, self._random, make_reading(topics, start, **options))
+        if group is None:
+            return BatchStream(self._cluster, self._settings, self._random, make_reading(topics, start, **options))
+        return GroupBatchStream(self.group_reader(group, topics, start, **options))
+
+    def group_reader(
+        self, group: str, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[GroupNames]
+    ) -> GroupReader:
+        """What the streams of a group stand on; for faces of another kind."""
+        reading, checked = make_group_reading(group, topics, start, **options)
+        reader = GroupReader(self._cluster, self._settings, self._random, reading, checked)
+        self._memberships = [one for one in self._memberships if not one.has_ended] + [reader.membership]
+        return reader
+
+    async def leave_groups(self) -> None:
+        """Leave all groups, without what was read last: nobody can tell whether that is done."""
+        for membership in self._memberships:
+            membership.stop(with_last=False)
+        with anyio.CancelScope(shield=True):  # each has a time limit of its own
+            for membership in self._memberships:
+                await membership.wait_ended()
 
     async def offsets(
         self, topic: str, at: Start = "end", *, partitions: Iterable[int] | None = None
@@ -237,6 +293,28 @@ class AsyncClient:
         topics = (await self._cluster.ask(request, DescribeTopicsResponse)).topics
         _check(topics)
         return topics
+
+    # -- groups --
+
+    async def list_groups(self, *, states: Iterable[str] = ()) -> tuple[ListedGroup, ...]:
+        """Groups by name, those in one of these states ("Stable", "Empty" ...) or all."""
+        return await self._groups.list(states)
+
+    async def describe_groups(self, *names: str) -> tuple[DescribedConsumerGroup, ...]:
+        """Members, who has which partition, what is committed, where logs end. Raises UnknownGroupError."""
+        return await self._groups.describe(names)
+
+    async def delete_group(self, name: str) -> None:
+        """Delete a group without members, and its offsets. Raises UnknownGroupError, GroupNotEmptyError."""
+        await self._groups.delete(name)
+
+    async def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Set where a group without members goes on, by (topic, partition). Raises WarmlogError."""
+        await self._groups.commit(group, offsets)
+
+    async def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Forget where a group is in these partitions, of topics that no member reads. Raises WarmlogError."""
+        await self._groups.forget(group, partitions)
 
 
 def _check(results: Iterable[TopicResult | TopicDescription]) -> None:

@@ -5,17 +5,18 @@ not know: what is produced or read. Producer and streams ask here for connection
 replies keep their order, and a long poll would hold up everything behind it.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from protocol.errors import ErrorCode
-from protocol.request import MetadataRequest, Request, Value
+from protocol.native.messages import NativeRequest
+from protocol.request import MetadataRequest, Value
 from protocol.response import MetadataResponse, TopicMetadata
 from warmlog.client.backoff import delays_s
 from warmlog.client.connection import Connection
@@ -70,7 +71,7 @@ class Cluster:
 
     # -- asking --
 
-    async def ask(self, request: Request, response_type: type[R], *, repeatable: bool = True) -> R:
+    async def ask(self, request: NativeRequest, response_type: type[R], *, repeatable: bool = True) -> R:
         """Ask any broker. Raises WarmlogError.
 
         Tries again within the request timeout: where no broker could be reached, and if `repeatable` also where the
@@ -88,6 +89,17 @@ class Cluster:
         if address is None:
             raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"no address is known of broker {node_id}")
         return await self._connect(address)
+
+    async def open_any(self, tasks: TaskGroup | None = None) -> Connection:
+        """A new connection to any broker; the caller closes it. Raises WarmlogError.
+
+        `tasks`: where it lives, by default where all others do; its own group outlives a cancelled client.
+        """
+        return await self._connect_any(tasks)
+
+    def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a task for as long as the client, and not longer."""
+        self._tasks.start_soon(function)
 
     async def _insist(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
         """Try until it works, trying again makes no sense, or the request timeout is over; then raise the last error.
@@ -111,19 +123,19 @@ class Cluster:
                 self._connection = await self._connect_any()
             return self._connection
 
-    async def _connect_any(self) -> Connection:
+    async def _connect_any(self, tasks: TaskGroup | None = None) -> Connection:
         error: WarmlogError | None = None
         for address in dict.fromkeys((*self._bootstrap, *self._brokers.values())):
             try:
-                return await self._connect(address)
+                return await self._connect(address, tasks)
             except ConnectError as problem:
                 error = error or problem
         raise error or ConnectError("no address of a broker was given")
 
-    async def _connect(self, address: tuple[str, int]) -> Connection:
+    async def _connect(self, address: tuple[str, int], tasks: TaskGroup | None = None) -> Connection:
         if self._closed:
             raise ClosedError
-        return await Connection.open(*address, self._tasks, self._settings)
+        return await Connection.open(*address, tasks or self._tasks, self._settings)
 
     # -- metadata --
 

@@ -21,8 +21,8 @@ from anyio.abc import TaskGroup
 from protocol.errors import ProtocolError
 from protocol.frame import DEFAULT_MAX_FRAME_BYTES, FrameReader
 from protocol.native.codec import ReplyError, decode_response, encode_request
-from protocol.native.messages import VERSIONS
-from protocol.request import HelloRequest, Request, Value
+from protocol.native.messages import VERSIONS, NativeRequest
+from protocol.request import HelloRequest, Value
 from protocol.response import ErrorResponse, HelloResponse
 from warmlog.client.errors import (
     ClosedError,
@@ -155,7 +155,7 @@ class Connection:
         """The longest request that the broker accepts."""
         return self.hello.max_frame_bytes if self.hello else DEFAULT_MAX_FRAME_BYTES
 
-    def submit(self, request: Request, response_type: type[R], *, extra_s: float = 0) -> Reply[R]:
+    def submit(self, request: NativeRequest, response_type: type[R], *, extra_s: float = 0) -> Reply[R]:
         """Send a request; its reply fails if it does not come within the request timeout and `extra_s`."""
         reply: Reply[R] = Reply(self._next_id(), response_type, anyio.current_time() + self._timeout_s + extra_s)
         if self.error is not None:
@@ -167,7 +167,7 @@ class Connection:
         self._send(_Unsent(memoryview(encode_request(reply.request_id, request)), None, None))
         return reply
 
-    def post(self, request: Request, posted: R) -> Reply[R]:
+    def post(self, request: NativeRequest, posted: R) -> Reply[R]:
         """Send a request that gets no reply; `posted` stands for one when the kernel has taken the whole request."""
         reply = Reply(self._next_id(), type(posted), inf)
         if self.error is not None:
@@ -176,7 +176,7 @@ class Connection:
             self._send(_Unsent(memoryview(encode_request(reply.request_id, request)), reply, posted))
         return reply
 
-    async def ask(self, request: Request, response_type: type[R]) -> R:
+    async def ask(self, request: NativeRequest, response_type: type[R]) -> R:
         """Send a request and wait for the reply. Raises WarmlogError."""
         return await self.submit(request, response_type).wait()
 

@@ -25,6 +25,10 @@ RETRIABLE = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
 
@@ -96,6 +100,18 @@ class TopicExistsError(BrokerError):
     """There is a topic of that name already."""
 
 
+class GroupMovedOnError(BrokerError):
+    """The group went on without this member: what it read since its last commit is read again, by another one."""
+
+
+class GroupNotEmptyError(BrokerError):
+    """The group has members, and what was asked is only done to one without."""
+
+
+class UnknownGroupError(BrokerError):
+    """There is no such group."""
+
+
 class OffsetOutOfRangeError(BrokerError):
     """The offset to read from is not there, or no longer: offsets from `log_start_offset` to `high_watermark` are."""
 
@@ -108,10 +124,27 @@ class OffsetOutOfRangeError(BrokerError):
 _KINDS: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopicError,
     ErrorCode.TOPIC_ALREADY_EXISTS: TopicExistsError,
+    ErrorCode.UNKNOWN_MEMBER_ID: GroupMovedOnError,
+    ErrorCode.ILLEGAL_GENERATION: GroupMovedOnError,
+    ErrorCode.REBALANCE_IN_PROGRESS: GroupMovedOnError,
+    ErrorCode.FENCED_INSTANCE_ID: GroupMovedOnError,
+    ErrorCode.NON_EMPTY_GROUP: GroupNotEmptyError,
+    ErrorCode.GROUP_ID_NOT_FOUND: UnknownGroupError,
+}
+# Where the broker says no more than the code.
+_SENTENCES = {
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group went on without this member",
+    ErrorCode.ILLEGAL_GENERATION: "the group went on without this member",
+    ErrorCode.REBALANCE_IN_PROGRESS: "the group is dividing its partitions anew",
+    ErrorCode.FENCED_INSTANCE_ID: "another member with the same instance id has taken this one's place",
+    ErrorCode.NON_EMPTY_GROUP: "the group has members",
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group read the topic",
+    ErrorCode.INVALID_GROUP_ID: "that is no name for a group",
 }
 
 
 def broker_error(code: ErrorCode, message: str | None, *, about: str = "") -> BrokerError:
     """The exception for an error code in a reply; `about` names the topic or partition where the message may not."""
-    text = message or code.name
+    text = message or _SENTENCES.get(code, code.name)
     return _KINDS.get(code, BrokerError)(f"{about}: {text}" if about else text, code)

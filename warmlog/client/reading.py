@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypedDict, Unpack, get_args
 
 from protocol.request import Isolation
-from warmlog.client.start import Start, parse_start
+from warmlog.client.start import AtOffset, AtTime, Start, parse_start
 
 OutOfRange: TypeAlias = Literal["error", "beginning", "end"]
 
@@ -25,7 +25,10 @@ class ReadingNames(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a stream reads: the options, checked. `partitions`: None for all."""
+    """What a stream reads: the options, checked. `partitions`: None for all.
+
+    `places`: the partitions of all topics, each with a start of its own; `start` and `partitions` say nothing then.
+    """
 
     topics: tuple[str, ...]
     start: Start
@@ -34,6 +37,11 @@ class Reading:
     out_of_range: OutOfRange
     isolation: Isolation
     auto_create: bool
+    places: Mapping[tuple[str, int], Start] | None = None
+
+    def start_of(self, topic: str, partition: int) -> AtOffset | AtTime:
+        """Where to begin in a partition."""
+        return parse_start(self.start if self.places is None else self.places[topic, partition], partition)
 
 
 def make_reading(topics: str | Iterable[str], start: Start, **options: Unpack[ReadingNames]) -> Reading:

@@ -35,7 +35,7 @@ from warmlog.client.errors import OffsetOutOfRangeError, WarmlogError, broker_er
 from warmlog.client.fetching import Cursor, Fetched, FetchLane
 from warmlog.client.reading import Reading
 from warmlog.client.settings import Settings
-from warmlog.client.start import AtOffset, parse_start
+from warmlog.client.start import AtOffset
 
 # So many records are handed over at a time, if so many are there: it is what a turn of the event loop (a few µs) is
 # spread over where batches are small.
@@ -199,6 +199,8 @@ class BatchStream:
     # -- where to read --
 
     async def _find_partitions(self) -> list[Cursor]:
+        if self._reading.places is not None:
+            return [Cursor(*place) for place in self._reading.places]
         cursors = []
         for name in self._reading.topics:
             topic = await self._cluster.topic(name, auto_create=self._reading.auto_create)
@@ -244,7 +246,7 @@ class BatchStream:
         self._unplaced = []
 
     def _queries(self, cursor: Cursor) -> list[OffsetQuery]:
-        start = parse_start(self._reading.start, cursor.partition)
+        start = self._reading.start_of(cursor.topic, cursor.partition)
         times = [EARLIEST_TIMESTAMP, LATEST_TIMESTAMP]
         if not isinstance(start, AtOffset):
             times.append(start.timestamp)
@@ -255,7 +257,7 @@ class BatchStream:
             if told.error:
                 raise broker_error(told.error, told.message, about=str(cursor))
         first, end = found[0].offset, found[1].offset
-        start = parse_start(self._reading.start, cursor.partition)
+        start = self._reading.start_of(cursor.topic, cursor.partition)
         cursor.high_watermark = end
         cursor.end = end if self._reading.until_end else None
         if not isinstance(start, AtOffset):

@@ -160,7 +160,7 @@ def test_what_is_not_there_is_told_in_one_line(run: Run, command: tuple[str, ...
         ("consume", "t", "--from", "-1"),
         ("consume", "t", "--count", "-1"),
         ("consume", "t", "--json", "--print-key"),
-        ("consume", "t", "--group", "g"),
+        ("consume", "t", "--group", "g", "--partition", "0"),
         ("produce", "t", "--acks", "2"),
         ("produce", "t", "--json", "--key-separator", ":"),
         ("produce", "t", "--key-separator", ""),

@@ -1,0 +1,288 @@
+"""Groups on the native protocol: the broker divides the partitions, and tells a group with its lag.
+
+Owns: what one native join is made of (a JoinGroup and a SyncGroup with Kafka's consumer protocol and its `range`
+assignor), and what a description adds to Kafka's. Must not know: the coordinator; it asks the handlers that Kafka's
+requests go to, so that both kinds of members live by the same rules.
+
+Invariants:
+1. A member that joins and goes away before its answer is no member: who asked never heard of its id.
+2. Of a leader that is a native member the broker makes the assignment; of any other leader nothing is changed.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import trio
+from msgspec.structs import replace
+
+from broker.api.handler import Handler
+from broker.api.session import Session
+from broker.partitions import Partitions
+from protocol.errors import ErrorCode
+from protocol.groups import (
+    CONSUMER_PROTOCOL_TYPE,
+    NO_MEMBER,
+    NO_OFFSET,
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroupsRequest,
+    FetchedOffset,
+    FetchedOffsets,
+    GroupProtocol,
+    JoinedMember,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    MemberAssignment,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+    TopicPartition,
+)
+from protocol.kafka.consumer_protocol import (
+    RANGE,
+    Assignment,
+    Subscription,
+    assign_range,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from protocol.kafka.primitives import MalformedError
+from protocol.native.groups import (
+    ConsumerGroupMember,
+    DescribeConsumerGroupsRequest,
+    DescribeConsumerGroupsResponse,
+    DescribedConsumerGroup,
+    GroupPosition,
+    JoinConsumerGroupRequest,
+    JoinConsumerGroupResponse,
+)
+from protocol.response import ErrorResponse
+
+EVERY_CLIENTS_VERSION = 0  # of the consumer protocol: `range` needs nothing of the later ones
+LEAVE_TIMEOUT_S = 1  # of a member whose client went away; its session is soon over, too
+
+# What a client is told where the coordinator has no more to say than the code.
+EXPLANATIONS = {
+    ErrorCode.INVALID_GROUP_ID: "the name of a group must not be empty",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member, or no longer",
+    ErrorCode.INVALID_SESSION_TIMEOUT: "the session time-out is not within what group.min.session.timeout.ms and"
+    " group.max.session.timeout.ms allow",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the members of this group divide partitions in another way than by 'range'",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.max.size allows",
+    ErrorCode.FENCED_INSTANCE_ID: "another member with the same instance id has taken this one's place",
+}
+
+
+class NativeGroupsApi:
+    """Answers the native protocol's own requests about groups. `groups`: the handlers of Kafka's, by API."""
+
+    def __init__(self, groups: Mapping[str, Handler], partitions: Partitions) -> None:
+        self._groups = groups
+        self._partitions = partitions
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {
+            JoinConsumerGroupRequest.api: self.join,
+            DescribeConsumerGroupsRequest.api: self.describe,
+        }
+
+    # -- joining --
+
+    async def join(
+        self, request: JoinConsumerGroupRequest, session: Session
+    ) -> JoinConsumerGroupResponse | ErrorResponse:
+        """Join, and wait for one's partitions."""
+        seat = _Seat(request)
+        try:
+            while (response := await self._try_join(seat, session)) is None:
+                pass  # the next rebalance began before this one was over
+        except trio.Cancelled:
+            if seat.is_unheard_of:
+                await self._leave(seat, session)
+            raise
+        return response
+
+    async def _try_join(self, seat: "_Seat", session: Session) -> JoinConsumerGroupResponse | ErrorResponse | None:
+        """One rebalance; None if another one follows on its heels."""
+        joined: JoinGroupResponse = await self._ask(seat.join_request(), session)
+        if joined.error is ErrorCode.MEMBER_ID_REQUIRED:
+            seat.member_id = joined.member_id
+            return None
+        if joined.error is not ErrorCode.NONE:
+            return _failed(joined)
+        seat.member_id = joined.member_id
+        assignments = () if joined.skip_assignment else self._assign(joined)
+        synced: SyncGroupResponse = await self._ask(seat.sync_request(joined, assignments), session)
+        if synced.error is ErrorCode.REBALANCE_IN_PROGRESS:
+            return None
+        if synced.error is not ErrorCode.NONE:
+            return _failed(synced)
+        return JoinConsumerGroupResponse(
+            generation=joined.generation,
+            member_id=joined.member_id,
+            is_leader=joined.leader == joined.member_id,
+            partitions=_partitions_of(synced.assignment),
+        )
+
+    def _assign(self, joined: JoinGroupResponse) -> tuple[MemberAssignment, ...]:
+        """By `range`, for all members; nothing where the members are not told, because another one leads."""
+        wanted = {member.member_id: _topics_of(member.metadata) for member in sorted(joined.members, key=_range_order)}
+        topics = {name: self._partitions.topic(name) for names in wanted.values() for name in names}
+        counts = {name: topic.partitions for name, topic in topics.items() if topic is not None}
+        return tuple(
+            MemberAssignment(
+                member_id=member_id,
+                assignment=encode_assignment(Assignment(partitions=partitions), EVERY_CLIENTS_VERSION),
+            )
+            for member_id, partitions in assign_range(wanted, counts).items()
+        )
+
+    async def _leave(self, seat: "_Seat", session: Session) -> None:
+        with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
+            await self._ask(seat.leave_request(), session)
+
+    # -- describing --
+
+    async def describe(
+        self, request: DescribeConsumerGroupsRequest, session: Session
+    ) -> DescribeConsumerGroupsResponse | ErrorResponse:
+        """Groups as Kafka describes them, with assignments opened, committed offsets and the ends of the logs."""
+        described = await self._ask(DescribeGroupsRequest(groups=request.groups), session)
+        asked = tuple(OffsetFetchGroup(group=group) for group in request.groups)
+        fetched = await self._ask(OffsetFetchRequest(groups=asked), session)
+        pairs = zip(described.groups, fetched.groups, strict=True)
+        return DescribeConsumerGroupsResponse(groups=tuple(self._described(*pair) for pair in pairs))
+
+    def _described(self, group: DescribedGroup, offsets: FetchedOffsets) -> DescribedConsumerGroup:
+        members = tuple(
+            _consumer(member) if group.protocol_type == CONSUMER_PROTOCOL_TYPE else _member(member)
+            for member in group.members
+        )
+        return DescribedConsumerGroup(
+            group=group.group,
+            state=group.state,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            members=members,
+            positions=self._positions(members, offsets.partitions),
+            error=group.error or offsets.error,
+            message=group.message or EXPLANATIONS.get(group.error),
+        )
+
+    def _positions(
+        self, members: Iterable[ConsumerGroupMember], offsets: Iterable[FetchedOffset]
+    ) -> tuple[GroupPosition, ...]:
+        owners = {(one.topic, one.partition): member.member_id for member in members for one in member.partitions}
+        committed = {(one.topic, one.partition): one for one in offsets}
+        return tuple(
+            self._position(*place, owners.get(place), committed.get(place))
+            for place in sorted(owners.keys() | committed.keys())
+        )
+
+    def _position(
+        self, topic: str, index: int, member_id: str | None, committed: FetchedOffset | None
+    ) -> GroupPosition:
+        partition = self._partitions.get(topic, index)
+        position = GroupPosition(
+            topic=topic,
+            partition=index,
+            log_start_offset=NO_OFFSET if partition is None else partition.log.log_start_offset,
+            high_watermark=NO_OFFSET if partition is None else partition.log.high_watermark,
+            member_id=member_id,
+        )
+        if committed is None:
+            return position
+        return replace(
+            position, offset=committed.offset, leader_epoch=committed.leader_epoch, metadata=committed.metadata
+        )
+
+    async def _ask(self, request: Any, session: Session) -> Any:
+        return await self._groups[request.api](request, session)
+
+
+class _Seat:
+    """One who joins, and the requests of Kafka's that it takes."""
+
+    def __init__(self, request: JoinConsumerGroupRequest) -> None:
+        self._request = request
+        self.member_id = request.member_id
+
+    @property
+    def is_unheard_of(self) -> bool:
+        """Whether it has an id of which its client does not know, and under which nobody will come back."""
+        has_new_id = self.member_id != NO_MEMBER and self._request.member_id == NO_MEMBER
+        return has_new_id and self._request.instance_id is None
+
+    def join_request(self) -> JoinGroupRequest:
+        """A new dynamic member is told its id first (KIP-394), so that it can be taken back."""
+        request = self._request
+        metadata = encode_subscription(Subscription(topics=request.topics), EVERY_CLIENTS_VERSION)
+        return JoinGroupRequest(
+            group=request.group,
+            member_id=self.member_id,
+            instance_id=request.instance_id,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocols=(GroupProtocol(name=RANGE, metadata=metadata),),
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+        )
+
+    def sync_request(self, joined: JoinGroupResponse, assignments: tuple[MemberAssignment, ...]) -> SyncGroupRequest:
+        """For one's assignment, with everybody's where one leads."""
+        return SyncGroupRequest(
+            group=self._request.group,
+            generation=joined.generation,
+            member_id=joined.member_id,
+            instance_id=self._request.instance_id,
+            protocol_type=joined.protocol_type,
+            protocol_name=joined.protocol_name,
+            assignments=assignments,
+        )
+
+    def leave_request(self) -> LeaveGroupRequest:
+        """Out again."""
+        leaving = LeavingMember(member_id=self.member_id, reason="the client went away before it was a member")
+        return LeaveGroupRequest(group=self._request.group, members=(leaving,))
+
+
+def _failed(response: JoinGroupResponse | SyncGroupResponse) -> ErrorResponse:
+    return ErrorResponse(error=response.error, message=response.message or EXPLANATIONS.get(response.error))
+
+
+def _range_order(member: JoinedMember) -> tuple[bool, str]:
+    """Static members first, by their instance ids (Kafka's AbstractPartitionAssignor.MemberInfo)."""
+    return (member.instance_id is None, member.instance_id or member.member_id)
+
+
+def _topics_of(metadata: bytes) -> tuple[str, ...]:
+    """What a member wants: nothing that we can give it where its metadata cannot be read."""
+    try:
+        return decode_subscription(metadata).topics
+    except MalformedError:
+        return ()
+
+
+def _partitions_of(assignment: bytes) -> tuple[TopicPartition, ...]:
+    try:
+        return decode_assignment(assignment).partitions
+    except MalformedError:
+        return ()
+
+
+def _consumer(member: DescribedMember) -> ConsumerGroupMember:
+    return replace(_member(member), topics=_topics_of(member.metadata), partitions=_partitions_of(member.assignment))
+
+
+def _member(member: DescribedMember) -> ConsumerGroupMember:
+    return ConsumerGroupMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+    )

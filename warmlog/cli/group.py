@@ -1,0 +1,284 @@
+"""`warmlog group`: consumer groups, looked at and put right.
+
+Owns: the four commands, and how groups look as tables. Must not know: how a broker is asked (`warmlog.client`).
+
+Lag is the number of offsets from the committed one up to the end for readers: 0 where a group has read everything.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from warmlog.cli.conversation import converse
+from warmlog.cli.failure import Failure
+from warmlog.cli.options import complete_groups, complete_topics, json_option, native_option, start_position
+from warmlog.cli.output import Column, counted, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from protocol.native.groups import DescribedConsumerGroup
+    from warmlog.client import AsyncClient
+
+MEMBER_COLUMNS = (Column("member"), Column("instance"), Column("client"), Column("host"), Column("partitions"))
+POSITION_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    Column("committed", number=True),
+    Column("start", number=True),
+    Column("end", number=True),
+    Column("lag", number=True),
+    Column("member"),
+)
+CHANGE_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    Column("before", number=True),
+    Column("after", number=True),
+)
+groups_argument = click.argument("groups", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_groups)
+
+
+class Change(NamedTuple):
+    """Where a group is in a partition (None: nowhere), and where it shall be."""
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+
+
+@click.command("list", short_help="List the groups.")
+@click.option("--state", "states", metavar="STATE", multiple=True, help="Only groups in this state; repeatable.")
+@native_option
+@json_option("One JSON object a group: group, state, protocol_type, type.")
+def list_groups(states: tuple[str, ...], native: str, as_json: bool) -> None:
+    """List the groups.
+
+    States: Empty (no members), PreparingRebalance, CompletingRebalance (members share out the partitions), Stable.
+    """
+    groups = converse(native, lambda client: client.list_groups(states=states))
+    if as_json:
+        for group in groups:
+            print_json(
+                {
+                    "group": group.group,
+                    "state": group.state,
+                    "protocol_type": group.protocol_type,
+                    "type": group.type,
+                }
+            )
+        return
+    columns = (Column("group"), Column("state"), Column("protocol type"))
+    print_table(columns, [(group.group, group.state, group.protocol_type) for group in groups])
+
+
+@click.command(short_help="Show members, offsets and lag of groups.")
+@groups_argument
+@native_option
+@json_option("One JSON object a group, with all there is to tell.")
+def describe(groups: tuple[str, ...], native: str, as_json: bool) -> None:
+    """Show members, offsets and lag of groups.
+
+    A partition without `committed` is one that the group was given and has committed nothing in; one without `end` is
+    gone.
+    """
+    described = converse(native, lambda client: client.describe_groups(*groups))
+    if as_json:
+        print_json(*map(description_form, described))
+        return
+    for number, group in enumerate(described):
+        if number:
+            print_line()
+        show_group(group)
+
+
+def description_form(group: "DescribedConsumerGroup") -> dict[str, Any]:
+    """A description for scripts: offsets that are not there are null, and the lag is told."""
+    import msgspec
+
+    form: dict[str, Any] = msgspec.to_builtins(group)
+    del form["error"], form["message"]
+    for position, fields in zip(group.positions, form["positions"], strict=True):
+        fields["lag"] = position.lag
+        for name in ("offset", "leader_epoch", "log_start_offset", "high_watermark"):
+            fields[name] = known(fields[name])
+    form["lag"] = total_lag(group)
+    return form
+
+
+def show_group(group: "DescribedConsumerGroup") -> None:
+    """A description for people."""
+    print_line(
+        f"{group.group}: {group.state}, {counted(len(group.members), 'member')},"
+        f" {counted(len(group.positions), 'partition')}, lag {total_lag(group):,}"
+        + (f", shared out by {group.protocol}" if group.protocol else "")
+    )
+    if group.members:
+        print_line()
+        print_table(
+            MEMBER_COLUMNS,
+            [
+                (
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    " ".join(f"{one.topic}-{one.partition}" for one in member.partitions),
+                )
+                for member in group.members
+            ],
+        )
+    if group.positions:
+        print_line()
+        print_table(
+            POSITION_COLUMNS,
+            [
+                (
+                    position.topic,
+                    position.partition,
+                    known(position.offset),
+                    known(position.log_start_offset),
+                    known(position.high_watermark),
+                    position.lag,
+                    position.member_id,
+                )
+                for position in group.positions
+            ],
+        )
+
+
+def known(offset: int) -> int | None:
+    """None for an offset that is not there."""
+    return None if offset < 0 else offset
+
+
+def total_lag(group: "DescribedConsumerGroup") -> int:
+    """Of all partitions of which it can be said."""
+    return sum(position.lag or 0 for position in group.positions)
+
+
+@click.command(short_help="Set where a group goes on.")
+@click.argument("group", shell_complete=complete_groups)
+@click.option(
+    "--to",
+    "target",
+    metavar="WHERE",
+    required=True,
+    type=start_position,
+    help="beginning, end, an offset or an ISO 8601 time (without a zone: local).",
+)
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Only this one; repeatable. Default: all in which the group has committed.",
+)
+@click.option(
+    "--partition",
+    "partitions",
+    metavar="N",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this one, of one --topic; repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@native_option
+@json_option("One JSON object a partition: group, topic, partition, before, after, committed.")
+def reset(
+    group: str,
+    target: str,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    dry_run: bool,
+    native: str,
+    as_json: bool,
+) -> None:
+    """Set where a group goes on: at an end, at an offset or at a time.
+
+    The group must have no members: they would go on where they are, and commit that.
+    """
+    if partitions and len(topics) != 1:
+        raise click.UsageError("--partition needs one --topic, whose partition it is.")
+
+    async def talk(client: "AsyncClient") -> list[Change]:
+        changes = await plan(client, group, target, topics, partitions)
+        if not dry_run:
+            await client.commit_offsets(group, {(change.topic, change.partition): change.after for change in changes})
+        return changes
+
+    try:
+        changes = converse(native, talk)
+    except ValueError as error:  # a partition that is not there
+        raise Failure(str(error)) from error
+    if as_json:
+        print_json(*({"group": group, **change._asdict(), "committed": not dry_run} for change in changes))
+        return
+    print_table(CHANGE_COLUMNS, changes)
+    if dry_run:
+        print_line("\nNothing was changed: this was a dry run.")
+
+
+async def plan(
+    client: "AsyncClient", group: str, target: str, topics: tuple[str, ...], partitions: tuple[int, ...]
+) -> list[Change]:
+    """What a reset changes. Raises Failure where the group has members or there is nothing to set."""
+    before = await committed(client, group)
+    names = topics or tuple(dict.fromkeys(topic for topic, _ in before))
+    if not names:
+        raise Failure(f"group {group!r} has committed nothing: say with --topic what to set.")
+    changes = []
+    for name in dict.fromkeys(names):
+        wanted = partitions or None if topics else [index for topic, index in before if topic == name]
+        found = await client.offsets(name, target, partitions=wanted)
+        changes += [Change(name, index, before.get((name, index)), after) for index, after in sorted(found.items())]
+    return changes
+
+
+async def committed(client: "AsyncClient", group: str) -> dict[tuple[str, int], int]:
+    """By topic and partition; nothing where there is no such group. Raises Failure where it has members."""
+    from warmlog.client import UnknownGroupError
+
+    try:
+        (described,) = await client.describe_groups(group)
+    except UnknownGroupError:
+        return {}
+    if described.members:
+        raise Failure(f"group {group!r} has {counted(len(described.members), 'member')}: stop them first.")
+    return {
+        (position.topic, position.partition): position.offset
+        for position in described.positions
+        if position.offset >= 0
+    }
+
+
+@click.command(short_help="Delete groups and what they have committed.")
+@groups_argument
+@click.option("--if-exists", is_flag=True, help="A group that does not exist is no error.")
+@native_option
+@json_option("One JSON object a group: group, deleted.")
+def delete(groups: tuple[str, ...], if_exists: bool, native: str, as_json: bool) -> None:
+    """Delete groups and what they have committed. They must have no members."""
+
+    async def talk(client: "AsyncClient") -> None:
+        for name in groups:
+            deleted = await delete_one(client, name, if_exists=if_exists)
+            if as_json:
+                print_json({"group": name, "deleted": deleted})
+            else:
+                print_line(f"{name} {'deleted' if deleted else 'does not exist'}")
+
+    converse(native, talk)
+
+
+async def delete_one(client: "AsyncClient", name: str, *, if_exists: bool) -> bool:
+    """Delete a group; gives whether it was there. Raises Failure if it was not and that is not allowed."""
+    from warmlog.client import UnknownGroupError
+
+    try:
+        await client.delete_group(name)
+    except UnknownGroupError as error:
+        if not if_exists:
+            raise Failure(error.message) from error
+        return False
+    return True
