@@ -21,6 +21,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
     "offsets.topic.num.partitions": 1,
+    "log.retention.ms": -1,  # records here are of 2023
 }
 
 OTHER_BOOTSTRAP = os.environ.get("WARMLOG_CLIENTS_BOOTSTRAP", "")

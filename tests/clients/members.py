@@ -40,7 +40,7 @@ class Member:
         self._gone()
 
     def kill(self) -> None:
-        """End the process as it is: its group is not told."""
+        """End the process as it is: its group is not told. Nothing, if it has ended."""
         self._process.kill()
         self._process.wait(LIMIT_S)
         self._gone()
@@ -94,7 +94,7 @@ class Members:
             text=True,
         )
         member = Member(process, self._changed)
-        self._members.callback(lambda: member.is_running and member.kill())
+        self._members.callback(member.kill)
         self.all.append(member)
         return member
 

@@ -142,7 +142,7 @@ def test_settings_are_changed_one_by_one(admin: AdminClient, new_topic: NewTopic
     assert alter(admin, topic, "cleanup.policy", "delete", AlterConfigOpType.SUBTRACT) is None
     assert alter(admin, topic, "retention.ms", None, AlterConfigOpType.DELETE) is None
     config = topic_config(admin, topic)
-    assert (config["cleanup.policy"].value, config["retention.ms"].value) == ("compact", "604800000")
+    assert (config["cleanup.policy"].value, config["retention.ms"].value) == ("compact", "-1")
 
 
 def test_settings_are_replaced_together(admin: AdminClient, new_topic: NewTopicFactory) -> None:
@@ -151,7 +151,7 @@ def test_settings_are_replaced_together(admin: AdminClient, new_topic: NewTopicF
     with pytest.warns(DeprecationWarning, match="alter_configs"):
         assert error_of(admin.alter_configs([resource])) is None
     config = topic_config(admin, topic)
-    assert (config["segment.bytes"].value, config["retention.ms"].value) == ("2000000", "604800000")
+    assert (config["segment.bytes"].value, config["retention.ms"].value) == ("2000000", "-1")
 
 
 def test_bad_settings_change_nothing(admin: AdminClient, new_topic: NewTopicFactory) -> None:

@@ -1,0 +1,71 @@
+"""Kafka's command line tools of Java, many in one JVM.
+
+Owns: how a tool is called and what it said. Knows nothing of what a tool should say.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from interop.kafka_node import java
+
+#: Where the tools' classes are, by the names of the scripts that Kafka ships.
+CLASSES: Mapping[str, str] = {
+    "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
+    "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+}
+#: Those that take the address first, before the name of what they are to do.
+ADDRESS_FIRST = {"kafka-transactions"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One command line without the address, and what stands on the tool's standard input."""
+
+    tool: str
+    arguments: tuple[str, ...]
+    text: str = ""
+
+    def line(self, bootstrap: str) -> str:
+        """The call as the Java program takes it."""
+        address = ("--bootstrap-server", bootstrap)
+        parts = (address, self.arguments) if self.tool in ADDRESS_FIRST else (self.arguments, address)
+        call = {"tool": CLASSES[self.tool], "arguments": [*parts[0], *parts[1]], "text": self.text}
+        return json.dumps(call) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a tool printed, to both streams, and the status that its process would have ended with."""
+
+    status: int
+    output: str
+    complaints: str
+
+
+def call(command: str, text: str = "") -> Call:
+    """A call from a command line that quotes nothing: no argument holds a blank."""
+    tool, *arguments = command.split()
+    return Call(tool=tool, arguments=tuple(arguments), text=text)
+
+
+def run(bootstrap: str, calls: Mapping[str, Call]) -> dict[str, Said]:
+    """Run the calls in order against one broker; what each said, by the same names."""
+    answers = java("warmlog.interop.Tools", text="".join(each.line(bootstrap) for each in calls.values()))
+    lines = [line for line in answers.splitlines() if line.startswith('{"status":')]  # others: shutdown hooks
+    return {name: Said(**json.loads(line)) for name, line in zip(calls, lines, strict=True)}

@@ -1,0 +1,69 @@
+"""Real Kafka and warmlog, side by side, for clients that are programs of their own.
+
+What is expected of warmlog is expected of Kafka in the same test: so the test is known to be right.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from interop.kafka_node import SETTINGS as KAFKA_SETTINGS
+from interop.kafka_node import KafkaNode, MissingToolError, build, in_ci
+from warmlog.testing import Broker
+
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+    "offsets.topic.num.partitions": 1,
+    "log.retention.ms": -1,  # records here are of 2023
+    "auto.create.topics.enable": "true",
+}
+
+
+def absent(error: MissingToolError) -> None:
+    """A missing tool: a failure in CI, elsewhere a reason to skip."""
+    (pytest.fail if in_ci() else pytest.skip)(str(error))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kafka_tools() -> None:
+    """Not everything here needs Java: what does asks for `java_tools` or for Kafka."""
+
+
+@pytest.fixture(scope="session")
+def java_tools() -> None:
+    try:
+        build()
+    except MissingToolError as error:
+        absent(error)
+
+
+@pytest.fixture(scope="session")
+def kafka(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Real Kafka's address."""
+    data = tmp_path_factory.mktemp("kafka") / "data"
+    with KafkaNode(data, settings={**KAFKA_SETTINGS, **SETTINGS}) as node:
+        yield node.bootstrap
+
+
+@pytest.fixture(scope="session")
+def warmlog() -> Iterator[str]:
+    """Our address."""
+    with Broker(settings=SETTINGS) as broker:
+        yield broker.kafka
+
+
+@pytest.fixture(scope="session", params=["kafka", "warmlog"])
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """Both, one after the other."""
+    address: str = request.getfixturevalue(request.param)
+    return address
+
+
+@pytest.fixture(autouse=True)
+def _no_error_in_the_broker(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    records = caplog.get_records("setup") + caplog.get_records("call")
+    ours = [each for each in records if each.name.split(".")[0] in {"broker", "protocol"}]
+    assert [each.getMessage() for each in ours if each.levelno >= logging.ERROR] == []
