@@ -37,6 +37,7 @@ from protocol.kafka import (
     groups,
     metadata,
     offsets,
+    plain_produce,
     produce,
     topics,
 )
@@ -50,6 +51,7 @@ from protocol.kafka.values import (
 )
 from protocol.response import ErrorResponse
 
+PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
 _FIRST_SYNC_WITH_PROTOCOL = 5
 
@@ -200,6 +202,10 @@ class Codec:
         except struct.error:
             raise MalformedError(f"a frame of {len(frame)} bytes holds no request header") from None
         api = self._apis.get(key)
+        if key == PRODUCE_KEY and api is not None:
+            plain = plain_produce.read(frame, self._topic_names)
+            if plain is not None:
+                return Call(api, *plain)
         if api is None:
             raise UnservedError(f"API {key} is not served")
         if not api.first <= version <= api.last:
@@ -224,6 +230,10 @@ class Codec:
         api, version = call.api, call.version
         if type(response) is ErrorResponse:
             response = api.failed(call.request, response)
+        if api.key == PRODUCE_KEY and version >= plain_produce.FIRST and not throttle_ms:
+            plain = plain_produce.reply(version, call.correlation_id, call.request, response)
+            if plain is not None:
+                return [plain]
         if version < api.first_flexible:
             writer = Writer(_REPLY_START.pack(0, call.correlation_id), throttle_ms)
         elif api.key == API_VERSIONS_KEY:
