@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random, SystemRandom
+from uuid import uuid4
 
 import trio
 
@@ -29,6 +30,7 @@ from broker.api.epochs import EpochsApi
 from broker.api.fetch import Fetches
 from broker.api.fetch_sessions import FetchSessions
 from broker.api.greeting import GreetingApi
+from broker.api.groups import group_families
 from broker.api.handler import Family
 from broker.api.log_dirs import LogDirsApi
 from broker.api.metadata import MetadataApi
@@ -38,6 +40,7 @@ from broker.api.records import RecordsApi
 from broker.api.topics import TopicsApi
 from broker.config import Settings
 from broker.dynamic_config import LiveSettings
+from broker.groups.service import GroupService
 from broker.log.data_directory import DataDirectory
 from broker.log.errors import LogError
 from broker.log.files import OpenFiles
@@ -175,9 +178,11 @@ class Broker:
         addresses = Addresses(
             kafka=address_of(sockets.get("kafka")), native=address_of(sockets.get("native")), http=self._http_address
         )
-        listeners = self._listeners(sockets, partitions, writer)
+        groups = self._groups(partitions, writer)
+        listeners = self._listeners(sockets, partitions, writer, groups)
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, writer, self._metrics, self._settings).run)
+            maintained.start_soon(groups.run)
             async with trio.open_nursery() as listening:
                 for listener in listeners:
                     listening.start_soon(listener.serve)
@@ -185,6 +190,7 @@ class Broker:
                 ready(addresses)
                 await stop.wait()
                 self._not_ready = "stopping"
+                groups.stop()  # nobody who waits for a rebalance holds up the end
                 for listener in listeners:
                     listener.stop()
                 listening.cancel_scope.deadline = trio.current_time() + self._settings.warmlog_stop_timeout_ms / 1000
@@ -206,11 +212,18 @@ class Broker:
         self._http_address = address_of(sock)
         return None if sock is None else HttpListener(sock, self._metrics.registry, lambda: self._not_ready)
 
-    def _listeners(self, sockets: dict[str, socket.socket], partitions: Partitions, writer: Writer) -> list[Listener]:
+    def _groups(self, partitions: Partitions, writer: Writer) -> GroupService:
+        groups = GroupService(partitions, writer, self._settings, clock=wall_clock_ms, new_id=lambda: str(uuid4()))
+        groups.declare(self._metrics)
+        return groups
+
+    def _listeners(
+        self, sockets: dict[str, socket.socket], partitions: Partitions, writer: Writer, groups: GroupService
+    ) -> list[Listener]:
         """Those that are on, over the same handlers."""
         settings, codec = self._settings, KafkaCodec(topic_names=partitions.topic_name)
         inflight = InflightBytes(settings.queued_max_request_bytes)
-        dispatcher = Dispatcher(partitions, self._fetches(partitions), self._families(partitions, codec))
+        dispatcher = Dispatcher(partitions, self._fetches(partitions), self._families(partitions, codec, groups))
         limits = Limits(
             max_connections=lambda: connections_limit(self._live_settings.current),
             max_idle_s=settings.connections_max_idle_ms / 1000,
@@ -236,7 +249,7 @@ class Broker:
         )
         return listeners
 
-    def _families(self, partitions: Partitions, codec: KafkaCodec) -> list[Family]:
+    def _families(self, partitions: Partitions, codec: KafkaCodec, groups: GroupService) -> list[Family]:
         """The handlers of everything that is served beside produce and fetch."""
         cluster_id = self._directory.cluster_id
         advertised = Advertised(lambda: partitions.settings, gateway=container_gateway(self._settings))
@@ -259,6 +272,7 @@ class Broker:
             RecordsApi(partitions),
             LogDirsApi(partitions, self._directory),
             ProducersApi(partitions, self._store),
+            *group_families(groups, partitions, advertised),
         ]
 
     def _fetches(self, partitions: Partitions) -> Fetches:

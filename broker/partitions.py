@@ -97,6 +97,7 @@ class Partitions:
         self._deleted: list[tuple[float, str]] = []  # (when to remove it, by trio's clock)
         self._remembered: set[str] = set()  # names of topics that are gone, but not from the store
         self._all_open = False
+        self.on_deleted: Callable[[str], None] = lambda _: None  # told a topic's name once nobody finds it any more
 
     @property
     def settings(self) -> Settings:
@@ -232,6 +233,7 @@ class Partitions:
             await trio.to_thread.run_sync(self._storage.store.begin_delete, name)
             doomed = [self._partitions.pop((name, index)) for index in range(topic.partitions)]
             del self._topics[name], self._names[topic.id.bytes], self._replicas[name]
+            self.on_deleted(name)
             for partition in doomed:
                 await partition.retire()
             moved = await trio.to_thread.run_sync(_move_away, [partition.log for partition in doomed])

@@ -1,0 +1,248 @@
+"""The coordinator for offsets: committed, deleted, forgotten in time.
+
+Owns: what a commit needs before it is written, the tombstones, and the periodic look at what is over. Must not know:
+wire formats, sockets; it is asked with values and answers with values.
+
+Invariants:
+1. A commit is answered when it is in the log (and synced, where `flush.messages` asks for that), and from then on held
+   in memory.
+2. A group that is deleted cannot be found while its tombstones are written; if they cannot be, it is back.
+
+Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, GroupCoordinatorShard.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from broker.groups.group_log import TOPIC, Rows
+from broker.groups.registry import GroupRegistry
+from broker.groups.state import Group
+from broker.partitions import Partitions
+from protocol.errors import ErrorCode
+from protocol.groups import GroupState, OffsetToCommit
+from protocol.kafka.group_records import (
+    NO_TIME,
+    OffsetAndMetadata,
+    encode_group_key,
+    encode_offset,
+    encode_offset_key,
+)
+from protocol.kafka.primitives import NO_TOPIC_ID, MalformedError
+
+logger = logging.getLogger(__name__)
+
+MS_PER_MINUTE = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committer:
+    """Who commits: a member of a generation, or somebody from outside (generation below 0, no ids)."""
+
+    generation: int
+    member_id: str
+    instance_id: str | None
+
+
+class OffsetCommits:
+    """Requests about offsets. All methods belong to the loop; `run` is its task."""
+
+    def __init__(self, groups: GroupRegistry, partitions: Partitions) -> None:
+        """Over the groups and the topics that there are."""
+        self._groups = groups
+        self._partitions = partitions
+
+    async def run(self) -> None:
+        """Forget what is over, every so often, until cancelled."""
+        while True:
+            await trio.sleep(self._groups.settings.offsets_retention_check_interval_ms / 1000)
+            for group in self._groups.all():
+                await self._clean_up(group)
+                await trio.lowlevel.checkpoint()
+
+    # -- requests --
+
+    async def commit(
+        self, name: str, committer: Committer, offsets: Sequence[OffsetToCommit], *, retention_ms: int | None
+    ) -> list[ErrorCode]:
+        """Commit offsets; returns what became of each when they are written.
+
+        `retention_ms`: after how long they expire, None as the broker is set.
+        """
+        errors = [self._check_offset(asked) for asked in offsets]
+        if not all(errors):
+            error = await self._check_commit(name, committer)
+            if error is ErrorCode.NONE:
+                sound = [asked for asked, error in zip(offsets, errors, strict=True) if error is ErrorCode.NONE]
+                error = await self._write_offsets(name, sound, retention_ms)
+            errors = [each or error for each in errors]
+        return errors
+
+    def _check_offset(self, asked: OffsetToCommit) -> ErrorCode:
+        if self._partitions.get(asked.topic, asked.partition) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        is_too_large = len(asked.metadata) > self._groups.settings.offset_metadata_max_bytes
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large else ErrorCode.NONE
+
+    async def _check_commit(self, name: str, committer: Committer) -> ErrorCode:
+        """NONE, and then there is the group: one that commits from outside needs none before."""
+        error = self._groups.available(name) or await self._groups.log.ensure() or self._groups.available(name)
+        if error is not ErrorCode.NONE:
+            return error
+        group = self._groups.get(name)
+        if group is None:
+            if committer.generation >= 0:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            group = self._groups.create(name)
+        error = group.check_commit(committer.member_id, committer.instance_id, committer.generation, self._groups.now())
+        self._groups.schedule(group)
+        return error
+
+    async def _write_offsets(self, name: str, offsets: Sequence[OffsetToCommit], retention_ms: int | None) -> ErrorCode:
+        """Append offsets and hold them; takes at most `offsets.commit.timeout.ms`, though what is begun is finished."""
+        now_ms = self._groups.clock()
+        expire_ms = NO_TIME if retention_ms is None else now_ms + retention_ms
+        entries = [(asked, self._committed(asked, now_ms, expire_ms)) for asked in offsets]
+
+        def hold(record_offsets: Sequence[int]) -> None:
+            for (asked, value), offset in zip(entries, record_offsets, strict=True):
+                self._groups.offsets.put(name, asked.topic, asked.partition, value, offset)
+
+        try:
+            rows = [
+                (encode_offset_key(name, asked.topic, asked.partition), encode_offset(value))
+                for asked, value in entries
+            ]
+        except MalformedError:  # only the metadata can be longer than a record can say
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        timeout_s = self._groups.settings.offsets_commit_timeout_ms / 1000
+        return await self._write(name, rows, hold, timeout_s=timeout_s)
+
+    def check_delete_offsets(self, name: str) -> ErrorCode:
+        """Whether offsets of a group may be deleted at all."""
+        error = self._groups.available_to_members(name)
+        group = self._groups.get(name)
+        if error is not ErrorCode.NONE or group is None:
+            return error or ErrorCode.GROUP_ID_NOT_FOUND
+        is_free = group.state is GroupState.EMPTY or group.generation.is_consumer_group
+        return ErrorCode.NONE if is_free else ErrorCode.NON_EMPTY_GROUP
+
+    async def delete_offsets(self, name: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
+        """Forget committed offsets, but not of topics that members subscribe to. After `check_delete_offsets`."""
+        errors = [self._check_delete(name, topic, partition) for topic, partition in partitions]
+        doomed = [
+            pair
+            for pair, error in zip(partitions, errors, strict=True)
+            if error is ErrorCode.NONE and self._groups.offsets.get(name, *pair) is not None
+        ]
+        written = await self._write_tombstones(name, doomed) if doomed else ErrorCode.NONE
+        return [error or written for error in errors]
+
+    def _check_delete(self, name: str, topic: str, partition: int) -> ErrorCode:
+        if self._partitions.get(topic, partition) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        group = self._groups.get(name)
+        is_subscribed = group is not None and group.generation.is_subscribed(topic)
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
+
+    async def delete(self, name: str) -> ErrorCode:
+        """Delete a group without members, and its offsets."""
+        error = self._groups.available(name)
+        group = self._groups.get(name)
+        if error is not ErrorCode.NONE or group is None:
+            return error or ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP
+        self._groups.drop(group)
+        doomed = [(topic, partition) for topic, partition, _ in self._groups.offsets.of(name)]
+        error = await self._write_tombstones(name, doomed, group=True)
+        if error is not ErrorCode.NONE:
+            self._groups.restore(group)
+        return error
+
+    def topic_deleted(self, topic: str) -> None:
+        """Nobody has committed anything for a topic that is gone; of the log itself: nobody has anything."""
+        if topic == TOPIC:
+            self._groups.close_all()
+            self._groups.offsets.clear()
+            self._groups.log.forget()
+            return
+        by_group: dict[str, list[tuple[bytes, None]]] = {}
+        for name, partition in self._groups.offsets.remove_topic(topic):
+            by_group.setdefault(name, []).append((encode_offset_key(name, topic, partition), None))
+        for name, rows in by_group.items():
+            self._groups.log.append(name, rows, partial(_tell_lost_tombstones, name))
+
+    async def _write_tombstones(
+        self, name: str, partitions: Sequence[tuple[str, int]], *, group: bool = False
+    ) -> ErrorCode:
+        """Write that offsets, and the group with them, are gone, and forget them."""
+        rows: list[tuple[bytes, bytes | None]] = [(encode_offset_key(name, *pair), None) for pair in partitions]
+        if group:
+            rows.append((encode_group_key(name), None))
+
+        def forget(record_offsets: Sequence[int]) -> None:
+            for (topic, partition), offset in zip(
+                partitions, record_offsets, strict=False
+            ):  # the last may be the group's
+                self._groups.offsets.remove(name, topic, partition, offset)
+
+        return await self._write(name, rows, forget)
+
+    async def _write(
+        self, name: str, rows: Rows, then: Callable[[Sequence[int]], None], *, timeout_s: float = math.inf
+    ) -> ErrorCode:
+        """Append records, and do something with their offsets when they are written, whether anybody still waits."""
+        outcome: list[ErrorCode] = []
+        done = trio.Event()
+
+        def settled(error: ErrorCode, record_offsets: Sequence[int]) -> None:
+            if error is ErrorCode.NONE:
+                then(record_offsets)
+            outcome.append(error)
+            done.set()
+
+        self._groups.log.append(name, rows, settled)
+        if not outcome:
+            with trio.move_on_after(timeout_s):
+                await done.wait()
+        return outcome[0] if outcome else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    # -- time --
+
+    async def _clean_up(self, group: Group) -> None:
+        name = group.group_id
+        if self._groups.get(name) is not group or self._groups.available(name) is not ErrorCode.NONE:
+            return
+        retention_ms = self._groups.settings.offsets_retention_minutes * MS_PER_MINUTE
+        expired = self._groups.offsets.expired(group, self._groups.clock(), retention_ms)
+        held = sum(1 for _ in self._groups.offsets.of(name))
+        is_over = group.state is GroupState.EMPTY and len(expired) == held and not group.pending_count
+        if is_over:
+            self._groups.drop(group)
+        if expired or is_over:
+            error = await self._write_tombstones(name, expired, group=is_over)
+            if error is not ErrorCode.NONE:
+                logger.warning("group %.200r: expired offsets are not forgotten yet: %s", name, error.name)
+                if is_over:
+                    self._groups.restore(group)
+
+    def _committed(self, asked: OffsetToCommit, now_ms: int, expire_ms: int) -> OffsetAndMetadata:
+        topic = self._partitions.topic(asked.topic)
+        return OffsetAndMetadata(
+            offset=asked.offset,
+            leader_epoch=asked.leader_epoch,
+            metadata=asked.metadata,
+            commit_ms=now_ms,
+            expire_ms=expire_ms,
+            topic_id=NO_TOPIC_ID if topic is None else topic.id.bytes,
+        )
+
+
+def _tell_lost_tombstones(name: str, error: ErrorCode, _: Iterable[int]) -> None:
+    if error is not ErrorCode.NONE:
+        logger.warning("group %.200r: offsets of a deleted topic are not forgotten: %s", name, error.name)

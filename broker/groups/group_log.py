@@ -1,0 +1,249 @@
+"""`__consumer_offsets`: where groups are kept.
+
+Owns: the topic (made at first need), which of its partitions is a group's, appending records to it and reading them all
+at the start. Must not know: what the records say, or who waits for them.
+
+Invariants:
+1. A group's partition is Kafka's choice, so that a directory can move: the hash of its name, as Java has it.
+2. Records of one group are written in the order in which they were given.
+3. Until a partition is read, nothing is said about its groups; one that could not be read stays closed.
+4. Reading does not hold the loop: a worker reads and opens, the loop takes a bounded number of records at a time.
+
+Source: org.apache.kafka.coordinator.group.GroupCoordinatorService (partitionFor, groupMetadataTopicConfigs),
+org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
+"""
+
+import logging
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import trio
+
+from broker.groups.replay import Replay
+from broker.log.errors import IndexCorruptError, LogError
+from broker.log.files import FileSlice
+from broker.metadata.store import MetadataError
+from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
+from broker.partition import Append, Partition, StorageError
+from broker.partitions import Partitions, TopicExistsError
+from broker.setting_types import SettingError
+from broker.writer import Writer
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.records.batch import headers, verify_crc
+from protocol.records.builder import build_batch, record_size_bound
+from protocol.records.layout import HEADER_SIZE, BatchHeader
+from protocol.records.reader import Record, decode_batch
+from protocol.records.validation import BatchTooLargeError
+
+logger = logging.getLogger(__name__)
+
+TOPIC = "__consumer_offsets"
+READ_BYTES = 1 << 20  # at a time: some thousands of records, a few ms in the worker
+_CODE_UNIT = struct.Struct("<H")
+PIECE = 500  # records taken or decoded between two turns of the loop: half a millisecond
+Rows: TypeAlias = Sequence[tuple[bytes, bytes | None]]  # keys and values; no value: the key is gone
+Settled: TypeAlias = Callable[[ErrorCode, Sequence[int]], None]  # the error, or each row's offset
+Loaded: TypeAlias = list[tuple[BatchHeader, list[Record]]]
+
+
+class GroupLog:
+    """The topic as the coordinator uses it. All methods belong to the loop."""
+
+    def __init__(self, partitions: Partitions, writer: Writer, clock: Callable[[], int]) -> None:
+        """What there is of the topic is to be read first: see `unread`. `clock` gives ms since the epoch."""
+        self._partitions = partitions
+        self._writer = writer
+        self._clock = clock
+        self._count = 0
+        self._unread: dict[int, ErrorCode] = {}
+        self._take_count()
+        self._unread = dict.fromkeys(range(self._count), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    # -- the topic --
+
+    @property
+    def unread(self) -> list[int]:
+        """The partitions that are still to be read."""
+        return [index for index, why in self._unread.items() if why is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions groups are spread over: as many as the topic had when it was first seen, 0 for none."""
+        return self._count
+
+    def state_of(self, group: str) -> ErrorCode:
+        """NONE, or why nothing can be said about a group."""
+        return self._unread.get(self.partition_of(group), ErrorCode.NONE)
+
+    def partition_of(self, group: str) -> int:
+        """The partition of a group, 0 while there is no topic."""
+        return abs_int32(java_hash(group)) % self._count if self._count else 0
+
+    async def ensure(self) -> ErrorCode:
+        """Make the topic, unless it is there; NONE, or that it cannot be made."""
+        if self._count and self._partitions.has(TOPIC):
+            return ErrorCode.NONE
+        settings = self._partitions.settings
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(settings.offsets_topic_segment_bytes),
+        }
+        try:
+            await self._partitions.create(TOPIC, settings.offsets_topic_num_partitions, configs)
+        except TopicExistsError:
+            pass  # somebody else just did
+        except (InvalidTopicError, InvalidPartitionsError, SettingError, MetadataError, OSError) as error:
+            logger.warning("%s cannot be created: %s", TOPIC, error)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._take_count()
+        return ErrorCode.NONE
+
+    def forget(self) -> None:
+        """The topic was deleted: a new one begins empty."""
+        self._count = 0
+        self._unread = {}
+
+    def _take_count(self) -> None:
+        topic = self._partitions.topic(TOPIC)
+        if topic is not None and not self._count:
+            self._count = topic.partitions
+
+    # -- writing --
+
+    def append(self, group: str, rows: Rows, settled: Settled) -> None:
+        """Write records of a group; `settled` is called when they are written, perhaps before this returns."""
+        try:
+            appends = [self._append(group, batch) for batch in self._batches(rows)]
+        except _NotAppendedError as error:
+            settled(error.code, ())
+            return
+        self._writer.write_queued()
+        if all(append.done for append, _ in appends):
+            _settle(appends, settled)
+        else:
+            self._writer.spawn(partial(_settle_later, appends, settled))
+
+    def _append(self, group: str, rows: Rows) -> tuple[Append, int]:
+        partition = self._partitions.get(TOPIC, self.partition_of(group))
+        if partition is None:
+            raise _NotAppendedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        now_ms = self._clock()
+        try:
+            return partition.append(build_batch([(now_ms, key, value, ()) for key, value in rows])), len(rows)
+        except (ProtocolError, LogError) as error:
+            logger.warning("group %.200r: not stored: %s", group, error)
+            raise _NotAppendedError(_code_of(error)) from error
+
+    def _batches(self, rows: Rows) -> Iterator[Rows]:
+        """As few batches as the topic takes them."""
+        partition = self._partitions.get(TOPIC, 0)
+        max_bytes = (1 << 20 if partition is None else partition.log.config.max_message_bytes) - HEADER_SIZE
+        start = size = 0
+        for index, (key, value) in enumerate(rows):
+            row_size = record_size_bound(key, value)
+            if size + row_size > max_bytes and index > start:
+                yield rows[start:index]
+                start, size = index, 0
+            size += row_size
+        yield rows[start:]
+
+    # -- reading --
+
+    async def read(self, index: int) -> Replay | None:
+        """All of a partition; None if it cannot be read. `finish_reading` must follow."""
+        partition = self._partitions.get(TOPIC, index)
+        replay = Replay()
+        if partition is None:
+            return replay
+        try:
+            async for header, records in _batches_of(partition):
+                for start in range(0, len(records), PIECE):
+                    replay.take(header, records[start : start + PIECE])
+                    await trio.lowlevel.checkpoint()
+        except (OSError, LogError, ProtocolError, StorageError) as error:
+            logger.error("%s-%d: its groups are not served: %s", TOPIC, index, error)  # noqa: TRY400  # the sentence is enough
+            return None
+        return replay
+
+    def finish_reading(self, index: int, *, good: bool) -> None:
+        """A partition has been read and its groups are known; or it could not be read."""
+        if good:
+            self._unread.pop(index, None)
+        else:
+            self._unread[index] = ErrorCode.NOT_COORDINATOR
+
+
+class _NotAppendedError(Exception):
+    """Records were refused before they were queued."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode of Java: over UTF-16 code units, 32 bits, signed."""
+    digest = 0
+    for (unit,) in _CODE_UNIT.iter_unpack(text.encode("utf-16-le", "surrogatepass")):
+        digest = (digest * 31 + unit) & 0xFFFFFFFF
+    return digest - (1 << 32) if digest >> 31 else digest
+
+
+def abs_int32(number: int) -> int:
+    """Utils.abs of Kafka: 0 for the number that has no positive counterpart in 32 bits."""
+    return 0 if number == -(1 << 31) else abs(number)
+
+
+def _code_of(error: Exception) -> ErrorCode:
+    """What a member or a committer is told (Kafka: appendGroupMetadataErrorToResponseError)."""
+    if isinstance(error, BatchTooLargeError):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.NOT_COORDINATOR
+
+
+def _settle(appends: Sequence[tuple[Append, int]], settled: Settled) -> None:
+    failure = next((append.error for append, _ in appends if append.error is not None), None)
+    if failure is not None:
+        settled(_code_of(failure), ())
+        return
+    offsets = [append.planned.base_offset + index for append, count in appends for index in range(count)]
+    settled(ErrorCode.NONE, offsets)
+
+
+async def _settle_later(appends: Sequence[tuple[Append, int]], settled: Settled) -> None:
+    for append, _ in appends:
+        await append.wait()
+    _settle(appends, settled)
+
+
+async def _batches_of(partition: Partition) -> AsyncIterator[tuple[BatchHeader, list[Record]]]:
+    """Every batch of a log as it is now, control batches with their markers."""
+    log = partition.log
+    offset, end = log.log_start_offset, log.log_end_offset
+    while offset < end:
+        try:
+            found = log.read(offset, READ_BYTES, min_one_message=True)
+        except IndexCorruptError as error:
+            await trio.to_thread.run_sync(log.rebuild_indexes, error.base_offset)
+            continue
+        if found.slice is None:
+            return
+        loaded = await trio.to_thread.run_sync(_load, found.slice)
+        if not loaded:
+            raise StorageError(f"nothing can be read at offset {offset}")
+        for header, records in loaded:
+            yield header, records
+            offset = header.next_offset
+
+
+def _load(part: FileSlice) -> Loaded:
+    """Worker: read, check and open what is whole of a slice."""
+    data = part.read_all()
+    loaded = []
+    for position, header in headers(data):
+        verify_crc(data, position, header)
+        loaded.append((header, decode_batch(data, position, header)))
+    return loaded

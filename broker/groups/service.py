@@ -1,0 +1,78 @@
+"""The group coordinator as one thing: made, run, stopped, measured.
+
+Owns: how its parts are put together. Must not know: who asks.
+"""
+
+from collections.abc import Callable, Iterator
+
+import trio
+
+from broker.config import Settings
+from broker.groups.commits import OffsetCommits
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.group_log import GroupLog
+from broker.groups.registry import GroupRegistry
+from broker.metrics import Metrics
+from broker.partitions import Partitions
+from broker.writer import Writer
+from protocol.groups import GroupState
+
+
+class GroupService:
+    """Everything about groups. All methods belong to the loop."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        writer: Writer,
+        settings: Settings,
+        *,
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
+        """After the logs are open. `clock` gives ms since the epoch, `new_id` what no other member's id has."""
+        self.registry = GroupRegistry(GroupLog(partitions, writer, clock), settings, clock)
+        self.coordinator = GroupCoordinator(self.registry, new_id)
+        self.commits = OffsetCommits(self.registry, partitions)
+        self._partitions = partitions
+        partitions.on_deleted = self.commits.topic_deleted
+
+    async def run(self) -> None:
+        """Read what is kept, serve time, forget what is over; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.registry.run)
+            nursery.start_soon(self.commits.run)
+
+    def stop(self) -> None:
+        """Answer all who wait, and refuse what comes."""
+        self.registry.stop()
+
+    def declare(self, metrics: Metrics) -> None:
+        """Let a registry of metrics ask for what is to be known about groups."""
+        metrics.gauge(
+            "warmlog_group_lag",
+            "Records between what a group has committed and the high watermark, of all its partitions of a topic.",
+            self._lags,
+            ("group", "topic"),
+        )
+        metrics.gauge("warmlog_groups", "Groups, by state.", self._states, ("state",))
+        metrics.counter(
+            "warmlog_group_rebalances_total",
+            "Rebalances that ended with an assignment.",
+            lambda: [((), self.registry.completed_rebalances)],
+        )
+
+    def _states(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        states = [group.state for group in self.registry.all()]
+        for state in GroupState:
+            if state is not GroupState.DEAD:
+                yield (state.value,), states.count(state)
+
+    def _lags(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        for group, topic, committed in self.registry.offsets.by_topic():
+            lag = 0
+            for index, entry in committed.items():
+                partition = self._partitions.get(topic, index)
+                if partition is not None:
+                    lag += max(0, partition.log.high_watermark - entry.value.offset)
+            yield (group, topic), lag
