@@ -42,7 +42,7 @@ TimestampType = Literal["CreateTime", "LogAppendTime"]
 Compression = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 
 LIST_TYPES = (CleanupPolicy,)
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")  # Python reads no more than some thousands
 
 
 class Kind(Enum):

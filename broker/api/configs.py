@@ -7,6 +7,7 @@ not know: which settings there are.
 Changes to one resource are made all or none; one resource's failure does not stop the others.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +38,7 @@ from protocol.kafka.values import (
     ResourceType,
 )
 
-_MAX_BROKER_ID = 1 << 31
+_BROKER_ID = re.compile(r"-?[0-9]{1,10}")
 _LIST_OPERATIONS = {ConfigOperation.APPEND, ConfigOperation.SUBTRACT}
 
 
@@ -141,7 +142,7 @@ class ConfigsApi:
 
     def _check_broker(self, name: str) -> None:
         """Raise RequestError unless the name is this broker's id."""
-        if not name.lstrip("-").isdecimal() or int(name) >= _MAX_BROKER_ID:
+        if _BROKER_ID.fullmatch(name) is None:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"a broker's id is a number, not {name!r}")
         if int(name) != self._partitions.node_id:
             raise RequestError(

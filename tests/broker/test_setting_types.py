@@ -48,6 +48,7 @@ def test_white_space_signs_and_repetition_do_not_count(value_type: Any, text: st
         (Millis, "-1"),
         (Millis, ""),
         (Millis, "9223372036854775808"),
+        (Millis, "9" * 5000),
         (Bytes, "2147483648"),
         (bool, "yes"),
         (Ratio, "2"),

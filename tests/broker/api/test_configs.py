@@ -1,0 +1,314 @@
+"""Settings described and changed through the Kafka listener. The verdicts are Kafka 4.3.1's, looked up there."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.kafka.values import ConfigOperation, ConfigSource, ConfigType, ResourceType
+from tests.broker.clients import RawClient, Running, batch, running
+from tests.broker.kafka_client import KafkaClient, kafka_client
+
+NONE = ErrorCode.NONE
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
+TOPIC, BROKER, LOGGER = ResourceType
+CLIENT_METRICS, GROUP = 16, 32
+NODE = "1"
+
+
+@pytest.fixture
+async def raw(broker: Running) -> RawClient:
+    client = await broker.connect()
+    await client.create("orders")
+    return client
+
+
+@pytest.fixture
+async def client(broker: Running, raw: RawClient) -> AsyncIterator[KafkaClient]:
+    async with kafka_client(broker.addresses.kafka) as client:
+        yield client
+
+
+async def described(
+    client: KafkaClient, kind: int, name: str, *keys: str, synonyms: bool = True, documentation: bool = False
+) -> dict[str, Any]:
+    asked = {"resource_type": kind, "resource_name": name, "configuration_keys": keys or None}
+    reply = await client.ask(
+        "DescribeConfigs", resources=[asked], include_synonyms=synonyms, include_documentation=documentation
+    )
+    (found,) = reply["results"]
+    assert (found["resource_type"], found["resource_name"]) == (kind, name)
+    assert found["error_code"] == NONE, found
+    return {one["name"]: one for one in found["configs"]}
+
+
+async def value(client: KafkaClient, kind: int, name: str, key: str) -> tuple[str | None, int]:
+    found = (await described(client, kind, name, key))[key]
+    return found["value"], found["config_source"]
+
+
+async def incremental(
+    client: KafkaClient, kind: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
+) -> int:
+    configs = [{"name": key, "config_operation": operation, "value": text} for key, operation, text in changes]
+    asked = {"resource_type": kind, "resource_name": name, "configs": configs}
+    reply = await client.ask("IncrementalAlterConfigs", resources=[asked], validate_only=validate_only)
+    (found,) = reply["responses"]
+    assert (found["resource_type"], found["resource_name"]) == (kind, name)
+    return int(found["error_code"])
+
+
+async def anew(
+    client: KafkaClient, kind: int, name: str, *configs: tuple[str, str | None], validate_only: bool = False
+) -> int:
+    asked = {
+        "resource_type": kind,
+        "resource_name": name,
+        "configs": [{"name": key, "value": text} for key, text in configs],
+    }
+    reply = await client.ask("AlterConfigs", resources=[asked], validate_only=validate_only)
+    return int(reply["responses"][0]["error_code"])
+
+
+def synonyms(entry: dict[str, Any]) -> list[tuple[str, str, int]]:
+    return [(one["name"], one["value"], one["source"]) for one in entry["synonyms"]]
+
+
+# -- describe --
+
+
+async def test_a_topics_settings_are_told_with_where_they_come_from(client: KafkaClient) -> None:
+    assert await incremental(client, TOPIC, "orders", ("flush.ms", SET, "9")) == NONE
+    found = await described(client, TOPIC, "orders")
+    assert len(found) > 30
+    assert list(found) == sorted(found)
+    flush, segment = found["flush.ms"], found["segment.bytes"]
+    assert (flush["value"], flush["config_source"], flush["config_type"]) == ("9", ConfigSource.TOPIC, ConfigType.LONG)
+    assert synonyms(flush)[0] == ("flush.ms", "9", ConfigSource.TOPIC)
+    assert synonyms(segment) == [("log.segment.bytes", str(1 << 30), ConfigSource.DEFAULT)]
+    assert (segment["config_type"], segment["read_only"], segment["is_sensitive"]) == (ConfigType.INT, False, False)
+    assert found["cleanup.policy"]["config_type"] == ConfigType.LIST
+    assert found["preallocate"]["config_type"] == ConfigType.BOOLEAN
+    assert found["min.cleanable.dirty.ratio"]["config_type"] == ConfigType.DOUBLE
+    assert all(entry["documentation"] is None for entry in found.values())
+
+
+async def test_only_what_is_asked_for_is_told(client: KafkaClient) -> None:
+    found = await described(client, TOPIC, "orders", "flush.ms", "nonsense", "retention.ms", synonyms=False)
+    assert list(found) == ["flush.ms", "retention.ms"]
+    assert found["flush.ms"]["synonyms"] == ()
+
+
+async def test_every_setting_is_explained_to_who_asks(client: KafkaClient) -> None:
+    for kind, name in ((TOPIC, "orders"), (BROKER, NODE)):
+        found = await described(client, kind, name, documentation=True)
+        assert all(entry["documentation"] for entry in found.values())
+
+
+async def test_the_brokers_settings_say_which_can_be_changed(client: KafkaClient) -> None:
+    found = await described(client, BROKER, NODE)
+    assert (found["node.id"]["value"], found["node.id"]["read_only"]) == (NODE, True)
+    assert found["log.dirs"]["config_source"] == ConfigSource.STATIC_BROKER
+    unset = found["log.retention.ms"]
+    assert (unset["value"], unset["config_source"], unset["read_only"]) == (None, ConfigSource.DEFAULT, False)
+    assert synonyms(unset) == []
+    assert (found["log.retention.hours"]["value"], found["log.retention.hours"]["read_only"]) == ("168", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "error"),
+    [
+        (TOPIC, "none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "77", ErrorCode.INVALID_REQUEST),
+        (BROKER, "-1", ErrorCode.INVALID_REQUEST),
+        (BROKER, "x", ErrorCode.INVALID_REQUEST),
+        (BROKER, "\u00b2", ErrorCode.INVALID_REQUEST),
+        (BROKER, "9" * 5000, ErrorCode.INVALID_REQUEST),
+        (LOGGER, NODE, ErrorCode.INVALID_REQUEST),
+        (GROUP, "g", ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
+        (77, "x", ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_what_has_no_settings_is_refused(client: KafkaClient, kind: int, name: str, error: ErrorCode) -> None:
+    asked = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    good = {"resource_type": TOPIC, "resource_name": "orders", "configuration_keys": ["flush.ms"]}
+    refused, found = (await client.ask("DescribeConfigs", resources=[asked, good]))["results"]
+    assert (refused["error_code"], refused["configs"]) == (error, ())
+    assert refused["error_message"]
+    assert (found["error_code"], len(found["configs"])) == (NONE, 1)
+    assert await incremental(client, kind, name, ("flush.ms", SET, "1")) == (
+        ErrorCode.INVALID_REQUEST if (kind, name) == (TOPIC, "") else error
+    )
+
+
+# -- alter --
+
+
+async def test_changes_take_effect_at_once(client: KafkaClient, raw: RawClient) -> None:
+    assert (await raw.produce("orders", batch(b"x" * 1000))).error is NONE
+    assert await incremental(client, TOPIC, "orders", ("max.message.bytes", SET, "500")) == NONE
+    assert (await raw.produce("orders", batch(b"x" * 1000))).error is ErrorCode.MESSAGE_TOO_LARGE
+    assert await incremental(client, TOPIC, "orders", ("max.message.bytes", DELETE, None)) == NONE
+    assert (await raw.produce("orders", batch(b"x" * 1000))).error is NONE
+
+
+async def test_lists_are_added_to_and_taken_from(client: KafkaClient) -> None:
+    policy = [
+        (APPEND, "compact,delete", "delete,compact"),
+        (SUBTRACT, "nonsense,delete", "compact"),
+        (SUBTRACT, "compact", ""),
+        (APPEND, "delete", "delete"),
+    ]
+    for operation, text, found in policy:
+        assert await incremental(client, TOPIC, "orders", ("cleanup.policy", operation, text)) == NONE
+        assert await value(client, TOPIC, "orders", "cleanup.policy") == (found, ConfigSource.TOPIC)
+    assert await incremental(client, TOPIC, "orders", ("cleanup.policy", DELETE, None)) == NONE
+    assert await value(client, TOPIC, "orders", "cleanup.policy") == ("delete", ConfigSource.DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ([("retention.mss", SET, "5")], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
+        ([("retention.ms", APPEND, None)], ErrorCode.INVALID_REQUEST),
+        ([("retention.ms", SET, "1"), ("retention.ms", SET, "2")], ErrorCode.INVALID_REQUEST),
+        ([("retention.ms", 9, "1")], ErrorCode.INVALID_REQUEST),
+        ([("retention.ms", APPEND, "5")], ErrorCode.INVALID_CONFIG),
+        ([("nonsense", SUBTRACT, "5")], ErrorCode.INVALID_CONFIG),
+        ([("cleanup.policy", APPEND, "squash")], ErrorCode.INVALID_CONFIG),
+        ([("flush.ms", SET, "3"), ("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG),
+        ([("unclean.leader.election.enable", SET, "true")], ErrorCode.INVALID_CONFIG),
+    ],
+)
+async def test_changes_are_made_all_or_none(
+    client: KafkaClient, changes: Sequence[tuple[str, int, str | None]], error: ErrorCode
+) -> None:
+    before = await described(client, TOPIC, "orders")
+    assert await incremental(client, TOPIC, "orders", *changes) == error
+    assert await described(client, TOPIC, "orders") == before
+
+
+async def test_what_is_only_validated_is_judged_and_not_made(client: KafkaClient) -> None:
+    for kind, name, key in ((TOPIC, "orders", "retention.ms"), (BROKER, "", "log.retention.ms")):
+        before = await described(client, TOPIC, "orders")
+        assert await incremental(client, kind, name, (key, SET, "5"), validate_only=True) == NONE
+        assert await incremental(client, kind, name, (key, SET, "x"), validate_only=True) != NONE
+        assert await anew(client, kind, name, (key, "5"), validate_only=True) == NONE
+        assert await described(client, TOPIC, "orders") == before
+
+
+async def test_settings_given_anew_reset_those_that_are_not_named(client: KafkaClient) -> None:
+    assert await anew(client, TOPIC, "orders", ("retention.ms", "5"), ("flush.ms", "7")) == NONE
+    assert await anew(client, TOPIC, "orders", ("flush.ms", "8")) == NONE
+    assert await value(client, TOPIC, "orders", "retention.ms") == ("604800000", ConfigSource.DEFAULT)
+    assert await value(client, TOPIC, "orders", "flush.ms") == ("8", ConfigSource.TOPIC)
+    assert await anew(client, TOPIC, "orders", ("flush.ms", None)) == ErrorCode.INVALID_REQUEST
+    assert await anew(client, TOPIC, "none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_resource_that_is_named_twice_is_left_alone(client: KafkaClient) -> None:
+    asked = {
+        "resource_type": TOPIC,
+        "resource_name": "orders",
+        "configs": [{"name": "flush.ms", "config_operation": SET, "value": "5"}],
+    }
+    reply = await client.ask("IncrementalAlterConfigs", resources=[asked, asked], validate_only=False)
+    assert [one["error_code"] for one in reply["responses"]] == [ErrorCode.INVALID_REQUEST] * 2
+    assert (await value(client, TOPIC, "orders", "flush.ms"))[1] == ConfigSource.DEFAULT
+
+
+# -- the broker's --
+
+
+async def test_the_brokers_settings_hold_for_every_topic_that_has_not_its_own(
+    client: KafkaClient, raw: RawClient
+) -> None:
+    await raw.create("own", max_message_bytes="100000")
+    assert await incremental(client, BROKER, "", ("message.max.bytes", SET, "500")) == NONE
+    assert (await raw.produce("orders", batch(b"x" * 1000))).error is ErrorCode.MESSAGE_TOO_LARGE
+    assert (await raw.produce("own", batch(b"x" * 1000))).error is NONE
+    await raw.create("later")
+    assert (await raw.produce("later", batch(b"x" * 1000))).error is ErrorCode.MESSAGE_TOO_LARGE
+    assert await incremental(client, BROKER, NODE, ("message.max.bytes", SET, "5000")) == NONE
+    assert (await raw.produce("orders", batch(b"x" * 1000))).error is NONE
+
+
+async def test_the_brokers_own_value_wins_over_that_of_all_brokers(client: KafkaClient) -> None:
+    default, own = ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigSource.DYNAMIC_BROKER
+    assert await incremental(client, BROKER, "", ("log.retention.ms", SET, "123456")) == NONE
+    assert await value(client, TOPIC, "orders", "retention.ms") == ("123456", default)
+    assert await incremental(client, BROKER, NODE, ("log.retention.ms", SET, "777")) == NONE
+    found = await described(client, TOPIC, "orders", "retention.ms")
+    assert synonyms(found["retention.ms"]) == [
+        ("log.retention.ms", "777", own),
+        ("log.retention.ms", "123456", default),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT),
+    ]
+    assert await value(client, BROKER, NODE, "log.retention.ms") == ("777", own)
+    assert await described(client, BROKER, "") == await described(client, BROKER, "", "log.retention.ms")
+    assert await value(client, BROKER, "", "log.retention.ms") == ("123456", default)
+    assert await anew(client, BROKER, NODE) == NONE
+    assert await value(client, BROKER, NODE, "log.retention.ms") == ("123456", default)
+    assert await incremental(client, BROKER, "", ("log.retention.ms", DELETE, None)) == NONE
+    assert await described(client, BROKER, "") == {}
+    assert await value(client, TOPIC, "orders", "retention.ms") == ("604800000", ConfigSource.DEFAULT)
+
+
+@pytest.mark.parametrize("name", ["", NODE])
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (("num.partitions", SET, "3"), ErrorCode.INVALID_REQUEST),
+        (("log.retention.hours", SET, "3"), ErrorCode.INVALID_REQUEST),
+        (("nonsense", SET, "3"), ErrorCode.INVALID_REQUEST),
+        (("log.retention.ms", SET, "x"), ErrorCode.INVALID_REQUEST),
+        (("log.retention.ms", SET, "0"), ErrorCode.INVALID_REQUEST),
+        (("log.retention.ms", APPEND, "3"), ErrorCode.INVALID_CONFIG),
+        (("nonsense", APPEND, "3"), ErrorCode.INVALID_CONFIG),
+        (("num.partitions", DELETE, None), NONE),
+    ],
+)
+async def test_what_the_broker_cannot_change_is_refused(
+    client: KafkaClient, name: str, change: tuple[str, int, str | None], error: ErrorCode
+) -> None:
+    assert await incremental(client, BROKER, name, change) == error
+    assert await described(client, BROKER, "") == {}
+
+
+async def test_lists_of_the_broker_are_added_to(client: KafkaClient) -> None:
+    assert await incremental(client, BROKER, "", ("log.cleanup.policy", APPEND, "compact")) == NONE
+    assert await value(client, TOPIC, "orders", "cleanup.policy") == (
+        "delete,compact",
+        ConfigSource.DYNAMIC_DEFAULT_BROKER,
+    )
+
+
+async def test_a_smaller_max_connections_refuses_who_comes_next(broker: Running, client: KafkaClient) -> None:
+    assert await incremental(client, BROKER, "", ("max.connections", SET, "1")) == NONE
+    async with kafka_client(broker.addresses.kafka) as second:
+        assert await second.stream.receive_some() == b""
+    assert await incremental(client, BROKER, "", ("max.connections", SET, "2")) == NONE
+    async with kafka_client(broker.addresses.kafka) as third:
+        assert (await third.ask("Metadata", topics=()))["topics"] == ()
+
+
+async def test_what_was_changed_holds_after_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await (await broker.connect()).create("orders")
+        assert await incremental(client, BROKER, "", ("message.max.bytes", SET, "500")) == NONE
+        assert await incremental(client, BROKER, NODE, ("log.retention.ms", SET, "777")) == NONE
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        raw = await broker.connect()
+        assert (await raw.produce("orders", batch(b"x" * 1000))).error is ErrorCode.MESSAGE_TOO_LARGE
+        assert await value(client, BROKER, NODE, "log.retention.ms") == ("777", ConfigSource.DYNAMIC_BROKER)
+        assert await value(client, TOPIC, "orders", "max.message.bytes") == (
+            "500",
+            ConfigSource.DYNAMIC_DEFAULT_BROKER,
+        )
