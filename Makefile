@@ -2,7 +2,7 @@
 #
 #   make run        serve on the default ports from ./data
 #   make test       the whole suite but for what needs real Kafka
-#   make interop    against real Kafka (Java and Maven)
+#   make interop    against real Kafka, and with clients of other languages (Java, Maven, Node, Go, kcat; what is missing is said)
 #   make lint       ruff, mypy, import-linter
 #   make bench      the figures of docs/performance.md, ARGS="..." chooses among them
 #   make setup      .venv and nothing else
@@ -50,9 +50,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 interop: setup
-	@for tool in java javac mvn; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
-		test -z "$$missing" || { echo "make interop: not installed:$$missing (Debian: default-jdk-headless maven)" >&2; exit 1; }
-	$(BIN)/pytest -m interop tests/interop $(ARGS)
+	PATH="$$PATH:/usr/local/go/bin" $(BIN)/pytest -m interop tests/interop $(ARGS)
 
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -61,7 +59,7 @@ coverage: setup
 	$(BIN)/pytest -m "not interop" --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 fixtures: setup
-	$(BIN)/python interop/generate_fixtures.py
+	@set -e; for program in interop/generate_*.py; do echo "$$program"; $(BIN)/python "$$program"; done
 
 UV_COMPILE := .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header
 
@@ -77,5 +75,6 @@ dist: setup
 
 clean:
 	rm -rf .venv .venv-lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
-		.coverage htmlcov interop/kafka/target protocol/records/_codec.c protocol/records/_codec*.so
+		.coverage htmlcov interop/kafka/target interop/go/target interop/node/node_modules \
+		protocol/records/_codec.c protocol/records/_codec*.so
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
