@@ -51,6 +51,10 @@ class Disk:
         """When the file was last written, ms since the epoch."""
         return os.stat(path).st_mtime_ns // 1_000_000
 
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        """Say when the file was last written, ms since the epoch."""
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
     def pread(self, fd: int, size: int, position: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
         return os.pread(fd, size, position)

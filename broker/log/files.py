@@ -154,16 +154,27 @@ class OpenFiles:
         return held
 
 
+def open_either(disk: Disk, path: str, other_path: str | None, flags: int) -> int:
+    """Open a file that has one of two names, the first of which it may just lose. Raises OSError."""
+    try:
+        return disk.open(path, flags)
+    except FileNotFoundError:
+        if other_path is None:
+            raise
+        return disk.open(other_path, flags)
+
+
 class File:
     """A file by path, opened at first use and again after eviction.
 
     Creating and removing it is the owner's business.
     """
 
-    __slots__ = ("_flags", "_open_files", "held", "path")
+    __slots__ = ("_flags", "_open_files", "held", "other_path", "path")
 
     def __init__(self, open_files: OpenFiles, path: str, *, writable: bool) -> None:
         self.path = path
+        self.other_path: str | None = None  # what it is called if it is not `path`: it is just being renamed
         self.held: Descriptor | mmap | None = None
         self._open_files = open_files
         self._flags = os.O_RDWR if writable else os.O_RDONLY
@@ -183,7 +194,7 @@ class File:
     def _open(self) -> Descriptor:
         """Two threads may open it at once: one descriptor stays, the other lives as long as its user."""
         disk = self._open_files.disk
-        descriptor = Descriptor(disk, disk.open(self.path, self._flags))
+        descriptor = Descriptor(disk, open_either(disk, self.path, self.other_path, self._flags))
         self._open_files.adopt(self, descriptor)
         return descriptor
 
@@ -194,10 +205,11 @@ class Mapping:
     Mapped at first use and again after eviction or when more of the file is needed than is mapped.
     """
 
-    __slots__ = ("_open_files", "held", "path")
+    __slots__ = ("_open_files", "held", "other_path", "path")
 
     def __init__(self, open_files: OpenFiles, path: str) -> None:
         self.path = path
+        self.other_path: str | None = None  # as a File's
         self._open_files = open_files
         self.held: Descriptor | mmap | None = None
 
@@ -220,7 +232,7 @@ class Mapping:
     def _map(self, needed_size: int, map_size: int) -> mmap:
         open_files = self._open_files
         disk = open_files.disk
-        fd = disk.open(self.path, os.O_RDONLY)
+        fd = open_either(disk, self.path, self.other_path, os.O_RDONLY)
         try:
             mapped = self._map_open(disk, fd, needed_size, map_size)
         finally:

@@ -7,6 +7,7 @@ Source: org.apache.kafka.storage.internals.log.LogSegment.recover.
 """
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -163,8 +164,13 @@ def rebuild_indexes(segment: Segment, config: LogConfig) -> None:
     disk = segment.disk
     for suffix, entries in ((OFFSET_INDEX_SUFFIX, scan.offset_entries), (TIME_INDEX_SUFFIX, scan.time_entries)):
         path = segment.path(suffix)
-        _rewrite(disk, path + CLEANED_SUFFIX, 0, entries)
-        disk.rename(path + CLEANED_SUFFIX, path)
+        try:
+            _rewrite(disk, path + CLEANED_SUFFIX, 0, entries)
+            disk.rename(path + CLEANED_SUFFIX, path)
+        except OSError:
+            with suppress(OSError):  # what is called so would have a start undo a swap (see `swap`)
+                disk.unlink(path + CLEANED_SUFFIX)
+            raise
     segment.forget_indexes()
 
 

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from broker.log.config import SearchName
 from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
-from broker.log.files import Descriptor, File, Mapping, OpenFiles
+from broker.log.files import Descriptor, File, Mapping, OpenFiles, open_either
 from broker.log.index_search import Column, Section, floor_slot, touched_pages
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1  # entries hold offsets relative to the segment's base as signed 32-bit numbers
@@ -72,6 +72,12 @@ class MappedIndex:
         self._known_entries = 0
         self._extended = True
 
+    def use_names(self, path: str, other_path: str | None) -> None:
+        """The file is called so from now on, or `other_path` while it is being renamed. What is open stays open."""
+        self.path = path
+        for named in (self._file, self._mapping):
+            named.path, named.other_path = path, other_path
+
     # -- what there is ------------------------------------------------------------------------------------------------
 
     @property
@@ -89,7 +95,7 @@ class MappedIndex:
     def file_size(self) -> int:
         """The file's size in bytes. Raises IndexCorruptError if there is no file, OSError."""
         try:
-            fd = self._disk.open(self.path, os.O_RDONLY)
+            fd = open_either(self._disk, self.path, self._file.other_path, os.O_RDONLY)
         except FileNotFoundError as error:
             raise IndexCorruptError(self.base_offset, f"{os.path.basename(self.path)} is missing") from error
         try:

@@ -28,6 +28,8 @@ from typing import Self
 from broker.log.append import Buffer, PlannedAppend, RollReason
 from broker.log.appender import Appender, PreparedRoll
 from broker.log.checkpoint import LEADER_EPOCHS, write_epochs
+from broker.log.cleanable import LogBounds
+from broker.log.cleaning import Cleaning, LogFacts
 from broker.log.config import LogConfig
 from broker.log.describe import describe_segment
 from broker.log.directory_names import deleted_directory
@@ -72,6 +74,7 @@ class PartitionLog:
         "_place",
         "_removed_base",
         "_segments",
+        "cleaning",
         "high_watermark",
         "log_end_offset",
         "log_start_offset",
@@ -102,6 +105,7 @@ class PartitionLog:
         self._closed = False
         self._removed_base: int | None = None  # of the oldest segment taken out whose files still have their names
         self._indexes = SoundIndexes(lambda: self._segments)
+        self.cleaning = Cleaning(self._facts, self._indexes)
 
     @classmethod
     def open(
@@ -472,6 +476,14 @@ class PartitionLog:
     def unlink_files(self, names: Iterable[str]) -> None:
         """Unlink what `rename_files` named. For a worker: a large file takes its time. Raises OSError."""
         unlink_all(self._place.disk, names)
+
+    def _facts(self) -> LogFacts:
+        """The log as compaction sees it: nothing of an open transaction, and nothing that a power cut could take."""
+        states = self.producers.committed()
+        open_since = [state.transaction_first_offset for state in states if state.transaction_first_offset >= 0]
+        cleanable_end = min([self.high_watermark, self.recovery_point, *open_since])
+        bounds = LogBounds(self.log_start_offset, cleanable_end, self.log_end_offset)
+        return LogFacts(self._segments, bounds, states, self._place)
 
     # -- leader epochs -------------------------------------------------------------------------------------------------
 

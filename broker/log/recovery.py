@@ -52,6 +52,7 @@ from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.producer_state import Producers, ProducerState
 from broker.log.segment import Segment
 from broker.log.segments import Segments
+from broker.log.swap import finish_swaps
 from protocol.errors import ProtocolError
 
 _PASSING_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
@@ -197,7 +198,7 @@ class _Loader:
         """Find the segments; remove what was on its way out, and indexes without a log."""
         sizes: dict[int, int] = {}
         indexes: list[tuple[int, str]] = []
-        for entry in self._scan_directory():
+        for entry in self._settled_directory():
             name = entry.name
             base_offset = base_offset_of(name)
             if name.endswith(_PASSING_SUFFIXES):
@@ -217,6 +218,13 @@ class _Loader:
         self._segments = [
             self._place.segment(base, sizes[base], after) for base, after in zip_longest(bases, bases[1:])
         ]
+
+    def _settled_directory(self) -> list[DirectoryEntry]:
+        """What is there once interrupted compactions are finished or undone."""
+        entries = self._scan_directory()
+        if finish_swaps(self._disk, self._place.directory, [entry.name for entry in entries]):
+            entries = self._scan_directory()
+        return entries
 
     def _scan_directory(self) -> list[DirectoryEntry]:
         directory = self._place.directory

@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from broker.log.config import LogConfig
-from broker.log.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX
+from broker.log.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_path
 from broker.log.disk import Disk
 from broker.log.errors import IndexCorruptError
 from broker.log.log_scan import walk_headers
@@ -142,7 +142,7 @@ def _set_aside(disk: Disk, segment: Segment) -> list[str]:
     segment.close()
     names = []
     for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX):
-        path = segment.path(suffix)
+        path = segment_path(segment.directory, segment.base_offset, suffix)
         with suppress(FileNotFoundError):
             disk.rename(path, path + DELETED_SUFFIX)
             names.append(path + DELETED_SUFFIX)

@@ -66,6 +66,7 @@ class Segment:
         "_time_index",
         "base_offset",
         "directory",
+        "extra_suffix",
         "index_interval_bytes",
         "next_base_offset",
         "open_files",
@@ -94,6 +95,7 @@ class Segment:
         self.next_base_offset = next_base_offset
         self.size = size
         self.index_interval_bytes = index_interval_bytes
+        self.extra_suffix = ""  # of all its files, while it is on its way in or out
         self.synced = False
         self.removed = False  # from the log: its files may have gone
         self.reader = File(open_files, self.path(LOG_SUFFIX), writable=False)
@@ -108,7 +110,26 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         """The path of one of its files."""
-        return segment_path(self.directory, self.base_offset, suffix)
+        return segment_path(self.directory, self.base_offset, suffix) + self.extra_suffix
+
+    def use_names(self, extra_suffix: str, other_suffix: str | None = None) -> None:
+        """All its files have this suffix behind their names, or the other one while they are being renamed.
+
+        On the loop; who has them open goes on.
+        """
+        self.extra_suffix = extra_suffix
+        for suffix, named in (
+            (OFFSET_INDEX_SUFFIX, self.offset_index),
+            (TIME_INDEX_SUFFIX, self.time_index),
+        ):
+            named.use_names(self.path(suffix), self._other_path(suffix, other_suffix))
+        self.reader.path = self.path(LOG_SUFFIX)
+        self.reader.other_path = self._other_path(LOG_SUFFIX, other_suffix)
+
+    def _other_path(self, suffix: str, other_suffix: str | None) -> str | None:
+        if other_suffix is None:
+            return None
+        return segment_path(self.directory, self.base_offset, suffix) + other_suffix
 
     @property
     def disk(self) -> Disk:
@@ -370,7 +391,12 @@ class Segment:
 
     def modified_ms(self) -> int:
         """When the log file was last written, ms since the epoch. Raises OSError."""
-        return self.disk.modified_ms(self.path(LOG_SUFFIX))
+        try:
+            return self.disk.modified_ms(self.reader.path)
+        except FileNotFoundError:
+            if self.reader.other_path is None:
+                raise
+            return self.disk.modified_ms(self.reader.other_path)
 
     def largest_timestamp(self) -> int:
         """The largest timestamp (ms), or NO_TIMESTAMP. For any thread. Raises IndexCorruptError, OSError."""

@@ -70,6 +70,17 @@ class Segments:
             del self._by_base[segment.base_offset]
         self._changed()
 
+    def replace(self, old: Iterable[Segment], new: Segment) -> None:
+        """Put one segment in the place of others."""
+        for segment in old:
+            del self._by_base[segment.base_offset]
+        self._by_base[new.base_offset] = new
+        self._changed()
+
+    def touch(self) -> None:
+        """Have who holds a snapshot know that it is an old one: files have other names."""
+        self._changed()
+
     def _changed(self) -> None:
         self.snapshot: tuple[Segment, ...] = tuple(self._by_base.values())
         self.active = self.snapshot[-1]

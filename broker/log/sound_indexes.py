@@ -5,7 +5,7 @@ change under it. Must not know what is looked for.
 
 Invariants:
 1. Each segment's indexes are made anew at most once in one piece of work: what is corrupt again is told.
-2. No index is made anew in a directory from which its segment is being moved away.
+2. No index is made anew of a segment that is on its way in or out.
 """
 
 from collections.abc import Callable
@@ -40,6 +40,8 @@ class SoundIndexes:
             try:
                 return work()
             except IndexCorruptError as error:
+                if self._segments().get(error.base_offset) not in seen:
+                    continue  # it was of a segment that another one has taken the place of
                 if error.base_offset in rebuilt:
                     raise
                 rebuilt.add(error.base_offset)
@@ -55,5 +57,5 @@ class SoundIndexes:
         """
         with self.moving:
             segment = self._segments().get(base_offset)
-            if segment is not None and segment.next_base_offset is not None:
+            if segment is not None and segment.next_base_offset is not None and not segment.extra_suffix:
                 rebuild_indexes(segment, config)

@@ -1,0 +1,92 @@
+"""What of a log compaction may work on now, and how much it needs it.
+
+Owns: the rules. Must not know how a log is cleaned, or when somebody asks.
+
+    | clean: compacted before | dirty: to be compacted now | too young, or not durable | active |
+    ^ first segment           ^ first dirty offset         ^ first uncleanable offset            ^ log end
+
+Invariants:
+1. The active segment is left out, and so is everything past the high watermark, and what is not synced yet.
+2. `min.compaction.lag.ms` keeps a segment and all after it out of it as long as its newest record is younger.
+3. A checkpoint is a hint: outside the log it counts for nothing.
+
+Source: kafka.log.LogCleanerManager.cleanableOffsets, maxCompactionDelay, LogToClean.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from broker.log.config import LogConfig
+from broker.log.log_scan import read_header_at
+from broker.log.segment import Segment
+
+
+class LogBounds(NamedTuple):
+    """A log's offsets at one moment, taken before its segments."""
+
+    log_start_offset: int
+    cleanable_end: int  # the high watermark, or what is synced, if that is less
+    log_end_offset: int
+
+
+class Cleanable(NamedTuple):
+    """Offsets [first_dirty_offset, first_uncleanable_offset) of a log, sizes in bytes.
+
+    `delay_ms`: by how much `max.compaction.lag.ms` is exceeded.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    cleanable_bytes: int
+    delay_ms: int
+
+    @property
+    def ratio(self) -> float:
+        """How much of what could be clean is dirty."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+    def is_due(self, config: LogConfig) -> bool:
+        """Whether it should be compacted now."""
+        overdue = self.delay_ms > 0 and self.cleanable_bytes > 0
+        return overdue or self.ratio > config.min_cleanable_dirty_ratio
+
+
+def find_cleanable(
+    segments: Sequence[Segment], config: LogConfig, bounds: LogBounds, *, checkpoint: int | None, now_ms: int
+) -> Cleanable:
+    """What of these segments (all of the log's) can be compacted. For a worker.
+
+    `checkpoint`: up to where it was compacted last. Raises IndexCorruptError, ProtocolError, OSError.
+    """
+    start, end = bounds.log_start_offset, bounds.log_end_offset
+    first_dirty = start if checkpoint is None or not start <= checkpoint <= end else checkpoint
+    sealed = [segment for segment in segments if segment.next_base_offset is not None]
+    dirty = [segment for segment in sealed if segment.end_of_offsets > first_dirty]
+    limit = min([bounds.cleanable_end, segments[-1].base_offset, *_first_too_young(dirty, config, now_ms)])
+    cleanable = [segment for segment in dirty if segment.end_of_offsets <= limit]
+    return Cleanable(
+        first_dirty_offset=first_dirty,
+        first_uncleanable_offset=max(first_dirty, cleanable[-1].end_of_offsets if cleanable else first_dirty),
+        clean_bytes=sum(segment.size for segment in sealed if segment.end_of_offsets <= first_dirty),
+        cleanable_bytes=sum(segment.size for segment in cleanable),
+        delay_ms=_delay_ms(cleanable, config, now_ms),
+    )
+
+
+def _first_too_young(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> list[int]:
+    """The base offset of the first segment with a record younger than the minimal lag, if there is one."""
+    if config.min_compaction_lag_ms <= 0:
+        return []
+    oldest = now_ms - config.min_compaction_lag_ms
+    return next(([segment.base_offset] for segment in dirty if segment.largest_timestamp() > oldest), [])
+
+
+def _delay_ms(cleanable: Sequence[Segment], config: LogConfig, now_ms: int) -> int:
+    """How long the oldest dirty segment, by its first batch, has waited beyond the maximal lag."""
+    until = now_ms - config.max_compaction_lag_ms
+    if until <= 0:
+        return 0
+    firsts = [read_header_at(segment.reader.descriptor(), 0).max_timestamp for segment in cleanable if segment.size]
+    return max([0, *(until - first for first in firsts if 0 < first < until)])

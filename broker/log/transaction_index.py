@@ -1,0 +1,52 @@
+"""The transaction index (`.txnindex`): the aborted transactions whose markers lie in a segment.
+
+Owns the format of an entry. Not mapped: it is small, and read as a whole. Must not know the log.
+
+    | at | bytes | field                                                            |
+    |----|-------|------------------------------------------------------------------|
+    | 0  | 2     | version, 0                                                       |
+    | 2  | 8     | producer id                                                      |
+    | 10 | 8     | first offset of the transaction                                  |
+    | 18 | 8     | last offset: that of its marker                                  |
+    | 26 | 8     | the last stable offset once the marker was appended              |
+
+Source: org.apache.kafka.storage.internals.log.TransactionIndex, AbortedTxn.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import NamedTuple
+
+from broker.log.disk import Disk, read_file
+from broker.log.errors import IndexCorruptError
+
+ENTRY = Struct(">hqqqq")
+VERSION = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that was aborted: what its producer wrote from `first_offset` to `last_offset` is void."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def read_aborted(disk: Disk, path: str, base_offset: int) -> list[AbortedTransaction]:
+    """The entries of a file, none if there is no file. Raises IndexCorruptError, OSError."""
+    try:
+        data = read_file(disk, path)
+    except FileNotFoundError:
+        return []
+    if len(data) % ENTRY.size:
+        raise IndexCorruptError(base_offset, f"its transaction index is not a multiple of {ENTRY.size} bytes")
+    entries = list(ENTRY.iter_unpack(data))
+    if any(version > VERSION for version, *_ in entries):
+        raise IndexCorruptError(base_offset, "its transaction index is of another version")
+    return [AbortedTransaction(*fields) for _, *fields in entries]
+
+
+def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The content of a file."""
+    return b"".join(ENTRY.pack(VERSION, *transaction) for transaction in transactions)
