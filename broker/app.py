@@ -34,6 +34,7 @@ from broker.api.groups import group_families
 from broker.api.handler import Family
 from broker.api.log_dirs import LogDirsApi
 from broker.api.metadata import MetadataApi
+from broker.api.native_groups import NativeGroupsApi
 from broker.api.offsets import OffsetsApi
 from broker.api.producers import ProducersApi
 from broker.api.records import RecordsApi
@@ -272,7 +273,8 @@ class Broker:
             RecordsApi(partitions),
             LogDirsApi(partitions, self._directory),
             ProducersApi(partitions, self._store),
-            *group_families(groups, partitions, advertised),
+            *(asked := group_families(groups, partitions, advertised)),
+            NativeGroupsApi(asked, partitions),
         ]
 
     def _fetches(self, partitions: Partitions) -> Fetches:

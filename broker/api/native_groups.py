@@ -15,7 +15,7 @@ from typing import Any
 import trio
 from msgspec.structs import replace
 
-from broker.api.handler import Handler
+from broker.api.handler import Family, Handler
 from broker.api.session import Session
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
@@ -79,10 +79,13 @@ EXPLANATIONS = {
 
 
 class NativeGroupsApi:
-    """Answers the native protocol's own requests about groups. `groups`: the handlers of Kafka's, by API."""
+    """Answers the native protocol's own requests about groups, by asking the handlers of Kafka's."""
 
-    def __init__(self, groups: Mapping[str, Handler], partitions: Partitions) -> None:
-        self._groups = groups
+    def __init__(self, groups: Iterable[Family], partitions: Partitions) -> None:
+        """`groups`: the families that answer what Kafka's clients ask about groups."""
+        self._groups: dict[str, Handler] = {}
+        for family in groups:
+            self._groups.update(family.handlers())
         self._partitions = partitions
 
     def handlers(self) -> Mapping[str, Handler]:

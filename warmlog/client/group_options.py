@@ -58,6 +58,8 @@ def make_group_reading(
     """
     if isinstance(start, Mapping):
         raise TypeError("a group begins where it has committed: its start is one for all partitions, not a mapping")
+    if "partitions" in options:
+        raise TypeError("a group shares the partitions out by itself: none can be named")
     reading = make_reading(
         topics,
         start,

@@ -58,8 +58,8 @@ class GroupReader:
     async def next_records(self) -> list[ConsumedRecord]:
         """What comes next, empty at the end; it is for the caller to give it to `handed`. Raises WarmlogError."""
         with self._alone():
-            await checkpoint()
             self.handed.settle()
+            await checkpoint()
             while not self._closed:
                 stream = await self._joined()
                 if stream is not None and not self.membership.must_join:
@@ -83,7 +83,6 @@ class GroupReader:
         """Stop reading, and leave in the background. `with_last`: what was taken last is done."""
         if not self._closed:
             self._closed = True
-            self.handed.cut()
             self.membership.stop(with_last=with_last)
             if self._stream is not None:
                 self._stream.close()

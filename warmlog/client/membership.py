@@ -118,6 +118,7 @@ class Membership:
 
     def stop(self, *, with_last: bool) -> None:
         """Commit what is done (`with_last`: also what was taken last), and leave; `wait_ended` for the end of that."""
+        self._handed.cut()
         if self.is_running and not self._stopping:
             self._commit_last = with_last
             if self._joining is not None:

@@ -1,0 +1,37 @@
+from typing import Any
+
+import pytest
+
+from warmlog.client.group_options import make_group_reading
+
+
+def test_what_is_said_and_what_stands_in_for_the_rest() -> None:
+    reading, options = make_group_reading("g", ["a", "b", "a"], "end", session_timeout_s=7, isolation="read_committed")
+    assert (reading.topics, reading.start, reading.isolation) == (("a", "b"), "end", "read_committed")
+    assert (options.group, options.topics, options.session_timeout_s) == ("g", ("a", "b"), 7)
+    assert (options.auto_commit, options.commit_interval_s, options.rebalance_timeout_s) == (True, 5, 300)
+    assert options.auto_create
+
+
+@pytest.mark.parametrize(("start", "instead"), [("end", "end"), ("beginning", "beginning"), (17, "beginning")])
+def test_a_committed_offset_that_is_gone_is_no_error_unless_that_is_wanted(start: Any, instead: str) -> None:
+    assert make_group_reading("g", "t", start)[0].out_of_range == instead
+    assert make_group_reading("g", "t", start, out_of_range="error")[0].out_of_range == "error"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error"),
+    [
+        (("", "t", "end"), {}, ValueError),
+        (("g", "t", "soon"), {}, ValueError),
+        (("g", "t", {0: 5}), {}, TypeError),
+        (("g", "t", "end"), {"session_timeout_s": 0}, ValueError),
+        (("g", "t", "end"), {"commit_interval_s": -1}, ValueError),
+        (("g", "t", "end"), {"out_of_range": "nowhere"}, ValueError),
+        (("g", "t", "end"), {"partitions": [0]}, TypeError),
+        (("g", "t", "end"), {"sesion_timeout_s": 5}, TypeError),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: Any, options: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        make_group_reading(*arguments, **options)
