@@ -18,6 +18,7 @@ Invariants:
 2. Of a producer the last five batches are known, or as many as there were since its epoch began or it was read from a
    snapshot (which has the last one only).
 3. A batch that is already there was appended with the same epoch and the same first and last sequence.
+4. There are never more than MAX_PRODUCERS states, but for those with an open transaction.
 
 Source: org.apache.kafka.storage.internals.log.ProducerStateManager, ProducerStateEntry, ProducerAppendInfo,
 UnifiedLog.analyzeAndValidateProducerState; KIP-98, KIP-360 (a producer that is not known). Kafka does not answer
@@ -34,6 +35,9 @@ from protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
 MAX_SEQUENCE = (1 << 31) - 1
 BATCHES_KEPT = 5  # what a producer may have in flight while it keeps its order: max.in.flight.requests.per.connection
+# Of one log. Kafka has no bound but time, and clients that make a producer for every message have filled its memory
+# (KIP-936). Who is forgotten had so many others after its last batch that no retry of it is still to come.
+MAX_PRODUCERS = 10_000
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
 
@@ -80,6 +84,11 @@ class ProducerState(Struct, frozen=True, gc=False):
     def last_sequence(self) -> int:
         """The sequence of its last record; -1 if its epoch has none yet."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of its last record; -1 if its epoch has none yet."""
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def expects(self, sequence: int) -> bool:
         """Whether a batch that begins with this sequence comes next in this epoch."""
@@ -156,7 +165,7 @@ class Producers:
         Raises OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError: then nothing is
         planned.
         """
-        if len(checked) == 1 and (header := checked[0][1]).producer_id >= 0:
+        if len(checked) == 1 and (header := checked[0][1]).producer_id >= 0:  # half the time of what follows
             last_offset, timestamp, _ = extents[0]
             state = _followed(self._latest(header.producer_id), header, last_offset, timestamp)
             self._planned[header.producer_id] = state
@@ -178,6 +187,8 @@ class Producers:
             committed[producer_id] = state
             if planned.get(producer_id) is state:
                 del planned[producer_id]
+        if len(committed) > MAX_PRODUCERS:
+            self._forget_oldest()
 
     def abandon(self) -> None:
         """Forget what is planned."""
@@ -188,6 +199,13 @@ class Producers:
         expired = [state.producer_id for state in self._committed.values() if state.is_expired(now_ms, expiration_ms)]
         for producer_id in expired:
             del self._committed[producer_id]
+
+    def _forget_oldest(self) -> None:
+        """Make room for many: forget the quarter whose last batches are the oldest."""
+        idle = [state for state in self._committed.values() if state.transaction_first_offset < 0]
+        idle.sort(key=lambda state: state.last_offset)
+        for state in idle[: MAX_PRODUCERS // 4]:
+            del self._committed[state.producer_id]
 
     def _latest(self, producer_id: int) -> ProducerState | None:
         return self._planned.get(producer_id) or self._committed.get(producer_id)

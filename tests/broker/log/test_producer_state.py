@@ -179,6 +179,17 @@ def test_an_idle_producer_is_forgotten_but_not_one_with_an_open_transaction() ->
     assert [state.producer_id for state in producers.committed()] == [2, 3]
 
 
+def test_of_too_many_producers_those_that_were_idle_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.log.producer_state.MAX_PRODUCERS", 8)
+    log = Log([ProducerState(100, epoch=0, transaction_first_offset=0)])
+    for producer_id in range(7):
+        log.append(header(0, producer_id=producer_id))
+    log.append(header(1, producer_id=0))  # it comes again
+    assert len(log.producers) == 8
+    log.append(header(0, producer_id=7))
+    assert sorted(state.producer_id for state in log.producers.committed()) == [0, 3, 4, 5, 6, 7, 100]
+
+
 def test_what_is_planned_outlives_the_state_it_stands_on() -> None:
     log = Log([ProducerState(7, epoch=0, last_timestamp=NOW_MS - DAY_MS, batches=(ProducerBatch(4, 4, 4, 0),))])
     log.plan(header(5))
