@@ -8,6 +8,7 @@
 #   make setup      .venv and nothing else
 #   make coverage   the suite with branch coverage
 #   make fixtures   tests/fixtures/kafka anew, with real Kafka
+#   make docs       the tables of docs/kafka-compatibility.md, made from the code
 #   make lock       requirements/*.lock anew from pyproject.toml
 #   make dist       wheel and sdist in dist/
 #   make clean      all that can be made again (never ./data)
@@ -21,7 +22,7 @@ ARGS ?=
 UV_VERSION := 0.13.8
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint interop bench coverage fixtures lock dist clean
+.PHONY: help setup run test lint interop bench coverage fixtures docs lock dist clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -60,6 +61,9 @@ coverage: setup
 
 fixtures: setup
 	@set -e; for program in interop/generate_*.py; do echo "$$program"; $(BIN)/python "$$program"; done
+
+docs: setup
+	$(BIN)/python interop/compatibility_document.py
 
 UV_COMPILE := .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header
 

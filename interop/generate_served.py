@@ -1,0 +1,61 @@
+"""Make tests/fixtures/kafka/4.3.1/served.json anew: `python interop/generate_served.py` (Java, Maven).
+
+What a real Kafka serves: its APIs with their versions, and its settings of topics and brokers with their defaults, and
+whether a broker's can be changed while it runs. docs/kafka-compatibility.md is held against it.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import trio
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from interop.kafka_node import KAFKA_VERSION, KafkaNode, create_topics
+from protocol.kafka.values import ConfigSource, ResourceType
+from tests.broker.kafka_client import KafkaClient, kafka_client
+
+TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_VERSION / "served.json"
+TOPIC = "served"
+
+
+async def settings(client: KafkaClient, kind: ResourceType, name: str) -> dict[str, dict[str, Any]]:
+    """Each setting with its default (None: there is none) and whether it can only be set at the start."""
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    reply = await client.ask("DescribeConfigs", resources=[resource], include_synonyms=True)
+    entries = sorted(reply["results"][0]["configs"], key=lambda entry: entry["name"])
+    return {entry["name"]: {"default": default_of(entry), "read_only": entry["read_only"]} for entry in entries}
+
+
+def default_of(entry: dict[str, Any]) -> str | None:
+    """What the setting is where nobody says: its value, unless this node was started with another."""
+    told = [one["value"] for one in entry["synonyms"] if one["source"] == ConfigSource.DEFAULT]
+    if entry["config_source"] == ConfigSource.DEFAULT:
+        return entry["value"]
+    return told[0] if told else None
+
+
+async def served(address: str) -> dict[str, Any]:
+    """All of it."""
+    async with kafka_client(address) as client:
+        reply = await client.ask("ApiVersions", client_software_name="warmlog", client_software_version="1")
+        return {
+            "apis": {str(api["api_key"]): [api["min_version"], api["max_version"]] for api in reply["api_keys"]},
+            "topic": await settings(client, ResourceType.TOPIC, TOPIC),
+            "broker": await settings(client, ResourceType.BROKER, "1"),
+        }
+
+
+def main() -> None:
+    """Ask, and write the file."""
+    with tempfile.TemporaryDirectory() as directory, KafkaNode(Path(directory) / "data") as node:
+        create_topics(node.bootstrap, {TOPIC: {}})
+        found = trio.run(served, node.bootstrap)
+    TARGET.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
