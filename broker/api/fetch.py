@@ -60,15 +60,23 @@ class UnknownReplicaError(ProtocolError):
         self.code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+class UnreadableTopicError(ProtocolError):
+    """A topic whose batches are all compressed by a codec that a client of this version does not know."""
+
+    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
 class Look:
     """One look at partitions: what of each can be sent now, within the size limits."""
 
-    __slots__ = ("_left", "_most", "_partitions", "_replica_id", "_slices", "failed", "size", "unknown")
+    __slots__ = ("_knows_zstd", "_left", "_most", "_partitions", "_replica_id", "_slices", "failed", "size", "unknown")
 
     def __init__(self, request: FetchRequest, partitions: Partitions) -> None:
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
-        self._replica_id = request.replica_id if isinstance(request, KafkaFetchRequest) else -1
+        self._replica_id, self._knows_zstd = -1, True
+        if isinstance(request, KafkaFetchRequest):
+            self._replica_id, self._knows_zstd = request.replica_id, request.knows_zstd
         self._slices = 0  # partitions with records
         self.size = 0
         self.unknown = 0  # partitions that are not there
@@ -106,6 +114,8 @@ class Look:
         check_leader_epoch(partition, asked.current_leader_epoch)
         if self._replica_id >= 0:
             raise UnknownReplicaError(partition, self._replica_id, knows_epoch=asked.current_leader_epoch >= 0)
+        if not self._knows_zstd and partition.log.config.compression_type == "zstd":
+            raise UnreadableTopicError(f"{asked.topic} has compression.type=zstd, for clients from Fetch version 10 on")
 
     def _take(self, asked: FetchPartition, partition: Partition) -> Sized:
         """The records of one partition, counted."""

@@ -41,6 +41,7 @@ from protocol.response import ErrorResponse, FetchedPartition, FetchResponse
 _FIRST_WITH_START_OFFSET = 5
 _FIRST_WITH_SESSION = 7
 _FIRST_WITH_LEADER_EPOCH = 9
+_FIRST_WITH_ZSTD = 10
 _FIRST_WITH_RACK = 11
 _FIRST_FLEXIBLE = 12
 _FIRST_WITH_TOPIC_ID = 13
@@ -103,6 +104,7 @@ def decode(reader: Reader, version: int, names: TopicNames) -> KafkaFetchRequest
         rack=rack,
         replica_id=tagged["replica_id"],
         uses_topic_ids=version >= _FIRST_WITH_TOPIC_ID,
+        knows_zstd=version >= _FIRST_WITH_ZSTD,
     )
 
 

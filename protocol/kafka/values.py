@@ -110,6 +110,7 @@ class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     """A fetch, in a session if `session_id` is not NO_SESSION or `session_epoch` is INITIAL_SESSION_EPOCH (KIP-227).
 
     `replica_id`: the broker that fetches, negative for a consumer. `uses_topic_ids`: topics are named by their ids.
+    `knows_zstd`: the client is new enough to open such batches.
     """
 
     partitions: tuple[KafkaFetchPartition, ...]
@@ -119,6 +120,7 @@ class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     rack: str = ""
     replica_id: int = -1
     uses_topic_ids: bool = False
+    knows_zstd: bool = True
 
 
 class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):

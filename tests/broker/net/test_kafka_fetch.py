@@ -443,6 +443,18 @@ async def test_who_reads_committed_data_is_told_of_no_aborted_transactions(
     assert told["aborted_transactions"] is None
 
 
+@pytest.mark.parametrize("version", [4, 9, 10, 18])
+async def test_a_topic_of_zstd_alone_is_not_for_clients_that_do_not_know_it(
+    native: RawClient, kafka: KafkaClient, version: int
+) -> None:
+    await native.create("orders", compression_type="zstd")
+    await native.produce("orders", batch(b"a"))
+    fetcher = await Fetcher.of(kafka, native, version)
+    told = (await fetcher.fetch({("orders", 0): 0}))["orders", 0]
+    assert told["error_code"] == (ErrorCode.NONE if version >= 10 else ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    assert bool(told["records"]) == (version >= 10)
+
+
 async def test_an_offset_out_of_range_is_told_at_once(native: RawClient, kafka: KafkaClient) -> None:
     await native.create("orders", partitions=2)
     fetcher = await Fetcher.of(kafka, native, 18)
