@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from broker.api.addresses import Advertised
 from broker.api.handler import Family, Handler
+from broker.api.producers import TransactionsUnservedError
 from broker.api.session import Session
 from broker.groups.commits import Committer, OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
@@ -100,7 +101,7 @@ class MembersApi:
             error = await self._groups.log.ensure()
             return error, None if error is ErrorCode.NONE else "the topic in which groups are kept cannot be created"
         if key_type == CoordinatorType.TRANSACTION:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, "transactions are not served: there is no coordinator for them"
+            return TransactionsUnservedError.code, "transactions are not served: there is no coordinator for them"
         return ErrorCode.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
 
     async def join(self, request: JoinGroupRequest, session: Session) -> JoinGroupResponse:

@@ -37,10 +37,11 @@ class InvalidProducerError(ProtocolError):
 class TransactionsUnservedError(ProtocolError):
     """Transactions are not served.
 
-    The code is one that clients take as final: for want of a coordinator they would ask for ever.
+    The code is the one that every client takes as final at once: for want of a coordinator they would ask for ever, and
+    librdkafka does so at any other error, too.
     """
 
-    code = ErrorCode.UNSUPPORTED_VERSION
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 class ProducerIds:

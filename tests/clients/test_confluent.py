@@ -287,7 +287,9 @@ def test_transactions_are_refused_clearly(bootstrap: str, name: str) -> None:
     with pytest.raises(KafkaException) as refused:
         producer.init_transactions(LIMIT_S)
     error = refused.value.args[0]
-    assert error.name() == "_UNSUPPORTED_FEATURE"
+    assert error.name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+    assert error.fatal()
+    assert "transactions are not served" in error.str()
     assert not error.retriable()
 
 

@@ -79,7 +79,7 @@ async def test_many_ids_take_one_commit_a_block(tmp_path: Path) -> None:
         ({"producer_id": 3}, ErrorCode.INVALID_REQUEST),
         ({"producer_epoch": 3}, ErrorCode.INVALID_REQUEST),
         ({"transactional_id": ""}, ErrorCode.INVALID_REQUEST),
-        ({"transactional_id": "orders"}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"transactional_id": "orders"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
 )
 async def test_what_is_refused(tmp_path: Path, fields: dict[str, Any], code: ErrorCode) -> None:
