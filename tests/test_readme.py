@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from warmlog import Client
 from warmlog.testing import Broker
 
 ROOT = Path(__file__).parent.parent
@@ -66,3 +67,22 @@ def test_the_shell_example_runs(warmlog_broker: Broker) -> None:
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:docs|protocol|broker|warmlog)/[\w./-]*)`", README))))
 def test_every_path_it_names_exists(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+def test_the_examples_of_groups_run(tmp_path: Path) -> None:
+    (commands,) = [block for block in blocks("sh") if "--group" in block]
+    (example,) = [block for block in blocks("python") if "group=" in block]
+    with Broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
+        with Client(broker.native) as client:
+            client.produce("words", value=b"a word")
+            client.produce("orders", value=b"one")
+        consume, describe, reset = (
+            run([sys.executable, "-m", *shlex.split(line.split("  #")[0].replace(".venv/bin/", ""))], broker, ROOT)
+            for line in commands.splitlines()
+        )
+        assert consume == "a word\n"
+        assert describe.startswith("readers: Empty, 0 members, 1 partition, lag 0\n")
+        assert reset.split()[-4:] == ["words", "0", "1", "0"]
+        program = tmp_path / "example.py"
+        program.write_text(example.replace("127.0.0.1:9091", broker.native))
+        assert run([sys.executable, str(program)], broker, tmp_path) == "0 b'one'\n"

@@ -11,8 +11,11 @@ import msgspec
 import pytest
 
 from protocol.frame import LENGTH_SIZE
-from protocol.native.codec import decode_response
+from protocol.native.codec import decode_response, encode_request
+from protocol.native.groups import JoinConsumerGroupResponse
 from protocol.native.messages import OPERATIONS
+from protocol.request import HelloRequest
+from protocol.response import HelloResponse
 from warmlog.testing import Broker
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "native-protocol.md").read_text()
@@ -107,3 +110,21 @@ def test_after_a_length_out_of_range_the_broker_answers_and_closes(warmlog_broke
         _, refused = decode_response(receive_frame(stream)[LENGTH_SIZE:], RESPONSES["fetch"])
         assert "-1 bytes" in str(refused)
         assert stream.recv(1) == b""
+
+
+def test_a_new_broker_answers_the_example_of_a_group_exactly_so() -> None:
+    told_of = b"example-0c3f6b1e-6a0b-4f43-9f5c-2b2f4d0f6a11"  # as the document has it; ids are the broker's own
+    hello = encode_request(1, HelloRequest(versions=(1, 2), client="example"))
+    with Broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker, connection(broker) as stream:
+        stream.sendall(hello + hex_block("request create_topics") + hex_block("request join_consumer_group"))
+        _, greeted = decode_response(receive_frame(stream)[LENGTH_SIZE:], HelloResponse)
+        assert isinstance(greeted, HelloResponse)
+        assert greeted.version == 2
+        receive_frame(stream)
+        joined = receive_frame(stream)
+        _, value = decode_response(joined[LENGTH_SIZE:], JoinConsumerGroupResponse)
+        assert isinstance(value, JoinConsumerGroupResponse)
+        member_id = value.member_id.encode()
+        assert joined.replace(member_id, told_of) == hex_block("reply join_consumer_group")
+        stream.sendall(hex_block("request offset_commit").replace(told_of, member_id))
+        assert receive_frame(stream) == hex_block("reply offset_commit")
