@@ -8,7 +8,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError
+from aiokafka.errors import TopicAlreadyExistsError, TransactionalIdAuthorizationFailed
 
 from tests.clients.conftest import NewTopicFactory, only_on_warmlog
 from tests.clients.waiting import LIMIT_S
@@ -107,7 +107,7 @@ def test_transactions_are_refused_clearly(bootstrap: str, name: str) -> None:
     async def main() -> None:
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
         try:
-            with pytest.raises(KafkaError):
+            with pytest.raises(TransactionalIdAuthorizationFailed):
                 await producer.start()
         finally:
             await producer.stop()

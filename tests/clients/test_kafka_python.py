@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import MemberToRemove
-from kafka.errors import KafkaError
+from kafka.errors import TransactionalIdAuthorizationFailedError
 from kafka.structs import OffsetAndMetadata
 
 from tests.clients.conftest import NewTopicFactory, only_on_warmlog
@@ -109,6 +109,6 @@ def test_a_member_is_removed_by_an_administrator(client: Any, bootstrap: str, na
 @only_on_warmlog
 def test_transactions_are_refused_clearly(bootstrap: str, name: str) -> None:
     producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
-    with pytest.raises(KafkaError):
+    with pytest.raises(TransactionalIdAuthorizationFailedError):
         producer.init_transactions()
     producer.close(timeout=0)
