@@ -69,6 +69,9 @@ BROKER_TEXTS: Mapping[str, str] = {
     "log.cleaner.backoff.ms": "How long the cleaner rests when there is nothing to compact.",
     "log.cleaner.dedupe.buffer.size": "The memory in which the cleaner keeps the latest offset of each key.",
     "log.cleaner.enable": "Whether compacted topics are compacted.",
+    "log.cleaner.io.buffer.load.factor": "How full the memory for offsets of keys may get: a fuller one takes more keys"
+    " at a time and looks longer for each.",
+    "log.cleaner.io.buffer.size": "The memory through which the cleaner reads and writes.",
     "log.cleaner.io.max.bytes.per.second": "How much the cleaner may read and write in a second.",
     "log.cleaner.threads": "How many logs are compacted at a time.",
     "log.dirs": "The data directory.",

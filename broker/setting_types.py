@@ -77,6 +77,8 @@ def as_text(value: Any) -> str | None:
     """A value as it is told; None where there is none."""
     if value is None:
         return None
+    if isinstance(value, float):
+        return str(value).replace("e+", "E").replace("e", "E")  # the mark that Java writes
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Settings of topics and of the broker: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+"""Settings of topics, of the broker and of its loggers: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
 
 Owns: what a change is (set, delete, append, subtract; all anew), and what of a request is refused before it comes to a
 setting, with Kafka's codes (source: kafka.server.ConfigAdminManager, ConfigHelper; ConfigurationControlManager). Must
@@ -15,6 +15,7 @@ from dataclasses import replace
 from broker.api.config_entries import broker_entries, cluster_entries, topic_entries
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
+from broker.api.loggers import check_levels, logger_entries, set_levels
 from broker.api.session import Session
 from broker.config import FIELDS
 from broker.dynamic_config import Overrides, check_dynamic
@@ -81,6 +82,9 @@ class ConfigsApi:
                 raise UnknownTopicError(f"no topic {asked.name!r}")
             return topic_entries(topic, settings, synonyms=synonyms, documentation=documentation)
         _check_type(asked.resource_type)
+        if asked.resource_type == ResourceType.BROKER_LOGGER:
+            self._check_broker(asked.name)
+            return logger_entries()
         if not asked.name:
             return cluster_entries(settings, synonyms=synonyms, documentation=documentation)
         self._check_broker(asked.name)
@@ -122,6 +126,9 @@ class ConfigsApi:
             await self._partitions.alter(asked.name, change, validate_only=request.validate_only)
             return
         _check_type(asked.resource_type)
+        if asked.resource_type == ResourceType.BROKER_LOGGER:
+            self._alter_levels(asked, request)
+            return
         if asked.name:
             self._check_broker(asked.name)
         try:
@@ -130,6 +137,14 @@ class ConfigsApi:
             )
         except SettingError as error:  # Kafka's code for it; of a topic it is INVALID_CONFIG (KAFKA-13609)
             raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+    def _alter_levels(self, asked: ConfigAlteration, request: AlterConfigsRequest) -> None:
+        if not request.incremental:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed by IncrementalAlterConfigs")
+        self._check_broker(asked.name)
+        check_levels(asked.changes)
+        if not request.validate_only:
+            set_levels(asked.changes)
 
     def _topic_change(self, changes: Sequence[ConfigChange], *, incremental: bool) -> Change:
         settings = self._partitions.settings
@@ -152,11 +167,7 @@ class ConfigsApi:
 
 def _check_type(resource_type: int) -> None:
     """Raise RequestError for what has no settings here."""
-    if resource_type == ResourceType.BROKER_LOGGER:
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST, "the levels of loggers are set at the start, by warmlog serve --log-level"
-        )
-    if resource_type != ResourceType.BROKER:
+    if resource_type not in {ResourceType.BROKER, ResourceType.BROKER_LOGGER}:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"nothing of resource type {resource_type} has settings here")
 
 

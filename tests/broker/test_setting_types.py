@@ -1,5 +1,6 @@
 """Values of settings, as text and as what they are. What Kafka takes was looked up in Kafka 4.3.1."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -84,6 +85,7 @@ def test_what_a_value_is_comes_from_its_type(value_type: Any, kind: Kind) -> Non
 
 def test_values_as_they_are_told() -> None:
     assert [as_text(value) for value in (True, 7, 0.5, "x", None)] == ["true", "7", "0.5", "x", None]
+    assert [as_text(value) for value in (1e-05, sys.float_info.max)] == ["1E-05", "1.7976931348623157E308"]
 
 
 def test_the_members_of_a_list() -> None:

@@ -1,6 +1,7 @@
 """Settings described and changed through the Kafka listener. The verdicts are Kafka 4.3.1's, looked up there."""
 
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,8 @@ async def test_the_brokers_settings_say_which_can_be_changed(client: KafkaClient
         (BROKER, "x", ErrorCode.INVALID_REQUEST),
         (BROKER, "\u00b2", ErrorCode.INVALID_REQUEST),
         (BROKER, "9" * 5000, ErrorCode.INVALID_REQUEST),
-        (LOGGER, NODE, ErrorCode.INVALID_REQUEST),
+        (LOGGER, "77", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "", ErrorCode.INVALID_REQUEST),
         (GROUP, "g", ErrorCode.INVALID_REQUEST),
         (CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
         (77, "x", ErrorCode.INVALID_REQUEST),
@@ -312,3 +314,52 @@ async def test_what_was_changed_holds_after_a_restart(tmp_path: Path) -> None:
             "500",
             ConfigSource.DYNAMIC_DEFAULT_BROKER,
         )
+
+
+# -- the broker's loggers --
+
+
+@pytest.fixture
+def quiet_again() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("broker.partitions")
+    yield logger
+    logger.setLevel(logging.NOTSET)
+
+
+async def test_the_level_of_a_logger_is_changed_until_the_broker_stops(
+    client: KafkaClient, quiet_again: logging.Logger
+) -> None:
+    root = (await value(client, LOGGER, NODE, "root"))[0]
+    assert await value(client, LOGGER, NODE, "broker.partitions") == (root, ConfigSource.DYNAMIC_BROKER_LOGGER)
+    assert await incremental(client, LOGGER, NODE, ("broker.partitions", SET, "DEBUG"), validate_only=True) == NONE
+    assert not quiet_again.level
+    assert await incremental(client, LOGGER, NODE, ("broker.partitions", SET, "DEBUG")) == NONE
+    assert quiet_again.isEnabledFor(logging.DEBUG)
+    assert (await value(client, LOGGER, NODE, "broker.partitions"))[0] == "DEBUG"
+    assert await incremental(client, LOGGER, NODE, ("broker.partitions", DELETE, None)) == NONE
+    assert (await value(client, LOGGER, NODE, "broker.partitions"))[0] == root
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (("nonsense", SET, "DEBUG"), ErrorCode.INVALID_CONFIG),
+        (("nonsense", DELETE, None), ErrorCode.INVALID_CONFIG),
+        (("broker.partitions", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
+        (("broker.partitions", SET, "TRACE"), ErrorCode.INVALID_CONFIG),
+        (("broker.partitions", APPEND, "DEBUG"), ErrorCode.INVALID_REQUEST),
+        (("root", DELETE, None), ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_what_is_no_level_is_refused(
+    client: KafkaClient, quiet_again: logging.Logger, change: tuple[str, int, str | None], error: ErrorCode
+) -> None:
+    good = ("broker.partitions", SET, "ERROR")
+    changes = [change] if change[0] == good[0] else [good, change]
+    assert await incremental(client, LOGGER, NODE, *changes) == error
+    assert not quiet_again.level
+
+
+async def test_levels_cannot_be_given_anew(client: KafkaClient, quiet_again: logging.Logger) -> None:
+    assert await anew(client, LOGGER, NODE, ("broker.partitions", "DEBUG")) == ErrorCode.INVALID_REQUEST
+    assert not quiet_again.level
