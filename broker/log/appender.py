@@ -100,15 +100,18 @@ class Appender:
         base_offset = tail.next_offset
         producers: Sequence[ProducerState] = ()
         known: Sequence[ProducerBatch] = ()
-        if checked[0][1].producer_id >= 0 or len(checked) > 1:
+        is_idempotent = checked[0][1].producer_id >= 0 or len(checked) > 1
+        if is_idempotent:
             known = self.producers.find_duplicates(checked)
             if len(known) == len(checked):
                 return duplicate_of(known, position=tail.size, leader_epoch=leader_epoch, append_time=rules.append_time)
+        if known:
             batches = extents_after(known, checked, base_offset)
             checked = checked[len(known) :]
-            producers = self.producers.plan(checked, batches)
         else:
             batches = extents(checked, base_offset)
+        if is_idempotent:
+            producers = self.producers.plan(checked, batches)
         extent = whole(batches)
         new_tail = None
         roll = tail.roll_reason(extent, config, self.place.clock)
