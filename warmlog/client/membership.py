@@ -42,7 +42,7 @@ from protocol.groups import (
 from protocol.native.groups import JoinConsumerGroupRequest, JoinConsumerGroupResponse
 from protocol.native.messages import NativeRequest
 from protocol.request import Value
-from warmlog.client.backoff import delay_s
+from warmlog.client.backoff import delay_s, delays_s
 from warmlog.client.cluster import Cluster
 from warmlog.client.connection import Connection
 from warmlog.client.errors import GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
@@ -111,10 +111,27 @@ class Membership:
             raise self.failure
 
     async def commit(self, positions: Mapping[Place, int]) -> None:
-        """Commit these offsets, of partitions read in this generation. Raises GroupMovedOnError, WarmlogError."""
-        if self._wanted is not None or self.generation == NO_GENERATION:
-            raise broker_error(ErrorCode.REBALANCE_IN_PROGRESS, None, about=f"group {self._options.group!r}")
-        await self._commit(positions)
+        """Commit these offsets, of partitions read in this generation. Raises GroupMovedOnError, WarmlogError.
+
+        Tries again within the request timeout where that makes sense.
+        """
+        deadline = anyio.current_time() + self._settings.request_timeout_s
+        for delay in delays_s(self._random):
+            self._check_membership()
+            try:
+                await self._commit(positions)
+            except WarmlogError as error:
+                if not error.is_retriable or anyio.current_time() + delay > deadline:
+                    raise
+            else:
+                return
+            await anyio.sleep(delay)
+
+    def _check_membership(self) -> None:
+        """Raise GroupMovedOnError where nothing may be committed now."""
+        code = ErrorCode.REBALANCE_IN_PROGRESS if self._wanted is not None else ErrorCode.UNKNOWN_MEMBER_ID
+        if self._wanted is not None or self.generation == NO_GENERATION or not self.is_running:
+            raise broker_error(code, None, about=f"group {self._options.group!r}")
 
     def stop(self, *, with_last: bool) -> None:
         """Commit what is done (`with_last`: also what was taken last), and leave; `wait_ended` for the end of that."""

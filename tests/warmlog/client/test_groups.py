@@ -269,6 +269,38 @@ async def test_members_come_and_go_and_each_record_is_read_once(module_broker: B
 
 
 @on_both_loops
+async def test_without_commits_a_partition_that_stays_is_read_on_and_one_that_goes_is_read_again(
+    module_broker: Broker, names: tuple[str, str]
+) -> None:
+    topic, group = names
+    async with connect(module_broker.native) as client, anyio.create_task_group() as tasks:
+        await fill(client, topic, partitions=2, count=2)
+        team = Team(module_broker, topic, group, tasks)
+        async with team.member("a", auto_commit=False):
+            await team.until(lambda: len(team.seen) == 2)
+            async with team.member("b", auto_commit=False):
+                await team.until(lambda: len(team.seen) == 3)
+                for partition in (0, 1):
+                    await client.produce(topic, value=b"x", partition=partition)
+                await team.until(lambda: len(team.seen) == 5)
+        assert team.seen[2] == ("b", 1, 0)
+        assert set(team.seen[3:]) == {("a", 0, 1), ("b", 1, 1)}
+
+
+@on_both_loops
+async def test_commits_are_tried_again_over_a_restart(names: tuple[str, str]) -> None:
+    topic, group = names
+    with Broker(settings=SETTINGS) as broker:
+        async with connect(broker.native) as client:
+            await fill(client, topic)
+            async with client.consume(topic, group=group, auto_commit=False, session_timeout_s=20) as stream:
+                await take(stream, 4)
+                await anyio.to_thread.run_sync(broker.restart)
+                await stream.commit()
+                assert await committed(client, group) == {(topic, 0): 4}
+
+
+@on_both_loops
 async def test_a_member_without_a_partition_waits_for_one(module_broker: Broker, names: tuple[str, str]) -> None:
     topic, group = names
     async with connect(module_broker.native) as client, anyio.create_task_group() as tasks:
