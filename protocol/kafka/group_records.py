@@ -19,6 +19,7 @@ GroupCoordinatorRecordHelpers.
 import struct
 from typing import Any, NamedTuple, TypeAlias
 
+from protocol.kafka.consumer_protocol import SUBSCRIPTION
 from protocol.kafka.primitives import (
     NO_TOPIC_ID,
     UNREADABLE,
@@ -226,12 +227,12 @@ def encode_group(group: StoredGroup) -> bytes:
 def subscribed_topics(subscription: bytes) -> frozenset[str]:
     """The topics that a member with protocol type "consumer" subscribes to, from its metadata. Raises MalformedError.
 
-    All versions begin as version 0 does, so that is what is read (ConsumerProtocol.deserializeSubscription).
+    All versions begin as version 0 does, so that is what is read: what a newer client appends does not matter.
     """
     reader = Reader(memoryview(subscription))
     try:
         reader.int16()
-        return frozenset(reader.string() for _ in range(reader.count()))
+        return frozenset(SUBSCRIPTION.read(reader, 0)["topics"])
     except UNREADABLE as error:
         raise MalformedError(f"a subscription that cannot be read: {error}") from None
 

@@ -5,7 +5,7 @@ import pytest
 from broker.groups.effects import Instant, Limits
 from broker.groups.state import NEVER, NEW_MEMBER_JOIN_TIMEOUT_MS, Group
 from protocol.errors import ErrorCode
-from protocol.groups import GroupState, LeavingMember
+from protocol.groups import GroupProtocol, GroupState, LeavingMember
 from protocol.kafka.group_records import StoredGroup, StoredMember
 from protocol.kafka.primitives import MalformedError
 from tests.broker.groups.requests import DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, protocols, subscription
@@ -505,7 +505,6 @@ def test_metadata_that_is_not_the_consumer_protocols_leaves_the_topics_unknown()
     assert driver.group.generation.is_subscribed("orders")
     assert not driver.group.generation.is_subscribed("other")
     driver = Driver()
-    from protocol.groups import GroupProtocol
 
     driver.stable(1, protocols=(GroupProtocol(name="range", metadata=b"\0"),))
     assert driver.group.generation.is_subscribed("anything")

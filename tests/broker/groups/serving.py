@@ -1,0 +1,162 @@
+"""A group coordinator over real topics and files, without sockets; its wall clock goes with the loop's."""
+
+import errno
+import itertools
+import math
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.config import load_settings
+from broker.dynamic_config import LiveSettings
+from broker.groups.commits import Committer
+from broker.groups.service import GroupService
+from broker.log.data_directory import DataDirectory
+from broker.log.disk import Disk
+from broker.log.files import OpenFiles
+from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metrics import Metrics
+from broker.partitions import Partitions, Storage
+from broker.writer import Writer
+from protocol.errors import ErrorCode
+from protocol.groups import (
+    JoinGroupResponse,
+    LeavingMember,
+    MemberAssignment,
+    OffsetToCommit,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from protocol.kafka.group_records import OffsetAndMetadata
+from tests.broker.groups.requests import join_request
+
+EPOCH_MS = 1_700_000_000_000
+CHECK_S = 6 * 3600  # a look at what has expired: rarer than by default, since each is a jump of the clock
+OUTSIDE = Committer(generation=-1, member_id="", instance_id=None)
+
+
+class FullDisk(Disk):
+    """Has no room while it is told so."""
+
+    is_full = False
+
+    def pwritev(self, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().pwritev(fd, buffers, position)
+
+
+class Serving:
+    """What a test asks."""
+
+    def __init__(self, service: GroupService, partitions: Partitions, disk: FullDisk) -> None:
+        self.service = service
+        self.partitions = partitions
+        self.disk = disk
+
+    async def join(self, group: str = "g", member_id: str = "", **fields: Any) -> JoinGroupResponse:
+        request = join_request(member_id, group=group, **fields)
+        return await self.service.coordinator.join(request, client_id="c", host="/127.0.0.1")
+
+    async def sync(self, joined: JoinGroupResponse, group: str = "g", **fields: Any) -> SyncGroupResponse:
+        """With each member assigned its own id, where this one leads."""
+        assignments = tuple(
+            MemberAssignment(member_id=member.member_id, assignment=member.member_id.encode())
+            for member in joined.members
+        )
+        request = SyncGroupRequest(
+            group=group,
+            generation=joined.generation,
+            member_id=joined.member_id,
+            assignments=assignments,
+            **fields,
+        )
+        return await self.service.coordinator.sync(request)
+
+    def heartbeat(self, joined: JoinGroupResponse, group: str = "g") -> ErrorCode:
+        return self.service.coordinator.heartbeat(group, joined.member_id, None, joined.generation)
+
+    def leave(self, joined: JoinGroupResponse, group: str = "g") -> list[ErrorCode]:
+        return self.service.coordinator.leave(group, [LeavingMember(member_id=joined.member_id)])[1]
+
+    async def member(self, group: str = "g", **fields: Any) -> JoinGroupResponse:
+        """A group's only member, stable."""
+        joined = await self.join(group, **fields)
+        assert (await self.sync(joined, group)).error is ErrorCode.NONE
+        return joined
+
+    async def commit(
+        self,
+        offset: int,
+        group: str = "g",
+        committer: Committer = OUTSIDE,
+        *,
+        topic: str = "orders",
+        partition: int = 0,
+        retention_ms: int | None = None,
+        **fields: Any,
+    ) -> ErrorCode:
+        asked = OffsetToCommit(topic=topic, partition=partition, offset=offset, **fields)
+        return (await self.service.commits.commit(group, committer, [asked], retention_ms=retention_ms))[0]
+
+    def committed(self, group: str = "g", topic: str = "orders", partition: int = 0) -> OffsetAndMetadata | None:
+        return self.service.registry.offsets.get(group, topic, partition)
+
+
+@asynccontextmanager
+async def serving(
+    data_dir: Path, *, topics: Sequence[str] = ("orders",), reads: bool = True, **settings: object
+) -> AsyncIterator[Serving]:
+    """A coordinator that has read what there is (unless `reads` is False), with the topic for it made."""
+    given = {
+        "log.dirs": data_dir,
+        "offsets.topic.num.partitions": 2,
+        "offsets.retention.check.interval.ms": CHECK_S * 1000,
+    } | {name.replace("_", "."): value for name, value in settings.items()}
+    loaded = load_settings(assignments=[f"{name}={value}" for name, value in given.items()])
+    disk, ids, loop_clock = FullDisk(), itertools.count(), trio.lowlevel.current_clock()
+
+    def clock() -> int:  # workers ask it, too
+        return EPOCH_MS + round(loop_clock.current_time() * 1000)
+
+    with ExitStack() as stack:
+        directory = stack.enter_context(DataDirectory.open(data_dir, node_id=1))
+        store = SqliteMetadataStore(data_dir / "metadata.sqlite")
+        stack.callback(store.close)
+        async with trio.open_nursery() as nursery:
+            writer = Writer(nursery=nursery, metrics=Metrics(), loop_write_max_bytes=1 << 20)
+            storage = Storage(
+                directory=directory, files=OpenFiles(disk=disk), store=store, clock=clock, random=Random(1)
+            )
+            partitions = Partitions(storage, LiveSettings(loaded), writer, Metrics())
+            await partitions.open_all()
+            for topic in topics:
+                await partitions.ensure(topic)
+            service = GroupService(partitions, writer, loaded, clock=clock, new_id=lambda: str(next(ids)))
+            await service.registry.log.ensure()
+            async with trio.open_nursery() as running:
+                if isinstance(loop_clock, MockClock):
+                    running.start_soon(_jump_while_idle, loop_clock, writer)
+                if reads:
+                    running.start_soon(service.run)
+                    while service.registry.available_all() is not ErrorCode.NONE:
+                        await trio.lowlevel.checkpoint()
+                yield Serving(service, partitions, disk)
+                running.cancel_scope.cancel()
+            await partitions.close_all()
+
+
+async def _jump_while_idle(clock: MockClock, writer: Writer) -> None:
+    """Trio's autojump, but for workers: time does not go on while one is at work (as for a roll)."""
+    workers = (trio.to_thread.current_default_thread_limiter(), writer._threads)
+    while True:
+        await wait_all_tasks_blocked(cushion=0.0005)
+        delay_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
+        if math.isfinite(delay_s) and not any(each.borrowed_tokens for each in workers):
+            clock.jump(max(delay_s, 0))

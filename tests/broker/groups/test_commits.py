@@ -1,0 +1,313 @@
+"""Committed offsets: who may, what is kept, when it is forgotten, and that it is there after a restart."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.groups.commits import Committer
+from broker.metrics import Metrics
+from protocol.errors import ErrorCode
+from protocol.groups import GroupState, JoinGroupResponse, OffsetToCommit
+from protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
+from tests.broker.clients import batch
+from tests.broker.groups.serving import CHECK_S, EPOCH_MS, OUTSIDE, serving
+
+DAY_S = 86_400
+RETENTION_S = 7 * DAY_S
+
+
+def as_member(joined: JoinGroupResponse) -> Committer:
+    return Committer(generation=joined.generation, member_id=joined.member_id, instance_id=None)
+
+
+async def test_what_is_committed_is_there_after_a_restart(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        topic = group.partitions.topic("orders")
+        assert topic is not None
+        assert await group.commit(5) is ErrorCode.NONE
+        assert await group.commit(42, metadata="a note", leader_epoch=3) is ErrorCode.NONE
+        expected = OffsetAndMetadata(
+            offset=42,
+            leader_epoch=3,
+            metadata="a note",
+            commit_ms=EPOCH_MS + round(trio.current_time() * 1000),
+            topic_id=topic.id.bytes,
+        )
+        assert group.committed() == expected
+    async with serving(tmp_path) as group:
+        assert group.committed() == expected
+        known = group.service.registry.get("g")
+        assert known is not None
+        assert known.state is GroupState.EMPTY
+
+
+async def test_commits_that_are_refused(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        assert await group.commit(1, topic="nothing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await group.commit(1, partition=1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await group.commit(1, metadata="x" * 4097) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+        assert await group.commit(1, "g" * 40_000) is ErrorCode.INVALID_GROUP_ID
+        assert await group.commit(1, committer=Committer(generation=3, member_id="gone", instance_id=None)) is (
+            ErrorCode.GROUP_ID_NOT_FOUND
+        )
+        assert group.committed() is None
+
+
+async def test_one_offset_that_is_refused_does_not_stop_the_others(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        offsets = [
+            OffsetToCommit(topic="nothing", partition=0, offset=1),
+            OffsetToCommit(topic="orders", partition=0, offset=7),
+            OffsetToCommit(topic="orders", partition=0, offset=8, metadata="x" * 5000),
+        ]
+        errors = await group.service.commits.commit("g", OUTSIDE, offsets, retention_ms=None)
+        assert errors == [
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.NONE,
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        ]
+        held = group.committed()
+        assert held is not None
+        assert held.offset == 7
+
+
+async def test_members_commit_and_zombies_do_not(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        joined = await group.member()
+        assert await group.commit(1, committer=as_member(joined)) is ErrorCode.NONE
+        assert await group.commit(2) is ErrorCode.UNKNOWN_MEMBER_ID
+        old = Committer(generation=0, member_id=joined.member_id, instance_id=None)
+        assert await group.commit(2, committer=old) is ErrorCode.ILLEGAL_GENERATION
+        group.leave(joined)
+        assert await group.commit(2, committer=as_member(joined)) is ErrorCode.UNKNOWN_MEMBER_ID
+        held = group.committed()
+        assert held is not None
+        assert held.offset == 1
+
+
+async def test_an_old_client_commits_without_a_groups_name(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        assert await group.commit(1, "") is ErrorCode.NONE
+    async with serving(tmp_path) as group:
+        assert group.committed("") is not None
+
+
+async def test_a_commit_that_is_not_written_is_not_held(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        await group.commit(1)
+        group.disk.is_full = True
+        assert await group.commit(2) is ErrorCode.NOT_COORDINATOR
+        held = group.committed()
+        assert held is not None
+        assert held.offset == 1
+        group.disk.is_full = False
+        assert await group.commit(3) is ErrorCode.NONE
+
+
+async def test_a_commit_larger_than_a_batch_may_be_is_several(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path, message_max_bytes=400, topics=()) as group:
+        await group.partitions.create("wide", 20)
+        offsets = [OffsetToCommit(topic="wide", partition=index, offset=index) for index in range(20)]
+        errors = await group.service.commits.commit("g", OUTSIDE, offsets, retention_ms=None)
+        assert set(errors) == {ErrorCode.NONE}
+    async with serving(tmp_path, message_max_bytes=400, topics=()) as group:
+        held = [(partition, value.offset) for _, partition, value in group.service.registry.offsets.of("g")]
+        assert held == [(index, index) for index in range(20)]
+
+
+async def test_a_commit_waits_for_its_sync_no_longer_than_it_may(tmp_path: Path) -> None:
+    async with serving(tmp_path, log_flush_interval_messages=1, offsets_commit_timeout_ms=60_000) as group:
+        assert await group.commit(1) is ErrorCode.NONE
+        log = group.service.registry.log
+        partition = group.partitions.get("__consumer_offsets", log.partition_of("g"))
+        assert partition is not None
+        assert partition.log.recovery_point == partition.log.log_end_offset > 0
+
+
+# -- forgetting --
+
+
+async def test_offsets_of_an_empty_group_expire_and_the_group_with_them(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        joined = await group.member()
+        await group.commit(1, committer=as_member(joined))
+        group.leave(joined)
+        await trio.sleep(RETENTION_S - CHECK_S + 1)
+        assert group.committed() is not None
+        await trio.sleep(2 * CHECK_S)
+        assert group.committed() is None
+        assert group.service.registry.get("g") is None
+    async with serving(tmp_path) as group:
+        assert group.committed() is None
+        assert group.service.registry.get("g") is None
+
+
+async def test_offsets_of_topics_that_members_read_stay_and_those_of_others_go(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with serving(tmp_path, topics=("orders", "other")) as group:
+        session_s = 1800
+        joined = await group.member(session_timeout_ms=session_s * 1000)
+        await group.commit(1, committer=as_member(joined))
+        await group.commit(1, committer=as_member(joined), topic="other")
+        while trio.current_time() < RETENTION_S + 2 * CHECK_S:
+            await trio.sleep(session_s - 1)
+            assert group.heartbeat(joined) is ErrorCode.NONE
+        await trio.sleep(1)
+        assert group.heartbeat(joined) is ErrorCode.NONE
+        assert group.committed() is not None
+        assert group.committed(topic="other") is None
+
+
+async def test_a_commit_may_say_when_it_expires(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        await group.commit(1, retention_ms=DAY_S * 1000)
+        held = group.committed()
+        assert held is not None
+        assert held.expire_ms != NO_TIME
+    async with serving(tmp_path) as group:
+        assert group.committed() == OffsetAndMetadata(offset=1, commit_ms=held.commit_ms, expire_ms=held.expire_ms)
+        await trio.sleep(DAY_S + CHECK_S + 1)
+        assert group.committed() is None
+
+
+async def test_offsets_without_members_expire_each_by_its_commit(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path, topics=("orders", "other")) as group:
+        await group.commit(1)
+        await trio.sleep(RETENTION_S - DAY_S + 1)
+        await group.commit(1, topic="other")
+        await trio.sleep(2 * DAY_S)
+        assert group.committed() is None
+        assert group.committed(topic="other") is not None
+
+
+async def test_a_group_whose_tombstones_cannot_be_written_stays(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        await group.commit(1)
+        group.disk.is_full = True
+        assert await group.service.commits.delete("g") is ErrorCode.NOT_COORDINATOR
+        await trio.sleep(RETENTION_S + CHECK_S + 1)
+        assert group.committed() is not None
+        assert group.service.registry.get("g") is not None
+        group.disk.is_full = False
+        await trio.sleep(2 * CHECK_S)
+        assert group.committed() is None
+
+
+async def test_deleting_a_topic_forgets_what_was_committed_for_it(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path, topics=("orders", "other")) as group:
+        for name in ("g", "h"):
+            await group.commit(1, name)
+            await group.commit(2, name, topic="other")
+        await group.partitions.delete("orders")
+        assert group.committed() is None
+        await group.partitions.create("orders")
+        assert await group.commit(0, "h") is ErrorCode.NONE
+    async with serving(tmp_path, topics=()) as group:
+        assert group.committed() is None
+        assert group.committed("h") is not None
+        assert group.committed(topic="other") is not None
+
+
+async def test_without_its_topic_the_coordinator_begins_anew(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        await group.commit(1)
+        await group.partitions.delete("__consumer_offsets")
+        assert group.committed() is None
+        assert group.service.registry.get("g") is None
+        assert await group.commit(2) is ErrorCode.NONE
+    async with serving(tmp_path) as group:
+        held = group.committed()
+        assert held is not None
+        assert held.offset == 2
+
+
+# -- deleting --
+
+
+async def test_groups_without_members_can_be_deleted(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        commits = group.service.commits
+        assert await commits.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
+        joined = await group.member()
+        await group.commit(1, committer=as_member(joined))
+        assert await commits.delete("g") is ErrorCode.NON_EMPTY_GROUP
+        group.leave(joined)
+        assert await commits.delete("g") is ErrorCode.NONE
+        assert group.committed() is None
+        assert await commits.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    async with serving(tmp_path) as group:
+        assert group.service.registry.get("g") is None
+
+
+async def test_offsets_can_be_deleted_unless_members_read_the_topic(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path, topics=("orders", "other")) as group:
+        commits = group.service.commits
+        assert commits.check_delete_offsets("g") is ErrorCode.GROUP_ID_NOT_FOUND
+        assert commits.check_delete_offsets("") is ErrorCode.INVALID_GROUP_ID
+        joined = await group.member()
+        for topic in ("orders", "other"):
+            await group.commit(1, committer=as_member(joined), topic=topic)
+        assert commits.check_delete_offsets("g") is ErrorCode.NONE
+        errors = await commits.delete_offsets("g", [("orders", 0), ("other", 0), ("other", 9)])
+        assert errors == [
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+            ErrorCode.NONE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        assert group.committed() is not None
+        assert group.committed(topic="other") is None
+
+
+async def test_offsets_of_members_that_the_broker_does_not_understand_stay(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with serving(tmp_path) as group:
+        await group.member(protocol_type="connect")
+        assert group.service.commits.check_delete_offsets("g") is ErrorCode.NON_EMPTY_GROUP
+
+
+# -- others --
+
+
+async def test_what_kafka_committed_is_read(tmp_path: Path, kafka_fixtures: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path, offsets_topic_num_partitions=1) as group:
+        assert group.committed("golden-group", "plain") is None
+    copied = tmp_path / "__consumer_offsets-0"
+    shutil.rmtree(copied)
+    shutil.copytree(kafka_fixtures / "clean" / "__consumer_offsets-0", copied)
+    async with serving(tmp_path, offsets_topic_num_partitions=1) as group:
+        held = group.committed("golden-group", "plain")
+        assert held is not None
+        assert (held.offset, held.metadata) == (42, "a note")
+
+
+async def test_lag_and_states_can_be_measured(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        metrics = Metrics()
+        group.service.declare(metrics)
+        orders = group.partitions.get("orders", 0)
+        assert orders is not None
+        orders.append(batch(b"a", b"b", b"c"))
+        orders.write_queued()
+        joined = await group.member()
+        await group.commit(1, committer=as_member(joined))
+
+        def value(name: str, **labels: str) -> float | None:
+            return metrics.registry.get_sample_value(name, labels)
+
+        assert value("warmlog_group_lag", group="g", topic="orders") == 2
+        assert value("warmlog_groups", state="Stable") == 1
+        assert value("warmlog_groups", state="Empty") == 0
+        assert value("warmlog_group_rebalances_total") == 1
+
+
+@pytest.mark.parametrize("name", ["orders", "ordérs", "\U0001f600"])
+async def test_groups_of_any_name_come_back(tmp_path: Path, name: str, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        await group.commit(9, name)
+    async with serving(tmp_path) as group:
+        assert group.committed(name) is not None
