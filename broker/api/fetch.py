@@ -137,13 +137,14 @@ class Look:
     def _refused(self, asked: FetchPartition, partition: Partition | None, error: Exception) -> FetchedPartition:
         code, message = describe(error)
         self.failed = self.failed or partition is not None
+        told = None if type(asked) is KafkaFetchPartition else partition  # Kafka tells no offsets with an error
         return FetchedPartition(
             topic=asked.topic,
             partition=asked.partition,
             error=code,
             message=message,
-            log_start_offset=-1 if partition is None else partition.log.log_start_offset,
-            high_watermark=-1 if partition is None else partition.log.high_watermark,
+            log_start_offset=-1 if told is None else told.log.log_start_offset,
+            high_watermark=-1 if told is None else told.log.high_watermark,
         )
 
 

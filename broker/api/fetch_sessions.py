@@ -151,6 +151,8 @@ class FetchSession:
         entry = self._partitions.get(key)
         if entry is None:
             entry = self._partitions[key] = SessionPartition(self, asked)
+        elif asked.topic == UNKNOWN_TOPIC_NAME:  # the topic was deleted; it keeps the name it had
+            asked = replace(asked, topic=entry.asked.topic)
         entry.asked = asked
         self.pending[entry] = None
         return entry

@@ -354,6 +354,8 @@ async def test_a_topic_of_the_same_name_is_another_one_to_who_asks_by_id(
     told = await fetcher.fetch({}, max_wait_ms=FOREVER_MS)
     wanted = ErrorCode.OFFSET_OUT_OF_RANGE if version < 13 else ErrorCode.INCONSISTENT_TOPIC_ID
     assert told["orders", 0]["error_code"] == wanted
+    told = await fetcher.fetch({("orders", 0): 0})
+    assert told["orders", 0]["error_code"] == (ErrorCode.NONE if version < 13 else wanted)
 
 
 async def test_an_unknown_topic_id_is_told_and_found_when_it_gets_a_name(native: RawClient, kafka: KafkaClient) -> None:
