@@ -41,6 +41,7 @@ from protocol.kafka.values import (
 from protocol.response import ErrorResponse
 
 _FIRST_WITH_TOPIC_ID = 10
+_FIRST_COMMIT_WITH_UNKNOWN_GROUP = 9
 _FIRST_FETCH_WITH_GROUP_ERROR = 2
 _FIRST_FETCH_OF_SEVERAL = 8
 _NO_RETENTION = -1
@@ -212,6 +213,10 @@ def encode_commit(writer: Writer, version: int, request: OffsetCommitRequest, re
     """What became of them."""
     answers = zip(request.partitions, response.partitions, strict=True)
     named = [((asked.topic, _id_of(asked)), _committed_fields(asked, answer)) for asked, answer in answers]
+    if version < _FIRST_COMMIT_WITH_UNKNOWN_GROUP:  # what older clients know for a group that is gone
+        for _, fields in named:
+            if fields["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND:
+                fields["error_code"] = ErrorCode.ILLEGAL_GENERATION
     COMMIT_RESPONSE.write(writer, version, {"throttle_time_ms": writer.throttle_ms, "topics": _topics(named)})
 
 
