@@ -10,6 +10,7 @@ Order, later ones winning: defaults, TOML file, environment, `--set`.
 """
 
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -87,6 +88,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_retention_check_interval_ms: PositiveMillis = 300_000
     log_initial_task_delay_ms: Millis = 30_000
     log_cleanup_policy: CleanupPolicy = "delete"
+    log_cleaner_enable: bool = True
+    log_cleaner_threads: Count = 1  # as many processes, where there is work for them
+    log_cleaner_backoff_ms: Millis = 15_000
+    log_cleaner_dedupe_buffer_size: Annotated[int, Meta(ge=1 << 16, le=MAX_INT64)] = 128 << 20
+    log_cleaner_io_buffer_size: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 512 << 10
+    log_cleaner_io_buffer_load_factor: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    log_cleaner_io_max_bytes_per_second: Annotated[float, Meta(gt=0)] = sys.float_info.max
     log_cleaner_min_cleanable_ratio: Ratio = 0.5
     log_cleaner_min_compaction_lag_ms: Millis = 0
     log_cleaner_max_compaction_lag_ms: PositiveMillis = MAX_INT64

@@ -1,6 +1,6 @@
 """The periodic work of a broker.
 
-Flush by time, checkpoints, retention, removal of deleted topics, and the measure of the loop's lateness.
+Flush by time, checkpoints, retention, compaction, removal of deleted topics, and the measure of the loop's lateness.
 
 Every round is cheap and off the loop where it touches the disk; a round that fails is logged and tried again at the
 next.
@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from broker.cleaner import Cleaner
 from broker.config import Settings
 from broker.metadata.store import MetadataError
 from broker.metrics import Metrics
 from broker.partition import Partition
 from broker.partitions import Partitions
 from broker.retention import Retention
+from broker.unlinking import Unlinking
 from broker.writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -33,7 +35,9 @@ class Maintenance:
         self._partitions = partitions
         self._writer = writer
         self._metrics = metrics
-        self._retention = Retention(partitions, metrics)
+        self._unlinking = Unlinking()
+        self._retention = Retention(partitions, self._unlinking, metrics)
+        self._cleaner = Cleaner(partitions, self._unlinking, metrics)
         self._retention_delay_s = settings.log_initial_task_delay_ms / 1000
         self._retention_interval_s = settings.log_retention_check_interval_ms / 1000
         self._expiration_check_interval_s = settings.producer_id_expiration_check_interval_ms / 1000
@@ -48,7 +52,8 @@ class Maintenance:
             nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint)
             nursery.start_soon(self._every, self._expiration_check_interval_s, self._forget_producers)
             nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted)
-            nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._retention.unlink_due)
+            nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._unlinking.unlink_due)
+            nursery.start_soon(self._cleaner.run)
             nursery.start_soon(self._after_start, self._retention_interval_s, self._retention.check)
 
     async def _after_start(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:

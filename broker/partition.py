@@ -133,6 +133,8 @@ class Partition:
         self._waiters: set[Waiter] = set()
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being made anew
         self._rebuilt_at: dict[int, float] = {}  # when each was last tried, by trio's clock
+        self._retired = False
+        self._rearranging: trio.CancelScope | None = None  # of who removes or replaces segments
         self._running = 0  # tasks and syncs that are inside the log
         self._progress = trio.lowlevel.ParkingLot()  # who waits for the log to be left alone
 
@@ -308,6 +310,27 @@ class Partition:
         finally:
             self._left()
 
+    @property
+    def is_rearranging(self) -> bool:
+        """Whether somebody removes or replaces segments."""
+        return self._rearranging is not None
+
+    @contextmanager
+    def rearranging(self) -> Iterator[trio.CancelScope | None]:
+        """Be the one that removes or replaces segments; None if somebody else is at it, or the partition is going.
+
+        It is cancelled when the partition is to go, which waits for the end.
+        """
+        if self._rearranging is not None or self._retired:
+            yield None
+            return
+        with self.inside(), trio.CancelScope() as scope:
+            self._rearranging = scope
+            try:
+                yield scope
+            finally:
+                self._rearranging = None
+
     def _take_queue(self) -> list[Append]:
         group, self._queue = self._queue, []
         self._queued_bytes = 0
@@ -472,6 +495,9 @@ class Partition:
 
         Nobody is inside the log afterwards, so that it can be closed and its files be moved.
         """
+        self._retired = True
+        if self._rearranging is not None:
+            self._rearranging.cancel()
         await self.settled()
         self.wake_all()
 

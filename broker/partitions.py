@@ -297,6 +297,17 @@ class Partitions:
         """Write the log starts of all logs: what was deleted from a log must not come back. Raises OSError."""
         await self._write(self._storage.directory.write_log_starts)
 
+    def cleaned_up_to(self, partition: Partition) -> int | None:
+        """Up to where a log was compacted, as far as is known."""
+        return self._storage.directory.cleaner_points.get((partition.topic, partition.index))
+
+    async def note_cleaned(self, partition: Partition, offset: int) -> None:
+        """A log was compacted up to an offset; written down. Raises OSError."""
+        directory = self._storage.directory
+        directory.cleaner_points[partition.topic, partition.index] = offset
+        async with self._checkpoints:
+            await trio.to_thread.run_sync(directory.write_cleaner_points, dict(directory.cleaner_points))
+
     async def _write(self, write: Callable[[Iterable[PartitionLog]], None]) -> None:
         """One writer of checkpoints at a time: they are replaced as a whole."""
         async with self._checkpoints:
@@ -317,7 +328,8 @@ class Partitions:
     def _forget_hints(self, topic: Topic) -> None:
         """What the checkpoints said at the start is of a topic that is gone: another one may take its name."""
         directory = self._storage.directory
-        for hints in (directory.recovery_points, directory.log_starts, directory.high_watermarks):
+        hinted = (directory.recovery_points, directory.log_starts, directory.high_watermarks, directory.cleaner_points)
+        for hints in hinted:
             for index in range(topic.partitions):
                 hints.pop((topic.name, index), None)
 

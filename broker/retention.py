@@ -1,70 +1,53 @@
 """Retention of all logs: what is too old, too much, or deleted by users goes away.
 
-Owns: the round over the logs, the order of steps for one of them, and the files that wait for their removal. Must not
-know the rules (`broker.log.retention`), or when a round is due (`maintenance`).
+Owns: the round over the logs, and the order of steps for one of them. Must not know the rules
+(`broker.log.retention`), or when a round is due (`maintenance`).
 
     worker   which segments may go               one log after the other: no hurry, and one worker of many
     loop     the active segment rolls first, if it is among them; the log start moves; the log lets go of them
     worker   their files are renamed
-    worker   their files are unlinked            after `file.delete.delay.ms`
+    worker   their files are unlinked            after `file.delete.delay.ms` (`unlinking`)
 
 Invariants:
 1. What goes wrong with one log is told, and the others' turn comes.
-2. A log is not closed or moved while a worker is inside it.
+2. A log is not closed or moved while a worker is inside it, and nobody else rearranges its segments.
 """
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import trio
 
 from broker.log.errors import LogError
-from broker.log.partition_log import PartitionLog
 from broker.log.removal import Removable
 from broker.log.retention import RemovalReason
 from broker.metrics import Metrics
 from broker.partition import Partition
 from broker.partitions import Partitions
+from broker.unlinking import Unlinking
 from protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
 
-class _Unlinking(NamedTuple):
-    """Files that wait for their removal, until a moment of trio's clock."""
-
-    due: float
-    log: PartitionLog
-    names: list[str]
-
-
 class Retention:
-    """Removes old segments, and unlinks their files later."""
+    """Removes old segments."""
 
-    def __init__(self, partitions: Partitions, metrics: Metrics) -> None:
+    def __init__(self, partitions: Partitions, unlinking: Unlinking, metrics: Metrics) -> None:
         self._partitions = partitions
+        self._unlinking = unlinking
         self._metrics = metrics
-        self._unlinking: list[_Unlinking] = []
         self._told: set[tuple[str, int, int]] = set()  # segments from the future that were told of
 
     async def check(self) -> None:
         """Go through all logs once."""
         for partition in self._partitions:
-            if self._partitions.get(partition.topic, partition.index) is not partition:
-                continue  # deleted meanwhile
             try:
-                with partition.inside():
-                    await self._check_log(partition)
+                with partition.rearranging() as scope:
+                    if scope is not None:  # else it is being compacted, or deleted: another time
+                        await self._check_log(partition)
             except (OSError, LogError, ProtocolError) as error:
                 logger.warning("%s-%d: retention: %s", partition.topic, partition.index, error)
-
-    async def unlink_due(self) -> None:
-        """Unlink the files whose delay is over. Raises OSError; what is left is tried again."""
-        now = trio.current_time()
-        for unlinking in [each for each in self._unlinking if each.due <= now]:
-            await trio.to_thread.run_sync(unlinking.log.unlink_files, unlinking.names)
-            self._unlinking.remove(unlinking)
 
     async def _check_log(self, partition: Partition) -> None:
         log = partition.log
@@ -92,7 +75,7 @@ class Retention:
             log.log_start_offset,
         )
         names = await trio.to_thread.run_sync(log.rename_files, removed)
-        self._unlinking.append(_Unlinking(trio.current_time() + log.config.file_delete_delay_ms / 1000, log, names))
+        self._unlinking.add(log, names)
 
     async def _new_start(self, partition: Partition, found: Removable) -> int:
         """Up to where all may go; the active segment only if it could be rolled, with nothing new in it."""

@@ -163,7 +163,7 @@ class Tail:
                 return RollReason.SIZE
             first = self.first_timestamp
             age_ms = batches.max_timestamp - first if first >= 0 else clock() - self.created_ms
-            if age_ms > config.segment_ms - self.jitter_ms:
+            if age_ms > config.max_segment_ms - self.jitter_ms:
                 return RollReason.TIME
             if self.offset_entries >= self.max_offset_entries or self.time_entries >= self.max_time_entries - 1:
                 return RollReason.INDEX_FULL

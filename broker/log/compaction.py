@@ -84,7 +84,7 @@ class CompactionJob(Struct, frozen=True, kw_only=True):
     limits: CleanerLimits
 
 
-class CleanedGroup(Struct, frozen=True, kw_only=True):
+class CleanedGroup(Struct, frozen=True, kw_only=True, tag="cleaned"):
     """A cleaned segment whose files are made: its base offset and size, and the base offsets it stands for."""
 
     base_offset: int
@@ -92,7 +92,7 @@ class CleanedGroup(Struct, frozen=True, kw_only=True):
     sources: tuple[int, ...]
 
 
-class CompactionSummary(Struct, frozen=True, kw_only=True):
+class CompactionSummary(Struct, frozen=True, kw_only=True, tag="summary"):
     """A whole run: up to where the log is compacted, and what it took (bytes, records; share of the map in use)."""
 
     clean_offset: int

@@ -65,6 +65,11 @@ class LogConfig:
         return "delete" in self.cleanup_policy
 
     @property
+    def max_segment_ms(self) -> int:
+        """How old a segment may get before it rolls: what is to be compacted in time must not be active by then."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+
+    @property
     def compacts(self) -> bool:
         """Whether only the latest record of each key is kept."""
         return "compact" in self.cleanup_policy

@@ -9,6 +9,7 @@ there. Must not know: topics' settings, or how a log opens.
     recovery-point-offset-checkpoint  up to where each log was synced
     log-start-offset-checkpoint       where each log begins, if that is inside its first segment
     replication-offset-checkpoint     the high watermark of each log
+    cleaner-offset-checkpoint         up to where each log was compacted
     <topic>-<partition>/              the logs
 
 Invariants:
@@ -20,7 +21,7 @@ Source: org.apache.kafka.metadata.properties.MetaProperties, kafka.log.LogManage
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Protocol, Self
@@ -107,6 +108,7 @@ class DataDirectory:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
+        self.cleaner_points: dict[TopicPartition, int] = {}  # up to where each log was compacted; kept up to date
         self.findings: list[str] = []
         self._disk = disk
         self._lock = lock
@@ -202,6 +204,10 @@ class DataDirectory:
         begun = [log for log in logs if log.log_start_offset > log.first_base_offset]
         self._write(LOG_STARTS, begun, lambda log: log.log_start_offset)
 
+    def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
+        """Replace the checkpoint that says up to where each log was compacted. For a worker. Raises OSError."""
+        write_offsets(self._disk, self.partition_path(CLEANER_POINTS), points)
+
     def mark_clean(self) -> None:
         """Leave the marker of a clean stop: every log is closed and the checkpoints are written. Raises OSError."""
         write_clean_marker(self._disk, self.partition_path(CLEAN_MARKER))
@@ -265,6 +271,7 @@ class DataDirectory:
         self.recovery_points = self._hint(RECOVERY_POINTS)
         self.log_starts = self._hint(LOG_STARTS)
         self.high_watermarks = self._hint(HIGH_WATERMARKS)
+        self.cleaner_points = self._hint(CLEANER_POINTS)
 
     def _hint(self, name: str) -> dict[TopicPartition, int]:
         try:

@@ -55,6 +55,7 @@ class Swap:
     def prepare(self) -> None:
         """Step 1. For a worker. Raises OSError: then nothing of it is left, as far as that went."""
         try:
+            self._clear_the_way()
             _rename_all(self.disk, self.new, CLEANED_SUFFIX, SWAP_SUFFIX)
             self.disk.sync_directory(self.new.directory)
         except OSError:
@@ -84,6 +85,13 @@ class Swap:
         """Step 4, on the loop."""
         self.new.use_names("")
         segments.touch()
+
+    def _clear_the_way(self) -> None:
+        """Remove what runs that were ended by force have left: a stray `.cleaned` would have a start undo this swap."""
+        for entry in self.disk.scan(self.new.directory):
+            is_stray = entry.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))
+            if is_stray and base_offset_of(entry.name) != self.new.base_offset:
+                self.disk.unlink(f"{self.new.directory}/{entry.name}")
 
     def _set_aside(self, segment: Segment) -> list[str]:
         """Rename the files of an old segment.

@@ -1,0 +1,41 @@
+"""Files that are out of the way and wait for their removal.
+
+Owns: what waits, and until when. Must not know why they are to go.
+
+A removed segment's files keep their blocks until `file.delete.delay.ms` is over; then a worker unlinks them, for a
+large file takes its time. What still waits when the broker stops is removed by the next start, which knows it by its
+name.
+"""
+
+from typing import NamedTuple
+
+import trio
+
+from broker.log.partition_log import PartitionLog
+
+
+class _Waiting(NamedTuple):
+    """Files that wait until a moment of trio's clock."""
+
+    due: float
+    log: PartitionLog
+    names: list[str]
+
+
+class Unlinking:
+    """All that waits in one broker."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Waiting] = []
+
+    def add(self, log: PartitionLog, names: list[str]) -> None:
+        """Have these files of a log unlinked after its delay."""
+        delay_s = log.config.file_delete_delay_ms / 1000
+        self._waiting.append(_Waiting(trio.current_time() + delay_s, log, names))
+
+    async def unlink_due(self) -> None:
+        """Unlink those whose delay is over. Raises OSError; what is left is tried again."""
+        now = trio.current_time()
+        for waiting in [each for each in self._waiting if each.due <= now]:
+            await trio.to_thread.run_sync(waiting.log.unlink_files, waiting.names)
+            self._waiting.remove(waiting)

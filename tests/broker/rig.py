@@ -1,0 +1,89 @@
+"""The partitions of a broker without its listeners: for tests of what goes on behind them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import trio
+
+from broker.config import load_settings
+from broker.dynamic_config import LiveSettings
+from broker.log.data_directory import DataDirectory
+from broker.log.disk import Disk
+from broker.log.files import OpenFiles
+from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metrics import Metrics
+from broker.partition import Partition
+from broker.partitions import Partitions, Storage
+from broker.unlinking import Unlinking
+from broker.writer import Writer
+from protocol.records.builder import build_batch
+
+START_MS = 1_700_000_000_000
+
+
+class FailingDisk(Disk):
+    """Cannot rename what has this in its path."""
+
+    def __init__(self) -> None:
+        self.refused: str | None = None
+
+    def rename(self, source: str, target: str) -> None:
+        if self.refused is not None and self.refused in source:
+            raise PermissionError(13, "not today")
+        super().rename(source, target)
+
+
+@dataclass
+class Rig:
+    """The partitions of a broker without its listeners."""
+
+    partitions: Partitions
+    writer: Writer
+    metrics: Metrics
+    disk: FailingDisk
+    directory: Path
+    now_ms: int = START_MS
+    unlinking: Unlinking = field(default_factory=Unlinking)
+
+    async def create(self, name: str, **configs: str) -> Partition:
+        await self.partitions.create(name, 1, {key.replace("_", "."): value for key, value in configs.items()})
+        partition = self.partitions.get(name, 0)
+        assert partition is not None
+        return partition
+
+    async def append(self, partition: Partition, count: int = 1, *, keys: int = 1, size: int = 98) -> None:
+        """Append batches of one record each; the keys take turns."""
+        for _ in range(count):
+            await self.append_one(partition, keys=keys, size=size)
+        await partition.settled()
+
+    async def append_one(self, partition: Partition, *, keys: int = 1, size: int = 98) -> None:
+        """Append one; what it may have begun in the background goes on."""
+        key = b"k%d" % (partition.log.log_end_offset % keys)
+        append = partition.append(build_batch([(START_MS, key, b"v" * size, ())]))
+        self.writer.write_queued()
+        await append.wait()
+
+    def files(self, topic: str, pattern: str) -> list[str]:
+        return sorted(path.name for path in (self.directory / f"{topic}-0").glob(pattern))
+
+
+@asynccontextmanager
+async def rig(directory: Path, *assignments: str) -> AsyncIterator[Rig]:
+    settings, metrics, disk = load_settings(assignments=assignments), Metrics(), FailingDisk()
+    with DataDirectory.open(directory, node_id=1, disk=disk) as data:
+        store = SqliteMetadataStore(directory / "metadata.sqlite")
+        async with trio.open_nursery() as nursery:
+            writer = Writer(nursery=nursery, metrics=metrics, loop_write_max_bytes=1 << 16)
+            storage = Storage(
+                directory=data, files=OpenFiles(disk=disk), store=store, clock=lambda: made.now_ms, random=Random(1)
+            )
+            partitions = Partitions(storage, LiveSettings(settings), writer, metrics)
+            made = Rig(partitions, writer, metrics, disk, directory)
+            await partitions.open_all()
+            yield made
+            await partitions.close_all()
+        store.close()
