@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from warmlog.client.group_options import make_group_reading
+from warmlog.client.reading import make_reading
 
 
 def test_what_is_said_and_what_stands_in_for_the_rest() -> None:
@@ -35,3 +36,8 @@ def test_a_committed_offset_that_is_gone_is_no_error_unless_that_is_wanted(start
 def test_what_makes_no_sense_is_refused(arguments: Any, options: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         make_group_reading(*arguments, **options)
+
+
+def test_without_a_group_its_options_are_refused() -> None:
+    with pytest.raises(TypeError, match="auto_commit"):
+        make_reading("t", "end", **{"auto_commit": False})  # type: ignore[arg-type]
