@@ -118,6 +118,7 @@ class GroupLog:
         try:
             appends = [self._append(group, batch) for batch in self._batches(rows)]
         except _NotAppendedError as error:
+            self._writer.write_queued()  # what was taken before goes its way; it is told as an error all the same
             settled(error.code, ())
             return
         self._writer.write_queued()

@@ -118,6 +118,22 @@ async def test_a_commit_larger_than_a_batch_may_be_is_several(tmp_path: Path, mo
         assert held == [(index, index) for index in range(20)]
 
 
+async def test_an_offset_that_no_batch_can_hold_is_an_error(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path, message_max_bytes=400) as group:
+        offsets = [
+            OffsetToCommit(topic="orders", partition=0, offset=at, metadata="x" * size)
+            for at, size in ((1, 0), (2, 500))
+        ]
+        errors = await group.service.commits.commit("g", OUTSIDE, offsets, retention_ms=None)
+        assert set(errors) == {ErrorCode.UNKNOWN_SERVER_ERROR}
+        assert group.committed() is None
+        assert await group.commit(3) is ErrorCode.NONE
+    async with serving(tmp_path, message_max_bytes=400) as group:
+        held = group.committed()
+        assert held is not None
+        assert held.offset == 3
+
+
 async def test_a_commit_waits_for_its_sync_no_longer_than_it_may(tmp_path: Path) -> None:
     async with serving(tmp_path, log_flush_interval_messages=1, offsets_commit_timeout_ms=60_000) as group:
         assert await group.commit(1) is ErrorCode.NONE
