@@ -48,7 +48,9 @@ def make_reading(topics: str | Iterable[str], start: Start, **options: Unpack[Re
     """Check what is to be read. Raises ValueError, TypeError."""
     unknown = options.keys() - ReadingNames.__annotations__.keys()
     if unknown:
-        raise TypeError(f"there is no option {min(unknown)!r} here; there are {', '.join(ReadingNames.__annotations__)}")
+        raise TypeError(
+            f"there is no option {min(unknown)!r} here; there are {', '.join(ReadingNames.__annotations__)}"
+        )
     partitions = options.get("partitions")
     if not isinstance(start, Mapping):
         parse_start(start, 0)

@@ -40,4 +40,4 @@ def test_what_makes_no_sense_is_refused(arguments: Any, options: Any, error: typ
 
 def test_without_a_group_its_options_are_refused() -> None:
     with pytest.raises(TypeError, match="auto_commit"):
-        make_reading("t", "end", **{"auto_commit": False})  # type: ignore[arg-type]
+        make_reading("t", "end", auto_commit=False)  # type: ignore[arg-type]
