@@ -38,7 +38,7 @@ class Maintenance:
         self._unlinking = Unlinking()
         self._retention = Retention(partitions, self._unlinking, metrics)
         self._cleaner = Cleaner(partitions, self._unlinking, metrics)
-        self._retention_delay_s = settings.log_initial_task_delay_ms / 1000
+        self._initial_delay_s = settings.log_initial_task_delay_ms / 1000
         self._retention_interval_s = settings.log_retention_check_interval_ms / 1000
         self._expiration_check_interval_s = settings.producer_id_expiration_check_interval_ms / 1000
         self._checkpoint_interval_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
@@ -53,15 +53,19 @@ class Maintenance:
             nursery.start_soon(self._every, self._expiration_check_interval_s, self._forget_producers)
             nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted)
             nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._unlinking.unlink_due)
-            nursery.start_soon(self._cleaner.run)
+            nursery.start_soon(self._clean)
             nursery.start_soon(self._after_start, self._retention_interval_s, self._retention.check)
+
+    async def _clean(self) -> None:
+        await trio.sleep(self._initial_delay_s)
+        await self._cleaner.run()
 
     async def _after_start(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
         """Begin once the broker had time to start, whose end may bring settings that keep what the defaults would not.
 
         Then as `_every`.
         """
-        await trio.sleep(self._retention_delay_s)
+        await trio.sleep(self._initial_delay_s)
         await self._attempt(interval_s, work)
         await self._every(interval_s, work)
 

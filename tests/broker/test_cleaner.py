@@ -261,8 +261,11 @@ async def test_a_child_ends_with_its_broker() -> None:
         os.kill(pid, signal.SIGCONT)
 
 
+SETTINGS = ("log.cleaner.backoff.ms=10", "log.cleaner.threads=2", "log.initial.task.delay.ms=0")
+
+
 async def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
-    async with rig(tmp_path, "log.cleaner.backoff.ms=10", "log.cleaner.threads=2") as made:
+    async with rig(tmp_path, *SETTINGS) as made:
         partitions = [await dirty(made, name) for name in ("a", "b", "c")]
         maintenance = Maintenance(made.partitions, made.writer, made.metrics, made.partitions.settings)
         async with trio.open_nursery() as nursery:
