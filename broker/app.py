@@ -54,7 +54,8 @@ from broker.net.inflight import InflightBytes
 from broker.net.listener import Limits, Listener, bind
 from broker.net.services import Services
 from broker.net.wire import KafkaWire, NativeWire, Wire
-from broker.partitions import Partitions, Storage
+from broker.partitions import Partitions
+from broker.storage import Storage
 from broker.writer import Writer
 from protocol.kafka.api import Codec as KafkaCodec
 from protocol.response import HelloResponse

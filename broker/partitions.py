@@ -12,33 +12,25 @@ Invariants:
 
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from random import Random
 from typing import TypeAlias
-from uuid import UUID
 
 import trio
 
 from broker.config import Settings
 from broker.dynamic_config import LiveSettings, Overrides
-from broker.log.checkpoint import PARTITION_METADATA, read_topic_id, write_topic_id
-from broker.log.config import LogConfig
-from broker.log.data_directory import DataDirectory
-from broker.log.directory_names import partition_directory
-from broker.log.disk import Disk
-from broker.log.errors import CheckpointError, DataDirectoryError
+from broker.log.errors import DataDirectoryError
 from broker.log.facts import RecoveryReport
-from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metadata.assignment import assign_replicas
-from broker.metadata.store import MetadataError, MetadataStore
+from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, Topic, check_collision, check_name, check_partitions
 from broker.metrics import Metrics
 from broker.partition import Partition
+from broker.storage import Storage, move_away
 from broker.topic_config import check_topic_configs, log_config
 from broker.writer import Writer
 
@@ -53,20 +45,6 @@ class TopicExistsError(Exception):
 
 class UnknownTopicError(Exception):
     """No such topic, or no such partition of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """Where partitions live.
-
-    The data directory, its files, the metadata, and what is injected into logs (clock in ms, randomness).
-    """
-
-    directory: DataDirectory
-    files: OpenFiles
-    store: MetadataStore
-    clock: Callable[[], int]
-    random: Random
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +87,9 @@ class Partitions:
     def get(self, topic: str, partition: int) -> Partition | None:
         """The partition, or None."""
         return self._partitions.get((topic, partition))
+
+    def _is_served(self, topic: str, partition: int) -> bool:
+        return (topic, partition) in self._partitions
 
     def has(self, topic: str) -> bool:
         """Whether there is such a topic."""
@@ -236,10 +217,10 @@ class Partitions:
             self.on_deleted(name)
             for partition in doomed:
                 await partition.retire()
-            moved = await trio.to_thread.run_sync(_move_away, [partition.log for partition in doomed])
+            moved = await trio.to_thread.run_sync(move_away, [partition.log for partition in doomed])
             delay_ms = log_config(topic.configs, self.settings).file_delete_delay_ms
             self._deleted += [(trio.current_time() + delay_ms / 1000, path) for path in moved]
-            self._forget_hints(topic)
+            self._storage.forget_hints(topic)
             await self._forget(name)
 
     async def _forget(self, name: str) -> None:
@@ -271,10 +252,10 @@ class Partitions:
         DataDirectoryError for what cannot be opened, MetadataError.
         """
         try:
-            await trio.to_thread.run_sync(self._finish_deletions)
+            await trio.to_thread.run_sync(self._storage.finish_deletions)
             for topic in await trio.to_thread.run_sync(self._storage.store.load):
                 await self._open(topic, range(topic.partitions))
-            await trio.to_thread.run_sync(self._warn_of_strangers)
+            await trio.to_thread.run_sync(self._storage.warn_of_strangers, self._is_served)
         except OSError as error:
             raise DataDirectoryError(f"{error.filename or self._storage.directory.path}: {error.strerror}") from error
         self._all_open = True
@@ -287,7 +268,8 @@ class Partitions:
         """
         for partition in self:
             await partition.retire()
-        await trio.to_thread.run_sync(self._close_logs)
+        logs = [partition.log for partition in self]
+        await trio.to_thread.run_sync(partial(self._storage.close_logs, logs, all_open=self._all_open))
 
     async def checkpoint(self) -> None:
         """Write the recovery points and log starts of all logs. Raises OSError."""
@@ -325,14 +307,6 @@ class Partitions:
             await trio.to_thread.run_sync(store.set_partitions, topic.name, topic.partitions)
             raise
 
-    def _forget_hints(self, topic: Topic) -> None:
-        """What the checkpoints said at the start is of a topic that is gone: another one may take its name."""
-        directory = self._storage.directory
-        hinted = (directory.recovery_points, directory.log_starts, directory.high_watermarks, directory.cleaner_points)
-        for hints in hinted:
-            for index in range(topic.partitions):
-                hints.pop((topic.name, index), None)
-
     def _check_new(self, name: str, count: int, configs: Mapping[str, str]) -> dict[str, str]:
         """The settings as they are to be kept; raises for whatever cannot be."""
         check_name(name)
@@ -358,7 +332,8 @@ class Partitions:
 
     async def _open(self, topic: Topic, indexes: Iterable[int]) -> None:
         """Open logs in a worker and let users see the topic."""
-        logs = await trio.to_thread.run_sync(self._open_logs, topic, list(indexes))
+        config = log_config(topic.configs, self.settings)
+        logs = await trio.to_thread.run_sync(self._storage.open_logs, topic, list(indexes), config)
         for log in logs:
             self._partitions[topic.name, log.partition] = Partition(log, self._writer)
             self._count_recovery(log)
@@ -366,78 +341,12 @@ class Partitions:
         self._names[topic.id.bytes] = topic.name
         self._replicas[topic.name] = assign_replicas([self.node_id], topic.partitions, 1, self._storage.random)
 
-    def _open_logs(self, topic: Topic, indexes: Sequence[int]) -> list[PartitionLog]:
-        """Worker: open or make the directories; fresh ones end up on the disk by one sync for all of them."""
-        config = log_config(topic.configs, self.settings)
-        logs: list[PartitionLog] = []
-        try:
-            logs += (self._open_log(topic, index, config) for index in indexes)
-            written = [_keep_topic_id(self._storage.files.disk, log, topic.id) for log in logs]
-            if any(written):
-                self._storage.directory.sync()
-        except OSError:
-            for log in logs:
-                log.close(clean=False)
-            raise
-        return logs
-
-    def _open_log(self, topic: Topic, index: int, config: LogConfig) -> PartitionLog:
-        storage, key = self._storage, (topic.name, index)
-        directory = storage.directory
-        return PartitionLog.open(
-            Path(directory.partition_path(partition_directory(*key))),
-            topic=topic.name,
-            partition=index,
-            config=config,
-            files=storage.files,
-            clock=storage.clock,
-            random=storage.random,
-            recovery_point=directory.recovery_points.get(key, 0),
-            log_start_offset=directory.log_starts.get(key, 0),
-            clean=directory.was_clean,
-        )
-
     def _count_recovery(self, log: PartitionLog) -> None:
         report = log.recovery
         if report is not None:
             self.recovery_seconds += report.seconds
             self._metrics.truncated_bytes.add(report.truncated_bytes)
             logger.info("%s-%d: recovered: %s", log.topic, log.partition, _in_words(report))
-
-    def _finish_deletions(self) -> None:
-        """Worker: end what a crash interrupted, and remove what waited for its delay when the broker stopped."""
-        storage, directory = self._storage, self._storage.directory
-        for topic in storage.store.deleting():
-            for index in range(topic.partitions):
-                shutil.rmtree(directory.partition_path(partition_directory(topic.name, index)), ignore_errors=True)
-            self._forget_hints(topic)
-            storage.store.finish_delete(topic.name)
-        for name in directory.deleted_directories():
-            shutil.rmtree(directory.partition_path(name), ignore_errors=True)
-
-    def _warn_of_strangers(self) -> None:
-        """Worker: what lies in the data directory and is not served."""
-        directory = self._storage.directory
-        for finding in directory.findings:
-            logger.warning("%s", finding)
-        for name in directory.foreign_names():
-            logger.warning("%s: not a partition and no file of a broker; left alone", directory.partition_path(name))
-        for found in directory.partitions():
-            if (found.topic, found.partition) not in self._partitions:
-                logger.warning("%s-%d: no such topic; create it to serve it", found.topic, found.partition)
-
-    def _close_logs(self) -> None:
-        """Worker: the end of a broker."""
-        logs = [partition.log for partition in self]
-        clean = [_close(log) for log in logs]
-        if not self._all_open:
-            return
-        try:
-            self._storage.directory.write_checkpoints(logs)
-            if all(clean):
-                self._storage.directory.mark_clean()
-        except OSError as error:
-            logger.warning("no clean stop, the next start looks at everything: %s", error)
 
 
 def _in_words(report: RecoveryReport) -> str:
@@ -452,25 +361,6 @@ def _in_words(report: RecoveryReport) -> str:
     return "; ".join(did)
 
 
-def _keep_topic_id(disk: Disk, log: PartitionLog, topic_id: UUID) -> bool:
-    """See to it that `partition.metadata` says the topic's id; whether it had to be written.
-
-    A directory that was copied here has the id of where it came from. What cannot be read is replaced, too.
-    """
-    path = str(log.directory / PARTITION_METADATA)
-    try:
-        found = read_topic_id(disk, path)
-    except CheckpointError as error:
-        logger.warning("%s; written anew", error)
-        found = None
-    if found == topic_id:
-        return False
-    if found is not None:
-        logger.warning("%s-%d: topic id %s was another's; now %s", log.topic, log.partition, found, topic_id)
-    write_topic_id(disk, path, topic_id, sync=False)
-    return True
-
-
 def _grown(topic: Topic, partitions: int | None) -> int:
     """The new partition count, which may only grow. Raises InvalidPartitionsError."""
     if partitions is None:
@@ -481,22 +371,6 @@ def _grown(topic: Topic, partitions: int | None) -> int:
         )
     check_partitions(partitions)
     return partitions
-
-
-def _close(log: PartitionLog) -> bool:
-    """Whether the log was closed in order, with everything synced."""
-    was_failed = log.failed
-    try:
-        log.close()
-    except OSError as error:
-        logger.warning("%s-%d: not closed cleanly: %s", log.topic, log.partition, error)
-        return False
-    return not was_failed
-
-
-def _move_away(logs: Sequence[PartitionLog]) -> list[str]:
-    """Worker: rename the directories out of service; the paths under which they wait for their removal."""
-    return [str(log.delete()) for log in logs]
 
 
 def unknown_partition(topic: str, partition: int) -> UnknownTopicError:

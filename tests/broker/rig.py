@@ -16,7 +16,8 @@ from broker.log.files import OpenFiles
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metrics import Metrics
 from broker.partition import Partition
-from broker.partitions import Partitions, Storage
+from broker.partitions import Partitions
+from broker.storage import Storage
 from broker.unlinking import Unlinking
 from broker.writer import Writer
 from protocol.records.builder import build_batch

@@ -22,7 +22,8 @@ from broker.log.disk import Disk
 from broker.log.files import OpenFiles
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metrics import Metrics
-from broker.partitions import Partitions, Storage
+from broker.partitions import Partitions
+from broker.storage import Storage
 from broker.writer import Writer
 from protocol.errors import ErrorCode
 from protocol.groups import (
