@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from broker.log.checkpoint import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
-from broker.log.directory_names import INDEX_SUFFIXES, LOG_SUFFIX
+from broker.log.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
 from broker.log.leader_epochs import LeaderEpochs
@@ -88,6 +88,8 @@ class PartitionCheck:
                 yield Finding(path, "left over from an interrupted change" if known else "does not belong here")
         bases = {file.base_offset for file in files if file.suffix == LOG_SUFFIX and not file.state}
         for file in files:
+            if file.state == DELETED_SUFFIX:
+                continue  # of a segment that was removed or compacted: it waits for its delay, or for the next start
             if file.state and not running:
                 yield Finding(file.path, "left over from an interrupted change")
             elif (

@@ -251,9 +251,9 @@ def lose_a_log(partition: Path) -> str:
     return "belongs to no segment"
 
 
-def leave_a_file_half_deleted(partition: Path) -> str:
+def leave_a_file_half_cleaned(partition: Path) -> str:
     log = log_of(partition, 0)
-    (partition / f"{log.name}.deleted").write_bytes(b"")
+    (partition / f"{log.name}.cleaned").write_bytes(b"")
     return "left over"
 
 
@@ -308,7 +308,7 @@ DAMAGES: list[Callable[[Path], str]] = [
     remove_an_index,
     empty_an_index,
     lose_a_log,
-    leave_a_file_half_deleted,
+    leave_a_file_half_cleaned,
     add_a_foreign_file,
     break_the_epochs,
     break_the_epochs_text,
@@ -385,6 +385,12 @@ def test_a_data_directory_is_held_against_its_partitions(
 def test_a_deleted_topics_directory_that_waits_for_its_removal_is_no_finding(clean: Path) -> None:
     shutil.copytree(clean / "empty-0", clean / f"gone-0.{'0' * 32}-delete")
     assert findings(clean) == []
+
+
+def test_a_removed_segment_that_waits_for_its_removal_is_no_finding(plain: Path) -> None:
+    for path in list(plain.glob("*0.log")):
+        shutil.copy(path, plain / f"{path.name}.deleted")
+    assert findings(plain) == []
 
 
 def test_a_partition_that_was_half_moved_is_found(clean: Path) -> None:
