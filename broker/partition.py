@@ -20,7 +20,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 import trio
 
@@ -28,6 +27,8 @@ from broker.log.append import Buffer
 from broker.log.errors import IndexCorruptError, LogError
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
 from broker.log.segment import Segment
+from broker.refusals import Refusals
+from broker.waiters import Waiter
 from broker.writer import Writer
 from protocol.errors import ProtocolError
 from protocol.records.validation import MustOpenError
@@ -36,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough that a worker comes back in milliseconds
 MAX_OPENED_TOGETHER = 16  # small batches share the way to a worker and back
-REFUSALS_PAUSE_S = 10.0  # a client that tries again at once would else write a thousand lines a second
 REBUILD_PAUSE_S = 10.0  # an index that cannot be mended is tried again at leisure: each try reads its whole segment
 
 
@@ -72,46 +72,6 @@ class Append:
             await self._event.wait()
 
 
-class FetchWaiter:
-    """One waiting fetch.
-
-    Woken when the partitions it is enlisted with have grown by so many bytes, or one of them has changed otherwise.
-    """
-
-    __slots__ = ("_event", "_missing_bytes", "was_told")
-
-    def __init__(self, missing_bytes: int) -> None:
-        self._missing_bytes = missing_bytes
-        self._event = trio.Event()
-        self.was_told = False  # of anything at all
-
-    def grown(self, size: int) -> None:
-        """Count bytes that became readable."""
-        self.was_told = True
-        self._missing_bytes -= size
-        if self._missing_bytes <= 0:
-            self._event.set()
-
-    def wake(self) -> None:
-        """Look again, whatever has come."""
-        self.was_told = True
-        self._event.set()
-
-    async def wait(self) -> None:
-        """Return when enough has come."""
-        await self._event.wait()
-
-
-class Waiter(Protocol):
-    """What is told that a log grows: a waiting fetch, or a partition of a fetch session."""
-
-    def grown(self, size: int) -> None:
-        """So many bytes became readable."""
-
-    def wake(self) -> None:
-        """Something else has changed: look again."""
-
-
 class Partition:
     """One log as the broker's tasks use it. All methods belong to the loop."""
 
@@ -127,9 +87,7 @@ class Partition:
         self._must_roll = False
         self._writing = False
         self._awaiting_flush: list[Append] = []
-        self._was_refusing = False
-        self._refused = 0  # appends, since that was last told
-        self._tell_refusals_at = -math.inf  # by trio's clock
+        self._refusals = Refusals(f"{log.topic}-{log.partition}")
         self._waiters: set[Waiter] = set()
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being made anew
         self._rebuilt_at: dict[int, float] = {}  # when each was last tried, by trio's clock
@@ -352,8 +310,8 @@ class Partition:
 
     def _committed(self, group: list[Append]) -> None:
         log = self.log
-        if self._was_refusing:
-            self._tell_recovery()
+        if self._refusals.told:
+            self._refusals.over()
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages or self._awaiting_flush:
             self._awaiting_flush += group  # behind others, too: it may be a duplicate of one of them
             self._writer.request_flush(self)
@@ -370,27 +328,12 @@ class Partition:
         self.log.abandon()
         failed = group + self._take_queue()
         reason = StorageError(f"{self.topic}-{self.index}: {getattr(error, 'strerror', None) or error}")
-        self._tell_refusal(reason, len(failed))
+        self._refusals.tell(reason, len(failed))
         if not isinstance(error, OSError):
             self.log.fail(error)
             logger.error("%s-%d: out of service", self.topic, self.index, exc_info=error)
         for append in failed:
             append.settle(reason)
-
-    def _tell_refusal(self, reason: StorageError, count: int) -> None:
-        """Log that appends were refused: at once, and then at most every so often. The disk may be full of logs."""
-        now = trio.current_time()
-        self._refused += count
-        if now >= self._tell_refusals_at:
-            logger.error("%s; %d appends refused", reason, self._refused)
-            self._refused = 0
-            self._tell_refusals_at = now + REFUSALS_PAUSE_S
-            self._was_refusing = True
-
-    def _tell_recovery(self) -> None:
-        logger.warning("%s-%d: writes go on; %d more appends were refused", self.topic, self.index, self._refused)
-        self._refused = 0
-        self._was_refusing = False
 
     # -- sync --
 

@@ -18,8 +18,9 @@ import trio
 from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, describe
 from broker.api.fetch_sessions import FetchSession, FetchSessionError, FetchSessions, SessionPartition
-from broker.partition import FetchWaiter, Partition
+from broker.partition import Partition
 from broker.partitions import Partitions, unknown_partition
+from broker.waiters import FetchWaiter
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.primitives import NO_TOPIC_ID
 from protocol.kafka.values import (

@@ -32,7 +32,8 @@ from typing import TypeAlias
 from msgspec.structs import replace
 from sortedcontainers import SortedSet
 
-from broker.partition import FetchWaiter, Partition
+from broker.partition import Partition
+from broker.waiters import FetchWaiter
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.primitives import NO_TOPIC_ID
 from protocol.kafka.values import (

@@ -16,7 +16,8 @@ from broker.log.errors import LogFailedError
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metrics import Metrics
-from broker.partition import Append, FetchWaiter, Partition, StorageError
+from broker.partition import Append, Partition, StorageError
+from broker.waiters import FetchWaiter
 from broker.writer import Writer
 from protocol.records.batch import headers
 from tests.broker.clients import batch
