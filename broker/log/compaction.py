@@ -15,6 +15,8 @@ Invariants:
 2. The last batch of what is compacted, and the last one of each active producer, stay, if only as a header.
 3. A cleaned segment is on the disk before it is told of.
 4. A batch that is not sound ends the run: nothing that was not checked is copied.
+5. One run over a directory at a time, among all processes: a child may outlive a killed broker by a second, in which
+   the next one starts.
 
 Source: kafka.log.Cleaner.
 """
@@ -128,6 +130,13 @@ class Compaction:
         Raises ProtocolError and IndexCorruptError for what is not sound, OSError, and what `progress` raises. What was
         begun and not told of is removed.
         """
+        lock = self._disk.lock_directory(self._job.directory)
+        try:
+            yield from self._clean_groups()
+        finally:
+            self._disk.close(lock)
+
+    def _clean_groups(self) -> Iterator[CleanedGroup]:
         self._build_map()
         transactions = CleanedTransactions(self._aborted(self._job.segments[0].base_offset))
         rules = self._rules()

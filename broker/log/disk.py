@@ -117,6 +117,20 @@ class Disk:
             return False
         return True
 
+    def lock_directory(self, path: str) -> int:
+        """Wait for the exclusive lock on a directory (flock), held until the descriptor that this gives is closed.
+
+        Where the file system has no such locks, nothing is locked.
+        """
+        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in {errno.EBADF, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOLCK}:
+                self.close(fd)
+                raise
+        return fd
+
     def identity(self, path: str) -> tuple[int, int]:
         """What tells one file or directory from another, whatever it is called: device and inode."""
         stat = os.stat(path)

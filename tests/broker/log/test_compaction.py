@@ -3,6 +3,7 @@
 import random
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -431,6 +432,22 @@ def test_a_disk_that_fails_leaves_nothing_half_made(bench: Bench) -> None:
             for path in bench.directory.glob("*.cleaned"):
                 path.unlink()
     assert len(contents(log)) == 50
+
+
+def test_a_run_waits_for_the_end_of_another_over_the_same_directory(bench: Bench) -> None:
+    """A child of a broker that was killed may still be at it when the next one's begins."""
+    log = bench.open(segment_bytes=1000)
+    fill(log, keyed(50, 5))
+    log.flush()
+    job = log.cleaning.job(log.cleaning.find(None), limits())
+    orphan = Compaction(job, lambda _: None).run()
+    next(orphan)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(lambda: next(Compaction(job, lambda _: None).run()))
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.05)
+        orphan.close()
+        assert second.result().sources == (0,)
 
 
 def test_segments_that_were_removed_meanwhile_are_not_replaced(bench: Bench) -> None:
