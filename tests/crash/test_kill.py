@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -20,7 +20,7 @@ SETTINGS = ("log.segment.bytes=200000", "log.index.interval.bytes=512")
 
 
 @contextmanager
-def broker_process(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def broker_process(data_dir: Path, settings: Sequence[str] = SETTINGS) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process and its native address; killed at the end if it still runs."""
     command = [
         sys.executable,
@@ -34,7 +34,7 @@ def broker_process(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]
         "--native",
         "127.0.0.1:0",
     ]
-    command += ["--http", "none", *(word for setting in SETTINGS for word in ("--set", setting))]
+    command += ["--http", "none", *(word for setting in settings for word in ("--set", setting))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "CI": ""})
     try:
         assert process.stdout is not None
