@@ -121,11 +121,17 @@ class KafkaNode:
     """Kafka over one data directory. A context manager: started on entering, stopped cleanly on leaving."""
 
     def __init__(
-        self, data: Path, *, jvm_options: Sequence[str] = JVM_OPTIONS, settings: Mapping[str, object] = SETTINGS
+        self,
+        data: Path,
+        *,
+        jvm_options: Sequence[str] = JVM_OPTIONS,
+        settings: Mapping[str, object] = SETTINGS,
+        advertised: str = "",
     ) -> None:
         self.data = data
         self._jvm_options = jvm_options
         self._given = settings
+        self._advertised = advertised
         self.bootstrap = ""
         self._process: subprocess.Popen[str] | None = None
         self._follower: threading.Thread | None = None
@@ -192,7 +198,7 @@ class KafkaNode:
             **self._given,
             "log.dirs": self.data,
             "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker}",
+            "advertised.listeners": f"PLAINTEXT://{self._advertised or self.bootstrap}",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         }
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

@@ -1,0 +1,94 @@
+"""What real clients asked of Kafka and what it answered, read and written here.
+
+Made by interop/generate_client_exchanges.py.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.kafka.api import API_BY_KEY, Api, Codec
+from tests.protocol.kafka.messages import body, flexible, parsed
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "kafka" / "clients"
+API_VERSIONS = 18
+
+
+class Exchange(NamedTuple):
+    """One request and its reply, both without lengths."""
+
+    api: Api
+    version: int
+    request: bytes
+    reply: bytes
+
+
+def exchanges() -> list[Any]:
+    """All that are of APIs which are served, each a parameter with a name."""
+    found = []
+    for path in sorted(FIXTURES.glob("*.jsonl")):
+        for number, line in enumerate(map(json.loads, path.read_text("ascii").splitlines())):
+            api = API_BY_KEY.get(line["api"])
+            if api is not None:
+                exchange = Exchange(api, line["version"], bytes.fromhex(line["request"]), bytes.fromhex(line["reply"]))
+                found.append(pytest.param(exchange, id=f"{path.stem}-{api.name}-{exchange.version}-{number}"))
+    return found
+
+
+EXCHANGES = exchanges()
+SERVED = [each for each in EXCHANGES if each.values[0].version <= each.values[0].api.last]
+NEWER = [each for each in EXCHANGES if each not in SERVED]
+
+
+def request_body(exchange: Exchange) -> bytes:
+    """What follows the header."""
+    size = int.from_bytes(exchange.request[8:10], signed=True)
+    at = 10 + max(size, 0)
+    if flexible(exchange.api, exchange.version):
+        assert exchange.request[at] == 0  # no client sends tags there
+        at += 1
+    return exchange.request[at:]
+
+
+def reply_body(exchange: Exchange) -> bytes:
+    assert exchange.reply[:4] == exchange.request[4:8]
+    if not flexible(exchange.api, exchange.version) or exchange.api.key == API_VERSIONS:
+        return exchange.reply[4:]
+    assert exchange.reply[4] == 0
+    return exchange.reply[5:]
+
+
+def test_clients_of_every_kind_were_recorded() -> None:
+    assert len(list(FIXTURES.glob("*.jsonl"))) >= 9
+    assert {each.values[0].api.key for each in EXCHANGES} >= {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 18, 22}
+
+
+@pytest.mark.parametrize("exchange", SERVED)
+def test_what_clients_ask_is_understood(exchange: Exchange) -> None:
+    call = Codec(topic_names=bytes.hex).decode(memoryview(exchange.request))
+    assert (call.api, call.version) == (exchange.api, exchange.version)
+    name = f"{exchange.api.name}Request"
+    data = request_body(exchange)
+    assert body(name, exchange.api, exchange.version, parsed(name, exchange.api, exchange.version, data)) == data
+
+
+@pytest.mark.parametrize("exchange", [each for each in SERVED if each.values[0].reply])
+def test_what_kafka_answered_is_written_by_us_the_same(exchange: Exchange) -> None:
+    name = f"{exchange.api.name}Response"
+    data = reply_body(exchange)
+    assert body(name, exchange.api, exchange.version, parsed(name, exchange.api, exchange.version, data)) == data
+
+
+@pytest.mark.parametrize("exchange", NEWER)
+def test_a_version_that_is_too_new_is_answered_as_kafka_answers_it(exchange: Exchange) -> None:
+    """Only ApiVersions has an answer that such a client reads: version 0, the error, and at least its own versions."""
+    codec = Codec()
+    call = codec.decode(memoryview(exchange.request))
+    pieces = codec.encode(call, codec.api_versions(call.request))
+    ours = parsed("ApiVersionsResponse", exchange.api, 0, b"".join(map(bytes, pieces))[8:])
+    kafkas = parsed("ApiVersionsResponse", exchange.api, 0, reply_body(exchange))
+    assert ours["error_code"] == kafkas["error_code"] == ErrorCode.UNSUPPORTED_VERSION
+    assert all(each in ours["api_keys"] for each in kafkas["api_keys"])
