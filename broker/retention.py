@@ -51,7 +51,7 @@ class Retention:
 
     async def _check_log(self, partition: Partition) -> None:
         log = partition.log
-        found = await trio.to_thread.run_sync(log.find_removable)
+        found = await trio.to_thread.run_sync(log.old_segments.find)
         self._tell_future(partition, found)
         if not found.reasons:
             return
@@ -61,20 +61,20 @@ class Retention:
 
     async def _remove(self, partition: Partition, reasons: Sequence[RemovalReason]) -> None:
         log = partition.log
-        removed = log.take_out_old()
-        if not removed.segments:
+        removed = log.old_segments.take_out()
+        if not removed:
             return
-        for reason in reasons[: len(removed.segments)]:
+        for reason in reasons[: len(removed)]:
             self._metrics.removed_segments[reason.value].add()
         logger.info(
             "%s-%d: %d segments removed (%s); the log begins at %d",
             partition.topic,
             partition.index,
-            len(removed.segments),
+            len(removed),
             ", ".join(sorted(set(reasons))),
             log.log_start_offset,
         )
-        names = await trio.to_thread.run_sync(log.rename_files, removed)
+        names = await trio.to_thread.run_sync(log.old_segments.rename, removed)
         self._unlinking.add(log, names)
 
     async def _new_start(self, partition: Partition, found: Removable) -> int:

@@ -37,5 +37,5 @@ class Unlinking:
         """Unlink those whose delay is over. Raises OSError; what is left is tried again."""
         now = trio.current_time()
         for waiting in [each for each in self._waiting if each.due <= now]:
-            await trio.to_thread.run_sync(waiting.log.unlink_files, waiting.names)
+            await trio.to_thread.run_sync(waiting.log.old_segments.unlink, waiting.names)
             self._waiting.remove(waiting)

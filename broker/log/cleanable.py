@@ -18,15 +18,8 @@ from typing import NamedTuple
 
 from broker.log.config import LogConfig
 from broker.log.log_scan import read_header_at
+from broker.log.log_view import LogBounds
 from broker.log.segment import Segment
-
-
-class LogBounds(NamedTuple):
-    """A log's offsets at one moment, taken before its segments."""
-
-    log_start_offset: int
-    cleanable_end: int  # the high watermark, or what is synced, if that is less
-    log_end_offset: int
 
 
 class Cleanable(NamedTuple):

@@ -5,17 +5,14 @@ turn it is. Steps are for the loop but for those marked "for a worker"; one run 
 that removes segments of it meanwhile.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
-from broker.log.cleanable import Cleanable, LogBounds, find_cleanable
+from broker.log.cleanable import Cleanable, find_cleanable
 from broker.log.compaction import CleanedGroup, CleanerLimits, CompactionJob, SourceSegment
 from broker.log.config import LogConfig
 from broker.log.errors import LogError
-from broker.log.producer_state import ProducerState
-from broker.log.recovery import LogPlace
+from broker.log.log_view import LogView
 from broker.log.segment import Segment
-from broker.log.segments import Segments
 from broker.log.sound_indexes import SoundIndexes
 from broker.log.swap import Swap
 
@@ -24,22 +21,13 @@ class SegmentsChangedError(LogError):
     """The segments that were cleaned are not the log's any more."""
 
 
-class LogFacts(NamedTuple):
-    """A log at one moment, taken on the loop."""
-
-    segments: Segments
-    bounds: LogBounds
-    producers: Sequence[ProducerState]
-    place: LogPlace
-
-
 class Cleaning:
-    """One log's face to compaction; `facts` gives the log as it is now."""
+    """One log's face to compaction; `view` gives the log as it is now."""
 
-    __slots__ = ("_facts", "_indexes")
+    __slots__ = ("_indexes", "_view")
 
-    def __init__(self, facts: Callable[[], LogFacts], indexes: SoundIndexes) -> None:
-        self._facts = facts
+    def __init__(self, view: Callable[[], LogView], indexes: SoundIndexes) -> None:
+        self._view = view
         self._indexes = indexes
 
     def find(self, checkpoint: int | None) -> Cleanable:
@@ -47,40 +35,40 @@ class Cleaning:
 
         Raises IndexCorruptError, ProtocolError, OSError.
         """
-        return self._indexes.run(lambda: self._find(checkpoint), self._facts().place.config)
+        return self._indexes.run(lambda: self._find(checkpoint), self._view().place.config)
 
     def _find(self, checkpoint: int | None) -> Cleanable:
-        facts = self._facts()
-        config, now_ms = facts.place.config, facts.place.clock()
-        return find_cleanable(facts.segments.snapshot, config, facts.bounds, checkpoint=checkpoint, now_ms=now_ms)
+        view = self._view()
+        config, now_ms = view.place.config, view.place.clock()
+        return find_cleanable(view.segments.snapshot, config, view.bounds, checkpoint=checkpoint, now_ms=now_ms)
 
     def job(self, cleanable: Cleanable, limits: CleanerLimits) -> CompactionJob:
         """What a child process is to do. For a worker. Raises IndexCorruptError, OSError."""
-        return self._indexes.run(lambda: self._job(cleanable, limits), self._facts().place.config)
+        return self._indexes.run(lambda: self._job(cleanable, limits), self._view().place.config)
 
     def _job(self, cleanable: Cleanable, limits: CleanerLimits) -> CompactionJob:
-        facts = self._facts()
+        view = self._view()
         end = cleanable.first_uncleanable_offset
         segments = [
             segment
-            for segment in facts.segments.snapshot
+            for segment in view.segments.snapshot
             if segment.next_base_offset is not None and segment.next_base_offset <= end
         ]
-        config: LogConfig = facts.place.config
-        with_data = [state.batches[-1].last_offset for state in facts.producers if state.batches]
+        config: LogConfig = view.place.config
+        with_data = [state.batches[-1].last_offset for state in view.producers if state.batches]
         return CompactionJob(
-            directory=facts.place.directory,
+            directory=view.place.directory,
             segments=tuple(_source(segment) for segment in segments),
-            later_bases=tuple(segment.base_offset for segment in facts.segments.snapshot[len(segments) :]),
+            later_bases=tuple(segment.base_offset for segment in view.segments.snapshot[len(segments) :]),
             first_dirty_offset=cleanable.first_dirty_offset,
             end_offset=end,
-            now_ms=facts.place.clock(),
+            now_ms=view.place.clock(),
             delete_retention_ms=config.delete_retention_ms,
             segment_bytes=config.segment_bytes,
             segment_index_bytes=config.segment_index_bytes,
             index_interval_bytes=config.index_interval_bytes,
             last_offsets=tuple(with_data),
-            marker_epochs={state.producer_id: state.epoch for state in facts.producers if not state.batches},
+            marker_epochs={state.producer_id: state.epoch for state in view.producers if not state.batches},
             limits=limits,
         )
 
@@ -88,13 +76,13 @@ class Cleaning:
 
     def plan_swap(self, group: CleanedGroup) -> Swap:
         """The swap for a group that was cleaned. Raises SegmentsChangedError."""
-        facts = self._facts()
-        old = [facts.segments.get(base) for base in group.sources]
+        view = self._view()
+        old = [view.segments.get(base) for base in group.sources]
         whole = [segment for segment in old if segment is not None and segment.next_base_offset is not None]
         if len(whole) != len(group.sources):
             raise SegmentsChangedError(f"segments {group.sources} were cleaned, which are not all there any more")
-        new = facts.place.segment(group.base_offset, group.size, whole[-1].end_of_offsets)
-        return Swap(disk=facts.place.disk, new=new, old=whole)
+        new = view.place.segment(group.base_offset, group.size, whole[-1].end_of_offsets)
+        return Swap(disk=view.place.disk, new=new, old=whole)
 
     def prepare_swap(self, swap: Swap) -> None:
         """Rename the new files so that a start would take them. For a worker. Raises OSError."""
@@ -103,7 +91,7 @@ class Cleaning:
 
     def commit_swap(self, swap: Swap) -> None:
         """Read the new segment from now on."""
-        swap.commit(self._facts().segments)
+        swap.commit(self._view().segments)
 
     def finish_swap(self, swap: Swap) -> list[str]:
         """Rename the old files, and give the new ones their own names; gives what is to be unlinked. For a worker.
@@ -115,7 +103,7 @@ class Cleaning:
 
     def end_swap(self, swap: Swap) -> None:
         """Use the new segment's own names."""
-        swap.end(self._facts().segments)
+        swap.end(self._view().segments)
 
 
 def _source(segment: Segment) -> SourceSegment:

@@ -18,7 +18,7 @@ Invariants:
    hold what memory believes. Reads go on.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +28,7 @@ from typing import Self
 from broker.log.append import Buffer, PlannedAppend, RollReason
 from broker.log.appender import Appender, PreparedRoll
 from broker.log.checkpoint import LEADER_EPOCHS, write_epochs
-from broker.log.cleanable import LogBounds
-from broker.log.cleaning import Cleaning, LogFacts
+from broker.log.cleaning import Cleaning
 from broker.log.config import LogConfig
 from broker.log.describe import describe_segment
 from broker.log.directory_names import deleted_directory
@@ -37,11 +36,12 @@ from broker.log.errors import LogFailedError, OffsetOutOfRangeError
 from broker.log.facts import LogDescription, LogRead, RecoveryReport
 from broker.log.files import OpenFiles
 from broker.log.flush import Durability, FlushPlan
+from broker.log.log_view import LogBounds, LogView
 from broker.log.producer_replay import Bounds
 from broker.log.producer_state import Producers
 from broker.log.reading import read_slice
 from broker.log.recovery import LoadedLog, LogPlace, load_log
-from broker.log.removal import Removable, RemovedSegments, find_removable, unlink_all
+from broker.log.removal import OldSegments
 from broker.log.segment import Segment
 from broker.log.sound_indexes import SoundIndexes
 from broker.log.time_index import TimestampOffset
@@ -72,12 +72,12 @@ class PartitionLog:
         "_epochs",
         "_indexes",
         "_place",
-        "_removed_base",
         "_segments",
         "cleaning",
         "high_watermark",
         "log_end_offset",
         "log_start_offset",
+        "old_segments",
         "partition",
         "recovery",
         "topic",
@@ -103,9 +103,9 @@ class PartitionLog:
         self.recovery = loaded.report
         self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files)
         self._closed = False
-        self._removed_base: int | None = None  # of the oldest segment taken out whose files still have their names
         self._indexes = SoundIndexes(lambda: self._segments)
-        self.cleaning = Cleaning(self._facts, self._indexes)
+        self.old_segments = OldSegments(self._view, self._indexes)
+        self.cleaning = Cleaning(self._view, self._indexes)
 
     @classmethod
     def open(
@@ -160,8 +160,7 @@ class PartitionLog:
     @property
     def first_base_offset(self) -> int:
         """The base offset of the oldest segment that a start would find."""
-        removed = self._removed_base
-        return self._segments.first.base_offset if removed is None else removed
+        return self.old_segments.first_base_offset
 
     @property
     def leader_epoch(self) -> int:
@@ -415,28 +414,11 @@ class PartitionLog:
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
-    def find_removable(self) -> Removable:
-        """Which of the oldest segments may go by the log's settings and start. For a worker; safe beside appends.
-
-        Indexes found corrupt are made anew. Raises IndexCorruptError, ProtocolError, OSError.
-        """
-        return self._indexes.run(self._find_removable, self._place.config)
-
-    def _find_removable(self) -> Removable:
-        place, start, end = self._place, self.log_start_offset, self.log_end_offset
-        return find_removable(
-            self._segments.snapshot,
-            place.config,
-            log_start_offset=start,
-            high_watermark=min(self.high_watermark, end),
-            log_end_offset=end,
-            now_ms=place.clock(),
-        )
-
     def advance_start(self, offset: int) -> bool:
         """Let the log begin at `offset`, unless it begins there or later already; whether it moved.
 
-        Segments that lie before it stay until `take_out_old`. Raises OffsetOutOfRangeError past the high watermark.
+        Segments that lie before it stay until `old_segments.take_out`. Raises OffsetOutOfRangeError past the high
+        watermark.
         """
         if not 0 <= offset <= self.high_watermark:
             raise OffsetOutOfRangeError(offset, self.log_start_offset, self.high_watermark)
@@ -446,44 +428,16 @@ class PartitionLog:
         self._epochs.truncate_from_start(offset)
         return True
 
-    def take_out_old(self) -> RemovedSegments:
-        """Let go of the segments that lie before the log start; nothing new reads them. `rename_files` follows.
+    def _view(self) -> LogView:
+        """The log as retention and compaction see it.
 
-        One whose roll is not finished yet stays for the next time.
+        To be cleaned is nothing of an open transaction, and nothing that a power cut could take.
         """
-        old = []
-        for segment in self._segments.snapshot[:-1]:
-            if segment.end_of_offsets > self.log_start_offset or segment.is_untrimmed:
-                break
-            segment.removed = True
-            old.append(segment)
-        if old and self._removed_base is None:
-            self._removed_base = old[0].base_offset
-        self._segments.remove(*old)
-        return RemovedSegments(self._place.disk, old)
-
-    def rename_files(self, removed: RemovedSegments) -> list[str]:
-        """Give the files of removed segments names that a start removes; gives these names, for `unlink_files`.
-
-        For a worker, one at a time. Raises OSError: then a start may find some of them again, before the log start.
-        """
-        with self._indexes.moving:
-            names = removed.rename()
-        self._place.disk.sync_directory(self._place.directory)
-        self._removed_base = None
-        return names
-
-    def unlink_files(self, names: Iterable[str]) -> None:
-        """Unlink what `rename_files` named. For a worker: a large file takes its time. Raises OSError."""
-        unlink_all(self._place.disk, names)
-
-    def _facts(self) -> LogFacts:
-        """The log as compaction sees it: nothing of an open transaction, and nothing that a power cut could take."""
         states = self.producers.committed()
         open_since = [state.transaction_first_offset for state in states if state.transaction_first_offset >= 0]
         cleanable_end = min([self.high_watermark, self.recovery_point, *open_since])
-        bounds = LogBounds(self.log_start_offset, cleanable_end, self.log_end_offset)
-        return LogFacts(self._segments, bounds, states, self._place)
+        bounds = LogBounds(self.log_start_offset, self.high_watermark, cleanable_end, self.log_end_offset)
+        return LogView(bounds, self._segments, states, self._place)
 
     # -- leader epochs -------------------------------------------------------------------------------------------------
 

@@ -18,17 +18,18 @@ Invariants:
 Source: org.apache.kafka.storage.internals.log.LocalLog.deleteSegmentFiles.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from broker.log.config import LogConfig
 from broker.log.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_path
 from broker.log.disk import Disk
 from broker.log.errors import IndexCorruptError
 from broker.log.log_scan import walk_headers
+from broker.log.log_view import LogView
 from broker.log.retention import Candidate, RemovalReason, removal_reasons
 from broker.log.segment import Segment
+from broker.log.sound_indexes import SoundIndexes
 from broker.log.time_index import NO_TIMESTAMP
 
 
@@ -46,35 +47,24 @@ class Removable(NamedTuple):
     from_future: int | None
 
 
-def find_removable(
-    segments: Sequence[Segment],
-    config: LogConfig,
-    *,
-    log_start_offset: int,
-    high_watermark: int,
-    log_end_offset: int,
-    now_ms: int,
-) -> Removable:
-    """Which of these segments may go; they are all of the log's. For a worker.
-
-    Raises IndexCorruptError, ProtocolError, OSError. The offsets must have been taken before the segments: what is
-    rolled meanwhile then counts as not yet readable.
-    """
-    ages = _Ages(segments, now_ms, config.retention_ms)
+def find_removable(view: LogView) -> Removable:
+    """Which of a log's segments may go. For a worker. Raises IndexCorruptError, ProtocolError, OSError."""
+    bounds, config, segments = view.bounds, view.place.config, view.segments.snapshot
+    ages = _Ages(segments, view.place.clock(), config.retention_ms)
     candidates = [
-        Candidate(_end_of(segment, log_end_offset), segment.size, segment.next_base_offset is None)
+        Candidate(_end_of(segment, bounds.log_end_offset), segment.size, segment.next_base_offset is None)
         for segment in segments
     ]
     reasons = removal_reasons(
         candidates,
         config,
-        log_start_offset=log_start_offset,
-        high_watermark=high_watermark,
+        log_start_offset=bounds.log_start_offset,
+        high_watermark=min(bounds.high_watermark, bounds.log_end_offset),
         is_expired=ages.is_expired,
     )
     count = len(reasons)
     return Removable(
-        end_offset=candidates[count - 1].end_offset if count else log_start_offset,
+        end_offset=candidates[count - 1].end_offset if count else bounds.log_start_offset,
         reasons=reasons,
         with_active=count == len(segments),
         active_base_offset=segments[-1].base_offset,
@@ -127,15 +117,65 @@ def _later_timestamp(segment: Segment, timestamp: int) -> int | None:
     return None
 
 
-class RemovedSegments(NamedTuple):
-    """Segments that the log has let go of, oldest first."""
+class OldSegments:
+    """The oldest segments of one log and their way out; `view` gives the log as it is now."""
 
-    disk: Disk
-    segments: Sequence[Segment]
+    __slots__ = ("_indexes", "_still_named", "_view")
 
-    def rename(self) -> list[str]:
-        """Give all their files names that a start removes; gives these names. For a worker. Raises OSError."""
-        return [name for segment in self.segments for name in _set_aside(self.disk, segment)]
+    def __init__(self, view: Callable[[], LogView], indexes: SoundIndexes) -> None:
+        self._view = view
+        self._indexes = indexes
+        self._still_named: int | None = None  # base of the oldest one taken out whose files may have their names
+
+    @property
+    def first_base_offset(self) -> int:
+        """The base offset of the oldest segment that a start would find."""
+        return self._view().segments.first.base_offset if self._still_named is None else self._still_named
+
+    def find(self) -> Removable:
+        """Which may go by the log's settings and start. For a worker; safe beside appends.
+
+        Indexes found corrupt are made anew. Raises IndexCorruptError, ProtocolError, OSError.
+        """
+        return self._indexes.run(lambda: find_removable(self._view()), self._view().place.config)
+
+    def take_out(self) -> Sequence[Segment]:
+        """Have the log let go of those that lie before its start; nothing new reads them. `rename` follows.
+
+        One whose roll is not finished yet stays for the next time, and so do those after it.
+        """
+        view, old = self._view(), list[Segment]()
+        for segment in view.segments.snapshot[:-1]:
+            if segment.end_of_offsets > view.bounds.log_start_offset or segment.is_untrimmed:
+                break
+            segment.removed = True
+            old.append(segment)
+        if old and self._still_named is None:
+            self._still_named = old[0].base_offset
+        view.segments.remove(*old)
+        return old
+
+    def rename(self, removed: Sequence[Segment]) -> list[str]:
+        """Give the files of what was taken out names that a start removes; gives these names, for `unlink`.
+
+        For a worker, one at a time. Raises OSError: then a start may find some of them again, before the log start.
+        """
+        place = self._view().place
+        with self._indexes.moving:
+            names = [name for segment in removed for name in _set_aside(place.disk, segment)]
+        place.disk.sync_directory(place.directory)
+        self._still_named = None
+        return names
+
+    def unlink(self, names: Iterable[str]) -> None:
+        """Unlink what `rename` named, as far as it is there. For a worker: a large file takes its time.
+
+        Raises OSError.
+        """
+        disk = self._view().place.disk
+        for name in names:
+            with suppress(FileNotFoundError):
+                disk.unlink(name)
 
 
 def _set_aside(disk: Disk, segment: Segment) -> list[str]:
@@ -147,10 +187,3 @@ def _set_aside(disk: Disk, segment: Segment) -> list[str]:
             disk.rename(path, path + DELETED_SUFFIX)
             names.append(path + DELETED_SUFFIX)
     return names
-
-
-def unlink_all(disk: Disk, paths: Iterable[str]) -> None:
-    """Unlink files, those that are still there. For a worker: a large file takes its time. Raises OSError."""
-    for path in paths:
-        with suppress(FileNotFoundError):
-            disk.unlink(path)

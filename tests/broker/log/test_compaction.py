@@ -63,7 +63,7 @@ def swap_steps(log: PartitionLog, swap: Swap) -> Iterator[str]:
     yield "finished"
     cleaning.end_swap(swap)
     yield "ended"
-    log.unlink_files(names)
+    log.old_segments.unlink(names)
 
 
 def compact(log: PartitionLog, checkpoint: int | None = None, **room: int) -> CompactionSummary | None:
@@ -457,7 +457,7 @@ def test_segments_that_were_removed_meanwhile_are_not_replaced(bench: Bench) -> 
     run = Compaction(log.cleaning.job(log.cleaning.find(None), limits()), lambda _: None)
     group = next(run.run())
     log.advance_start(40)
-    log.rename_files(log.take_out_old())
+    log.old_segments.rename(log.old_segments.take_out())
     with pytest.raises(SegmentsChangedError):
         log.cleaning.plan_swap(group)
 

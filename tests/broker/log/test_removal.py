@@ -28,10 +28,10 @@ def fill(log: PartitionLog, batch: Batch, batches: int, *, timestamp: int | None
 
 def remove(log: PartitionLog) -> list[str]:
     """One round of retention, without the roll of an active segment."""
-    found = log.find_removable()
+    found = log.old_segments.find()
     if found.reasons:
         log.advance_start(found.active_base_offset if found.with_active else found.end_offset)
-    return log.rename_files(log.take_out_old())
+    return log.old_segments.rename(log.old_segments.take_out())
 
 
 @pytest.fixture
@@ -104,21 +104,21 @@ def test_segments_before_the_start_go_and_their_files_are_renamed_then_unlinked(
         for suffix in suffixes
     ]
     assert all(os.path.exists(name) for name in names)
-    log.unlink_files(names)
+    log.old_segments.unlink(names)
     assert not list(bench.directory.glob("*.deleted"))
-    log.unlink_files(names)  # once more is no harm
+    log.old_segments.unlink(names)  # once more is no harm
 
 
 def test_by_time_segments_go_once_their_largest_time_is_too_old(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=5 * len(batch()), retention_ms=HOUR_MS)
     fill(log, batch, 23, step_ms=1000)
     bench.clock.now_ms = START_MS + 9000 + HOUR_MS
-    assert log.find_removable().end_offset == 5
+    assert log.old_segments.find().end_offset == 5
     bench.clock.now_ms += 1
-    found = log.find_removable()
+    found = log.old_segments.find()
     assert (found.end_offset, list(found.reasons), found.with_active) == (10, [RemovalReason.TIME] * 2, False)
     bench.clock.now_ms += 10 * HOUR_MS
-    found = log.find_removable()
+    found = log.old_segments.find()
     assert (found.end_offset, found.with_active, found.active_base_offset) == (23, True, 20)
 
 
@@ -128,7 +128,7 @@ def test_where_no_record_has_a_time_the_file_has_one(bench: Bench, batch: Batch)
     for base in (0, 5):
         os.utime(bench.path(base, ".log"), ns=(0, (START_MS - 10 + base) * 1_000_000))
     bench.clock.now_ms = START_MS + HOUR_MS - 7
-    assert log.find_removable().end_offset == 5
+    assert log.old_segments.find().end_offset == 5
 
 
 def test_a_time_in_the_future_keeps_its_segment_and_is_told(bench: Bench, batch: Batch) -> None:
@@ -137,10 +137,10 @@ def test_a_time_in_the_future_keeps_its_segment_and_is_told(bench: Bench, batch:
     log.append(batch(timestamp=START_MS + 100 * HOUR_MS))
     fill(log, batch, 10)
     bench.clock.now_ms = START_MS + 99 * HOUR_MS
-    found = log.find_removable()
+    found = log.old_segments.find()
     assert (found.end_offset, found.from_future) == (5, 5)
     bench.clock.now_ms = START_MS + 101 * HOUR_MS + 1
-    found = log.find_removable()
+    found = log.old_segments.find()
     assert (found.end_offset, found.from_future) == (17, None)
 
 
@@ -170,11 +170,11 @@ def test_no_segment_goes_by_a_time_index_that_does_not_fit_its_log(
             path.unlink()
     log = bench.open()
     bench.clock.now_ms = START_MS + 60_000 * 49 + HOUR_MS
-    assert log.find_removable().reasons == []
+    assert log.old_segments.find().reasons == []
     remove(log)
     assert offsets_in(log) == list(range(120))
     bench.clock.now_ms += 1
-    assert log.find_removable().end_offset == 50
+    assert log.old_segments.find().end_offset == 50
 
 
 def test_an_active_segment_whose_time_index_lost_its_end_stays(bench: Bench, batch: Batch) -> None:
@@ -185,7 +185,7 @@ def test_an_active_segment_whose_time_index_lost_its_end_stays(bench: Bench, bat
     path.write_bytes(path.read_bytes()[:24])
     log = bench.open()
     bench.clock.now_ms = START_MS + 60_000 * 50 + HOUR_MS
-    assert log.find_removable().reasons == []
+    assert log.old_segments.find().reasons == []
 
 
 # -- readers ---------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_who_reads_a_removed_segment_finishes(segmented: PartitionLog, batch: Ba
     assert read.slice is not None
     whole = read.slice.read_all()
     log.advance_start(23)
-    log.unlink_files(remove(log))
+    log.old_segments.unlink(remove(log))
     assert read.slice.read_all() == whole
     assert len(whole) == 5 * len(batch())
 
@@ -210,7 +210,7 @@ def test_a_search_by_time_that_meets_a_removal_begins_again(
     def remove_first(path: str, flags: int) -> int:
         monkeypatch.setattr(bench.disk, "open", opens)
         log.advance_start(12)
-        log.unlink_files(remove(log))
+        log.old_segments.unlink(remove(log))
         fd: int = opens(path, flags)
         return fd
 
@@ -226,7 +226,7 @@ def test_a_sync_that_meets_a_removal_is_no_failure(segmented: PartitionLog) -> N
         segment.synced = False
     plan = log.begin_flush()
     log.advance_start(12)
-    log.unlink_files(remove(log))
+    log.old_segments.unlink(remove(log))
     plan.sync()
     log.finish_flush(plan)
     assert not log.failed
@@ -241,9 +241,9 @@ def test_a_segment_whose_roll_is_not_finished_stays_for_the_next_time(bench: Ben
     log.write([planned])
     log.commit([planned])
     log.advance_start(6)
-    assert log.take_out_old().segments == []
+    assert log.old_segments.take_out() == []
     log.finish_roll(sealed)
-    assert [segment.base_offset for segment in log.take_out_old().segments] == [0]
+    assert [segment.base_offset for segment in log.old_segments.take_out()] == [0]
 
 
 # -- crashes ---------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_a_crash_at_any_step_of_a_removal_leaves_a_log_that_opens(
         verb = ("rename", "unlink", "sync_directory")[steps % 3]
         bench.disk.fail(verb, nth=1 + steps // 3)
         try:
-            log.unlink_files(remove(log))
+            log.old_segments.unlink(remove(log))
         except OSError:
             crashed = True
         else:
