@@ -2,29 +2,33 @@
 
     python -m benchmarks.quiet_consumer HOST:PORT TOPIC PARTITIONS
 
-Prints a line when it has been fetching from all of them for a moment.
+Prints a line when it has been fetching from all of them for a moment. kafka-python, which fetches in sessions,
+as Java's consumer does; librdkafka does not.
 """
 
 import select
 import sys
 from time import perf_counter
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 SETTLE_S = 3.0  # the first fetches name every partition, those after them nothing
+POLL_MS = 500
 
 
 def main() -> None:
     """The process."""
     address, topic, partitions = sys.argv[1:]
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "quiet", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(int(partitions))])
+    consumer = KafkaConsumer(bootstrap_servers=address, group_id=None, fetch_max_wait_ms=POLL_MS)
+    assigned = [TopicPartition(topic, partition) for partition in range(int(partitions))]
+    consumer.assign(assigned)
+    consumer.seek_to_beginning(*assigned)
     settled_at = perf_counter() + SETTLE_S
     while perf_counter() < settled_at:
-        consumer.poll(0.5)
+        consumer.poll(POLL_MS)
     print("settled", flush=True)
     while not select.select([sys.stdin], [], [], 0)[0]:
-        consumer.poll(0.5)
+        consumer.poll(POLL_MS)
     consumer.close()
 
 
