@@ -36,6 +36,7 @@ _REPLY_START = Struct(">iiBB")  # length, correlation id, tags, topics
 _REPLY_END = Struct(">BihqqqBBBBiB")
 _ONE = 2  # a count of one
 _CONTINUED = 0x80  # the bit of a uvarint's byte that is not the last
+_MAX_SHIFT = 28  # of its fifth byte, beyond which no length goes: a frame full of such bytes would be one huge number
 _TAGS_SIZE = 3  # of partition, topic and request, a byte each
 _UNSOUND = (struct.error, IndexError, UnicodeDecodeError)
 
@@ -94,6 +95,8 @@ def _records(frame: memoryview, at: int) -> memoryview | None:
     length = frame[at]
     shift = 7
     while length >> shift:  # the byte before says that another one follows
+        if shift > _MAX_SHIFT:
+            return None
         at += 1
         length += (frame[at] - 1) << shift
         shift += 7

@@ -102,6 +102,23 @@ def test_what_producers_send_is_plain_and_its_records_are_a_view() -> None:
     assert records.records.obj is frame.obj
 
 
+class Counted(bytearray):
+    """Counts the bytes that are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(index)
+
+
+def test_a_length_without_an_end_is_given_up_after_five_bytes() -> None:
+    # It was read on to the end of the frame, as a number of as many bits: a megabyte held the loop for minutes.
+    frame = Counted(b"\x80" * 5000)
+    assert plain_produce._records(frame, 0) is None  # type: ignore[arg-type]
+    assert frame.looks == 5
+
+
 @given(
     versions,
     names,
