@@ -34,6 +34,7 @@ from broker.log.errors import InvalidProducerEpochError, InvalidTransactionState
 from protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader
 
 MAX_SEQUENCE = (1 << 31) - 1
+MAX_GIVEN_ID = 1 << 62  # no broker comes to that, but a client can write any id: above the largest, none can be given
 BATCHES_KEPT = 5  # what a producer may have in flight while it keeps its order: max.in.flight.requests.per.connection
 # Of one log. Kafka has no bound but time, and clients that make a producer for every message have filled its memory
 # (KIP-936). Who is forgotten had so many others after its last batch that no retry of it is still to come.
@@ -142,8 +143,8 @@ class Producers:
 
     @property
     def largest_id(self) -> int:
-        """The largest producer id that is known here; -1 if there is none."""
-        return max(self._committed, default=-1)
+        """The largest producer id known here that a broker may have given; -1 if there is none."""
+        return max((known for known in self._committed if known <= MAX_GIVEN_ID), default=-1)
 
     def find_duplicates(self, checked: Sequence[tuple[int, BatchHeader]]) -> list[ProducerBatch]:
         """Those batches, from the first one on, that the log has already (or will have, once what is planned is)."""

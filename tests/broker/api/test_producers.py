@@ -103,6 +103,17 @@ async def test_a_new_id_is_above_those_that_logs_know_already(tmp_path: Path) ->
         broker.stop.set()
 
 
+async def test_an_id_that_a_client_made_up_is_no_reason_to_give_none(tmp_path: Path) -> None:
+    # There was no larger one to give, so every producer that asked was told of an unknown error.
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        for producer_id in (41, (1 << 63) - 1):
+            error, _, _ = await produce(client, "words", batch(producer_id, 0))
+            assert error is ErrorCode.NONE
+        assert (await init(client))["producer_id"] == 42
+        broker.stop.set()
+
+
 async def test_a_batch_sent_again_is_answered_as_it_was(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
         await create(client, "words")
