@@ -23,6 +23,7 @@ from broker.groups.group_log import TOPIC, Rows
 from broker.groups.registry import GroupRegistry
 from broker.groups.state import Group
 from broker.partitions import Partitions
+from broker.setting_types import MAX_INT64
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, OffsetToCommit
 from protocol.kafka.group_records import (
@@ -105,10 +106,14 @@ class OffsetCommits:
     async def _write_offsets(self, name: str, offsets: Sequence[OffsetToCommit], retention_ms: int | None) -> ErrorCode:
         """Append offsets and hold them; takes at most `offsets.commit.timeout.ms`, though what is begun is finished."""
         now_ms = self._groups.clock()
-        expire_ms = NO_TIME if retention_ms is None else now_ms + retention_ms
+        expire_ms = NO_TIME if retention_ms is None else min(now_ms + retention_ms, MAX_INT64)
         entries = [(asked, self._committed(asked, now_ms, expire_ms)) for asked in offsets]
 
         def hold(record_offsets: Sequence[int]) -> None:
+            if not self._groups.log.partition_count:  # the topic was deleted, with what was written just now
+                return
+            if self._groups.get(name) is None:  # deleted while this was written: it did not know of these offsets
+                self._groups.create(name)
             for (asked, value), offset in zip(entries, record_offsets, strict=True):
                 self._groups.offsets.put(name, asked.topic, asked.partition, value, offset)
 

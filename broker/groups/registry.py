@@ -133,7 +133,8 @@ class GroupRegistry:
 
     def restore(self, group: Group) -> None:
         """Put a dropped group back that could not be deleted, unless there is another one by its name now."""
-        self._groups.setdefault(group.group_id, group)
+        if self._groups.setdefault(group.group_id, group) is group:
+            self._timers.schedule(group)
 
     def close_all(self) -> None:
         """Drop all groups; who waits is sent to look for another coordinator."""

@@ -61,6 +61,9 @@ from protocol.kafka.group_records import StoredGroup
 # How long a new member, which has no id yet to show signs of life with, may wait for its first rebalance (Kafka's
 # CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+# How often at most static members are looked for that miss a rebalance. A time-out of 0, which a member may ask for,
+# would have the loop look all the time.
+MIN_STATIC_WAIT_MS = 1000
 NEVER: Final = math.inf
 
 State = GroupState
@@ -301,7 +304,8 @@ class Group:
                 self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if self.members and not self.members.elect_joined():
             # Static members only, and none of them has come back: until one does, or all sessions are over.
-            self._join_deadline_s = self._due(now.after_ms(self.members.rebalance_timeout_ms))
+            wait_ms = max(self.members.rebalance_timeout_ms, MIN_STATIC_WAIT_MS)
+            self._join_deadline_s = self._due(now.after_ms(wait_ms))
             return
         self.generation.begin_next()
         self._is_initial = False

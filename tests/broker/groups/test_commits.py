@@ -1,19 +1,24 @@
 """Committed offsets: who may, what is kept, when it is forgotten, and that it is there after a restart."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.groups.commits import Committer
+from broker.groups.group_log import TOPIC
 from broker.metrics import Metrics
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, JoinGroupResponse, OffsetToCommit
 from protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
 from tests.broker.clients import batch
-from tests.broker.groups.serving import CHECK_S, EPOCH_MS, OUTSIDE, serving
+from tests.broker.groups.requests import SESSION_MS
+from tests.broker.groups.serving import CHECK_S, EPOCH_MS, OUTSIDE, Serving, serving
 
 DAY_S = 86_400
 RETENTION_S = 7 * DAY_S
@@ -190,6 +195,15 @@ async def test_a_commit_may_say_when_it_expires(tmp_path: Path, mock_clock: Mock
         assert group.committed() is None
 
 
+async def test_a_commit_that_would_expire_beyond_all_time_is_kept(tmp_path: Path, mock_clock: MockClock) -> None:
+    # It was refused, as one with too much metadata.
+    async with serving(tmp_path) as group:
+        assert await group.commit(1, retention_ms=(1 << 63) - 1) is ErrorCode.NONE
+        held = group.committed()
+        assert held is not None
+        assert held.expire_ms == (1 << 63) - 1
+
+
 async def test_offsets_without_members_expire_each_by_its_commit(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path, topics=("orders", "other")) as group:
         await group.commit(1)
@@ -257,6 +271,63 @@ async def test_groups_without_members_can_be_deleted(tmp_path: Path, mock_clock:
         assert await commits.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
     async with serving(tmp_path) as group:
         assert group.service.registry.get("g") is None
+
+
+@contextmanager
+def slow_disk(group: Serving) -> Iterator[None]:
+    """A write to the group's partition is under way: what comes for it is queued until the block ends."""
+    partition = group.partitions.get(TOPIC, group.service.registry.log.partition_of("g"))
+    assert partition is not None
+    with partition.inside():
+        partition._writing = True
+        yield
+        partition._writing = False
+        partition.write_queued()
+
+
+async def test_a_commit_that_is_being_written_outlives_its_group(tmp_path: Path, mock_clock: MockClock) -> None:
+    # The offset was there, but no group that it could expire with, until the next start.
+    async with serving(tmp_path, topics=("orders", "other")) as group:
+        await group.commit(1)
+        async with trio.open_nursery() as nursery:
+            with slow_disk(group):
+                nursery.start_soon(partial(group.commit, 9, topic="other"))
+                await wait_all_tasks_blocked()
+                nursery.start_soon(group.service.commits.delete, "g")
+                await wait_all_tasks_blocked()
+        assert group.committed() is None
+        assert group.committed(topic="other") is not None
+        assert group.service.registry.get("g") is not None
+        await trio.sleep(RETENTION_S + CHECK_S + 1)
+        assert group.committed(topic="other") is None
+        assert group.service.registry.get("g") is None
+
+
+async def test_a_commit_that_goes_with_its_topic_is_not_held(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        async with trio.open_nursery() as nursery:
+            with slow_disk(group):
+                nursery.start_soon(group.commit, 9)
+                await wait_all_tasks_blocked()
+                nursery.start_soon(group.partitions.delete, TOPIC)
+                while group.partitions.has(TOPIC):
+                    await trio.lowlevel.checkpoint()
+                await wait_all_tasks_blocked()
+        assert group.committed() is None
+        assert group.service.registry.get("g") is None
+
+
+async def test_a_group_that_could_not_be_deleted_still_forgets_ids_that_were_given_out(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with serving(tmp_path) as group:
+        assert (await group.join(requires_known_member=True)).error is ErrorCode.MEMBER_ID_REQUIRED
+        group.disk.is_full = True
+        assert await group.service.commits.delete("g") is ErrorCode.NOT_COORDINATOR
+        await trio.sleep(SESSION_MS / 1000 + 1)
+        known = group.service.registry.get("g")
+        assert known is not None
+        assert known.pending_count == 0
 
 
 async def test_offsets_can_be_deleted_unless_members_read_the_topic(tmp_path: Path, mock_clock: MockClock) -> None:

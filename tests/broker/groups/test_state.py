@@ -445,6 +445,23 @@ def test_a_static_member_stays_through_a_rebalance_that_it_misses() -> None:
     assert driver.heartbeat(follower, generation=1, instance_id="two") is ErrorCode.ILLEGAL_GENERATION
 
 
+def test_a_static_member_that_allows_no_time_for_a_rebalance_is_not_looked_for_all_the_time() -> None:
+    # With a time-out of 0, or below, the group was due again as soon as it had been looked at.
+    driver = Driver()
+    static, other = driver.join(instance_id="one"), driver.join()
+    driver.pass_ms(2 * DELAY_MS)
+    leader, follower = (driver.joined(waiter).member_id for waiter in (static, other))
+    driver.sync(leader, assignments={}, instance_id="one")
+    driver.sync(follower)
+    driver.join(instance_id="one", rebalance_timeout_ms=-1)
+    driver.leave(follower)
+    driver.group.expire(driver.now)
+    assert driver.group.state is GroupState.PREPARING_REBALANCE
+    assert driver.group.wake_at_s > driver.now.loop_s
+    driver.pass_ms(SESSION_MS)
+    assert driver.group.state is GroupState.EMPTY
+
+
 def test_an_administrator_removes_a_static_member_by_its_instance() -> None:
     driver = Driver()
     static_pair(driver)
