@@ -34,8 +34,14 @@ class Unlinking:
         self._waiting.append(_Waiting(trio.current_time() + delay_s, log, names))
 
     async def unlink_due(self) -> None:
-        """Unlink those whose delay is over. Raises OSError; what is left is tried again."""
-        now = trio.current_time()
+        """Unlink those whose delay is over. Raises the last OSError, of what is left then and tried again."""
+        now, failure = trio.current_time(), None
         for waiting in [each for each in self._waiting if each.due <= now]:
-            await trio.to_thread.run_sync(waiting.log.old_segments.unlink, waiting.names)
-            self._waiting.remove(waiting)
+            try:
+                await trio.to_thread.run_sync(waiting.log.old_segments.unlink, waiting.names)
+            except OSError as error:  # the others' turn comes all the same
+                failure = error
+            else:
+                self._waiting.remove(waiting)
+        if failure is not None:
+            raise failure

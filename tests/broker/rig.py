@@ -26,15 +26,21 @@ START_MS = 1_700_000_000_000
 
 
 class FailingDisk(Disk):
-    """Cannot rename what has this in its path."""
+    """Cannot rename what has `refused` in its path, nor unlink what has `kept` in it."""
 
     def __init__(self) -> None:
         self.refused: str | None = None
+        self.kept: str | None = None
 
     def rename(self, source: str, target: str) -> None:
         if self.refused is not None and self.refused in source:
             raise PermissionError(13, "not today")
         super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        if self.kept is not None and self.kept in path:
+            raise PermissionError(13, "not today")
+        super().unlink(path)
 
 
 @dataclass

@@ -106,6 +106,23 @@ async def test_the_trouble_of_one_log_is_its_own(tmp_path: Path, caplog: pytest.
             assert made.files(name, "*.log") == ["00000000000000000004.log"]
 
 
+async def test_files_that_cannot_be_unlinked_keep_no_others(tmp_path: Path) -> None:
+    # Everything behind them stayed until the next start.
+    async with rig(tmp_path) as made:
+        for name in ("a", "b"):
+            settings = {"segment_bytes": "400", "retention_bytes": "0", "file_delete_delay_ms": "0"}
+            await made.append(await made.create(name, **settings), 4)
+        await retention_of(made).check()
+        made.disk.kept = "a-0/"
+        with pytest.raises(PermissionError):
+            await made.unlinking.unlink_due()
+        assert made.files("a", "*.log.deleted")
+        assert not made.files("b", "*.deleted")
+        made.disk.kept = None
+        await made.unlinking.unlink_due()
+        assert not made.files("a", "*.deleted")
+
+
 async def test_a_start_that_was_moved_holds_after_a_crash(tmp_path: Path) -> None:
     """Once the checkpoint is written, whatever happens to the files."""
     async with rig(tmp_path) as made:
