@@ -45,16 +45,19 @@ class Client:
 
 
 def ran(command: Sequence[str], directory: Path = ROOT, *, text: str = "", **environment: str) -> None:
-    """Run a program to its end, without its output; CalledProcessError if it fails."""
-    subprocess.run(
+    """Run a program to its end; RuntimeError with what it printed last if it fails."""
+    done = subprocess.run(
         command,
         cwd=directory,
         input=text,
         text=True,
         env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL,
-        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
     )
+    if done.returncode:
+        raise RuntimeError(f"{command} ended with {done.returncode}: {done.stdout[-4000:]}")
 
 
 def tests(*files: str) -> Callable[[str], object]:
@@ -114,18 +117,19 @@ def java_tools(address: str) -> None:
         run(address, calls(Path(offsets.name)))
 
 
+#: Those that leave much behind come last: replies that list everything stay short for the others.
 CLIENTS = (
-    Client(
-        name="confluent-kafka", called="rdkafka", talk=tests("test_confluent.py", "test_admin.py", "test_groups.py")
-    ),
-    Client(name="kafka-python", called="kafka-python", talk=tests("test_kafka_python.py", "test_groups.py")),
-    Client(name="aiokafka", called="aiokafka", talk=tests("test_aiokafka.py", "test_groups.py")),
     Client(name="kcat", called="rdkafka", talk=kcat),
     Client(name="franz-go", called="kgo", talk=go("franz")),
     Client(name="sarama", called="sarama", talk=go("sarama")),
-    Client(name="kafka-go", called="", talk=go("kafkago")),
+    Client(name="kafka-go", called="kafka-go", talk=go("kafkago")),
     Client(name="kafkajs", called="kafkajs", talk=kafkajs),
     Client(name="java", called="", talk=java_tools),
+    Client(name="aiokafka", called="aiokafka", talk=tests("test_aiokafka.py", "test_groups.py")),
+    Client(name="kafka-python", called="kafka-python", talk=tests("test_kafka_python.py", "test_groups.py")),
+    Client(
+        name="confluent-kafka", called="rdkafka", talk=tests("test_confluent.py", "test_admin.py", "test_groups.py")
+    ),
 )
 
 

@@ -10,13 +10,18 @@ import (
 	"warmlog/interop/story"
 )
 
+// Left to itself it tells the name of the machine.
+const clientID = "kafka-go"
+
+var transport = &kafka.Transport{ClientID: clientID}
+
 var compressions = []kafka.Compression{0, kafka.Gzip, kafka.Snappy, kafka.Lz4, kafka.Zstd}
 
 func main() {
 	bootstrap, name := story.Arguments()
 	ctx, cancel := context.WithTimeout(context.Background(), story.Limit)
 	defer cancel()
-	client := &kafka.Client{Addr: kafka.TCP(bootstrap)}
+	client := &kafka.Client{Addr: kafka.TCP(bootstrap), Transport: transport}
 	report := story.Report{}
 
 	made := story.Got(client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{
@@ -43,7 +48,7 @@ func produce(ctx context.Context, bootstrap, topic string, codec int) {
 	partition := kafka.BalancerFunc(func(kafka.Message, ...int) int { return codec })
 	writer := &kafka.Writer{
 		Addr: kafka.TCP(bootstrap), Topic: topic, Balancer: partition, Compression: compressions[codec],
-		RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond,
+		RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond, Transport: transport,
 	}
 	var messages []kafka.Message
 	for _, row := range story.Rows(codec) {
@@ -58,7 +63,8 @@ func produce(ctx context.Context, bootstrap, topic string, codec int) {
 
 func consume(ctx context.Context, bootstrap, name string) int {
 	reader := kafka.NewReader(kafka.ReaderConfig{
-		Brokers: []string{bootstrap}, GroupID: name, Topic: name, StartOffset: kafka.FirstOffset, MaxWait: 100 * time.Millisecond,
+		Brokers: []string{bootstrap}, GroupID: name, Topic: name, StartOffset: kafka.FirstOffset,
+		MaxWait: 100 * time.Millisecond, Dialer: &kafka.Dialer{ClientID: clientID},
 	})
 	var tally story.Tally
 	for tally.Missing() > 0 {

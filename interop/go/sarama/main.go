@@ -73,7 +73,8 @@ func produce(bootstrap, topic string, codec int) {
 	story.Must(producer.Close())
 }
 
-// reader takes part in a group until all has been read. The claims are of one member, each in a goroutine of its own.
+// reader takes part in a group; its claims are read in goroutines of their own. What was handed over is marked, and
+// committed when a claim ends, so that nothing comes twice if the group is shared out anew.
 type reader struct {
 	records chan *sarama.ConsumerMessage
 }
@@ -82,23 +83,28 @@ func (reader) Setup(sarama.ConsumerGroupSession) error   { return nil }
 func (reader) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 
 func (r reader) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
-	for count := 0; count < story.Count; count++ {
+	defer session.Commit()
+	for message := range claim.Messages() {
 		select {
-		case message := <-claim.Messages():
-			r.records <- message
+		case r.records <- message:
 			session.MarkMessage(message, "")
 		case <-session.Context().Done():
 			return nil
 		}
 	}
-	session.Commit()
 	return nil
 }
 
 func consume(ctx context.Context, bootstrap, name string) int {
 	group := story.Got(sarama.NewConsumerGroup([]string{bootstrap}, name, config()))
-	records, ended := make(chan *sarama.ConsumerMessage), make(chan error)
-	go func() { ended <- group.Consume(ctx, []string{name}, reader{records}) }()
+	consuming, stop := context.WithCancel(ctx)
+	records, ended := make(chan *sarama.ConsumerMessage), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for consuming.Err() == nil { // it returns whenever the group is shared out anew
+			story.Must(group.Consume(consuming, []string{name}, reader{records}))
+		}
+	}()
 	var tally story.Tally
 	for tally.Missing() > 0 {
 		select {
@@ -108,7 +114,8 @@ func consume(ctx context.Context, bootstrap, name string) int {
 			story.Fail(ctx.Err())
 		}
 	}
-	story.Must(<-ended)
+	stop()
+	<-ended
 	story.Must(group.Close())
 	return tally.Missing()
 }

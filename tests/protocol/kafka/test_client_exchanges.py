@@ -79,7 +79,22 @@ def test_what_clients_ask_is_understood(exchange: Exchange) -> None:
 def test_what_kafka_answered_is_written_by_us_the_same(exchange: Exchange) -> None:
     name = f"{exchange.api.name}Response"
     data = reply_body(exchange)
-    assert body(name, exchange.api, exchange.version, parsed(name, exchange.api, exchange.version, data)) == data
+    values = parsed(name, exchange.api, exchange.version, data)
+    ours = body(name, exchange.api, exchange.version, values)
+    if has_another_leader(values):  # Kafka says which, in tags (KIP-951); here there is never another
+        assert parsed(name, exchange.api, exchange.version, ours) == values
+    else:
+        assert ours == data
+
+
+def has_another_leader(values: dict[str, Any]) -> bool:
+    """Whether a Produce or Fetch reply refers its client to another leader."""
+    partitions = [
+        partition
+        for topic in values.get("responses", ())
+        for partition in topic.get("partition_responses", topic.get("partitions", ()))
+    ]
+    return any(each["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER for each in partitions)
 
 
 @pytest.mark.parametrize("exchange", NEWER)
