@@ -64,6 +64,9 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 # How often at most static members are looked for that miss a rebalance. A time-out of 0, which a member may ask for,
 # would have the loop look all the time.
 MIN_STATIC_WAIT_MS = 1000
+# Of a member's id, in characters: what a client calls itself may be as long as a string can be, and an id longer than
+# that could be neither told nor stored, so that its group would rebalance for ever.
+MAX_ID_PREFIX = 249
 NEVER: Final = math.inf
 
 State = GroupState
@@ -172,7 +175,7 @@ class Group:
 
     def _join_unknown(self, request: JoinGroupRequest, client: Client, waiter: Waiter, now: Instant) -> None:
         """One without an id: a new member, or a static one that was started anew."""
-        new_id = f"{request.instance_id or client.client_id}-{client.new_id}"
+        new_id = f"{(request.instance_id or client.client_id)[:MAX_ID_PREFIX]}-{client.new_id}"
         if request.instance_id is not None:
             old_id = self.members.static_id(request.instance_id)
             if old_id is not None:

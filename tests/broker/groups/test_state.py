@@ -294,6 +294,14 @@ def test_who_leaves_while_it_waits_for_its_assignment_is_told() -> None:
     assert driver.synced(waiting).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.parametrize("named", [{"client_id": "ü" * 40_000}, {"instance_id": "ü" * 40_000}])
+def test_an_id_is_short_enough_to_be_told_and_stored(named: dict[str, str]) -> None:
+    driver = Driver(delay_ms=0)
+    waiter = driver.join(**named)
+    driver.pass_ms(1)
+    assert 249 < len(driver.joined(waiter).member_id.encode()) < 1000
+
+
 def test_an_id_that_was_given_out_can_leave() -> None:
     driver = Driver()
     told = driver.joined(driver.join(requires_known_member=True))
