@@ -346,7 +346,9 @@ class Partitions:
         if report is not None:
             self.recovery_seconds += report.seconds
             self._metrics.truncated_bytes.add(report.truncated_bytes)
-            logger.info("%s-%d: recovered: %s", log.topic, log.partition, _in_words(report))
+            did_something = report.scanned_bytes or report.truncated_bytes or report.removed_segments
+            level = logging.INFO if did_something else logging.DEBUG  # empty logs come by the fifty
+            logger.log(level, "%s-%d: recovered: %s", log.topic, log.partition, _in_words(report))
 
 
 def _in_words(report: RecoveryReport) -> str:
