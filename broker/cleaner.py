@@ -79,6 +79,7 @@ class Cleaner:
         self._unlinking = unlinking
         self.statistics = CleanerStatistics()
         self.uncleanable: dict[Partition, str] = {}  # and why
+        self._claimed: set[Partition] = set()  # by one child or another
         self._deaths: dict[Partition, int] = {}
         self._not_before: dict[Partition, float] = {}  # by trio's clock
         _declare(metrics, self)
@@ -108,18 +109,30 @@ class Cleaner:
 
     async def clean_all(self) -> None:
         """Clean what is due, dirtiest first, until nothing is. Raises ChildDiedError, OSError."""
-        due = await self._choose()
+        due = await self._claim()
         if due is None:
             return
-        async with await CleanerChild.start() as child:
-            self.statistics.running += 1
-            try:
-                while due is not None and await self._clean(child, due):
-                    due = await self._choose()
-            finally:
-                self.statistics.running -= 1
+        try:
+            async with await CleanerChild.start() as child:
+                self.statistics.running += 1
+                try:
+                    while due is not None and await self._clean(child, due):
+                        self._claimed.discard(due.partition)
+                        due = await self._claim()
+                finally:
+                    self.statistics.running -= 1
+        finally:
+            if due is not None:
+                self._claimed.discard(due.partition)
 
     # -- the choice ----------------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> _Due | None:
+        """The dirtiest log that is due and that no other child is at."""
+        due = await self._choose()
+        if due is not None:
+            self._claimed.add(due.partition)
+        return due
 
     async def _choose(self) -> _Due | None:
         """The dirtiest log that is due."""
@@ -143,6 +156,7 @@ class Cleaner:
             partition.log.config.compacts
             and partition.log.segment_count > 1
             and partition not in self.uncleanable
+            and partition not in self._claimed
             and not partition.is_rearranging
             and self._not_before.get(partition, 0) <= trio.current_time()
         )

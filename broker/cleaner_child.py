@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import PIPE
 from types import TracebackType
 from typing import Self
 
@@ -49,7 +50,7 @@ class CleanerChild:
     async def start(cls) -> Self:
         """Start a process. Raises OSError."""
         command = [sys.executable, "-P", "-m", "broker.log.cleaner_process"]
-        process = await trio.lowlevel.open_process(command, stdin=-1, stdout=-1, env=_environment(os.environ))
+        process = await trio.lowlevel.open_process(command, stdin=PIPE, stdout=PIPE, env=_environment(os.environ))
         return cls(process)
 
     async def __aenter__(self) -> Self:
