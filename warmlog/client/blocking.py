@@ -180,7 +180,7 @@ class Client:
             return chain.from_iterable(self.consume_batches(topics, start, **options))
         topics = topics if isinstance(topics, str) else tuple(topics)
         reader = self._portal.call(partial(self._client.group_reader, group, topics, start, **options))
-        return BlockingGroupStream(reader, self._call)
+        return BlockingGroupStream(reader, self._call, self._start)
 
     def consume_batches(
         self, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[ReadingNames]

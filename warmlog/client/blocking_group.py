@@ -21,14 +21,28 @@ class BlockingGroupStream:
     """An iterator of a group's records, and a context manager: `with client.consume("orders", group="g") as stream`.
 
     Leaving the block commits what is done and leaves the group; by an exception, without the record that was taken
-    last. To be used in one thread at a time.
+    last. So does a stream that is just forgotten. To be used in one thread at a time.
     """
 
-    def __init__(self, reader: GroupReader, call: Callable[..., Any]) -> None:
-        """`call` awaits a coroutine function in the client's thread; raises ClosedError where the client is closed."""
+    def __init__(self, reader: GroupReader, call: Callable[..., Any], start: Callable[..., object]) -> None:
+        """`call` awaits a coroutine function in the client's thread, `start` does not wait for its end.
+
+        Both raise ClosedError where the client is closed.
+        """
         self._reader = reader
         self._call = call
+        self._start = start
         self._closed = False
+
+    def __del__(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._start(_forget, self._reader)
+        except ClosedError:
+            return
+        except RuntimeError:  # the garbage collector came by in the client's own thread
+            self._reader.close(with_last=False)
 
     @property
     def positions(self) -> dict[Place, int]:
@@ -86,6 +100,10 @@ async def _next_records(reader: GroupReader, whole: bool) -> list[ConsumedRecord
     records = await reader.next_records()
     (reader.handed.give_whole if whole else reader.handed.give)(records, reader.after)
     return records
+
+
+async def _forget(reader: GroupReader) -> None:
+    reader.close(with_last=False)
 
 
 async def _close(reader: GroupReader, with_last: bool) -> None:

@@ -4,6 +4,7 @@ Members here join at once (`group.initial.rebalance.delay.ms` 0), and hear of a 
 session.
 """
 
+import gc
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -501,3 +502,19 @@ def test_without_an_event_loop(module_broker: Broker, names: tuple[str, str]) ->
     with pytest.raises(ClosedError):
         next(left_open)
     left_open.close()
+
+
+def test_a_stream_without_an_event_loop_that_is_forgotten_leaves(module_broker: Broker, names: tuple[str, str]) -> None:
+    # It went on as a member, with its partitions, as long as the client was open.
+    topic, group = names
+    with Client(module_broker.native) as client:
+        client.create_topic(topic)
+        client.produce_many(topic, [b"0", b"1"])
+        for record in client.consume(topic, group=group, **QUICK):
+            assert record.value == b"0"
+            break
+        gc.collect()
+        with client.consume(topic, group=group, **QUICK) as following:
+            assert next(following).value == b"0"
+            (described,) = client.describe_groups(group)
+            assert len(described.members) == 1
