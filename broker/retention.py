@@ -48,6 +48,8 @@ class Retention:
                         await self._check_log(partition)
             except (OSError, LogError, ProtocolError) as error:
                 logger.warning("%s-%d: retention: %s", partition.topic, partition.index, error)
+            except Exception:  # a defect that one log brings out keeps no other from its turn
+                logger.exception("%s-%d: retention failed", partition.topic, partition.index)
 
     async def _check_log(self, partition: Partition) -> None:
         log = partition.log

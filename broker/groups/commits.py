@@ -62,7 +62,10 @@ class OffsetCommits:
         while True:
             await trio.sleep(self._groups.settings.offsets_retention_check_interval_ms / 1000)
             for group in self._groups.all():
-                await self._clean_up(group)
+                try:
+                    await self._clean_up(group)
+                except Exception:  # a defect that one group brings out keeps no other from its turn
+                    logger.exception("group %.200r: what is over could not be forgotten", group.group_id)
                 await trio.lowlevel.checkpoint()
 
     # -- requests --

@@ -8,12 +8,17 @@ look finds nothing and says when to come again. With no group there is nothing t
 
 import heapq
 import itertools
+import logging
 import math
 from collections.abc import Callable
 
 import trio
 
 from broker.groups.state import NEVER, Group
+
+logger = logging.getLogger(__name__)
+
+MAX_SHOWN = 200  # characters of a group's name
 
 
 class Timers:
@@ -49,8 +54,15 @@ class Timers:
                 await self._is_earlier.wait()
             self._is_earlier = trio.Event()
             for group in self._take_due():
-                self._look(group)
+                self._look_at(group)
             await trio.lowlevel.checkpoint()
+
+    def _look_at(self, group: Group) -> None:
+        """A boundary for errors: a defect that one group brings out is that group's alone."""
+        try:
+            self._look(group)
+        except Exception:
+            logger.exception("group %.*r: its time-outs could not be served", MAX_SHOWN, group.group_id)
 
     def _take_due(self) -> list[Group]:
         due, now_s = [], trio.current_time()
