@@ -94,7 +94,7 @@ def run(settings: Settings, *, kafka: str, native: str, http: str, ready: Callab
         stop = trio.Event()
         failure: StartError | None = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, stop)
+            await nursery.start(_stop_on_signal, stop)
             try:
                 settled = partial(_ready_and_settled, ready)
                 await serve(settings, kafka=kafka, native=native, http=http, ready=settled, stop=stop)
@@ -411,9 +411,10 @@ def _first(group: BaseExceptionGroup[Exception]) -> BaseException:
     return error
 
 
-async def _stop_on_signal(stop: trio.Event) -> None:
-    """SIGTERM or SIGINT stops cleanly; further ones change nothing."""
+async def _stop_on_signal(stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+    """SIGTERM or SIGINT stops cleanly, also while the broker starts; further ones change nothing."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for _ in signals:
             stop.set()
 

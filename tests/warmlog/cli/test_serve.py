@@ -73,6 +73,15 @@ def test_serve_says_what_a_power_cut_costs_then_ready_and_stops_cleanly_on_a_sig
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+def test_a_signal_during_the_start_stops_cleanly_too(tmp_path: Path) -> None:
+    with serving("--data-dir", str(tmp_path), *FREE) as process:
+        while not any(tmp_path.iterdir()) and process.poll() is None:
+            pass  # the first file: the broker is being made
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 0
+
+
 def test_logs_in_json_are_one_object_a_line(tmp_path: Path) -> None:
     with serving("--data-dir", str(tmp_path), *FREE, "--log-json", "--log-level", "debug") as process:
         start_lines(process)
