@@ -22,7 +22,7 @@ import trio
 
 from broker.config import Settings
 from broker.dynamic_config import LiveSettings, Overrides
-from broker.log.errors import DataDirectoryError
+from broker.log.errors import DataDirectoryError, LogError
 from broker.log.facts import RecoveryReport
 from broker.log.partition_log import PartitionLog
 from broker.metadata.assignment import assign_replicas
@@ -145,7 +145,7 @@ class Partitions:
                 await trio.to_thread.run_sync(self._storage.store.create_topic, topic)
                 try:
                     await self._open(topic, range(count))
-                except OSError:
+                except (OSError, LogError):
                     await self._forget(name)
                     raise
             return topic
@@ -303,7 +303,7 @@ class Partitions:
         await trio.to_thread.run_sync(store.set_partitions, topic.name, count)
         try:
             await self._open(replace(topic, partitions=count), range(topic.partitions, count))
-        except OSError:
+        except (OSError, LogError):
             await trio.to_thread.run_sync(store.set_partitions, topic.name, topic.partitions)
             raise
 
