@@ -58,10 +58,16 @@ class GroupLog:
         self._clock = clock
         self._count = 0
         self._unread: dict[int, ErrorCode] = {}
+        self._more_unread = trio.Event()
         self._take_count()
         self._unread = dict.fromkeys(range(self._count), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     # -- the topic --
+
+    async def wait_unread(self) -> None:
+        """Return when there is something more to be read."""
+        await self._more_unread.wait()
+        self._more_unread = trio.Event()
 
     @property
     def unread(self) -> list[int]:
@@ -98,8 +104,19 @@ class GroupLog:
         except (InvalidTopicError, InvalidPartitionsError, SettingError, MetadataError, OSError) as error:
             logger.warning("%s cannot be created: %s", TOPIC, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._take_count()
+        if not self._count:
+            self._take_count()
+            self._read_what_was_there()
         return ErrorCode.NONE
+
+    def _read_what_was_there(self) -> None:
+        """A new topic may begin with directories that were copied here."""
+        for index in range(self._count):
+            partition = self._partitions.get(TOPIC, index)
+            if partition is not None and partition.log.log_end_offset > partition.log.log_start_offset:
+                self._unread[index] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if self._unread:
+            self._more_unread.set()
 
     def forget(self) -> None:
         """The topic was deleted: a new one begins empty."""

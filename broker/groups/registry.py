@@ -13,6 +13,7 @@ Source: org.apache.kafka.coordinator.group.GroupMetadataManager.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import trio
@@ -22,7 +23,7 @@ from broker.groups.effects import Answer, Instant, Limits, Purpose, Store
 from broker.groups.group_log import PIECE, TOPIC, GroupLog, Rows
 from broker.groups.members import Waiter
 from broker.groups.offsets import Offsets
-from broker.groups.replay import Replay
+from broker.groups.replay import Latest, Replay
 from broker.groups.state import Group
 from broker.groups.timers import Timers
 from protocol.errors import ErrorCode
@@ -30,6 +31,7 @@ from protocol.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.kafka.group_records import (
     MAX_TEXT_BYTES,
     GroupKey,
+    Key,
     OffsetKey,
     decode_group,
     decode_key,
@@ -61,6 +63,16 @@ class Waiting:
         await self._event.wait()
 
 
+@dataclass(slots=True)
+class _Found:
+    """What a partition holds, while it is read. `groups`: names and values, still to be decoded."""
+
+    groups: dict[str, bytes] = field(default_factory=dict)
+    committers: set[str] = field(default_factory=set)
+    strange: int = 0
+    misplaced: int = 0
+
+
 class GroupRegistry:
     """All groups of this broker. All methods belong to the loop, but those that say otherwise; `run` is its task."""
 
@@ -82,7 +94,9 @@ class GroupRegistry:
         """Read what is kept, then serve time, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._timers.run)
-            await self._load_all()
+            while True:
+                await self._load_all()
+                await self.log.wait_unread()
 
     def stop(self) -> None:
         """Answer all who wait, and refuse what comes: the broker stops."""
@@ -205,33 +219,45 @@ class GroupRegistry:
             self.log.finish_reading(index, good=replay is not None)
 
     async def _take(self, replay: Replay, index: int) -> None:
-        groups: dict[str, bytes] = {}
-        committers: set[str] = set()
-        strange = 0
+        found = _Found()
         for number, (data, latest) in enumerate(replay.latest.items()):
             try:
-                key = decode_key(data)
-                if isinstance(key, OffsetKey):
-                    self.offsets.put(*key, decode_offset(latest.value), latest.offset)
-                    committers.add(key.group)
-                elif isinstance(key, GroupKey):
-                    groups[key.group] = latest.value
-                else:
-                    strange += 1
+                self._take_row(decode_key(data), latest, index, found)
             except MalformedError as error:
                 logger.warning("%s-%d: record %d left alone: %s", TOPIC, index, latest.offset, error)
             if number % PIECE == 0:
                 await trio.lowlevel.checkpoint()
-        if strange:
-            logger.info("%s-%d: %d records of newer group protocols are kept and not used", TOPIC, index, strange)
+        if found.misplaced:
+            logger.warning(
+                "%s-%d: %d records are not used, their groups belong elsewhere: they were written where the topic had "
+                "another number of partitions than its %d here (offsets.topic.num.partitions)",
+                TOPIC,
+                index,
+                found.misplaced,
+                self.log.partition_count,
+            )
+        if found.strange:
+            logger.info("%s-%d: %d records of newer group protocols are kept and not used", TOPIC, index, found.strange)
         if replay.open_transactions:
             logger.warning(
                 "%s-%d: offsets of %d open transactions do not count", TOPIC, index, replay.open_transactions
             )
-        await self._restore(groups)
-        for name in committers:
+        await self._restore(found.groups)
+        for name in found.committers:
             if name not in self._groups:
                 self.create(name)
+
+    def _take_row(self, key: Key, latest: Latest, index: int, found: "_Found") -> None:
+        """What a partition says last of a key. Raises MalformedError."""
+        if not isinstance(key, OffsetKey | GroupKey):
+            found.strange += 1
+        elif self.log.partition_of(key.group) != index:
+            found.misplaced += 1
+        elif isinstance(key, OffsetKey):
+            self.offsets.put(*key, decode_offset(latest.value), latest.offset)
+            found.committers.add(key.group)
+        else:
+            found.groups[key.group] = latest.value
 
     async def _restore(self, groups: dict[str, bytes]) -> None:
         """Groups as they were stored."""

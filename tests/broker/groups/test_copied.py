@@ -1,0 +1,46 @@
+"""A `__consumer_offsets` that Kafka wrote, copied here."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.broker.clients import running
+from tests.broker.kafka_client import KafkaClient, kafka_client
+
+GOLDEN = Path(__file__).parents[2] / "fixtures/kafka/4.3.1/clean/__consumer_offsets-0"
+GROUP, TOPIC, COMMITTED = "golden-group", "plain", 42
+LOADING = 14
+
+
+async def committed(client: KafkaClient) -> int:
+    """What a client finds that asks as all do: who coordinates, then what is committed."""
+    await client.ask("FindCoordinator", 4, key_type=0, coordinator_keys=[GROUP])
+    while True:
+        asked = {"group_id": GROUP, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
+        (group,) = (await client.ask("OffsetFetch", 8, groups=[asked]))["groups"]
+        if group["error_code"] != LOADING:
+            return int(group["topics"][0]["partitions"][0]["committed_offset"])
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_directory_that_was_there_before_its_topic_is_read_when_that_is_made(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path / GOLDEN.name)
+    async with running(tmp_path, {"offsets.topic.num.partitions": 1}) as broker:
+        await (await broker.connect()).create(TOPIC)
+        async with kafka_client(broker.addresses.kafka) as client:
+            assert await committed(client) == COMMITTED
+
+
+async def test_groups_that_belong_to_another_partition_are_told_of_and_not_half_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The group's record lies where a topic of one partition has it; of fifty it is at home in another."""
+    shutil.copytree(GOLDEN, tmp_path / GOLDEN.name)
+    async with running(tmp_path) as broker:
+        await (await broker.connect()).create(TOPIC)
+        async with kafka_client(broker.addresses.kafka) as client:
+            assert await committed(client) == -1
+    assert "their groups belong elsewhere" in caplog.text
+    assert "offsets.topic.num.partitions" in caplog.text
