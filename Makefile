@@ -80,5 +80,5 @@ dist: setup
 clean:
 	rm -rf .venv .venv-lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		.coverage htmlcov interop/kafka/target interop/go/target interop/node/node_modules \
-		protocol/records/_codec.c protocol/records/_codec*.so
+		protocol/records/_*.c protocol/records/_*.so
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
