@@ -7,6 +7,9 @@ Size rules (KIP-74): partitions are served in the order asked for; `max_bytes` b
 bound its part; but the first batch of the first partition that has one is always whole, so that a batch larger than the
 bounds can be read at all.
 
+Whoever reads a sealed segment is answered at once, however little its end has (a slice ends there): what is appended
+meanwhile goes elsewhere, and a reader that lags is not to wait for it (Kafka's DelayedFetch, case F).
+
 So many partitions of a reply can have records as files may be held open for it (`MAX_SLICES`). A fetch that waits holds
 none.
 """
@@ -70,7 +73,18 @@ class UnreadableTopicError(ProtocolError):
 class Look:
     """One look at partitions: what of each can be sent now, within the size limits."""
 
-    __slots__ = ("_knows_zstd", "_left", "_most", "_partitions", "_replica_id", "_slices", "failed", "size", "unknown")
+    __slots__ = (
+        "_knows_zstd",
+        "_left",
+        "_most",
+        "_partitions",
+        "_replica_id",
+        "_slices",
+        "failed",
+        "lags",
+        "size",
+        "unknown",
+    )
 
     def __init__(self, request: FetchRequest, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -82,6 +96,7 @@ class Look:
         self.size = 0
         self.unknown = 0  # partitions that are not there
         self.failed = False  # one that is there cannot be read as asked
+        self.lags = False  # some of it comes from a sealed segment
 
     def missing_bytes(self, min_bytes: int) -> int:
         """What is to come until there is enough to answer with: what no reply can hold is not waited for."""
@@ -129,6 +144,7 @@ class Look:
             return b""
         size = len(found.slice)
         self.size += size
+        self.lags = self.lags or found.segment_base_offset < partition.log.active_base_offset
         self._left = max(0, self._left - size)
         self._slices += 1
         if self._slices == MAX_SLICES:
@@ -162,12 +178,14 @@ class Fetch:
     def is_enough(self) -> bool:
         """Whether to answer at once.
 
-        Enough data, an error that the client should see, nothing there that could be waited for, or no wish to wait.
+        Enough data, data of a sealed segment, an error that the client should see, nothing there that could be waited
+        for, or no wish to wait.
         """
         request, look = self._request, self._look
         return (
             look.missing_bytes(request.min_bytes) <= 0
             or look.failed
+            or look.lags
             or request.max_wait_ms == 0
             or look.unknown == self._asked_count
         )

@@ -163,6 +163,11 @@ class PartitionLog:
         return self.old_segments.first_base_offset
 
     @property
+    def active_base_offset(self) -> int:
+        """Where the segment begins that is appended to: all others are sealed."""
+        return self._segments.active.base_offset
+
+    @property
     def leader_epoch(self) -> int:
         """The epoch that new batches are stamped with."""
         return self._epochs.current

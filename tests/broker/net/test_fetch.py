@@ -53,6 +53,19 @@ async def test_a_reply_stays_below_what_a_frame_can_say_whatever_is_set(
         assert 0 < sum(len(found.records) for found in (await client.ask(asked)).partitions) <= 400
 
 
+async def test_who_reads_a_sealed_segment_is_not_made_to_wait_for_what_goes_into_another_one(broker: Running) -> None:
+    """kafka-go read compacted logs of small segments so slowly that it took the end of each for the end of its time."""
+    client = await broker.connect()
+    await client.create("orders", segment_bytes="300")
+    one = batch(b"x" * 100)
+    for _ in range(3):
+        await client.produce("orders", one)
+    for offset in range(2):
+        found = await client.fetch("orders", offset, max_wait_ms=FOREVER_MS, min_bytes=FOREVER_MS)
+        assert len(found.records) == len(one)
+    assert not (await client.fetch("orders", 2, max_wait_ms=20, min_bytes=len(one) + 1)).error
+
+
 async def test_a_reply_of_no_bytes_still_waits_for_a_first_batch(broker: Running) -> None:
     client, other = await broker.connect(), await broker.connect()
     await client.create("orders")
