@@ -53,8 +53,8 @@ class Broker:
     names and warmlog's own (`{"log.segment.bytes": 1 << 20}`), as for `warmlog serve --set`; the environment is not
     read, so that a test means the same everywhere.
 
-    Entering raises what `warmlog serve` would say: broker.setting_types.SettingError, broker.app.StartError. Leaving raises
-    what broke a running broker. Methods are to be called from one thread.
+    Entering raises what `warmlog serve` would say: broker.setting_types.SettingError, broker.app.StartError. Leaving
+    raises what broke a running broker. Methods are to be called from one thread.
     """
 
     def __init__(self, *, data_dir: Path | str | None = None, settings: Mapping[str, object] | None = None) -> None:
