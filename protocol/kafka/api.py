@@ -8,9 +8,9 @@ sockets, handlers, or what an API does.
     reply, after the frame's length     correlation id int32, flexible versions: tagged fields; then the body
 
 Invariants:
-1. What a peer is told to be served (ApiVersions) is the table, as far as there are handlers. Its version ranges have no
-   gaps. One untruth, which is Kafka's own (KAFKA-18659): Produce is advertised from version 0, because librdkafka takes
-   a broker without it for one that knows no compression, and served from 3.
+1. What a peer is told to be served (ApiVersions) is the table, and all of it is. Its version ranges have no gaps. One
+   untruth, which is Kafka's own (KAFKA-18659): Produce is advertised from version 0, because librdkafka takes a broker
+   without it for one that knows no compression, and served from 3.
 2. The header of the reply to ApiVersions is classic in every version: a client that does not know yet what we speak
    must be able to read it. A version of ApiVersions that is unknown is answered in version 0 with UNSUPPORTED_VERSION
    and the whole table. For every other API or version that is not served, and for bytes that are no request,
@@ -19,7 +19,7 @@ Invariants:
 """
 
 import struct
-from collections.abc import Callable, Collection, Sized
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,22 +173,18 @@ API_BY_KEY = {api.key: api for api in APIS}
 class Codec:
     """Decodes calls and encodes their replies, for all connections of a listener. No state of any one of them.
 
-    `served`: the keys for which there are handlers (ApiVersions always is one); None: all of the table.
     `topic_names`: what an id is called now; asked while a request is decoded.
     """
 
-    def __init__(self, served: Collection[int] | None = None, topic_names: TopicNames = _knows_no_topic_id) -> None:
+    def __init__(self, topic_names: TopicNames = _knows_no_topic_id) -> None:
         self._topic_names = topic_names
-        self._apis = {
-            api.key: api for api in APIS if served is None or api.key in served or api.key == API_VERSIONS_KEY
-        }
         self._ranges = tuple(
             VersionRange(
                 key=api.key,
                 first=api.first if api.advertised_from is None else api.advertised_from,
                 last=api.last,
             )
-            for api in self._apis.values()
+            for api in APIS
         )
 
     def decode(self, frame: memoryview) -> Call:
@@ -201,7 +197,7 @@ class Codec:
             key, version, correlation_id = _HEADER.unpack_from(frame)
         except struct.error:
             raise MalformedError(f"a frame of {len(frame)} bytes holds no request header") from None
-        api = self._apis.get(key)
+        api = API_BY_KEY.get(key)
         if key == PRODUCE_KEY and api is not None:
             plain = plain_produce.read(frame, self._topic_names)
             if plain is not None:
