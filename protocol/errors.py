@@ -141,3 +141,33 @@ class CompressionError(ProtocolError):
     """A compressed block that cannot be opened, lies about its size, or would expand beyond the ceiling."""
 
     code = ErrorCode.CORRUPT_MESSAGE
+
+
+class UnsupportedCompressionError(ProtocolError):
+    """A batch whose attributes name a codec that is not one of the five."""
+
+    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+class BatchTooLargeError(ProtocolError):
+    """A batch over the limit of its topic (`max.message.bytes`)."""
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class InvalidTimestampError(ProtocolError):
+    """A batch marked as carrying the broker's own time, which no producer may do."""
+
+    code = ErrorCode.INVALID_TIMESTAMP
+
+
+class RecordsRefusedError(ProtocolError):
+    """Records that the topic does not take; `record_errors` says which (index from 0) and why.
+
+    `code` is INVALID_TIMESTAMP where one of them has a time out of range, else INVALID_RECORD.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
+        super().__init__(message)
+        self.code = code
+        self.record_errors = record_errors

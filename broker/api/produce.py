@@ -10,10 +10,9 @@ from broker.api.errors import EXPECTED, RequestError, describe
 from broker.metadata.topic import InvalidTopicError, is_internal
 from broker.partition import Append, Partition
 from broker.partitions import Partitions, unknown_partition
-from protocol.errors import ErrorCode
-from protocol.records.batch import UnsupportedCompressionError, read_header
+from protocol.errors import ErrorCode, RecordsRefusedError, UnsupportedCompressionError
+from protocol.records.batch import read_header
 from protocol.records.layout import CODEC_MASK, Codec
-from protocol.records.validation import RecordsRefusedError
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse, RecordError
 

@@ -30,12 +30,11 @@ from broker.partition import Append, Partition, StorageError
 from broker.partitions import Partitions, TopicExistsError
 from broker.setting_types import SettingError
 from broker.writer import Writer
-from protocol.errors import ErrorCode, ProtocolError
+from protocol.errors import BatchTooLargeError, ErrorCode, ProtocolError
 from protocol.records.batch import headers, verify_crc
 from protocol.records.builder import build_batch, record_size_bound
 from protocol.records.layout import HEADER_SIZE, BatchHeader
 from protocol.records.reader import Record, decode_batch
-from protocol.records.validation import BatchTooLargeError
 
 logger = logging.getLogger(__name__)
 

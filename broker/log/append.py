@@ -15,7 +15,7 @@ Source: org.apache.kafka.storage.internals.log.LogSegment.
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -68,6 +68,7 @@ class Tail:
     """The end of the active segment, as it is or as it will be once what is planned is written."""
 
     __slots__ = (
+        "_config",
         "base_offset",
         "created_ms",
         "first_timestamp",
@@ -103,15 +104,24 @@ class Tail:
 
     def configure(self, config: LogConfig) -> None:
         """Take the settings that the rules depend on."""
+        self._config = config
         self.index_interval_bytes = config.index_interval_bytes
         self.max_offset_entries = config.segment_index_bytes // _OFFSET_STRIDE
         self.max_time_entries = config.segment_index_bytes // _TIME_STRIDE
 
-    def copy(self) -> Self:
+    def copy(self) -> "Tail":
         """An independent copy."""
-        other = object.__new__(type(self))
-        for name in self.__slots__:
-            setattr(other, name, getattr(self, name))
+        other = Tail(self.base_offset, self._config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
+        other.size = self.size
+        other.next_offset = self.next_offset
+        other.first_timestamp = self.first_timestamp
+        other.max_timestamp = self.max_timestamp
+        other.max_timestamp_offset = self.max_timestamp_offset
+        other.unindexed_size = self.unindexed_size
+        other.offset_entries = self.offset_entries
+        other.time_entries = self.time_entries
+        other.indexed_timestamp = self.indexed_timestamp
+        other.index_interval_bytes = self.index_interval_bytes
         return other
 
     def add(self, batch: BatchExtent) -> IndexEntries | None:
@@ -171,7 +181,7 @@ class Tail:
             return RollReason.OFFSET_RANGE
         return None
 
-    def without_indexing(self) -> Self:
+    def without_indexing(self) -> "Tail":
         """The same, but `add` makes no entries: for batches whose entries are in the files already."""
         self.index_interval_bytes = MAX_INT64
         return self

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from crc32c import crc32c
 
-from protocol.errors import CorruptBatchError, ErrorCode, ProtocolError, UnsupportedMagicError
+from protocol.errors import CorruptBatchError, UnsupportedMagicError
 from protocol.records.layout import (
     BASE_OFFSET_POSITION,
     CRC_POSITION,
@@ -37,7 +37,6 @@ from protocol.records.record import Buffer
 
 __all__ = [
     "BatchHeader",
-    "UnsupportedCompressionError",
     "headers",
     "read_header",
     "refuse_crc",
@@ -62,12 +61,6 @@ OLD_MAGICS = (0, 1)
 # The CRC of this much takes 40 µs, about as long as handing the GIL over and back; only what is larger is worth giving
 # it up.
 GIL_RELEASE_SIZE = 1 << 20
-
-
-class UnsupportedCompressionError(ProtocolError):
-    """A batch whose attributes name a codec that is not one of the five."""
-
-    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:

@@ -12,8 +12,8 @@ be empty (compaction) or hold control markers.
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
-from protocol.errors import CorruptBatchError
-from protocol.records.batch import UnsupportedCompressionError, headers, verify_crc
+from protocol.errors import CorruptBatchError, UnsupportedCompressionError
+from protocol.records.batch import headers, verify_crc
 from protocol.records.codec import Record, decode_records
 from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
 from protocol.records.layout import CODEC_MASK, FIRST_UNKNOWN_CODEC, HEADER_SIZE, BatchHeader, Codec

@@ -19,15 +19,15 @@ from collections.abc import Sequence
 import msgspec
 from crc32c import crc32c
 
-from protocol.errors import ErrorCode, InvalidRecordError, ProtocolError
-from protocol.records.batch import (
-    GIL_RELEASE_SIZE,
-    BatchHeader,
+from protocol.errors import (
+    BatchTooLargeError,
+    ErrorCode,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordsRefusedError,
     UnsupportedCompressionError,
-    read_header,
-    refuse_crc,
-    refuse_cut,
 )
+from protocol.records.batch import GIL_RELEASE_SIZE, BatchHeader, read_header, refuse_crc, refuse_cut
 from protocol.records.codec import accept_batch, scan_records
 from protocol.records.layout import (
     CODEC_MASK,
@@ -50,11 +50,8 @@ from protocol.records.record import MAX_INT64, MIN_INT64, MIN_RECORD_SIZE, Buffe
 
 __all__ = [
     "BatchRules",
-    "BatchTooLargeError",
     "CheckedBatches",
-    "InvalidTimestampError",
     "MustOpenError",
-    "RecordsRefusedError",
     "check_batches",
     "check_each",
     "check_times",
@@ -85,30 +82,6 @@ class BatchRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 ANY_BATCH = BatchRules()
-
-
-class BatchTooLargeError(ProtocolError):
-    """A batch over the limit of its topic (`max.message.bytes`)."""
-
-    code = ErrorCode.MESSAGE_TOO_LARGE
-
-
-class InvalidTimestampError(ProtocolError):
-    """A batch marked as carrying the broker's own time, which no producer may do."""
-
-    code = ErrorCode.INVALID_TIMESTAMP
-
-
-class RecordsRefusedError(ProtocolError):
-    """Records that the topic does not take; `record_errors` says which (index from 0) and why.
-
-    `code` is INVALID_TIMESTAMP where one of them has a time out of range, else INVALID_RECORD.
-    """
-
-    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
-        super().__init__(message)
-        self.code = code
-        self.record_errors = record_errors
 
 
 class MustOpenError(Exception):

@@ -16,10 +16,9 @@ from broker.log.partition_log import Buffer, PartitionLog
 from broker.metrics import Metrics
 from broker.partition import MAX_OPENED_TOGETHER, Append, Partition
 from broker.writer import Writer
-from protocol.errors import CompressionError, ErrorCode
+from protocol.errors import CompressionError, ErrorCode, RecordsRefusedError
 from protocol.records.builder import Codec, build_batch
 from protocol.records.reader import Record, records_in
-from protocol.records.validation import RecordsRefusedError
 from tests.protocol.records.handmade import batch as handmade
 
 NOW = 1_700_000_000_000

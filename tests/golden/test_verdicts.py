@@ -6,11 +6,11 @@ from typing import Any
 from broker.config import Settings
 from broker.log.append import extents, stamped
 from broker.topic_config import log_config
-from protocol.errors import ProtocolError
+from protocol.errors import ProtocolError, RecordsRefusedError
 from protocol.records.batch import headers
 from protocol.records.opened import opened_batches
 from protocol.records.reader import records_in
-from protocol.records.validation import MustOpenError, RecordsRefusedError, check_batches
+from protocol.records.validation import MustOpenError, check_batches
 from tests.golden.verdicts import expected_error, tells_records, verdicts
 
 FIRST_WITH_ZSTD = 7

@@ -8,9 +8,8 @@ import pytest
 
 from broker.log.errors import LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError
 from broker.log.partition_log import PartitionLog, RollReason
-from protocol.errors import CorruptBatchError, InvalidRecordError, UnsupportedMagicError
+from protocol.errors import BatchTooLargeError, CorruptBatchError, InvalidRecordError, UnsupportedMagicError
 from protocol.records.batch import headers
-from protocol.records.validation import BatchTooLargeError
 
 Batch = Callable[..., bytes]
 Bench = Any

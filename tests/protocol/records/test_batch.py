@@ -7,17 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import CorruptBatchError, ErrorCode, InvalidRecordError, ProtocolError, UnsupportedMagicError
-from protocol.records.batch import (
+from protocol.errors import (
+    BatchTooLargeError,
+    CorruptBatchError,
+    ErrorCode,
+    InvalidRecordError,
+    InvalidTimestampError,
+    ProtocolError,
     UnsupportedCompressionError,
-    headers,
-    read_header,
-    stamp,
-    stamped_start,
-    verify_crc,
+    UnsupportedMagicError,
 )
+from protocol.records.batch import headers, read_header, stamp, stamped_start, verify_crc
 from protocol.records.layout import STAMPED_SIZE
-from protocol.records.validation import BatchRules, BatchTooLargeError, InvalidTimestampError, check_batches
+from protocol.records.validation import BatchRules, check_batches
 from tests.protocol.records.handmade import batch, crc32c_by_bits, record
 
 ONE = batch(record(value=b"x" * 100))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from protocol.errors import CompressionError, CorruptBatchError, InvalidRecordError
-from protocol.records.batch import UnsupportedCompressionError, read_header
+from protocol.errors import CompressionError, CorruptBatchError, InvalidRecordError, UnsupportedCompressionError
+from protocol.records.batch import read_header
 from protocol.records.builder import build_batch
 from protocol.records.layout import CONTROL_BIT, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
 from protocol.records.reader import decode_batch, decoded_batches, records_in

@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import CompressionError, ErrorCode, InvalidRecordError
+from protocol.errors import BatchTooLargeError, CompressionError, ErrorCode, InvalidRecordError, RecordsRefusedError
 from protocol.records import validation
 from protocol.records.batch import headers, read_header, rewritten_start, verify_crc
 from protocol.records.builder import build_batch
@@ -16,13 +16,7 @@ from protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, STALE_CRC, Timest
 from protocol.records.opened import opened_batches
 from protocol.records.reader import records_in
 from protocol.records.record import MAX_FAULTS, MAX_INT64, MIN_INT64
-from protocol.records.validation import (
-    BatchRules,
-    BatchTooLargeError,
-    MustOpenError,
-    RecordsRefusedError,
-    check_batches,
-)
+from protocol.records.validation import BatchRules, MustOpenError, check_batches
 from tests.protocol.records.handmade import batch, record
 from tests.protocol.records.strategies import ROWS
 
