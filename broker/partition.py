@@ -12,6 +12,7 @@ Invariants:
 4. An `Append` is settled exactly once: committed (and, where `flush.messages` asks for it, synced), or failed.
 5. Appends are planned in the order in which they came, also where some must be opened first.
 6. What runs in the background is finished even if the broker is cancelled, and fails for its own log only.
+7. Waiting fetches are woken when the high watermark moves: with the write, or, where `flush.messages` is 1, the sync.
 """
 
 import logging
@@ -24,6 +25,7 @@ from functools import partial
 import trio
 
 from broker.log.append import Buffer
+from broker.log.config import LogConfig
 from broker.log.errors import IndexCorruptError, LogError
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
 from broker.log.segment import Segment
@@ -89,6 +91,7 @@ class Partition:
         self._awaiting_flush: list[Append] = []
         self._refusals = Refusals(f"{log.topic}-{log.partition}")
         self._waiters: set[Waiter] = set()
+        self.synced_at = trio.current_time()  # or opened
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being made anew
         self._rebuilt_at: dict[int, float] = {}  # when each was last tried, by trio's clock
         self._retired = False
@@ -318,10 +321,14 @@ class Partition:
         else:
             for append in group:
                 append.settle()
-        if self._waiters:
+        if self._waiters and not log.shows_synced_only:
             first, last = group[0].planned, group[-1].planned
-            for waiter in self._waiters:
-                waiter.grown(last.position + last.size - first.position)
+            self._tell_growth(last.position + last.size - first.position)
+
+    def _tell_growth(self, size: int) -> None:
+        """So many bytes became readable."""
+        for waiter in self._waiters:
+            waiter.grown(size)
 
     def _fail(self, group: list[Append], error: Exception) -> None:
         """Refuse what was to be written. An error that is not the disk's is ours: nobody knows what the log holds."""
@@ -357,10 +364,32 @@ class Partition:
             self.log.fail(error)
             logger.error("%s-%d: fsync failed, the log is out of service: %s", self.topic, self.index, error)
         if plan is not None and not self.log.failed:
-            self.log.finish_flush(plan)
+            self._finish_flush(plan)
         self._settle_synced(
             StorageError(f"{self.topic}-{self.index}: fsync failed: {error or 'the log is out of service'}")
         )
+
+    def _finish_flush(self, plan: FlushPlan) -> None:
+        """What was synced is durable; where readers had to wait for that, they are told."""
+        log = self.log
+        self.synced_at = trio.current_time()
+        shown, unflushed = log.high_watermark, log.unflushed_bytes
+        log.finish_flush(plan)
+        if log.high_watermark > shown and self._waiters:
+            self._tell_growth(unflushed - log.unflushed_bytes)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Take new settings of the log.
+
+        Where `flush.messages` becomes 1, what readers could see before is synced now; where it was 1, they see at once
+        what waits for its sync.
+        """
+        log, shown = self.log, self.log.high_watermark
+        log.reconfigure(config)
+        if log.high_watermark > shown:
+            self.wake_all()
+        if log.shows_synced_only and log.recovery_point < log.log_end_offset:
+            self._writer.request_flush(self)
 
     def _settle_synced(self, failure: StorageError) -> None:
         """Settle the appends that are synced, or all of them with `failure` if the log has failed."""

@@ -202,7 +202,7 @@ class Partitions:
         """Let the logs of a topic know their settings."""
         config = log_config(topic.configs, self.settings)
         for index in range(topic.partitions):
-            self._partitions[topic.name, index].log.reconfigure(config)
+            self._partitions[topic.name, index].reconfigure(config)
 
     async def delete(self, name: str) -> None:
         """Delete a topic.

@@ -13,7 +13,9 @@ Invariants:
 2. Readers see committed batches only: `log_end_offset` and the active segment's size move in `commit`, together.
 3. The records of a batch are those received, and so is its header but for base offset and leader epoch, which are
    stamped on a copy of it, and for times and codec where the topic says so.
-4. log start <= high watermark <= log end, recovery point <= log end.
+4. log start <= high watermark <= log end, recovery point <= log end. The high watermark is the log end, but for a log
+   that syncs every append (`flush.messages` = 1): there it follows the recovery point, so that nobody reads what a
+   power cut could take back. It never goes back, whatever becomes of the setting.
 5. After a failed fsync, or a failed write that was not for want of room, the log takes no more data: its file may not
    hold what memory believes. Reads go on.
 """
@@ -80,6 +82,7 @@ class PartitionLog:
         "old_segments",
         "partition",
         "recovery",
+        "shows_synced_only",
         "topic",
     )
 
@@ -88,6 +91,7 @@ class PartitionLog:
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
+    shows_synced_only: bool  # whether the high watermark moves with syncs, and not with appends
     recovery: RecoveryReport | None  # what opening had to repair; None after a clean stop
 
     def __init__(self, place: LogPlace, loaded: LoadedLog, *, topic: str, partition: int) -> None:
@@ -100,6 +104,9 @@ class PartitionLog:
         self._epochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = self.high_watermark = loaded.tail.next_offset
+        self.shows_synced_only = place.config.flush_messages == 1
+        if self.shows_synced_only:
+            self.high_watermark = max(loaded.recovery_point, loaded.log_start_offset)
         self.recovery = loaded.report
         self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files)
         self._closed = False
@@ -133,6 +140,9 @@ class PartitionLog:
         log = cls(place, loaded, topic=topic, partition=partition)
         if loaded.report is not None:
             log.checkpoint_epochs()  # an epoch that has written nothing yet is known from nowhere else
+        if log.high_watermark < log.log_end_offset:
+            with suppress(OSError):  # then the log has failed, which is told by who finds that, and mended later
+                log.flush()
         return log
 
     # -- what is true --------------------------------------------------------------------------------------------------
@@ -193,9 +203,15 @@ class PartitionLog:
         return self._durability.unflushed_bytes
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Take new settings; they hold from the next append on."""
+        """Take new settings; they hold from the next append on.
+
+        Where `flush.messages` is no longer 1, what waits for its sync can be read at once.
+        """
         self._place = replace(self._place, config=config)
         self._appender.reconfigure(self._place)
+        self.shows_synced_only = config.flush_messages == 1
+        if not self.shows_synced_only and not self.failed:
+            self.high_watermark = self.log_end_offset
 
     def fail(self, reason: object) -> None:
         """Take the log out of service for appends. For a sync that failed; write failures do it themselves."""
@@ -236,7 +252,9 @@ class PartitionLog:
         what is planned.
         """
         self._durability.appended_bytes += self._appender.commit(planned)
-        self.log_end_offset = self.high_watermark = self._appender.committed.next_offset
+        self.log_end_offset = end = self._appender.committed.next_offset
+        if not self.shows_synced_only:
+            self.high_watermark = end
 
     def abandon(self) -> None:
         """Forget every plan that is not committed."""
@@ -399,6 +417,8 @@ class PartitionLog:
     def finish_flush(self, plan: FlushPlan) -> None:
         """A plan was synced: move the recovery point. Where syncing failed, call `fail` instead."""
         self._durability.finish(plan, self._segments.active)
+        if self.shows_synced_only and self.recovery_point > self.high_watermark:
+            self.high_watermark = self.recovery_point
 
     def flush(self) -> None:
         """Begin, sync and finish in one call. Blocking; for tools and tests.
