@@ -1,7 +1,7 @@
 """The only place that wires objects together: start order, stop order.
 
-start   raise the limit on descriptors -> lock the data directory -> metadata -> bind every listener -> HTTP (not ready)
--> open or recover logs -> accept -> ready
+start   raise the limit on descriptors -> lock the data directories -> metadata -> bind every listener -> HTTP (not
+ready) -> open or recover logs -> accept -> ready
 stop    accept no more -> answer what was received, at most `warmlog.stop.timeout.ms` -> finish writes -> sync and close
 logs, leave the clean-shutdown marker -> HTTP
 """
@@ -42,7 +42,7 @@ from broker.api.topics import TopicsApi
 from broker.config import Settings
 from broker.dynamic_config import LiveSettings
 from broker.groups.service import GroupService
-from broker.log.data_directory import DataDirectory
+from broker.log.data_directories import METADATA_FILE, DataDirectories
 from broker.log.errors import LogError
 from broker.log.files import OpenFiles
 from broker.maintenance import Maintenance
@@ -131,13 +131,13 @@ class Broker:
     """One broker's objects, made in dependency order; `serve` runs them."""
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
-        """Locks the data directory and opens the metadata.
+        """Locks the data directories and opens the metadata.
 
-        `stack` lets go of both. Raises LogError, MetadataError, OSError.
+        `stack` lets go of them. Raises LogError, MetadataError, OSError.
         """
         self._settings = settings
-        self._directory = stack.enter_context(DataDirectory.open(settings.data_dir, node_id=settings.node_id))
-        self._store = SqliteMetadataStore(settings.data_dir / "metadata.sqlite")
+        self._directories = stack.enter_context(DataDirectories.open(settings.data_paths, node_id=settings.node_id))
+        self._store = SqliteMetadataStore(settings.data_paths[0] / METADATA_FILE)
         stack.callback(self._store.close)
         self._live_settings = LiveSettings(settings)
         self._live_settings.take_kept(self._store.broker_configs())
@@ -200,7 +200,7 @@ class Broker:
 
     def _partitions(self, writer: Writer) -> Partitions:
         storage = Storage(
-            directory=self._directory,
+            directories=self._directories,
             files=self._files,
             store=self._store,
             clock=wall_clock_ms,
@@ -253,7 +253,7 @@ class Broker:
 
     def _families(self, partitions: Partitions, codec: KafkaCodec, groups: GroupService) -> list[Family]:
         """The handlers of everything that is served beside produce and fetch."""
-        cluster_id = self._directory.cluster_id
+        cluster_id = self._directories.cluster_id
         advertised = Advertised(lambda: partitions.settings, gateway=container_gateway(self._settings))
         hello = HelloResponse(
             version=0,
@@ -272,7 +272,7 @@ class Broker:
             OffsetsApi(partitions, self._metrics),
             EpochsApi(partitions),
             RecordsApi(partitions),
-            LogDirsApi(partitions, self._directory),
+            LogDirsApi(partitions, self._directories),
             ProducersApi(partitions, self._store),
             *(asked := group_families(groups, partitions, advertised)),
             NativeGroupsApi(asked, partitions),

@@ -44,6 +44,7 @@ from broker.setting_types import (
     ZstdLevel,
     check_value,
     nearest,
+    parts,
 )
 
 MAX_PORT = 65535
@@ -57,7 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # identity and topics
     node_id: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 1
-    log_dirs: str = "data"
+    log_dirs: str | None = None  # separated by commas
+    log_dir: str = "data"
     num_partitions: Count = 1
     auto_create_topics_enable: bool = True
     delete_topic_enable: bool = True
@@ -187,13 +189,19 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return _parse_listeners(self.advertised_listeners).get(listener)
 
     @property
-    def data_dir(self) -> Path:
-        """The first of `log.dirs`."""
-        return Path(self.log_dirs)
+    def data_dirs(self) -> str:
+        """`log.dirs`, or `log.dir` where it is not set."""
+        return self.log_dir if self.log_dirs is None else self.log_dirs
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        """The data directories; the metadata are in the first."""
+        return tuple(map(Path, parts(self.data_dirs)))
 
 
 # The settings that others stand in for, and the property that says what they come to together.
 _COMPUTED: Mapping[str, str] = {
+    "log.dirs": "data_dirs",
     "log.flush.interval.ms": "flush_ms",
     "log.retention.ms": "retention_ms",
     "log.roll.jitter.ms": "segment_jitter_ms",
@@ -307,10 +315,8 @@ def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
 
 def check_together(settings: Settings) -> None:
     """Raise SettingError for settings that are each in range and do not go together."""
-    if "," in settings.log_dirs:
-        raise SettingError(f"log.dirs: one directory is served, not {settings.log_dirs!r}")
-    if not settings.log_dirs:
-        raise SettingError("log.dirs: expected a directory, not ''")
+    if not settings.data_paths:
+        raise SettingError(f"log.dirs: expected a directory, not {settings.data_dirs!r}")
     _parse_listeners(settings.advertised_listeners)
     if settings.retention_ms == 0:
         raise SettingError("log.retention.ms: expected -1, for ever, or at least 1, not 0")

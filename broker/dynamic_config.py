@@ -63,6 +63,7 @@ DYNAMIC_SETTINGS = frozenset({
 
 # The names that stand in for a setting where it is not set, the strongest first.
 STAND_INS: Mapping[str, tuple[str, ...]] = {
+    "log.dirs": ("log.dir",),
     "log.flush.interval.ms": ("log.flush.scheduler.interval.ms",),
     "log.retention.minutes": ("log.retention.hours",),
     "log.retention.ms": ("log.retention.minutes", "log.retention.hours"),

@@ -257,7 +257,8 @@ class Partitions:
                 await self._open(topic, range(topic.partitions))
             await trio.to_thread.run_sync(self._storage.warn_of_strangers, self._is_served)
         except OSError as error:
-            raise DataDirectoryError(f"{error.filename or self._storage.directory.path}: {error.strerror}") from error
+            path = error.filename or self._storage.directories.first.path
+            raise DataDirectoryError(f"{path}: {error.strerror}") from error
         self._all_open = True
 
     async def close_all(self) -> None:
@@ -273,19 +274,20 @@ class Partitions:
 
     async def checkpoint(self) -> None:
         """Write the recovery points and log starts of all logs. Raises OSError."""
-        await self._write(self._storage.directory.write_checkpoints)
+        await self._write(self._storage.directories.write_checkpoints)
 
     async def checkpoint_log_starts(self) -> None:
         """Write the log starts of all logs: what was deleted from a log must not come back. Raises OSError."""
-        await self._write(self._storage.directory.write_log_starts)
+        await self._write(self._storage.directories.write_log_starts)
 
     def cleaned_up_to(self, partition: Partition) -> int | None:
         """Up to where a log was compacted, as far as is known."""
-        return self._storage.directory.cleaner_points.get((partition.topic, partition.index))
+        directory = self._storage.directories.place(partition.topic, partition.index)
+        return directory.cleaner_points.get((partition.topic, partition.index))
 
     async def note_cleaned(self, partition: Partition, offset: int) -> None:
         """A log was compacted up to an offset; written down. Raises OSError."""
-        directory = self._storage.directory
+        directory = self._storage.directories.place(partition.topic, partition.index)
         directory.cleaner_points[partition.topic, partition.index] = offset
         async with self._checkpoints:
             await trio.to_thread.run_sync(directory.write_cleaner_points, dict(directory.cleaner_points))

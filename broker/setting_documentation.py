@@ -20,9 +20,9 @@ TOPIC_TEXTS: Mapping[str, str] = {
     "compression.zstd.level": "How hard zstd tries where compression.type is zstd.",
     "delete.retention.ms": "How long a compacted topic keeps a tombstone, so that readers that lag still see it.",
     "file.delete.delay.ms": "How long the files of a deleted segment or topic stay on the disk.",
-    "flush.messages": "A log is synced to the disk, and its appends acknowledged after that, when so many records are"
-    " not synced yet; 1 syncs every append.",
-    "flush.ms": "A log is synced to the disk when its oldest record that is not synced yet is so old.",
+    "flush.messages": "A log is synced to the disk when an append makes it so many records that are not synced yet;"
+    " that append is acknowledged after the sync. 1 syncs every append, and readers see nothing that is not synced.",
+    "flush.ms": "A log that has records which are not synced is synced to the disk when its last sync is so long ago.",
     "follower.replication.throttled.replicas": _ONE_REPLICA + "there are no followers to hold back.",
     "index.interval.bytes": "How many bytes of log lie between two entries of an index: fewer find a position faster"
     " and make larger indexes.",
@@ -74,9 +74,12 @@ BROKER_TEXTS: Mapping[str, str] = {
     "log.cleaner.io.buffer.size": "The memory through which the cleaner reads and writes.",
     "log.cleaner.io.max.bytes.per.second": "How much the cleaner may read and write in a second.",
     "log.cleaner.threads": "How many logs are compacted at a time.",
-    "log.dirs": "The data directory.",
+    "log.dir": "Stands in for log.dirs where that is not set.",
+    "log.dirs": "The data directories, separated by commas. The first has the metadata.",
     "log.flush.offset.checkpoint.interval.ms": "How often it is written down how far each log has been synced.",
-    "log.flush.scheduler.interval.ms": "Stands in for log.flush.interval.ms where that is not set.",
+    "log.flush.scheduler.interval.ms": "How often logs are looked at for what flush.ms asks to be synced; it stands in"
+    " for log.flush.interval.ms where that is not set. Where it is not set itself, they are looked at every second, or"
+    " more often for a smaller flush.ms.",
     "log.initial.task.delay.ms": "How long after the start retention and compaction begin.",
     "log.retention.check.interval.ms": "How often retention looks for what is too old or too much.",
     "log.retention.hours": "Stands in for log.retention.ms, in hours, where neither that nor .minutes is set.",

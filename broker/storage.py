@@ -1,4 +1,4 @@
-"""Where partitions live: the data directory, the metadata, and what is injected into logs.
+"""Where partitions live: the data directories, the metadata, and what is injected into logs.
 
 Owns: what blocks when topics are opened, closed and removed: logs, checkpoints, leftovers. Must not know: the loop, who
 asks, or which topics are served.
@@ -16,6 +16,7 @@ from uuid import UUID
 
 from broker.log.checkpoint import PARTITION_METADATA, read_topic_id, write_topic_id
 from broker.log.config import LogConfig
+from broker.log.data_directories import DataDirectories
 from broker.log.data_directory import DataDirectory
 from broker.log.directory_names import partition_directory
 from broker.log.disk import Disk
@@ -30,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """One data directory with its files and metadata; `clock` gives ms."""
+    """The data directories with their files and metadata; `clock` gives ms."""
 
-    directory: DataDirectory
+    directories: DataDirectories
     files: OpenFiles
     store: MetadataStore
     clock: Callable[[], int]
@@ -43,9 +44,9 @@ class Storage:
         logs: list[PartitionLog] = []
         try:
             logs += (self._open_log(topic, index, config) for index in indexes)
-            written = [_keep_topic_id(self.files.disk, log, topic.id) for log in logs]
-            if any(written):
-                self.directory.sync()
+            written = [log for log in logs if _keep_topic_id(self.files.disk, log, topic.id)]
+            for directory in {self.directories.place(log.topic, log.partition) for log in written}:
+                directory.sync()
         except OSError:
             for log in logs:
                 log.close(clean=False)
@@ -53,7 +54,7 @@ class Storage:
         return logs
 
     def _open_log(self, topic: Topic, index: int, config: LogConfig) -> PartitionLog:
-        directory, key = self.directory, (topic.name, index)
+        directory, key = self.directories.place(topic.name, index), (topic.name, index)
         return PartitionLog.open(
             Path(directory.partition_path(partition_directory(*key))),
             topic=topic.name,
@@ -69,48 +70,55 @@ class Storage:
 
     def close_logs(self, logs: Sequence[PartitionLog], *, all_open: bool) -> None:
         """The end of a broker. Unless `all_open`, what the broker before left still holds."""
-        clean = [_close(log) for log in logs]
+        unclean = {self._holder(log) for log in logs if not _close(log)}
         if not all_open:
             return
-        try:
-            self.directory.write_checkpoints(logs)
-            if all(clean):
-                self.directory.mark_clean()
-        except OSError as error:
-            logger.warning("no clean stop, the next start looks at everything: %s", error)
+        for directory, held in self.directories.by_directory(logs).items():
+            try:
+                directory.write_checkpoints(held)
+                if directory not in unclean:
+                    directory.mark_clean()
+            except OSError as error:
+                logger.warning("%s: no clean stop, the next start looks at everything: %s", directory.path, error)
+
+    def _holder(self, log: PartitionLog) -> DataDirectory:
+        return self.directories.place(log.topic, log.partition)
 
     def finish_deletions(self) -> None:
         """End what a crash interrupted, and remove what waited for its delay when the broker stopped.
 
         Raises MetadataError, OSError.
         """
-        directory = self.directory
         for topic in self.store.deleting():
             for index in range(topic.partitions):
-                shutil.rmtree(directory.partition_path(partition_directory(topic.name, index)), ignore_errors=True)
+                holder = self.directories.holder(topic.name, index)
+                if holder is not None:
+                    shutil.rmtree(holder.partition_path(partition_directory(topic.name, index)), ignore_errors=True)
             self.forget_hints(topic)
             self.store.finish_delete(topic.name)
-        for name in directory.deleted_directories():
-            shutil.rmtree(directory.partition_path(name), ignore_errors=True)
+        for directory in self.directories.live:
+            for name in directory.deleted_directories():
+                shutil.rmtree(directory.partition_path(name), ignore_errors=True)
 
     def warn_of_strangers(self, is_served: Callable[[str, int], bool]) -> None:
-        """Log what lies in the data directory and is not served. Raises OSError."""
-        directory = self.directory
-        for finding in directory.findings:
-            logger.warning("%s", finding)
-        for name in directory.foreign_names():
-            logger.warning("%s: not a partition and no file of a broker; left alone", directory.partition_path(name))
-        for found in directory.partitions():
-            if not is_served(found.topic, found.partition):
-                logger.warning("%s-%d: no such topic; create it to serve it", found.topic, found.partition)
+        """Log what lies in the data directories and is not served. Raises OSError."""
+        for directory in self.directories.live:
+            _warn_of_strangers(directory, is_served)
 
     def forget_hints(self, topic: Topic) -> None:
         """What the checkpoints said at the start is of a topic that is gone: another one may take its name."""
-        directory = self.directory
-        hinted = (directory.recovery_points, directory.log_starts, directory.high_watermarks, directory.cleaner_points)
-        for hints in hinted:
-            for index in range(topic.partitions):
-                hints.pop((topic.name, index), None)
+        for index in range(topic.partitions):
+            self.directories.forget(topic.name, index)
+
+
+def _warn_of_strangers(directory: DataDirectory, is_served: Callable[[str, int], bool]) -> None:
+    for finding in directory.findings:
+        logger.warning("%s", finding)
+    for name in directory.foreign_names():
+        logger.warning("%s: not a partition and no file of a broker; left alone", directory.partition_path(name))
+    for found in directory.partitions():
+        if not is_served(found.topic, found.partition):
+            logger.warning("%s-%d: no such topic; create it to serve it", found.topic, found.partition)
 
 
 def _keep_topic_id(disk: Disk, log: PartitionLog, topic_id: UUID) -> bool:

@@ -1,15 +1,16 @@
-"""DescribeLogDirs: what lies in the data directory, and how much room there is.
+"""DescribeLogDirs: what lies in the data directories, and how much room there is.
 
 Source: kafka.server.ReplicaManager.describeLogDirs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import trio
 
 from broker.api.errors import EXPECTED, describe
 from broker.api.handler import Handler
 from broker.api.session import Session
+from broker.log.data_directories import DataDirectories
 from broker.log.data_directory import DataDirectory
 from broker.partition import Partition
 from broker.partitions import Partitions
@@ -24,28 +25,34 @@ from protocol.kafka.admin_values import (
 class LogDirsApi:
     """Answers DescribeLogDirs."""
 
-    def __init__(self, partitions: Partitions, directory: DataDirectory) -> None:
+    def __init__(self, partitions: Partitions, directories: DataDirectories) -> None:
         self._partitions = partitions
-        self._directory = directory
+        self._directories = directories
 
     def handlers(self) -> Mapping[str, Handler]:
         """By API."""
         return {DescribeLogDirsRequest.api: self.describe}
 
     async def describe(self, request: DescribeLogDirsRequest, _: Session) -> DescribeLogDirsResponse:
-        """The data directory with those of its partitions that were asked for."""
-        return DescribeLogDirsResponse(log_dirs=(await self._describe(request),))
+        """Every data directory with those of its partitions that were asked for."""
+        asked = self._asked(request)
+        described = [await self._describe(directory, asked) for directory in self._directories.live]
+        return DescribeLogDirsResponse(log_dirs=tuple(described))
 
-    async def _describe(self, request: DescribeLogDirsRequest) -> DescribedLogDir:
-        path = self._directory.absolute_path
+    async def _describe(self, directory: DataDirectory, asked: Iterable[Partition]) -> DescribedLogDir:
+        path = directory.absolute_path
         try:
-            space = await trio.to_thread.run_sync(self._directory.space)
+            space = await trio.to_thread.run_sync(directory.space)
         except EXPECTED as error:
             code, message = describe(error)
             return DescribedLogDir(path=path, error=code, message=message)
-        partitions = tuple(_describe_partition(partition) for partition in self._asked(request))
+        holder = self._directories.holder
+        held = [partition for partition in asked if holder(partition.topic, partition.index) is directory]
         return DescribedLogDir(
-            path=path, partitions=partitions, total_bytes=space.total_bytes, usable_bytes=space.usable_bytes
+            path=path,
+            partitions=tuple(map(_describe_partition, held)),
+            total_bytes=space.total_bytes,
+            usable_bytes=space.usable_bytes,
         )
 
     def _asked(self, request: DescribeLogDirsRequest) -> list[Partition]:

@@ -1,4 +1,4 @@
-"""The data directory as a whole: whose it is, whether it was left cleanly, what lies in it.
+"""A data directory as a whole: whose it is, whether it was left cleanly, what lies in it.
 
 Owns: the lock, `meta.properties`, the clean-shutdown marker, the checkpoints of all logs, and the list of what is
 there. Must not know: topics' settings, or how a log opens.
@@ -174,9 +174,22 @@ class DataDirectory:
         """Where it is, whatever the process's working directory."""
         return os.path.abspath(self.path)
 
+    def forget_hints(self, topic: str, partition: int) -> None:
+        """What the checkpoints said at the start is of a partition that is gone."""
+        for hints in (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_points):
+            hints.pop((topic, partition), None)
+
     def space(self) -> DiskSpace:
         """How much room there is. For a worker. Raises OSError."""
         return self._disk.space(self.path)
+
+    def has(self, name: str) -> bool:
+        """Whether something of this name lies in it, as far as can be seen."""
+        try:
+            self._disk.identity(self.partition_path(name))
+        except OSError:
+            return False
+        return True
 
     def partition_path(self, name: str) -> str:
         """The path of a directory in it."""
@@ -228,20 +241,19 @@ class DataDirectory:
 
     def _identify(self, node_id: int, cluster_id: str | None) -> None:
         """Read whose directory it is, or write it down where nobody has yet."""
-        properties = self._read_properties()
-        if properties is None:
-            properties = {
-                "version": META_VERSION,
-                "cluster.id": cluster_id or _random_id(),
-                "node.id": str(node_id),
-                "directory.id": _random_id(),
-            }
+        properties = self._read_properties() or {
+            "version": META_VERSION,
+            "cluster.id": cluster_id or _random_id(),
+            "node.id": str(node_id),
+        }
+        self._check_properties(properties, node_id, cluster_id)
+        if "directory.id" not in properties:  # new, or of a Kafka before 3.7
+            properties["directory.id"] = _random_id()
             text = "".join(f"{key}={value}\n" for key, value in properties.items())
             replace_file(self._disk, self.partition_path(META_PROPERTIES), text.encode(), sync=True)
-        self._check_properties(properties, node_id, cluster_id)
         self.cluster_id = properties["cluster.id"]
         self.node_id = node_id
-        self.directory_id = properties.get("directory.id", "")
+        self.directory_id = properties["directory.id"]
 
     def _read_properties(self) -> dict[str, str] | None:
         try:
@@ -279,6 +291,14 @@ class DataDirectory:
         except CheckpointError as error:
             self.findings.append(str(error))
             return {}
+
+
+def has_identity(disk: Disk, path: str) -> bool:
+    """Whether a directory belongs to a broker already, as far as can be seen."""
+    try:
+        return bool(read_file(disk, f"{path}/{META_PROPERTIES}"))
+    except OSError:
+        return False
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import trio
 
 from broker.config import load_settings
 from broker.dynamic_config import LiveSettings
-from broker.log.data_directory import DataDirectory
+from broker.log.data_directories import DataDirectories
 from broker.log.disk import Disk
 from broker.log.files import OpenFiles
 from broker.metadata.sqlite import SqliteMetadataStore
@@ -81,12 +81,12 @@ class Rig:
 @asynccontextmanager
 async def rig(directory: Path, *assignments: str) -> AsyncIterator[Rig]:
     settings, metrics, disk = load_settings(assignments=assignments), Metrics(), FailingDisk()
-    with DataDirectory.open(directory, node_id=1, disk=disk) as data:
+    with DataDirectories.open([directory], node_id=1, disk=disk) as data:
         store = SqliteMetadataStore(directory / "metadata.sqlite")
         async with trio.open_nursery() as nursery:
             writer = Writer(nursery=nursery, metrics=metrics, loop_write_max_bytes=1 << 16)
             storage = Storage(
-                directory=data, files=OpenFiles(disk=disk), store=store, clock=lambda: made.now_ms, random=Random(1)
+                directories=data, files=OpenFiles(disk=disk), store=store, clock=lambda: made.now_ms, random=Random(1)
             )
             partitions = Partitions(storage, LiveSettings(settings), writer, metrics)
             made = Rig(partitions, writer, metrics, disk, directory)

@@ -33,7 +33,7 @@ def test_variables_that_others_set_are_left_alone() -> None:
         ("warmlog.index.search=hot", r"warmlog\.index\.search: expected one of 'warm', 'plain', not 'hot'"),
         ("log.segment.bytes", r"expected KEY=VALUE"),
         ("advertised.listeners=native://nowhere", r"advertised\.listeners: expected NAME://HOST:PORT"),
-        ("log.dirs=a,b", r"log\.dirs: one directory is served"),
+        ("log.dirs= , ", r"log\.dirs: expected a directory, not ','"),
         ("log.retention.ms=0", r"log\.retention\.ms: expected -1, for ever, or at least 1, not 0"),
         ("log.cleanup.policy=compact,squash", r"log\.cleanup\.policy: expected one of 'delete', 'compact', "),
         ("log.cleaner.min.cleanable.ratio=1.5", r"log\.cleaner\.min\.cleanable\.ratio: expected float <= 1\.0"),

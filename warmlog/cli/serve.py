@@ -61,13 +61,15 @@ def serve(
 
 def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[str, ...]) -> "Settings":
     """The settings as they will be in force."""
-    if data_dir is not None:
-        assignments = (*assignments, f"log.dirs={data_dir}")
     from broker.config import load_settings
     from broker.setting_types import SettingError
 
     try:
-        return load_settings(config, os.environ, assignments)
+        settings = load_settings(config, os.environ, assignments)
+        if data_dir is None:
+            return settings
+        others = map(str, settings.data_paths[1:])
+        return load_settings(config, os.environ, (*assignments, f"log.dirs={','.join([data_dir, *others])}"))
     except SettingError as error:
         raise CannotStart(str(error)) from error
 

@@ -17,7 +17,7 @@ from broker.config import load_settings
 from broker.dynamic_config import LiveSettings
 from broker.groups.commits import Committer
 from broker.groups.service import GroupService
-from broker.log.data_directory import DataDirectory
+from broker.log.data_directories import DataDirectories
 from broker.log.disk import Disk
 from broker.log.files import OpenFiles
 from broker.metadata.sqlite import SqliteMetadataStore
@@ -127,13 +127,13 @@ async def serving(
         return EPOCH_MS + round(loop_clock.current_time() * 1000)
 
     with ExitStack() as stack:
-        directory = stack.enter_context(DataDirectory.open(data_dir, node_id=1))
+        directories = stack.enter_context(DataDirectories.open([data_dir], node_id=1))
         store = SqliteMetadataStore(data_dir / "metadata.sqlite")
         stack.callback(store.close)
         async with trio.open_nursery() as nursery:
             writer = Writer(nursery=nursery, metrics=Metrics(), loop_write_max_bytes=1 << 20)
             storage = Storage(
-                directory=directory, files=OpenFiles(disk=disk), store=store, clock=clock, random=Random(1)
+                directories=directories, files=OpenFiles(disk=disk), store=store, clock=clock, random=Random(1)
             )
             partitions = Partitions(storage, LiveSettings(loaded), writer, Metrics())
             await partitions.open_all()
