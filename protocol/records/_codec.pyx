@@ -2,15 +2,12 @@
 """The compiled twin of `record`: the same names, results and errors (see there), twenty to ninety times as fast.
 
 Owns nothing of its own: `record` is the reference for the format and for the wording of errors, and tests hold the two
-to each other on good, broken and random bytes. Hostile bytes are its daily bread, so:
+to each other on good, broken and random bytes. Hostile bytes are its daily bread: they are read by `_reading.pxi`, and
 
-1. A pointer is compared with the end before it is followed, a length with the bytes left before it moves a pointer.
-2. Numbers are read as unsigned and checked for surplus bits; sums that could overflow are checked.
-3. A record is parsed whole before an object is made of it; what must be read twice is checked twice.
-4. No Python code of a caller's runs between measuring a record to encode and writing it.
+1. A record is parsed whole before an object is made of it; what must be read twice is checked twice.
+2. No Python code of a caller's runs between measuring a record to encode and writing it.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_Check
 from cpython.long cimport PyLong_Check
@@ -26,15 +23,14 @@ from cpython.tuple cimport (
     PyTuple_SET_ITEM,
 )
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, uint16_t
 from libc.string cimport memcpy
 
 from crc32c import crc32c
 
 from protocol.records import layout
-from protocol.records import record as reference
 from protocol.records.layout import BatchHeader
-from protocol.records.record import Record, refuse_count, refuse_range, refuse_record, refuse_rest
+from protocol.records.record import Record, refuse_record, refuse_rest
 
 cdef extern from "Python.h":
     const size_t VECTORCALL_FREE_SLOT "PY_VECTORCALL_ARGUMENTS_OFFSET"
@@ -42,30 +38,11 @@ cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
-cdef extern from *:
-    """
-    #define warmlog_add_overflows(a, b, sum) __builtin_add_overflow((a), (b), (sum))
-    #define warmlog_subtract_overflows(a, b, difference) __builtin_sub_overflow((a), (b), (difference))
-    """
-    bint add_overflows "warmlog_add_overflows"(int64_t a, int64_t b, int64_t *sum) nogil
-    bint subtract_overflows "warmlog_subtract_overflows"(int64_t a, int64_t b, int64_t *difference) nogil
+include "_reading.pxi"
 
-# Indexes into the reference's REASONS, as C integers, and one for a record that is fine.
-cdef enum:
-    FINE = -1
 # As many as the reference's MAX_FAULTS.
 cdef enum:
     MOST_FAULTS = 100
-cdef int CUT = reference.CUT
-cdef int TOO_MANY_BYTES = reference.TOO_MANY_BYTES
-cdef int BAD_LENGTH = reference.BAD_LENGTH
-cdef int BAD_FIELD_LENGTH = reference.BAD_FIELD_LENGTH
-cdef int BAD_HEADER_COUNT = reference.BAD_HEADER_COUNT
-cdef int LEFT_OVER = reference.LEFT_OVER
-cdef int OUT_OF_RANGE = reference.OUT_OF_RANGE
-cdef int BAD_DELTA = reference.BAD_DELTA
-cdef Py_ssize_t MIN_RECORD_SIZE = reference.MIN_RECORD_SIZE
-cdef Py_ssize_t MIN_HEADER_SIZE = reference.MIN_HEADER_SIZE
 cdef Py_ssize_t MAX_RECORDS_SIZE = reference.MAX_RECORDS_SIZE
 cdef int64_t NO_TIMESTAMP = layout.NO_TIMESTAMP
 cdef Py_ssize_t HEADER_SIZE = layout.HEADER_SIZE
@@ -82,164 +59,6 @@ cdef Py_ssize_t FIRST_CAPACITY = 512
 
 
 # --- reading
-
-cdef struct Fields:
-    int64_t timestamp_delta
-    int32_t offset_delta
-    int32_t key_length
-    int32_t value_length
-    int32_t header_count
-    const uint8_t *key
-    const uint8_t *value
-    const uint8_t *headers
-    const uint8_t *end
-
-
-cdef int read_long_varint(const uint8_t **position, const uint8_t *end, int32_t *number) noexcept nogil:
-    cdef const uint8_t *at = position[0]
-    cdef uint32_t bits = 0
-    cdef uint8_t byte
-    cdef int shift = 0
-    while True:
-        if at >= end:
-            return CUT
-        byte = at[0]
-        at += 1
-        if shift == 28 and byte > 0x0F:
-            return TOO_MANY_BYTES
-        bits |= <uint32_t>(byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    position[0] = at
-    number[0] = <int32_t>((bits >> 1) ^ (0 - (bits & 1)))
-    return FINE
-
-
-cdef inline int read_varint(const uint8_t **position, const uint8_t *end, int32_t *number) noexcept nogil:
-    """Most numbers have one or two bytes: those are read in line."""
-    cdef const uint8_t *at = position[0]
-    cdef uint32_t bits
-    if end - at < 2:
-        return read_long_varint(position, end, number)
-    if at[0] < 0x80:
-        bits = at[0]
-        position[0] = at + 1
-    elif at[1] < 0x80:
-        bits = (at[0] & 0x7F) | <uint32_t>at[1] << 7
-        position[0] = at + 2
-    else:
-        return read_long_varint(position, end, number)
-    number[0] = <int32_t>((bits >> 1) ^ (0 - (bits & 1)))
-    return FINE
-
-
-cdef int read_long_varlong(const uint8_t **position, const uint8_t *end, int64_t *number) noexcept nogil:
-    cdef const uint8_t *at = position[0]
-    cdef uint64_t bits = 0
-    cdef uint8_t byte
-    cdef int shift = 0
-    while True:
-        if at >= end:
-            return CUT
-        byte = at[0]
-        at += 1
-        if shift == 63 and byte > 1:
-            return TOO_MANY_BYTES
-        bits |= <uint64_t>(byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    position[0] = at
-    number[0] = <int64_t>((bits >> 1) ^ (0 - (bits & 1)))
-    return FINE
-
-
-cdef inline int read_varlong(const uint8_t **position, const uint8_t *end, int64_t *number) noexcept nogil:
-    """Records of one batch lie close in time: one or two bytes are read in line."""
-    cdef const uint8_t *at = position[0]
-    cdef uint64_t bits
-    if end - at < 2:
-        return read_long_varlong(position, end, number)
-    if at[0] < 0x80:
-        bits = at[0]
-        position[0] = at + 1
-    elif at[1] < 0x80:
-        bits = (at[0] & 0x7F) | <uint64_t>at[1] << 7
-        position[0] = at + 2
-    else:
-        return read_long_varlong(position, end, number)
-    number[0] = <int64_t>((bits >> 1) ^ (0 - (bits & 1)))
-    return FINE
-
-
-cdef inline int read_field(
-    const uint8_t **position, const uint8_t *end, const uint8_t **start, int32_t *length
-) noexcept nogil:
-    """A length from -1 on, and as many bytes."""
-    cdef int reason = read_varint(position, end, length)
-    if reason != FINE:
-        return reason
-    if length[0] < -1 or length[0] > end - position[0]:
-        return BAD_FIELD_LENGTH
-    start[0] = position[0]
-    if length[0] > 0:
-        position[0] += length[0]
-    return FINE
-
-
-cdef int check_headers(const uint8_t **position, const uint8_t *end, int32_t count) noexcept nogil:
-    cdef const uint8_t *start
-    cdef int32_t length
-    cdef int32_t index
-    cdef int reason
-    for index in range(count):
-        reason = read_field(position, end, &start, &length)
-        if reason != FINE:
-            return reason
-        if length < 0:
-            return BAD_FIELD_LENGTH
-        reason = read_field(position, end, &start, &length)
-        if reason != FINE:
-            return reason
-    return FINE
-
-
-cdef inline int read_record(const uint8_t *position, const uint8_t *end, Fields *fields) noexcept nogil:
-    """Parse the record at `position`; FINE, or the reason why it is broken."""
-    cdef int32_t length
-    cdef int reason = read_varint(&position, end, &length)
-    if reason != FINE:
-        return reason
-    if length < MIN_RECORD_SIZE - 1 or length > end - position:
-        return BAD_LENGTH
-    end = position + length
-    fields.end = end
-    position += 1
-    reason = read_varlong(&position, end, &fields.timestamp_delta)
-    if reason != FINE:
-        return reason
-    reason = read_varint(&position, end, &fields.offset_delta)
-    if reason != FINE:
-        return reason
-    reason = read_field(&position, end, &fields.key, &fields.key_length)
-    if reason != FINE:
-        return reason
-    reason = read_field(&position, end, &fields.value, &fields.value_length)
-    if reason != FINE:
-        return reason
-    reason = read_varint(&position, end, &fields.header_count)
-    if reason != FINE:
-        return reason
-    fields.headers = position
-    if fields.header_count != 0:
-        if fields.header_count < 0 or fields.header_count > (end - position) // MIN_HEADER_SIZE:
-            return BAD_HEADER_COUNT
-        reason = check_headers(&position, end, fields.header_count)
-        if reason != FINE:
-            return reason
-    return FINE if position == end else LEFT_OVER
-
 
 cdef inline object bytes_or_none(const uint8_t *start, int32_t length):
     return None if length < 0 else PyBytes_FromStringAndSize(<const char *>start, length)
@@ -263,32 +82,6 @@ cdef tuple make_headers(Fields *fields):
         Py_INCREF(header)
         PyTuple_SET_ITEM(headers, index, header)
     return headers
-
-
-cdef class View:
-    """A range of a buffer that was checked to lie in it; holds the buffer as long as it lives."""
-
-    cdef Py_buffer buffer
-    cdef const uint8_t *start
-    cdef const uint8_t *end
-    cdef bint held
-
-    def __dealloc__(self):
-        if self.held:
-            PyBuffer_Release(&self.buffer)
-
-
-cdef View view_records(object buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):
-    cdef View view = View.__new__(View)
-    PyObject_GetBuffer(buffer, &view.buffer, PyBUF_SIMPLE)
-    view.held = True
-    if not 0 <= start <= end <= view.buffer.len:
-        refuse_range(start, end, view.buffer.len)
-    if not 0 <= count <= (end - start) // MIN_RECORD_SIZE:
-        refuse_count(count, end - start)
-    view.start = <const uint8_t *>view.buffer.buf + start
-    view.end = <const uint8_t *>view.buffer.buf + end
-    return view
 
 
 cdef inline int16_t int16_at(const uint8_t *at) noexcept nogil:
