@@ -13,19 +13,17 @@ import trio
 
 from broker.cleaner import Cleaner
 from broker.config import Settings
+from broker.flushing import Flushing
 from broker.metadata.store import MetadataError
 from broker.metrics import Metrics
-from broker.partition import Partition
 from broker.partitions import Partitions
 from broker.retention import Retention
-from broker.setting_types import MAX_INT64
 from broker.unlinking import Unlinking
 from broker.writer import Writer
 
 logger = logging.getLogger(__name__)
 
 LATENESS_INTERVAL_S = 0.25  # sees a stall of 125 ms every other time; each round wakes an idle broker, for 0.3 ms
-MAX_FLUSH_INTERVAL_S = 1.0  # how late `flush.ms` may be noticed
 REMOVAL_INTERVAL_S = 1.0
 
 
@@ -34,7 +32,6 @@ class Maintenance:
 
     def __init__(self, partitions: Partitions, writer: Writer, metrics: Metrics, settings: Settings) -> None:
         self._partitions = partitions
-        self._writer = writer
         self._metrics = metrics
         self._unlinking = Unlinking()
         self._retention = Retention(partitions, self._unlinking, metrics)
@@ -43,13 +40,13 @@ class Maintenance:
         self._retention_interval_s = settings.log_retention_check_interval_ms / 1000
         self._expiration_check_interval_s = settings.producer_id_expiration_check_interval_ms / 1000
         self._checkpoint_interval_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
-        self._dirty_since: dict[Partition, float] = {}
+        self._flushing = Flushing(partitions, writer, interval_ms=settings.log_flush_scheduler_interval_ms)
 
     async def run(self) -> None:
         """All loops, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._measure_lateness)
-            nursery.start_soon(self._every, MAX_FLUSH_INTERVAL_S, self._flush_due)
+            nursery.start_soon(self._flush)
             nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint)
             nursery.start_soon(self._every, self._expiration_check_interval_s, self._forget_producers)
             nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted)
@@ -84,23 +81,11 @@ class Maintenance:
         except Exception:  # whatever it is, no round of this takes the broker down
             logger.exception("%s failed; it is tried again in %g s", work.__name__, interval_s)
 
-    async def _flush_due(self) -> None:
-        """Sync the logs whose oldest unsynced append is `flush.ms` old."""
-        now = trio.current_time()
-        dirty = {
-            partition
-            for partition in self._partitions
-            if partition.log.config.flush_ms < MAX_INT64  # as none is by default, and a thousand are looked at quickly
-            and partition.log.recovery_point < partition.log.log_end_offset
-        }
-        self._dirty_since = {partition: self._dirty_since.get(partition, now) for partition in dirty}
-        due = [
-            partition
-            for partition, since in self._dirty_since.items()
-            if now - since >= partition.log.config.flush_ms / 1000 and not partition.log.failed
-        ]
-        if due:
-            await self._writer.flush(due)
+    async def _flush(self) -> None:
+        while True:
+            interval_s = self._flushing.interval_s
+            await trio.sleep(interval_s)
+            await self._attempt(interval_s, self._flushing.flush_due)
 
     async def _forget_producers(self) -> None:
         """Forget idempotent producers that have been idle for `producer.id.expiration.ms`."""

@@ -4,7 +4,8 @@ Owns: the threads of background writes, and the grouping of syncs. Must not know
 is written.
 
 Invariants:
-1. One round of fsync on request at a time; who asks during one shares the next (group commit).
+1. One round of fsync on request at a time, over all logs that are due; who asks during one shares the next (group
+   commit).
 2. What runs in the background is finished, even if the broker is cancelled: a write or a roll is not left half done.
 """
 
@@ -19,6 +20,10 @@ from broker.metrics import Metrics
 
 MAX_OPENING_THREADS = 2  # they compute, and each may hold a block of the largest size that is opened
 MAX_WRITE_THREADS = 8  # two keep a disk busy; more let one slow directory not hold up the others
+# Of one round: file systems let syncs that come together share a commit of their journal. 32 logs on ext4 took 5.2 ms
+# one after the other, 3.1 ms by two or four threads, 4.0 ms by eight.
+MAX_SYNC_THREADS = 4
+MIN_SYNCS_A_THREAD = 2  # for less, waking another thread takes as long as it saves
 
 T = TypeVar("T")
 
@@ -117,16 +122,31 @@ class Writer:
 
     async def _flush_round(self, partitions: Sequence[Queued]) -> None:
         plans = [partition.begin_flush() for partition in partitions]
-        errors: list[Exception | None]
+        errors: list[Exception | None] = [None] * len(plans)
         started = time.perf_counter()
-        try:
-            with trio.CancelScope(shield=True):  # what has begun is told to every partition
-                errors = await trio.to_thread.run_sync(_sync_all, plans, limiter=self._threads)
-        except RuntimeError as error:  # the system gave no thread: nothing was synced
-            errors = [error] * len(plans)
+        with trio.CancelScope(shield=True):  # what has begun is told to every partition
+            await self._sync_all(plans, errors)
         self.metrics.fsync_seconds.observe(time.perf_counter() - started)
         for partition, plan, failure in zip(partitions, plans, errors, strict=True):
             partition.flushed(plan, failure)
+
+    async def _sync_all(self, plans: Sequence[FlushPlan | None], errors: list[Exception | None]) -> None:
+        """Sync in as many threads as are worth it; puts into `errors` what went wrong with each plan."""
+        threads = min(MAX_SYNC_THREADS, len(plans) // MIN_SYNCS_A_THREAD)
+        if threads <= 1:
+            await self._sync_share(plans, errors, slice(None))
+            return
+        async with trio.open_nursery() as nursery:
+            for first in range(threads):
+                nursery.start_soon(self._sync_share, plans, errors, slice(first, None, threads))
+
+    async def _sync_share(
+        self, plans: Sequence[FlushPlan | None], errors: list[Exception | None], share: slice
+    ) -> None:
+        try:
+            errors[share] = await trio.to_thread.run_sync(_sync_each, plans[share], limiter=self._threads)
+        except RuntimeError as error:  # the system gave no thread: nothing was synced
+            errors[share] = [error] * len(plans[share])
 
 
 async def _to_the_end(run: Callable[[], Awaitable[None]]) -> None:
@@ -134,7 +154,7 @@ async def _to_the_end(run: Callable[[], Awaitable[None]]) -> None:
         await run()
 
 
-def _sync_all(plans: Sequence[FlushPlan | None]) -> list[Exception | None]:
+def _sync_each(plans: Sequence[FlushPlan | None]) -> list[Exception | None]:
     """Worker: sync one log after the other; an error is that log's own."""
     return [None if plan is None else _sync(plan) for plan in plans]
 
