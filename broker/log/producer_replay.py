@@ -15,7 +15,6 @@ Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from struct import Struct
 from typing import NamedTuple
 
 from broker.log.errors import IndexCorruptError
@@ -25,11 +24,8 @@ from broker.log.producer_state import ProducerState
 from broker.log.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
+from protocol.records.markers import EndMarker, end_marker
 from protocol.records.reader import decode_batch
-
-_MARKER_KEY = Struct(">hh")  # version, type
-_MARKER_VALUE = Struct(">hi")  # version, coordinator epoch
-_ABORT, _COMMIT = 0, 1
 
 
 class Bounds(NamedTuple):
@@ -102,26 +98,20 @@ def _position(segment: Segment, offset: int) -> int:
 
 
 def _apply(states: dict[int, ProducerState], segment: Segment, position: int, header: BatchHeader) -> None:
+    marker = _end_marker(segment, position, header) if header.is_control else None
+    apply_batch(states, header, marker)
+
+
+def apply_batch(states: dict[int, ProducerState], header: BatchHeader, marker: EndMarker | None) -> None:
+    """Let one batch of a producer change the states. `marker` is the one in a control batch."""
     producer_id = header.producer_id
     state = states.get(producer_id) or ProducerState(producer_id)
-    if header.is_control:
-        marker = _end_marker(segment, position, header)
-        if marker is not None:
-            states[producer_id] = state.ended(header.producer_epoch, *marker)
-    else:
+    if not header.is_control:
         states[producer_id] = state.appended(header, header.last_offset, header.max_timestamp)
+    elif marker is not None:
+        states[producer_id] = state.ended(header.producer_epoch, marker.coordinator_epoch, marker.timestamp)
 
 
-def _end_marker(segment: Segment, position: int, header: BatchHeader) -> tuple[int, int] | None:
-    """(coordinator epoch, time in ms) of the marker in a control batch.
-
-    None if there is none: compaction has taken it away with its transaction, or it is of another kind.
-    """
+def _end_marker(segment: Segment, position: int, header: BatchHeader) -> EndMarker | None:
     data = segment.reader.descriptor().pread(header.size, position)
-    for record in decode_batch(data, 0, header):
-        key, value = record.key or b"", record.value or b""
-        if len(key) >= _MARKER_KEY.size and len(value) >= _MARKER_VALUE.size:
-            _, kind = _MARKER_KEY.unpack_from(key)
-            if kind in {_ABORT, _COMMIT}:
-                return _MARKER_VALUE.unpack_from(value)[1], record.timestamp
-    return None
+    return end_marker(decode_batch(data, 0, header))

@@ -41,6 +41,7 @@ VERSION = 1
 _HEADER = Struct(">hIi")
 _CRC_START = 6
 _ENTRY = Struct(">qhiqiqiq")
+HEADER_SIZE, ENTRY_SIZE = _HEADER.size, _ENTRY.size
 
 
 def encode_snapshot(states: Sequence[ProducerState]) -> bytes:

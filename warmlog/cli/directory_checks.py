@@ -6,6 +6,7 @@ Owns: what may lie in a data directory, and whether a broker serves it now. Must
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from broker.log.checkpoint import (
     CLEAN_MARKER,
@@ -17,13 +18,15 @@ from broker.log.checkpoint import (
     read_offsets,
 )
 from broker.log.data_directory import LOCK_FILE, META_PROPERTIES, META_VERSION, METADATA_TOPIC, parse_properties
-from broker.log.directory_names import parse_partition_directory
+from broker.log.directory_names import decode_topic_id, parse_partition_directory
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
 from warmlog.cli.findings import Finding
+from warmlog.cli.metadata_checks import METADATA_STORE
 from warmlog.cli.partition_checks import TEMPORARY_SUFFIX, without_path
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_POINTS)
+AFTER_CLEAN_STOP = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
 KNOWN_FILES = frozenset(
     {
         *CHECKPOINTS,
@@ -34,7 +37,18 @@ KNOWN_FILES = frozenset(
         "lost+found",
     }  # the last two: KRaft's, ext4's
 )
-METADATA_STORE = "metadata.sqlite"  # with its journals beside it
+
+
+class LogEnd(NamedTuple):
+    """Where a log ends; not `is_whole`: as far as it could be read."""
+
+    offset: int
+    is_whole: bool
+
+
+def was_clean(data_directory: Path) -> bool:
+    """Whether the last broker stopped in order, and none has been here since."""
+    return (data_directory / CLEAN_MARKER).exists()
 
 
 def broker_is_running(data_directory: Path) -> bool:
@@ -76,6 +90,20 @@ def property_findings(directory: Path) -> Iterator[Finding]:
     for name in ("cluster.id", "node.id"):
         if not properties.get(name):
             yield Finding(path, f"{name} is missing")
+    node_id, directory_id = properties.get("node.id", "0"), properties.get("directory.id")
+    if node_id and not node_id.isdecimal():
+        yield Finding(path, f"node.id {node_id!r} is no number")
+    if directory_id is not None and not is_id(directory_id):
+        yield Finding(path, f"directory.id {directory_id!r} is no id")
+
+
+def is_id(text: str) -> bool:
+    """Whether it is what Kafka writes for 16 bytes."""
+    try:
+        decode_topic_id(text)
+    except ValueError:
+        return False
+    return True
 
 
 class CheckpointCheck:
@@ -89,6 +117,7 @@ class CheckpointCheck:
         self._directory = directory
         self._offsets: dict[str, Mapping[TopicPartition, int]] = {}
         self._unreadable: list[Finding] = []
+        self._missing = [name for name in CHECKPOINTS if not (directory / name).exists()]
         for name in CHECKPOINTS:
             path = directory / name
             try:
@@ -96,7 +125,12 @@ class CheckpointCheck:
             except CheckpointError as error:
                 self._unreadable.append(Finding(path, without_path(error, path)))
 
-    def findings(self, log_ends: Mapping[TopicPartition, int], *, running: bool) -> Iterator[Finding]:
+    def was_cleaned(self, topic: str, partition: int) -> bool:
+        """Whether a log was ever compacted, or that cannot be told."""
+        cleaned = self._offsets.get(CLEANER_POINTS)
+        return cleaned is None or (topic, partition) in cleaned
+
+    def findings(self, logs: Mapping[TopicPartition, LogEnd], *, running: bool, clean: bool) -> Iterator[Finding]:
         """Hold them against where the logs end.
 
         A running broker rewrites them now and then; until it does, those of before its start may tell of what recovery
@@ -105,13 +139,21 @@ class CheckpointCheck:
         yield from self._unreadable
         if running:
             return
+        if clean:  # only then is it known that somebody has written all of them
+            for name in self._missing:
+                if name in AFTER_CLEAN_STOP:
+                    yield Finding(self._directory / name, "missing, though the last stop was clean")
         for name, offsets in self._offsets.items():
             for (topic, partition), offset in sorted(offsets.items()):
-                log_end = log_ends.get((topic, partition))
-                place = f"{topic} {partition}"
-                if topic == METADATA_TOPIC:
-                    continue
-                if log_end is None:
-                    yield Finding(self._directory / name, f"{place} is not here")
-                elif not 0 <= offset <= log_end:
-                    yield Finding(self._directory / name, f"{place} at {offset}, but its log ends at {log_end}")
+                what = None if topic == METADATA_TOPIC else offset_fault(logs.get((topic, partition)), offset)
+                if what is not None:
+                    yield Finding(self._directory / name, f"{topic} {partition} {what}")
+
+
+def offset_fault(log: LogEnd | None, offset: int) -> str | None:
+    """What is wrong with an offset in a checkpoint; None if it may be there."""
+    if log is None:
+        return "is not here"
+    if offset >= 0 and (offset <= log.offset or not log.is_whole):
+        return None
+    return f"at {offset}, but its log ends at {log.offset}"

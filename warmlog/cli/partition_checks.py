@@ -11,6 +11,7 @@ else lies in the data directory.
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 from broker.log.checkpoint import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
 from broker.log.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX
@@ -18,8 +19,9 @@ from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
 from broker.log.leader_epochs import LeaderEpochs
 from warmlog.cli.findings import Finding, Tally
+from warmlog.cli.history_checks import History, SnapshotChecks
 from warmlog.cli.logfiles import SegmentFile, segment_files
-from warmlog.cli.segment_checks import Circumstances, Segment, SegmentCheck
+from warmlog.cli.segment_checks import Circumstances, LogContext, Segment, SegmentCheck
 
 KNOWN_FILES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
 SETTLED_AFTER_S = 60  # closing a segment (trim, sync) follows its last batch; a disk may take seconds, not a minute
@@ -27,13 +29,19 @@ TEMPORARY_SUFFIX = ".tmp"  # a small file that is being replaced
 
 
 class PartitionCheck:
-    """Checks one partition. `findings()` does it, once; `log_end_offset` is known afterwards."""
+    """Checks one partition. `findings()` does it, once; `log_end_offset` and `topic_id` are known afterwards.
 
-    def __init__(self, directory: Path, circumstances: Circumstances, tally: Tally) -> None:
+    `gapless`: nobody has ever compacted the log, so no offset may be missing. `is_whole`: all of it could be read.
+    """
+
+    def __init__(self, directory: Path, circumstances: Circumstances, tally: Tally, *, gapless: bool = False) -> None:
         self.directory = directory
         self.log_end_offset = 0
+        self.topic_id: UUID | None = None
+        self.is_whole = True
         self._circumstances = circumstances
         self._tally = tally
+        self._gapless = gapless
         self._epochs = LeaderEpochs()
 
     def findings(self) -> Iterator[Finding]:
@@ -47,10 +55,34 @@ class PartitionCheck:
         paths = sorted(self.directory.iterdir())  # once: beside a running broker a second look would see other files
         files = segment_files(paths)
         yield from self._names(paths, files)
+        history = History()
+        snapshots = SnapshotChecks(files, history)
+        yield from snapshots.form()
+        context = LogContext(
+            epochs=self._epochs,
+            history=history,
+            snapshots=snapshots,
+            circumstances=self._circumstances,
+            tally=self._tally,
+        )
         for segment in self._segments(files):
-            check = SegmentCheck(segment, self._epochs, self._circumstances, self._tally)
+            check = SegmentCheck(segment, context)
             yield from self._unless_vanished(check.findings())
             self.log_end_offset = max(self.log_end_offset, check.next_offset)
+        self.is_whole = history.is_whole
+        yield from self._end(snapshots, history)
+
+    def _end(self, snapshots: SnapshotChecks, history: History) -> Iterator[Finding]:
+        """What can be said once the end of the log is known."""
+        if self._gapless:
+            yield from history.gaps()
+        if self._circumstances.running or not history.is_whole:
+            return
+        yield from snapshots.end(self.log_end_offset)
+        for epoch, offset in self._epochs.entries:
+            if offset > self.log_end_offset:
+                what = f"leader epoch {epoch} begins at {offset}, but the log ends at {self.log_end_offset}"
+                yield Finding(self.directory / LEADER_EPOCHS, what)
 
     def _unless_vanished(self, findings: Iterator[Finding]) -> Iterator[Finding]:
         """A running broker may take away a file while it is looked at."""
@@ -74,7 +106,7 @@ class PartitionCheck:
     def _metadata(self) -> Iterator[Finding]:
         path = self.directory / PARTITION_METADATA
         try:
-            read_topic_id(Disk(), str(path))
+            self.topic_id = read_topic_id(Disk(), str(path))
         except CheckpointError as error:
             yield Finding(path, without_path(error, path))
 
@@ -104,15 +136,17 @@ class PartitionCheck:
         """The segments, oldest first."""
         logs = [file for file in files if file.suffix == LOG_SUFFIX and not file.state]
         following = [*(file.base_offset for file in logs[1:]), None]
-        return [
-            Segment(
-                log=file.path,
-                base_offset=file.base_offset,
-                next_base_offset=next_base,
-                still=self._is_still(file.path),
-            )
-            for file, next_base in zip(logs, following, strict=True)
-        ]
+        return [self._segment(file, next_base) for file, next_base in zip(logs, following, strict=True)]
+
+    def _segment(self, file: SegmentFile, next_base_offset: int | None) -> Segment:
+        still = self._is_still(file.path)
+        return Segment(
+            log=file.path,
+            base_offset=file.base_offset,
+            next_base_offset=next_base_offset,
+            still=still,
+            settled=still and (next_base_offset is not None or self._circumstances.clean),
+        )
 
     def _is_still(self, path: Path) -> bool:
         return not self._circumstances.running or is_left_alone(path)

@@ -120,6 +120,17 @@ class IndexEntries(NamedTuple):
     entries: list[tuple[int, int]]
     padding: int
     rest: int
+    stride: int
+
+    @property
+    def used_size(self) -> int:
+        """Bytes of the entries."""
+        return len(self.entries) * self.stride
+
+    @property
+    def whole_size(self) -> int:
+        """Bytes of entries and padding."""
+        return self.used_size + self.padding * self.stride
 
 
 def index_entries(path: Path, kind: type[OffsetIndex | TimeIndex]) -> IndexEntries:
@@ -131,4 +142,4 @@ def index_entries(path: Path, kind: type[OffsetIndex | TimeIndex]) -> IndexEntri
     if whole == 1 and kind is TimeIndex:
         used = 1  # a segment whose only record has time 0: a lone entry is one, padding comes in numbers
     entries = list(kind.entry.iter_unpack(data[: used * stride]))
-    return IndexEntries(entries, whole - used, len(data) - whole * stride)
+    return IndexEntries(entries, whole - used, len(data) - whole * stride, stride)

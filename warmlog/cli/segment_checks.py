@@ -12,15 +12,22 @@ from itertools import pairwise
 from os import fstat
 from pathlib import Path
 
-from broker.log.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from broker.log.directory_names import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
 from broker.log.leader_epochs import UNDEFINED, LeaderEpochs
 from broker.log.mapped_index import MAX_RELATIVE_OFFSET
 from protocol.errors import ProtocolError
 from protocol.records.batch import verify_crc
 from protocol.records.codec import Record
 from protocol.records.layout import BatchHeader
+from protocol.records.markers import end_marker
 from protocol.records.reader import decode_batch
 from warmlog.cli.findings import Finding, Tally
+from warmlog.cli.history_checks import History, SnapshotChecks, TransactionIndexCheck
 from warmlog.cli.index_checks import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
 from warmlog.cli.scan import DamageError, StoredBatch, opened, scan_batches
 
@@ -34,11 +41,12 @@ INDEXES: dict[str, Callable[..., IndexCheck]] = {
 class Circumstances:
     """What a check must know beside the files.
 
-    `running`: a broker serves the directory now. `index_interval_bytes`: see SegmentEnd. `progress` is told of records
-    and bytes as they are done.
+    `running`: a broker serves the directory now. `clean`: the last one stopped in order, and nobody has been here
+    since. `index_interval_bytes`: see SegmentEnd. `progress` is told of records and bytes as they are done.
     """
 
     running: bool
+    clean: bool
     index_interval_bytes: int
     progress: Callable[[int, int], None]
 
@@ -48,33 +56,44 @@ class Segment:
     """A segment as its directory shows it.
 
     `next_base_offset`: the following segment's, None for the active one. `still`: nobody writes to its files.
+    `settled`: and they are closed in order, as those of a sealed segment, and of all after a clean stop.
     """
 
     log: Path
     base_offset: int
     next_base_offset: int | None
     still: bool
-
-    @property
-    def settled(self) -> bool:
-        """Whether it is closed, and nobody is at work on its files."""
-        return self.still and self.next_base_offset is not None
+    settled: bool
 
     def beside(self, suffix: str) -> Path:
         """The path of its file of another kind."""
         return self.log.with_name(self.log.name.removesuffix(LOG_SUFFIX) + suffix)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContext:
+    """What all segments of a log have in common: its epochs, and what the batches before have said."""
+
+    epochs: LeaderEpochs
+    history: History
+    snapshots: SnapshotChecks
+    circumstances: Circumstances
+    tally: Tally
+
+
 class SegmentCheck:
     """Checks one segment. `findings()` does it, once; `next_offset` is then the first offset after it."""
 
-    def __init__(self, segment: Segment, epochs: LeaderEpochs, circumstances: Circumstances, tally: Tally) -> None:
+    def __init__(self, segment: Segment, context: LogContext) -> None:
         self.segment = segment
         self.next_offset = segment.base_offset
-        self._epochs = epochs
+        self._epochs = context.epochs
+        self._history = context.history
+        self._snapshots = context.snapshots
         self._epoch = UNDEFINED
-        self._circumstances = circumstances
-        self._tally = tally
+        self._contradicted: set[tuple[int, int]] = set()
+        self._circumstances = context.circumstances
+        self._tally = context.tally
         self._indexes: list[IndexCheck] = []
 
     def findings(self) -> Iterator[Finding]:
@@ -100,6 +119,7 @@ class SegmentCheck:
         )
         for index in self._indexes:
             yield from index.end(end)
+        yield from self._transactions.end()
 
     def _open_indexes(self) -> Iterator[Finding]:
         self._tally.segments += 1
@@ -113,6 +133,9 @@ class SegmentCheck:
             else:
                 self._indexes.append(index)
                 yield from index.form()
+        path = self.segment.beside(TRANSACTION_INDEX_SUFFIX)
+        self._transactions = TransactionIndexCheck(path, self._history, still=self.segment.still)
+        yield from self._transactions.form()
 
     def _batch(self, batch: StoredBatch) -> Iterator[Finding]:
         header = batch.header
@@ -120,13 +143,28 @@ class SegmentCheck:
         self._tally.records += header.record_count
         self._tally.size += header.size
         self._circumstances.progress(header.record_count, header.size)
+        yield from self._snapshots.reach(header.base_offset)
         for what in self._batch_faults(batch):
             yield Finding(self.segment.log, what, batch.position)
+        yield from self._remember(batch)
         self.next_offset = max(self.next_offset, header.next_offset)
         for index in self._indexes:
             yield from index.batch(batch.position, header)
 
+    def _remember(self, batch: StoredBatch) -> Iterator[Finding]:
+        """What a batch means for its producer, and what its marker must have left in the transaction index."""
+        header, history = batch.header, self._history
+        history.meet(self.segment.log, batch.position, header, self.segment.base_offset)
+        records = self._records
+        if records is None:
+            history.is_whole = False
+        marker = end_marker(records) if header.is_control and records is not None else None
+        if marker is not None:
+            yield from self._transactions.marker(header, marker)
+        history.add(header, marker)
+
     def _batch_faults(self, batch: StoredBatch) -> Iterator[str]:
+        self._records: list[Record] | None = None
         try:
             verify_crc(batch.data, batch.start, batch.header)
         except ProtocolError as error:
@@ -135,11 +173,11 @@ class SegmentCheck:
         yield from self._offset_faults(batch.header)
         yield from self._epoch_faults(batch.header)
         try:
-            records = decode_batch(batch.data, batch.start, batch.header)
+            self._records = decode_batch(batch.data, batch.start, batch.header)
         except ProtocolError as error:
             yield str(error)
         else:
-            yield from record_faults(batch.header, records)
+            yield from record_faults(batch.header, self._records)
 
     def _offset_faults(self, header: BatchHeader) -> Iterator[str]:
         first, last, segment = header.base_offset, header.last_offset, self.segment
@@ -154,17 +192,18 @@ class SegmentCheck:
 
     def _epoch_faults(self, header: BatchHeader) -> Iterator[str]:
         epoch = header.leader_epoch
-        if epoch == self._epoch:
-            return
         if epoch < self._epoch:
             yield f"leader epoch {epoch} after {self._epoch}"
         self._epoch = max(epoch, self._epoch)
         known = self._epochs.epoch_of(header.base_offset)
-        if known not in {UNDEFINED, epoch} and not self._circumstances.running:
-            yield f"leader epoch {epoch}, but the checkpoint says {known} for offset {header.base_offset}"
+        if known in {UNDEFINED, epoch} or self._circumstances.running or (known, epoch) in self._contradicted:
+            return
+        self._contradicted.add((known, epoch))
+        yield f"leader epoch {epoch}, but the checkpoint says {known} for offset {header.base_offset}"
 
     def _damage(self, damage: DamageError) -> Iterator[Finding]:
         """The end of a segment that is being written may be half there, and a preallocated one is followed by zeros."""
+        self._history.is_whole &= damage.zeros
         excused = damage.zeros or (damage.cut and self._circumstances.running)
         if self.segment.settled or not excused:
             yield Finding(self.segment.log, str(damage), damage.position)

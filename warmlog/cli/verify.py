@@ -3,24 +3,16 @@
 Owns: the order of the checks, and how findings are told. Must not know: what is checked (`*_checks`).
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from broker.log.data_directory import METADATA_TOPIC
-from broker.log.directory_names import parse_partition_directory
-from warmlog.cli.directory_checks import CheckpointCheck, broker_is_running, name_findings, property_findings
+from warmlog.cli.all_checks import DEFAULT_INDEX_INTERVAL_BYTES, Looking, all_findings
 from warmlog.cli.findings import Finding, Tally
-from warmlog.cli.logfiles import is_partition_directory, partition_directories
 from warmlog.cli.options import json_option
 from warmlog.cli.output import binary_size, print_json, print_line
-from warmlog.cli.partition_checks import PartitionCheck
 from warmlog.cli.progress import Progress
-from warmlog.cli.segment_checks import Circumstances
-
-DEFAULT_INDEX_INTERVAL_BYTES = 4096  # Kafka's
 
 
 @click.command(short_help="Check partition directories; nothing is written.")
@@ -44,46 +36,18 @@ def verify(context: click.Context, directories: tuple[Path, ...], index_interval
     """
     tally, findings = Tally(), []
     with Progress("verifying") as progress:
-        for directory in directories:
-            circumstances = Circumstances(
-                running=broker_is_running(directory) or broker_is_running(directory.absolute().parent),
-                index_interval_bytes=index_interval_bytes,
-                progress=progress.advance,
-            )
-            for finding in directory_findings(directory, circumstances, tally):
-                findings.append(finding)
-                if not as_json:
-                    progress.erase()
-                    print_line(finding.line())
+        looking = Looking(index_interval_bytes=index_interval_bytes, progress=progress.advance)
+        for finding in all_findings(directories, looking, tally):
+            findings.append(finding)
+            if not as_json:
+                progress.erase()
+                print_line(finding.line())
     if as_json:
         print_json(asdict(tally) | {"findings": [finding_form(finding) for finding in findings]})
     else:
         print_line(summary(tally, len(findings)))
     if findings:
         context.exit(1)
-
-
-def directory_findings(directory: Path, circumstances: Circumstances, tally: Tally) -> Iterator[Finding]:
-    """Everything that is wrong in a data directory, or in the directory of a partition.
-
-    Raises CannotStart if it is neither.
-    """
-    partitions = partition_directories(directory)
-    if is_partition_directory(directory):
-        yield from PartitionCheck(directory, circumstances, tally).findings()
-        return
-    yield from name_findings(directory, running=circumstances.running)
-    yield from property_findings(directory)
-    checkpoints = CheckpointCheck(directory)
-    log_ends = {}
-    for partition in partitions:
-        name = parse_partition_directory(partition.name)
-        if name is None or name.topic == METADATA_TOPIC:
-            continue
-        check = PartitionCheck(partition, circumstances, tally)
-        yield from check.findings()
-        log_ends[name.topic, name.partition] = check.log_end_offset
-    yield from checkpoints.findings(log_ends, running=circumstances.running)
 
 
 def finding_form(finding: Finding) -> dict[str, object]:

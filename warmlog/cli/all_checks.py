@@ -1,0 +1,110 @@
+"""Everything that can be checked of a data directory or of one partition's, in the order in which it must be looked at.
+
+Owns: that order, and who is told what of whom. Must not know: what makes a part sound (the other `*_checks`), or how
+findings are told.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.log.checkpoint import TopicPartition
+from broker.log.data_directory import METADATA_TOPIC
+from broker.log.directory_names import PartitionName, parse_partition_directory
+from warmlog.cli.directory_checks import (
+    CheckpointCheck,
+    LogEnd,
+    broker_is_running,
+    name_findings,
+    property_findings,
+    was_clean,
+)
+from warmlog.cli.findings import Finding, Tally
+from warmlog.cli.logfiles import is_partition_directory, partition_directories
+from warmlog.cli.metadata_checks import StoredMetadata, place_findings
+from warmlog.cli.partition_checks import PartitionCheck
+from warmlog.cli.segment_checks import Circumstances
+
+DEFAULT_INDEX_INTERVAL_BYTES = 4096  # Kafka's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looking:
+    """How to look: see Circumstances."""
+
+    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
+    progress: Callable[[int, int], None] = lambda _records, _size: None
+
+
+def all_findings(directories: Sequence[Path], looking: Looking, tally: Tally) -> Iterator[Finding]:
+    """Everything that is wrong in data directories, or in directories of partitions.
+
+    The data directories are taken as those of one broker: a partition may lie in any of them. Raises CannotStart for
+    what is neither, OSError.
+    """
+    found: dict[TopicPartition, Path] = {}
+    topic_ids: dict[Path, object] = {}
+    stored: list[StoredMetadata] = []
+    for directory in directories:
+        check = DirectoryCheck(directory, looking, tally)
+        yield from check.findings()
+        found |= check.partitions
+        topic_ids |= check.topic_ids
+        stored += [] if check.metadata is None else [check.metadata]
+    yield from place_findings(stored, found, topic_ids)
+
+
+class DirectoryCheck:
+    """Checks a data directory, or the directory of a partition.
+
+    `findings()` does it, once; then `partitions` says what lies in it, `topic_ids` whose each says that it is, and
+    `metadata` which topics there should be (None: the directory is a partition's).
+    """
+
+    def __init__(self, directory: Path, looking: Looking, tally: Tally, *, running: bool | None = None) -> None:
+        """`running`: whether a broker serves it; None: find out. Raises CannotStart if it is neither kind."""
+        parent = directory.absolute().parent
+        self.directory = directory
+        self.partitions: dict[TopicPartition, Path] = {}
+        self.topic_ids: dict[Path, object] = {}
+        self.metadata: StoredMetadata | None = None
+        self._found = partition_directories(directory)
+        self._tally = tally
+        is_used = broker_is_running(directory) or broker_is_running(parent) if running is None else running
+        self._circumstances = Circumstances(
+            running=is_used,
+            clean=not is_used and (was_clean(directory) or was_clean(parent)),
+            index_interval_bytes=looking.index_interval_bytes,
+            progress=looking.progress,
+        )
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything that is wrong. Raises OSError."""
+        if is_partition_directory(self.directory):
+            yield from PartitionCheck(self.directory, self._circumstances, self._tally).findings()
+            return
+        running, clean = self._circumstances.running, self._circumstances.clean
+        yield from name_findings(self.directory, running=running)
+        yield from property_findings(self.directory)
+        self.metadata = StoredMetadata(self.directory, running=running)
+        yield from self.metadata.findings()
+        checkpoints = CheckpointCheck(self.directory)
+        log_ends: dict[TopicPartition, LogEnd] = {}
+        for path in self._found:
+            name = parse_partition_directory(path.name)
+            if name is not None and name.topic != METADATA_TOPIC:
+                yield from self._partition_findings(path, name, checkpoints, log_ends)
+        yield from checkpoints.findings(log_ends, running=running, clean=clean)
+
+    def _partition_findings(
+        self, path: Path, name: PartitionName, checkpoints: CheckpointCheck, log_ends: dict[TopicPartition, LogEnd]
+    ) -> Iterator[Finding]:
+        assert self.metadata is not None, "a data directory's were looked for"
+        gapless = self.metadata.is_gapless(name.topic) and not checkpoints.was_cleaned(name.topic, name.partition)
+        check = PartitionCheck(path, self._circumstances, self._tally, gapless=gapless)
+        yield from check.findings()
+        key = (name.topic, name.partition)
+        log_ends[key] = LogEnd(check.log_end_offset, check.is_whole)
+        self.partitions[key] = path
+        if check.topic_id is not None:
+            self.topic_ids[path] = check.topic_id

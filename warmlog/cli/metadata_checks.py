@@ -1,0 +1,101 @@
+"""`metadata.sqlite` looked at without touching it: whether it is sound, and which topics it knows.
+
+Owns: how it is read beside a running broker and without one, and what it must agree with. Must not know: its layout
+(`broker.metadata.sqlite`).
+
+1. Nothing is written beside it: SQLite would make journals where it only reads. So a copy is read: SQLite's own of a
+   database that is in use, else one of the file and its journal.
+2. SQLite has no checksums of its own: a changed byte in a text is seen only where it makes no sense any more.
+"""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import quote
+
+from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metadata.store import MetadataError
+from broker.metadata.topic import Topic
+from broker.setting_types import SettingError
+from broker.topic_config import check_setting_name
+from warmlog.cli.findings import Finding
+
+METADATA_STORE = "metadata.sqlite"
+JOURNAL_SUFFIX = "-wal"
+MAX_FAULTS = 20  # as many as are told of one file
+
+
+class StoredMetadata:
+    """What a data directory's metadata say. `topics` is None where there are none, or they cannot be read."""
+
+    def __init__(self, directory: Path, *, running: bool) -> None:
+        """Read them. Raises OSError."""
+        self.path = directory / METADATA_STORE
+        self.topics: dict[str, Topic] | None = None
+        self.deleting: set[str] = set()
+        self._faults: list[str] = []
+        if self.path.exists():
+            with TemporaryDirectory(prefix="warmlog-") as scratch:
+                try:
+                    self._read(Path(scratch) / METADATA_STORE, running=running)
+                except (sqlite3.Error, MetadataError, ValueError) as error:
+                    self._faults.append(str(error).removeprefix(f"{Path(scratch) / METADATA_STORE}: "))
+
+    def _read(self, copy: Path, *, running: bool) -> None:
+        if running:
+            uri = f"file:{quote(str(self.path.absolute()))}?mode=ro"
+            with closing(sqlite3.connect(uri, uri=True)) as live, closing(sqlite3.connect(copy)) as target:
+                live.backup(target)
+        else:
+            shutil.copyfile(self.path, copy)
+            journal = self.path.with_name(METADATA_STORE + JOURNAL_SUFFIX)
+            if journal.exists():
+                shutil.copyfile(journal, copy.with_name(journal.name))
+        self._faults += integrity_faults(copy)
+        if not self._faults:
+            with closing(SqliteMetadataStore(copy)) as store:
+                self.topics = {topic.name: topic for topic in store.load()}
+                self.deleting = {topic.name for topic in store.deleting()}
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong with the file itself."""
+        for fault in self._faults:
+            yield Finding(self.path, fault)
+        for topic in (self.topics or {}).values():
+            for name in topic.configs:
+                try:
+                    check_setting_name(name)
+                except SettingError as error:
+                    yield Finding(self.path, f"topic {topic.name}: {error}")
+
+    def is_gapless(self, topic: str) -> bool:
+        """Whether the topic is one that is not compacted, as far as is known."""
+        known = None if self.topics is None else self.topics.get(topic)
+        return known is not None and "compact" not in known.configs.get("cleanup.policy", "delete")
+
+
+def integrity_faults(path: Path) -> list[str]:
+    """What SQLite itself finds wrong with a database. Raises sqlite3.Error where it is none."""
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute(f"PRAGMA integrity_check({MAX_FAULTS})").fetchall()
+    return [str(row[0]) for row in rows if row[0] != "ok"]
+
+
+def place_findings(
+    stored: Sequence[StoredMetadata], found: Mapping[tuple[str, int], Path], topic_ids: Mapping[Path, object]
+) -> Iterator[Finding]:
+    """Hold the topics against the partitions' directories that were found; `topic_ids` is what each says of itself.
+
+    A directory of no topic waits until somebody creates it, and is no finding; nor is what is being deleted.
+    """
+    for metadata in stored:
+        for topic in (metadata.topics or {}).values():
+            for index in range(topic.partitions):
+                path = found.get((topic.name, index))
+                if path is None:
+                    yield Finding(metadata.path, f"topic {topic.name}: there is no directory of partition {index}")
+                elif topic_ids.get(path) not in {None, topic.id}:
+                    yield Finding(path / "partition.metadata", f"topic id {topic_ids[path]}, not {topic.id}")
