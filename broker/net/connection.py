@@ -8,6 +8,7 @@ beyond produce (queued, many at once), fetch (may wait) and the rest (awaited on
 """
 
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 RECEIVE_BYTES = 64 << 10  # one read: some 300 small requests; larger frames are received into a buffer of their own
 MAX_TURN_S = 0.005  # then others get the loop: one read can bring 3,000 small requests that are answered one by one
 PEER_CHECK_S = 1.0  # how late the end of a peer may be noticed that sent more requests behind a waiting fetch
+PROMPT_S = 0.0002  # from a reply to the peer's next request: a local client's that waits for nothing else
+CAN_LINGER = len(os.sched_getaffinity(0)) > 1  # else it is the peer whose time we would take
 TCP_ESTABLISHED = 1  # the first byte of Linux's tcp_info: closed by the peer is 8, reset 7
 
 
@@ -51,6 +54,7 @@ class Connection:
         self._share: Share | None = None  # of the large frame that is being received
         self._stopping = False
         self._closed = False
+        self._is_prompt = False  # whether the last request came at once after a reply
         self._receiving = False  # whether we wait for the peer: only then is silence the peer's
         self._wait: trio.CancelScope | None = None
         self.last_active = trio.current_time()
@@ -124,11 +128,15 @@ class Connection:
         reader, services = self._reader, self._services
         while not self._stopping:
             self._receiving = True
-            await trio.lowlevel.wait_readable(self._sock)
+            count = await self._linger() if self._is_prompt else None
+            while count is None:
+                await trio.lowlevel.wait_readable(self._sock)
+                count = self._receive_available()
             self._receiving = False
-            if not self._receive_available():
+            if not count:
                 return
             self.last_active = trio.current_time()
+            self._is_prompt = self.last_active - self._outbox.last_sent < PROMPT_S and CAN_LINGER
             try:
                 await self._take_frames()
             except FrameError as error:
@@ -141,6 +149,20 @@ class Connection:
                 await self._outbox.flush()
             if reader.announced_bytes:
                 await self._reserve(reader.announced_bytes)
+
+    async def _linger(self) -> int | None:
+        """Keep the loop awake for a peer that has been answering at once; as `_receive_available`.
+
+        Falling asleep and being woken costs a virtual machine more than a small request does. Everyone else has their
+        turn meanwhile, and as soon as another client writes the loop is awake anyway.
+        """
+        writer, until = self._services.writer, perf_counter() + PROMPT_S
+        while perf_counter() < until and writer.is_alone(self):
+            await trio.lowlevel.checkpoint()
+            count = self._receive_available()
+            if count is not None:
+                return count
+        return None
 
     async def _take_frames(self) -> None:
         """Queue or handle every whole frame of one read. Raises FrameError where the stream is out of step."""
@@ -178,8 +200,8 @@ class Connection:
                 await self._handle(call, request, len(frame), received_at)
         _handled(run)
 
-    def _receive_available(self) -> bool:
-        """Receive what is there into the frame reader; False at the end of the stream."""
+    def _receive_available(self) -> int | None:
+        """Receive what is there into the frame reader: how many bytes, 0 at the end of the stream, None if nothing."""
         buffer = self._reader.buffer_for_next()
         try:
             if buffer is None:
@@ -190,9 +212,9 @@ class Connection:
                 count = self._sock.recv_into(buffer)
                 self._reader.received(count)
         except BlockingIOError:
-            return True
+            return None
         self._services.metrics.bytes_in.add(count)
-        return count > 0
+        return count
 
     async def _reserve(self, size: int) -> None:
         """Before a large frame gets memory: wait until all connections together hold few enough bytes."""
