@@ -30,6 +30,20 @@ class DiskSpace(NamedTuple):
 
     total_bytes: int
     usable_bytes: int
+    is_read_only: bool = False
+
+
+# What a disk or a file system says that fails, is not there any more, or takes nothing any more. Want of room is not
+# among them, nor is anything that may be the process's own fault (descriptors, permissions, memory).
+_DISK_FAILURES = frozenset({
+    errno.EIO, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESTALE,
+    errno.ESHUTDOWN, errno.EUCLEAN, errno.EREMOTEIO, errno.ENOMEDIUM,
+})  # fmt: skip
+
+
+def is_disk_failure(error: OSError) -> bool:
+    """Whether an error under a file that ought to be there says that its disk fails, and not only this operation."""
+    return error.errno in _DISK_FAILURES
 
 
 class Disk:
@@ -58,6 +72,18 @@ class Disk:
     def pread(self, fd: int, size: int, position: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
         return os.pread(fd, size, position)
+
+    def read_into(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        """Read into a buffer; returns how many bytes came, fewer than it holds only at the end of the file."""
+        return os.preadv(fd, (buffer,), position)
+
+    def advise_random(self, fd: int) -> None:
+        """Switch off the kernel's read-ahead: of what it reads ahead, pages count as cached and are still being read."""
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def drop_cached(self, fd: int, position: int, length: int) -> None:
+        """Let go of a range's pages in memory, but for those that are not written yet or that somebody has mapped."""
+        os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
 
     def pwritev(self, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> int:
         """Write the buffers end to end at `position`; returns how many bytes went, which may be fewer."""
@@ -139,7 +165,8 @@ class Disk:
     def space(self, path: str) -> DiskSpace:
         """How much room there is on the file system that holds `path`."""
         stat = os.statvfs(path)
-        return DiskSpace(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+        is_read_only = bool(stat.f_flag & os.ST_RDONLY)
+        return DiskSpace(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize, is_read_only)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory, replacing a file of the new name."""

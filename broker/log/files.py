@@ -20,6 +20,7 @@ from threading import Lock
 from typing import Protocol
 
 from broker.log.disk import Disk, write_all
+from broker.log.residency import Residency
 
 DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker gives its own
 
@@ -31,10 +32,11 @@ class Descriptor:
     file behind the number. `fd` is for the sender, which holds the object while it sends. The verbs raise OSError.
     """
 
-    __slots__ = ("_disk", "fd")
+    __slots__ = ("_disk", "_identity", "fd")
 
     def __init__(self, disk: Disk, fd: int) -> None:
         self._disk = disk
+        self._identity: tuple[int, int] | None = None
         self.fd = fd
 
     def __del__(self) -> None:
@@ -47,6 +49,21 @@ class Descriptor:
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes at `position`; fewer only at the end of the file."""
         return self._disk.pread(self.fd, size, position)
+
+    def read_into(self, buffer: bytearray | memoryview, position: int) -> int:
+        """Read into a buffer; how many bytes came, fewer than it holds only at the end of the file."""
+        return self._disk.read_into(self.fd, buffer, position)
+
+    def identity(self) -> tuple[int, int]:
+        """What tells the file from others, whatever it is called and however often it is open: device and inode."""
+        if self._identity is None:
+            stat = os.fstat(self.fd)
+            self._identity = stat.st_dev, stat.st_ino
+        return self._identity
+
+    def drop_cached(self, position: int, length: int) -> None:
+        """Let go of a range's pages in memory where nothing keeps them there. For a worker."""
+        self._disk.drop_cached(self.fd, position, length)
 
     def write_all(self, buffers: Sequence[bytes | bytearray | memoryview], position: int) -> None:
         """Write all of the buffers, end to end, at `position`."""
@@ -64,15 +81,17 @@ class Descriptor:
 class FileSlice:
     """`length` bytes of an open file from `position` on: what a fetch yields.
 
-    Immutable; encoders use its `len()`, the sender its descriptor.
+    Immutable but for `warm_length`; encoders use its `len()`, the sender its descriptor. So many bytes of its start
+    were just seen to be in memory: whoever sends at once need not ask again.
     """
 
-    __slots__ = ("descriptor", "length", "position")
+    __slots__ = ("descriptor", "length", "position", "warm_length")
 
     def __init__(self, descriptor: Descriptor, position: int, length: int) -> None:
         self.descriptor = descriptor
         self.position = position
         self.length = length
+        self.warm_length = 0
 
     def __len__(self) -> int:
         return self.length
@@ -103,9 +122,13 @@ class OpenFilesStatistics:
 class OpenFiles:
     """The LRU: knows who holds a descriptor or a mapping; beyond `limit`, the one longest unused gives it up."""
 
-    def __init__(self, *, limit: int = DEFAULT_LIMIT, disk: Disk | None = None) -> None:
+    def __init__(
+        self, *, limit: int = DEFAULT_LIMIT, disk: Disk | None = None, residency: Residency | None = None
+    ) -> None:
+        """Without a `residency` everything counts as in memory."""
         self.limit = limit
         self.disk = disk or Disk()
+        self.residency = residency or Residency()
         self._lock = Lock()
         self._resources: OrderedDict[Resource, None] = OrderedDict()
         self._mappings = 0
@@ -147,6 +170,12 @@ class OpenFiles:
                 del self._resources[resource]
                 dropped = self._give_up(resource)
         del dropped
+
+    def close_files(self) -> None:
+        """Have what is open be opened anew when it is used: the residency gate has come into force."""
+        for resource in list(self._resources):
+            if isinstance(resource, File):
+                self.remove(resource)
 
     def _give_up(self, resource: Resource) -> object:
         self._mappings -= isinstance(resource, Mapping)
@@ -195,6 +224,8 @@ class File:
         """Two threads may open it at once: one descriptor stays, the other lives as long as its user."""
         disk = self._open_files.disk
         descriptor = Descriptor(disk, open_either(disk, self.path, self.other_path, self._flags))
+        if self._open_files.residency.is_on:
+            disk.advise_random(descriptor.fd)
         self._open_files.adopt(self, descriptor)
         return descriptor
 

@@ -1,0 +1,348 @@
+"""Is it in memory? Asked before anything is touched that might wait for a disk.
+
+Owns: the ways of asking the kernel, the choice among them, the rule who may wait, and the count of pages that were not
+there. Must not know: who reads what is missing (it is told which ranges are being read), trio, metrics.
+
+| method    | asks                                             | a MiB | knows                                     |
+|-----------|--------------------------------------------------|-------|-------------------------------------------|
+| cachestat | the page cache for the number of pages (6.5)     | 1 us  | the number, not which are still being read |
+| nowait    | for the bytes, if they are there (RWF_NOWAIT)    | 96 us | exactly, up to the first that is missing  |
+| off       | nobody: everything counts as resident            | 0     | nothing: for demonstration                |
+
+A page that is being read counts as cached, and whoever touches it waits for the disk. So ranges that a worker reads now
+are not resident, whatever the kernel says (`busy`); and where cachestat finds all pages, the last byte of the range is
+asked for by RWF_NOWAIT, too. That is not done first: for what is missing, RWF_NOWAIT starts the reading (and with it
+the kernel's read-ahead, where that is on), and then it is there and not there. Only small ranges are asked for their
+bytes at once, because it takes a third of the time; what that starts to read is busy from then on.
+
+Invariants:
+1. In the thread that must not wait (`gated`), what is missing raises ColdReadError, whose `job` a worker runs before
+   the same is tried again. Any other thread reads what is missing with pread, which gives up the GIL and turns an
+   I/O error into an exception: a fault inside a mapping does neither, and an error there ends the process.
+"""
+
+import ctypes
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from mmap import PAGESIZE, mmap
+from threading import get_ident, local
+from typing import Literal, Protocol, TypeAlias
+
+logger = logging.getLogger(__name__)
+
+MethodName: TypeAlias = Literal["cachestat", "nowait", "off"]
+Place: TypeAlias = Literal["index", "time_index", "log"]
+
+SYS_CACHESTAT = 451  # the same number on every architecture
+PROBE_FILE = ".residency-probe"
+PROBE_PAGES = 16
+COPY_BYTES = 256 << 10  # one RWF_NOWAIT read: its target stays in the processor's cache
+SMALL_BYTES = 16 << 10  # up to here the bytes are asked for themselves: cheaper than cachestat, and exact
+
+
+class Descriptor(Protocol):
+    """An open file, as far as it matters here."""
+
+    fd: int
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes at `position`."""
+
+    def identity(self) -> tuple[int, int]:
+        """What tells the file from others."""
+
+
+class ColdReadError(Exception):
+    """Something is not in memory, and this thread must not wait for it. No failure: `job` reads it, in a worker.
+
+    `descriptor`, `position` and `length` say what is read meanwhile: it is not to be touched.
+    """
+
+    def __init__(self, job: Callable[[], object], descriptor: Descriptor | None, position: int, length: int) -> None:
+        super().__init__("not in memory")
+        self.job = job
+        self.descriptor = descriptor
+        self.position = position
+        self.length = length
+        self.base_offset = -1  # of the segment, where one is read
+
+
+class Method(Protocol):
+    """A way to ask."""
+
+    name: MethodName
+
+    def missing_pages(self, fd: int, position: int, length: int) -> int:
+        """How many pages of a range are not in memory; where that is not known, more than they are. Raises OSError."""
+
+
+class Off:
+    """Asks nobody."""
+
+    name: MethodName = "off"
+
+    def missing_pages(self, fd: int, position: int, length: int) -> int:
+        """Nothing is ever missing."""
+        del fd, position, length
+        return 0
+
+
+class Nowait:
+    """Has the kernel copy what is there: exact, wherever the file system knows the flag."""
+
+    name: MethodName = "nowait"
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(COPY_BYTES)  # threads may share it: nobody looks at what is in it
+        self._whole = memoryview(self._buffer)
+
+    def missing_pages(self, fd: int, position: int, length: int) -> int:
+        """All pages from the first missing byte on."""
+        end = position + length
+        while position < end:
+            wanted = min(COPY_BYTES, end - position)
+            copied = self._copy(fd, position, wanted)
+            if copied < wanted:
+                return pages_of(position + copied, end - position - copied)
+            position += copied
+        return 0
+
+    def _copy(self, fd: int, position: int, wanted: int) -> int:
+        try:
+            return os.preadv(fd, (self._whole[:wanted],), position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return 0
+
+
+class _Arguments(local):
+    """What cachestat reads and writes: each thread has its own."""
+
+    def __init__(self) -> None:
+        self.range = (ctypes.c_uint64 * 2)()  # offset, length
+        self.counts = (ctypes.c_uint64 * 5)()  # cached, dirty, in writeback, evicted, recently evicted
+        self.range_address = ctypes.addressof(self.range)
+        self.counts_address = ctypes.addressof(self.counts)
+
+
+class Cachestat:
+    """Has the kernel count. Without giving up the GIL: the call takes a microsecond and waits for nothing."""
+
+    name: MethodName = "cachestat"
+
+    def __init__(self, syscall: Callable[..., int] | None = None) -> None:
+        """`syscall` stands in for libc's, in tests."""
+        self._arguments = _Arguments()
+        self._syscall = syscall or _syscall()
+        self._nowait: Nowait | None = Nowait()
+
+    def missing_pages(self, fd: int, position: int, length: int) -> int:
+        """Exactly those. Raises OSError where the kernel does not have the call or lets nobody make it."""
+        nowait = self._nowait
+        if nowait is not None and length <= SMALL_BYTES:
+            return nowait.missing_pages(fd, position, length)
+        arguments = self._arguments
+        asked = arguments.range
+        asked[0], asked[1] = position, length
+        if self._syscall(SYS_CACHESTAT, fd, arguments.range_address, arguments.counts_address, 0):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        missing = pages_of(position, length) - int(arguments.counts[0])
+        if missing > 0 or nowait is None:
+            return max(0, missing)
+        return nowait.missing_pages(fd, position + length - 1, 1)
+
+    def without_nowait(self) -> "Cachestat":
+        """The same, for a file system that does not know RWF_NOWAIT."""
+        self._nowait = None
+        return self
+
+
+def _syscall() -> Callable[..., int]:
+    syscall = ctypes.PyDLL(None, use_errno=True).syscall
+    syscall.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
+    syscall.restype = ctypes.c_long
+    return syscall
+
+
+def pages_of(position: int, length: int) -> int:
+    """How many pages a range lies on."""
+    return (position + length - 1) // PAGESIZE - position // PAGESIZE + 1 if length > 0 else 0
+
+
+# -- the choice --------------------------------------------------------------------------------------------------------
+
+
+class UntrueAnswerError(Exception):
+    """A method said of a file what cannot be."""
+
+
+def choose_method(wanted: str, directories: Iterable[str], *, syscall: Callable[..., int] | None = None) -> Method:
+    """The method that is set, or with "auto" the first that tells the truth in each of these directories.
+
+    One that is set and does not is given up, too: a gate that lies is worse than none. The log is told which and why.
+    Raises OSError where a directory cannot be written to.
+    """
+    if wanted == "off":
+        logger.warning("residency gate: off (warmlog.gate); a fetch of what is not in memory holds everybody up")
+        return Off()
+    places = list(directories)
+    candidates: list[Method] = [Nowait()] if wanted == "nowait" else [Cachestat(syscall), Nowait()]
+    for method in candidates:
+        try:
+            for place in places:
+                _try_out(method, place)
+        except UntrueAnswerError as error:
+            logger.warning("residency gate: %s cannot be used in %s: %s", method.name, place, error)
+        else:
+            logger.info("residency gate: %s", method.name)
+            return method
+    logger.warning(
+        "residency gate: off, since there is no way to ask; a fetch of what is not in memory holds everybody up"
+    )
+    return Off()
+
+
+def _try_out(method: Method, directory: str) -> None:
+    """Write a file, evict it, read one page of it, and ask each time. Raises UntrueAnswerError, OSError."""
+    fd = os.open(os.path.join(directory, PROBE_FILE), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.unlink(os.path.join(directory, PROBE_FILE))
+        size = PROBE_PAGES * PAGESIZE
+        os.write(fd, b"\1" * size)
+        if isinstance(method, Cachestat) and not _knows_nowait(fd):
+            method.without_nowait()
+        if _asked(method, fd, 0, size):
+            raise UntrueAnswerError("it says that what was just written is not in memory")
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        _check_evicted(method, fd, size)
+        os.pread(fd, PAGESIZE, PAGESIZE)
+        if _asked(method, fd, PAGESIZE, PAGESIZE):
+            raise UntrueAnswerError("it says that what was just read is not in memory")
+    finally:
+        os.close(fd)
+
+
+def _check_evicted(method: Method, fd: int, size: int) -> None:
+    """That it sees an eviction, if there was one: memory file systems keep everything, and then it is right."""
+    evicted = missing_by_mincore(fd, size)
+    if evicted and isinstance(method, Cachestat) and _asked(method, fd, 0, size) != evicted:
+        raise UntrueAnswerError("it says that what was just evicted is in memory")
+
+
+def missing_by_mincore(fd: int, size: int) -> int:
+    """How many pages of a file's start are not in memory, by mapping it: exact and too dear for more than a trial.
+
+    The file is open for reading and writing. Raises OSError.
+    """
+    with mmap(fd, size) as mapping:
+        start = ctypes.c_char.from_buffer(mapping)
+        pages = (ctypes.c_ubyte * pages_of(0, size))()
+        failed = ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(ctypes.addressof(start)), size, pages)
+        del start
+        if failed:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return sum(not page & 1 for page in pages)
+
+
+def _asked(method: Method, fd: int, position: int, length: int) -> int:
+    try:
+        return method.missing_pages(fd, position, length)
+    except OSError as error:
+        raise UntrueAnswerError(error.strerror or str(error)) from None
+
+
+def _knows_nowait(fd: int) -> bool:
+    try:
+        os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    return True
+
+
+# -- the gate ----------------------------------------------------------------------------------------------------------
+
+
+def _nothing_busy(descriptor: Descriptor, position: int, length: int) -> bool:
+    del descriptor, position, length
+    return False
+
+
+@dataclass(slots=True)
+class Residency:
+    """What a broker's logs ask. Made with `Off`, it answers that all is there, at once.
+
+    `cold_pages` counts those that were not there when asked for.
+    """
+
+    method: Method = field(default_factory=Off)
+    cold_pages: dict[Place, int] = field(default_factory=lambda: {"index": 0, "time_index": 0, "log": 0})
+    busy: Callable[[Descriptor, int, int], bool] = _nothing_busy  # whether some of a range is being read now
+    _gated_thread: int = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is asked at all."""
+        return type(self.method) is not Off
+
+    @contextmanager
+    def gated(self) -> Iterator[None]:
+        """Have this thread raise ColdReadError where it would wait, until the end of a block that awaits nothing."""
+        self._gated_thread = get_ident()
+        try:
+            yield
+        finally:
+            self._gated_thread = 0
+
+    def enter(self) -> None:
+        """Begin what `gated` does, for the path of every fetch; `leave` must follow."""
+        self._gated_thread = get_ident()
+
+    def leave(self) -> None:
+        """End it."""
+        self._gated_thread = 0
+
+    @property
+    def must_not_wait(self) -> bool:
+        """Whether this thread is the gated one, and there is a gate."""
+        return self._gated_thread == get_ident() and self.is_on
+
+    def missing_pages(self, descriptor: Descriptor, position: int, length: int, place: Place) -> int:
+        """How many pages of a range must not be touched here. Counted where it is not none. Raises OSError."""
+        missing = self.method.missing_pages(descriptor.fd, position, length)
+        if not missing and self.is_on and self.busy(descriptor, position, length):
+            missing = pages_of(position, length)
+        if missing:
+            self.cold_pages[place] += missing
+        return missing
+
+    def need(
+        self, descriptor: Descriptor, position: int, length: int, place: Place, job: Callable[[], object] | None = None
+    ) -> None:
+        """Return when a range may be touched. Raises OSError, and ColdReadError in the gated thread.
+
+        `job` is what a worker does about it; None: it reads the range.
+        """
+        if not self.is_on or not self.missing_pages(descriptor, position, length, place):
+            return
+        if not self.must_not_wait:
+            descriptor.pread(length, position)
+            return
+        raise ColdReadError(job or _Read(descriptor, position, length), descriptor, position, length)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Reads a range, to have it in memory."""
+
+    descriptor: Descriptor
+    position: int
+    length: int
+
+    def __call__(self) -> int:
+        return len(self.descriptor.pread(self.length, self.position))

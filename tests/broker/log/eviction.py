@@ -1,0 +1,42 @@
+"""Real files that are put out of memory: for tests of what happens then."""
+
+import os
+from mmap import PAGESIZE
+from pathlib import Path
+
+import pytest
+
+from broker.log.disk import Disk
+from broker.log.files import Descriptor
+from broker.log.residency import missing_by_mincore
+
+
+def file_of(path: Path, pages: int) -> Descriptor:
+    """An open file of so many pages, in memory, without the kernel's read-ahead."""
+    path.write_bytes(os.urandom(pages * PAGESIZE))
+    disk = Disk()
+    descriptor = Descriptor(disk, disk.open(str(path), os.O_RDWR))
+    disk.advise_random(descriptor.fd)
+    return descriptor
+
+
+def evict(descriptor: Descriptor) -> None:
+    """Put all of a file out of memory that nobody has mapped."""
+    os.fsync(descriptor.fd)
+    os.posix_fadvise(descriptor.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def evict_files(directory: Path, pattern: str = "*") -> None:
+    """The same for the files of a directory."""
+    disk = Disk()
+    for path in sorted(directory.glob(pattern)):
+        evict(Descriptor(disk, disk.open(str(path), os.O_RDONLY)))
+
+
+def needs_eviction(directory: Path) -> None:
+    """Skip the test where the file system keeps everything in memory, or lets nobody ask."""
+    probe = file_of(directory / ".evictable", 2)
+    (directory / ".evictable").unlink()
+    evict(probe)
+    if missing_by_mincore(probe.fd, 2 * PAGESIZE) != 2:
+        pytest.skip("the file system keeps everything in memory")
