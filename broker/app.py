@@ -309,6 +309,11 @@ class Broker:
         gauge("warmlog_segments", "Segments of all logs.", lambda: [((), partitions.statistics().segments)])
         gauge("warmlog_log_bytes", "Bytes of all log files.", lambda: [((), partitions.statistics().log_bytes)])
         gauge(
+            "warmlog_failed_logs",
+            "Logs out of service for appends, until they are made anew.",
+            lambda: [((), sum(partition.log.failed for partition in partitions))],
+        )
+        gauge(
             "warmlog_unflushed_bytes",
             "Bytes appended since the last fsync, an upper bound.",
             lambda: [((), partitions.statistics().unflushed_bytes)],

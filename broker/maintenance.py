@@ -17,6 +17,7 @@ from broker.flushing import Flushing
 from broker.metadata.store import MetadataError
 from broker.metrics import Metrics
 from broker.partitions import Partitions
+from broker.reopening import Reopener
 from broker.retention import Retention
 from broker.unlinking import Unlinking
 from broker.writer import Writer
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 LATENESS_INTERVAL_S = 0.25  # sees a stall of 125 ms every other time; each round wakes an idle broker, for 0.3 ms
 REMOVAL_INTERVAL_S = 1.0
+REOPENING_INTERVAL_S = 1.0  # how long a failed log waits for its first attempt at most
 
 
 class Maintenance:
@@ -40,6 +42,7 @@ class Maintenance:
         self._retention_interval_s = settings.log_retention_check_interval_ms / 1000
         self._expiration_check_interval_s = settings.producer_id_expiration_check_interval_ms / 1000
         self._checkpoint_interval_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
+        self._reopener = Reopener(partitions, metrics)
         self._flushing = Flushing(partitions, writer, interval_ms=settings.log_flush_scheduler_interval_ms)
 
     async def run(self) -> None:
@@ -47,6 +50,7 @@ class Maintenance:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._measure_lateness)
             nursery.start_soon(self._flush)
+            nursery.start_soon(self._every, REOPENING_INTERVAL_S, self._reopener.check)
             nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint)
             nursery.start_soon(self._every, self._expiration_check_interval_s, self._forget_producers)
             nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted)

@@ -252,6 +252,12 @@ class Metrics:
         self.truncated_bytes = self._add(
             CounterFamily("warmlog_truncated_bytes_total", "Bytes that recovery cut off because they were torn.")
         ).labels()
+        self.log_failures = self._add(
+            CounterFamily("warmlog_log_failures_total", "Logs put out of service by a failed fsync or write.")
+        ).labels()
+        self.reopened_logs = self._add(
+            CounterFamily("warmlog_reopened_logs_total", "Failed logs made anew in place, in service again.")
+        ).labels()
 
     def _add(self, family: F) -> F:
 

@@ -28,6 +28,7 @@ from broker.log.append import Buffer
 from broker.log.config import LogConfig
 from broker.log.errors import IndexCorruptError, LogError
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
+from broker.log.reopening import Reopened
 from broker.log.segment import Segment
 from broker.refusals import Refusals
 from broker.waiters import Waiter
@@ -174,10 +175,13 @@ class Partition:
         else:
             self._committed(group)
 
-    async def settled(self) -> None:
-        """Return when nothing is queued, no worker is inside the log, and nobody waits for a sync."""
+    async def settled(self, *, among: int = 0) -> None:
+        """Return when nothing is queued, no worker is inside the log, and nobody waits for a sync.
+
+        `among`: so many are inside who wait for that themselves.
+        """
         self.write_queued()
-        while self._running or self._awaiting_flush:
+        while self._running > among or self._awaiting_flush:
             await self._progress.park()
             self.write_queued()
 
@@ -459,6 +463,34 @@ class Partition:
         """Have every waiting fetch look again: the partition is going away, or has failed."""
         for waiter in self._waiters:
             waiter.wake()
+
+    # -- reopening --
+
+    async def reopen(self) -> Reopened | None:
+        """Make the end of a failed log anew, in a worker; None if somebody rearranges its segments.
+
+        Cancelled, it gives up unless it is nearly done. Raises OSError, LogError, ProtocolError: then the log is as it
+        was.
+        """
+        reopened = None
+        with self.rearranging() as scope:
+            if scope is not None:
+                reopened = await self._reopen()
+            elif self._rearranging is not None:
+                self._rearranging.cancel()  # a compaction may take minutes, and producers wait
+        return reopened
+
+    async def _reopen(self) -> Reopened:
+        await self.settled(among=1)
+        log = self.log
+        reopened = await trio.to_thread.run_sync(log.begin_reopening().make, trio.from_thread.check_cancelled)
+        log.finish_reopening(reopened)
+        self.synced_at = trio.current_time()
+        self.wake_all()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(reopened.let_go)
+            await trio.to_thread.run_sync(log.checkpoint_epochs)
+        return reopened
 
     # -- end --
 

@@ -32,6 +32,10 @@ class ActiveWriter:
         if self.failure is None:
             self.failure = str(reason)
 
+    def restore(self) -> None:
+        """In service again: the files are others, and sound."""
+        self.failure = None
+
     def write_batches(self, active: Segment, buffers: Sequence[Buffer], position: int) -> None:
         """Write buffers end to end into the log file. Raises OSError."""
         file = active.append_descriptor()

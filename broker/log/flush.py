@@ -89,6 +89,13 @@ class Durability:
         if plan.directory is not None and plan.active is active:
             self.new_names = False
 
+    def reopened(self, log_end_offset: int) -> None:
+        """The end of the log was made anew, and synced: syncs of the old files tell nothing any more."""
+        self._generation += 1
+        self.recovery_point = log_end_offset
+        self._flushed_bytes = self.appended_bytes
+        self.new_names = False
+
     def truncated(self, log_end_offset: int) -> None:
         """The log was cut: syncs under way cover nothing of what comes now."""
         self._generation += 1

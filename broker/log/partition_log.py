@@ -17,7 +17,7 @@ Invariants:
    that syncs every append (`flush.messages` = 1): there it follows the recovery point, so that nobody reads what a
    power cut could take back. It never goes back, whatever becomes of the setting.
 5. After a failed fsync, or a failed write that was not for want of room, the log takes no more data: its file may not
-   hold what memory believes. Reads go on.
+   hold what memory believes. Reads go on. It is in service again when its end was made anew (`reopening`).
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,9 @@ from broker.log.producer_state import Producers
 from broker.log.reading import read_slice
 from broker.log.recovery import LoadedLog, LogPlace, load_log
 from broker.log.removal import OldSegments
+from broker.log.reopening import FailedLog, Reopened, Reopening
 from broker.log.segment import Segment
+from broker.log.segments import Segments
 from broker.log.sound_indexes import SoundIndexes
 from broker.log.time_index import TimestampOffset
 from broker.log.time_search import TimeView, first_at_or_past, largest
@@ -191,6 +193,11 @@ class PartitionLog:
     def failed(self) -> bool:
         """Whether the log is out of service for appends until it is opened anew."""
         return self._appender.writer.failure is not None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log is out of service; None while it is in service."""
+        return self._appender.writer.failure
 
     @property
     def recovery_point(self) -> int:
@@ -441,6 +448,36 @@ class PartitionLog:
 
     def advance_start(self, offset: int) -> bool:
         """Let the log begin at `offset`, unless it begins there or later already; whether it moved.
+
+    # -- reopening -----------------------------------------------------------------------------------------------------
+
+    def begin_reopening(self) -> Reopening:
+        """What is to be done to a failed log; `make` in a worker, then `finish_reopening`.
+
+        Nobody may be inside the log, or rearrange its segments meanwhile.
+        """
+        assert self.failed, "a log in service has nothing in doubt"
+        self.abandon()
+        bounds = Bounds(self.log_start_offset, self.log_end_offset)
+        failed = FailedLog(self._place, self._segments.snapshot, bounds, self.recovery_point, self._appender.snapshots)
+        return Reopening(failed, self._indexes.moving)
+
+    def finish_reopening(self, reopened: Reopened) -> None:
+        """The log is what was made of it, all of it durable, and in service again.
+
+        Where something was cut, a new leader epoch begins. `reopened.let_go` follows.
+        """
+        end = reopened.tail.next_offset
+        self._segments = Segments(reopened.segments)
+        self.log_end_offset = self.high_watermark = end
+        self.log_start_offset = min(self.log_start_offset, end)
+        producers = self.producers if reopened.producers is None else reopened.producers
+        self._appender.restart(self._segments, reopened.tail, producers)
+        self._durability.reopened(end)
+        if reopened.reason is not None:
+            self._epochs.truncate_from_end(end)
+            self.raise_leader_epoch()
+        self._appender.writer.restore()
 
         Segments that lie before it stay until `old_segments.take_out`. Raises OffsetOutOfRangeError past the high
         watermark.

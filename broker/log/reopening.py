@@ -1,0 +1,278 @@
+"""Making the end of a failed log anew, in place: what a failed sync or write has put in doubt is copied into new files.
+
+Owns: which segments are in doubt, how each is copied and checked, and the order in which files take each other's place.
+Must not know who asks for it or when, or that there is a loop.
+
+    loop    the log has failed, so nothing is planned; nobody else is inside it, nobody else rearranges its segments
+    worker  `make`: each segment in doubt is read into <base>.log.cleaned, its batches are checked from the recovery
+            point on, its indexes made beside it; all are synced and take the names of the old ones
+    loop    the log takes what was made: its end is durable, and it is in service again
+    worker  `let_go`: the old files are closed; with the last descriptor their blocks are freed
+
+Invariants:
+1. A file that failed is never synced again: Linux tells of a failure once, and takes the pages for clean after that.
+   They are read as long as they are in memory.
+2. Nothing is believed that was not synced: batches past the recovery point are checked, and the log ends at the first
+   that is not sound (its page was given up meanwhile). Then a new leader epoch begins.
+3. At every step a start finds a log that recovery opens: of each name the old file, or a new one that is synced and has
+   the same content up to the recovery point; and no segment past one that was cut.
+4. Readers go on: what they have open outlives its name.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from errno import ENOSPC
+from threading import Lock
+from typing import NamedTuple
+
+from broker.log.append import Tail
+from broker.log.directory_names import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_path,
+)
+from broker.log.disk import Disk, read_file, write_all
+from broker.log.errors import IndexCorruptError
+from broker.log.index_rebuild import Scan, cut_log, resume, rewrite_indexes, scan_segment, sound_entries
+from broker.log.log_scan import walk_headers
+from broker.log.mapped_index import MappedIndex
+from broker.log.producer_replay import Bounds
+from broker.log.producer_snapshot import ProducerSnapshots
+from broker.log.producer_state import Producers
+from broker.log.recovery import LogPlace
+from broker.log.segment import Segment
+from protocol.errors import ProtocolError
+
+COPY_BYTES = 1 << 20  # at a time; between two of them the work can be called off
+_FILES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)  # the log first: indexes without one are removed
+
+
+class FailedLog(NamedTuple):
+    """A failed log as it is: all of its segments, its bounds, what is synced, and its snapshots of producers."""
+
+    place: LogPlace
+    segments: Sequence[Segment]
+    bounds: Bounds
+    recovery_point: int
+    snapshots: ProducerSnapshots
+
+
+class Reopened(NamedTuple):
+    """A log whose end was made anew: its segments, their end, and what they replace.
+
+    `producers`: where something was cut; else they are as they were. `reason` says why the log was cut; None: it was
+    not.
+    """
+
+    segments: Sequence[Segment]
+    tail: Tail
+    producers: Producers | None
+    replaced: Sequence[Segment]
+    copied_bytes: int
+    truncated_bytes: int
+    reason: str | None
+
+    def let_go(self) -> None:
+        """Close what was replaced. For a worker: a file without a name is freed with its last descriptor."""
+        for segment in self.replaced:
+            segment.close()
+
+
+class Reopening:
+    """One attempt. `moving` is the lock of who replaces or renames files of sealed segments."""
+
+    def __init__(self, failed: FailedLog, moving: Lock) -> None:
+        self._failed = failed
+        self._place = failed.place
+        self._disk = failed.place.disk
+        self._moving = moving
+        self._scans: list[Scan] = []
+
+    def make(self, check: Callable[[], None] = lambda: None) -> Reopened:
+        """Copy what is in doubt and let it take the place of what failed. For a worker.
+
+        `check` is called while nothing has changed yet; if it raises, the attempt is over. Raises OSError, LogError,
+        ProtocolError: then the log is as it was, but for files that are as good under the names of the old ones.
+        """
+        doubtful = self._doubtful()
+        with self._moving, ExitStack() as stack:
+            self._check_room(doubtful)
+            stack.callback(self._clear, doubtful)
+            copies = self._copy(doubtful, check)
+            self._take_place(copies)
+        return self._reopened(copies)
+
+    def _doubtful(self) -> list[Segment]:
+        """The active segment, and the sealed ones past the recovery point whose files are not known to be synced."""
+        point = self._failed.recovery_point
+        return [
+            segment
+            for segment in self._failed.segments
+            if segment.next_base_offset is None or (segment.next_base_offset > point and not segment.synced)
+        ]
+
+    def _check_room(self, doubtful: Sequence[Segment]) -> None:
+        """Raise OSError rather than fill the disk, which others write to."""
+        directory = self._place.directory
+        wanted = sum(segment.size for segment in doubtful)
+        if self._disk.space(directory).usable_bytes < wanted:
+            raise OSError(ENOSPC, f"{os.strerror(ENOSPC)}: {wanted} bytes are to be copied", directory)
+
+    # -- copying -------------------------------------------------------------------------------------------------------
+
+    def _copy(self, doubtful: Sequence[Segment], check: Callable[[], None]) -> list[Segment]:
+        """Synced copies under other names, up to one that is cut, if one is."""
+        copies = []
+        for segment in doubtful:
+            copy = self._copied(segment, check)
+            copies.append(copy)
+            scan = self._recover(copy)
+            if scan.reason is None and copy.size < segment.size:
+                scan = scan._replace(reason=f"the file has {copy.size} bytes of {segment.size}")
+            self._scans.append(scan)
+            for suffix in _FILES:
+                _sync(self._disk, copy.path(suffix))
+            if scan.reason is not None:
+                break
+        return copies
+
+    def _copied(self, segment: Segment, check: Callable[[], None]) -> Segment:
+        """A segment's content as it is in memory, under another name; shorter where it cannot be read to its end."""
+        copy = self._place.segment(segment.base_offset, segment.size, segment.next_base_offset)
+        copy.use_names(CLEANED_SUFFIX)
+        source, position = segment.reader.descriptor(), 0
+        target = self._disk.open(copy.path(LOG_SUFFIX), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            while position < segment.size:
+                check()
+                piece = source.pread(min(COPY_BYTES, segment.size - position), position)
+                if not piece:
+                    break
+                write_all(self._disk, target, [piece], position)
+                position += len(piece)
+        finally:
+            self._disk.close(target)
+        copy.size = position
+        _write(self._disk, copy.path(OFFSET_INDEX_SUFFIX), self._entries_of(segment.offset_index))
+        _write(self._disk, copy.path(TIME_INDEX_SUFFIX), self._entries_of(segment.time_index))
+        return copy
+
+    def _entries_of(self, index: MappedIndex) -> bytes:
+        """What an index holds; nothing if it cannot be read: then it is made from the log."""
+        try:
+            return read_file(self._disk, index.path, index.entries * index.stride)
+        except (IndexCorruptError, FileNotFoundError):
+            return b""
+
+    def _recover(self, copy: Segment) -> Scan:
+        """Check a copy from the recovery point on, make its indexes, and cut it where it is not sound."""
+        offsets, times = sound_entries(copy, self._failed.recovery_point)
+        scan = self._scan_from(copy, offsets, times)
+        if scan is None:
+            offsets = times = 0
+            scan = self._scan_from(copy, 0, 0)
+        assert scan is not None, "a scan from the start needs no index"
+        if copy.next_base_offset is not None:
+            scan.time_entries.extend(scan.tail.last_time_entry())
+        copy.close()
+        rewrite_indexes(copy, scan, offsets, times)
+        if scan.reason is not None:
+            cut_log(copy, scan.tail.size)
+        return scan
+
+    def _scan_from(self, copy: Segment, offsets: int, times: int) -> Scan | None:
+        """Scan from the last of so many index entries on; None if the batch it points to is not sound."""
+        try:
+            tail = resume(copy, self._place.new_tail(copy.base_offset), offsets, times)
+        except (IndexCorruptError, ProtocolError):
+            return None
+        scan = scan_segment(copy, tail, verified=True)
+        return None if offsets and scan.tail.size == scan.start else scan
+
+    # -- taking the place ----------------------------------------------------------------------------------------------
+
+    def _take_place(self, copies: Sequence[Segment]) -> None:
+        """Rename the copies over what they stand for, once nothing is left past one that was cut."""
+        directory = self._place.directory
+        if self._is_cut:
+            last = copies[-1].base_offset
+            later = [segment for segment in self._failed.segments if segment.base_offset > last]
+            for segment in reversed(later):
+                segment.removed = True
+                segment.remove_files()
+            self._disk.sync_directory(directory)
+        for copy in copies:
+            for suffix in _FILES:
+                self._disk.rename(copy.path(suffix), segment_path(directory, copy.base_offset, suffix))
+            copy.close()
+            copy.use_names("")
+            copy.synced = True
+        self._disk.sync_directory(directory)
+
+    def _clear(self, doubtful: Sequence[Segment]) -> None:
+        """Unlink what was copied and has not taken its place."""
+        for segment in doubtful:
+            for suffix in _FILES:
+                path = segment_path(self._place.directory, segment.base_offset, suffix) + CLEANED_SUFFIX
+                with suppress(OSError):
+                    self._disk.unlink(path)
+
+    # -- the outcome ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_cut(self) -> bool:
+        return self._scans[-1].reason is not None
+
+    def _reopened(self, copies: Sequence[Segment]) -> Reopened:
+        failed, scan, active = self._failed, self._scans[-1], copies[-1]
+        tail = self._activate(active, scan)
+        by_base = {copy.base_offset: copy for copy in copies}
+        segments = [
+            by_base.get(old.base_offset, old) for old in failed.segments if old.base_offset <= active.base_offset
+        ]
+        producers = None
+        if self._is_cut:
+            failed.snapshots.write_taken()
+            failed.snapshots.find()
+            bounds = Bounds(min(failed.bounds.start, tail.next_offset), tail.next_offset)
+            producers = self._place.rebuild_producers(failed.snapshots, segments, bounds)
+        return Reopened(
+            segments=segments,
+            tail=tail,
+            producers=producers,
+            replaced=[segment for segment in failed.segments if segment not in segments],
+            copied_bytes=sum(copy.size for copy in copies),
+            truncated_bytes=sum(old.size for old in failed.segments) - sum(new.size for new in segments),
+            reason=scan.reason,
+        )
+
+    def _activate(self, active: Segment, scan: Scan) -> Tail:
+        """Make the last copy the segment that is appended to, with the batches at its end known by heart."""
+        tail, config = scan.tail, self._place.config
+        tail.configure(config)
+        active.activate(config, tail)
+        active.synced = True
+        start = tail.size - tail.unindexed_size
+        for position, header in walk_headers(active.reader.descriptor(), start, tail.size):
+            active.remember(header.last_offset, position, indexed=position == start)
+        return tail
+
+
+def _write(disk: Disk, path: str, data: bytes) -> None:
+    fd = disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        if data:
+            write_all(disk, fd, [data], 0)
+    finally:
+        disk.close(fd)
+
+
+def _sync(disk: Disk, path: str) -> None:
+    fd = disk.open(path, os.O_RDWR)
+    try:
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
