@@ -444,11 +444,6 @@ class PartitionLog:
             self.fail(error)
             raise
 
-    # -- start ---------------------------------------------------------------------------------------------------------
-
-    def advance_start(self, offset: int) -> bool:
-        """Let the log begin at `offset`, unless it begins there or later already; whether it moved.
-
     # -- reopening -----------------------------------------------------------------------------------------------------
 
     def begin_reopening(self) -> Reopening:
@@ -478,6 +473,11 @@ class PartitionLog:
             self._epochs.truncate_from_end(end)
             self.raise_leader_epoch()
         self._appender.writer.restore()
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+
+    def advance_start(self, offset: int) -> bool:
+        """Let the log begin at `offset`, unless it begins there or later already; whether it moved.
 
         Segments that lie before it stay until `old_segments.take_out`. Raises OffsetOutOfRangeError past the high
         watermark.
