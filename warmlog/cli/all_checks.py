@@ -50,7 +50,8 @@ def all_findings(directories: Sequence[Path], looking: Looking, tally: Tally) ->
         yield from check.findings()
         found |= check.partitions
         topic_ids |= check.topic_ids
-        stored += [] if check.metadata is None else [check.metadata]
+        if check.metadata is not None and not check.running:  # a running broker makes topics before their directories
+            stored.append(check.metadata)
     yield from place_findings(stored, found, topic_ids)
 
 
@@ -78,8 +79,15 @@ class DirectoryCheck:
             progress=looking.progress,
         )
 
+    @property
+    def running(self) -> bool:
+        """Whether a broker serves it."""
+        return self._circumstances.running
+
     def findings(self) -> Iterator[Finding]:
         """Everything that is wrong. Raises OSError."""
+        if self.running:
+            self._tally.served.append(str(self.directory))
         if is_partition_directory(self.directory):
             yield from PartitionCheck(self.directory, self._circumstances, self._tally).findings()
             return

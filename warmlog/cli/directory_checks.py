@@ -23,10 +23,11 @@ from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
 from warmlog.cli.findings import Finding
 from warmlog.cli.metadata_checks import METADATA_STORE
-from warmlog.cli.partition_checks import TEMPORARY_SUFFIX, without_path
+from warmlog.cli.partition_checks import TEMPORARY_SUFFIX, checkpoint_fault, without_path
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_POINTS)
 AFTER_CLEAN_STOP = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
+MAX_SHOWN = 80  # characters of a line that cannot be understood
 KNOWN_FILES = frozenset(
     {
         *CHECKPOINTS,
@@ -81,10 +82,14 @@ def property_findings(directory: Path) -> Iterator[Finding]:
     """Whether the directory says whose it is."""
     path = directory / META_PROPERTIES
     try:
-        properties = parse_properties(path.read_text(encoding="latin-1"))
+        text = path.read_text(encoding="latin-1")
     except FileNotFoundError:
         yield Finding(path, "missing")
         return
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip() and not line.startswith(("#", "!")) and "=" not in line:
+            yield Finding(path, f"line {number} is no property: {line[:MAX_SHOWN]!r}")
+    properties = parse_properties(text)
     if properties.get("version") != META_VERSION:
         yield Finding(path, f"version {properties.get('version')}, not {META_VERSION}")
     for name in ("cluster.id", "node.id"):
@@ -117,13 +122,16 @@ class CheckpointCheck:
         self._directory = directory
         self._offsets: dict[str, Mapping[TopicPartition, int]] = {}
         self._unreadable: list[Finding] = []
-        self._missing = [name for name in CHECKPOINTS if not (directory / name).exists()]
+        self._missing = [name for name in AFTER_CLEAN_STOP if is_empty(directory / name)]
         for name in CHECKPOINTS:
             path = directory / name
             try:
                 self._offsets[name] = read_offsets(Disk(), os.fspath(path))
+                fault = checkpoint_fault(path)
             except CheckpointError as error:
-                self._unreadable.append(Finding(path, without_path(error, path)))
+                fault = without_path(error, path)
+            if fault is not None:
+                self._unreadable.append(Finding(path, fault))
 
     def was_cleaned(self, topic: str, partition: int) -> bool:
         """Whether a log was ever compacted, or that cannot be told."""
@@ -141,13 +149,17 @@ class CheckpointCheck:
             return
         if clean:  # only then is it known that somebody has written all of them
             for name in self._missing:
-                if name in AFTER_CLEAN_STOP:
-                    yield Finding(self._directory / name, "missing, though the last stop was clean")
+                yield Finding(self._directory / name, "missing or empty, though the last stop was clean")
         for name, offsets in self._offsets.items():
             for (topic, partition), offset in sorted(offsets.items()):
                 what = None if topic == METADATA_TOPIC else offset_fault(logs.get((topic, partition)), offset)
                 if what is not None:
                     yield Finding(self._directory / name, f"{topic} {partition} {what}")
+
+
+def is_empty(path: Path) -> bool:
+    """Whether there is nothing in a file, or no file."""
+    return not path.exists() or not path.stat().st_size
 
 
 def offset_fault(log: LogEnd | None, offset: int) -> str | None:

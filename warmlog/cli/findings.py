@@ -3,7 +3,7 @@
 Owns: the two values. Must not know: what is checked.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,10 +23,11 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What was looked at so far; `size` is the bytes of the log files."""
+    """What was looked at so far; `size` is the bytes of the log files, `served` the directories that a broker has now."""
 
     partitions: int = 0
     segments: int = 0
     batches: int = 0
     records: int = 0
     size: int = 0
+    served: list[str] = field(default_factory=list)

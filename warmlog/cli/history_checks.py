@@ -206,7 +206,7 @@ class TransactionIndexCheck:
             yield from self._first_offset_faults(entry, history.open_since(header.producer_id))
             expected, found = history.stable_after(header), entry.last_stable_offset
             is_early = history.has_gaps or found < (history.first_offset or 0)
-            if found != expected and not (is_early and found <= header.next_offset):
+            if found != expected and not (is_early and 0 <= found <= header.next_offset):
                 yield f"last stable offset {found}, but by the log it was {expected}"
 
     def _first_offset_faults(self, entry: AbortedTransaction, seen: int) -> Iterator[str]:
@@ -218,7 +218,7 @@ class TransactionIndexCheck:
             yield f"first offset {first}, but the log has nothing of that transaction"
 
     def _may_be_gone(self, offset: int) -> bool:
-        return self._history.has_gaps or offset < (self._history.first_offset or 0)
+        return offset >= 0 and (self._history.has_gaps or offset < (self._history.first_offset or 0))
 
     def _finding(self, slot: int, what: str) -> Finding:
         return Finding(self.path, f"entry {slot}: {what}", slot * ENTRY.size)

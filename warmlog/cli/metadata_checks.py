@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from struct import Struct
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from warmlog.cli.findings import Finding
 
 METADATA_STORE = "metadata.sqlite"
 JOURNAL_SUFFIX = "-wal"
+PAGE_FIELDS = Struct(">16xH10xI")  # the page size in bytes (1: 65,536), the count of pages
 MAX_FAULTS = 20  # as many as are told of one file
 
 
@@ -54,6 +56,8 @@ class StoredMetadata:
             journal = self.path.with_name(METADATA_STORE + JOURNAL_SUFFIX)
             if journal.exists():
                 shutil.copyfile(journal, copy.with_name(journal.name))
+            else:
+                self._faults += size_faults(copy)
         self._faults += integrity_faults(copy)
         if not self._faults:
             with closing(SqliteMetadataStore(copy)) as store:
@@ -75,6 +79,20 @@ class StoredMetadata:
         """Whether the topic is one that is not compacted, as far as is known."""
         known = None if self.topics is None else self.topics.get(topic)
         return known is not None and "compact" not in known.configs.get("cleanup.policy", "delete")
+
+
+def size_faults(path: Path) -> list[str]:
+    """Whether a database without a journal is as long as its header says; SQLite itself does not look. Raises OSError.
+
+    Source: https://www.sqlite.org/fileformat2.html, 1.3.
+    """
+    size = path.stat().st_size
+    head = path.read_bytes()[: PAGE_FIELDS.size]
+    if len(head) < PAGE_FIELDS.size:
+        return [f"{size} bytes, less than a header"]
+    page_size, pages = PAGE_FIELDS.unpack(head)
+    expected = (page_size if page_size > 1 else 1 << 16) * pages
+    return [] if size == expected else [f"{size} bytes, but its header says {expected}"]
 
 
 def integrity_faults(path: Path) -> list[str]:

@@ -10,6 +10,8 @@ else lies in the data directory.
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from uuid import UUID
 
@@ -25,6 +27,7 @@ from warmlog.cli.segment_checks import Circumstances, LogContext, Segment, Segme
 
 KNOWN_FILES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
 SETTLED_AFTER_S = 60  # closing a segment (trim, sync) follows its last batch; a disk may take seconds, not a minute
+CHECKPOINT_HEAD_LINES = 2  # version and count
 TEMPORARY_SUFFIX = ".tmp"  # a small file that is being replaced
 
 
@@ -99,6 +102,9 @@ class PartitionCheck:
         except CheckpointError as error:
             yield Finding(path, without_path(error, path))
             return
+        fault = checkpoint_fault(path)
+        if fault is not None:
+            yield Finding(path, fault)
         self._epochs = LeaderEpochs(entries)
         if list(self._epochs.entries) != entries:
             yield Finding(path, "epochs and their first offsets do not both increase")
@@ -135,8 +141,8 @@ class PartitionCheck:
     def _segments(self, files: list[SegmentFile]) -> list[Segment]:
         """The segments, oldest first."""
         logs = [file for file in files if file.suffix == LOG_SUFFIX and not file.state]
-        following = [*(file.base_offset for file in logs[1:]), None]
-        return [self._segment(file, next_base) for file, next_base in zip(logs, following, strict=True)]
+        following = [file.base_offset for file in logs[1:]]
+        return [self._segment(file, next_base) for file, next_base in zip_longest(logs, following)]
 
     def _segment(self, file: SegmentFile, next_base_offset: int | None) -> Segment:
         still = self._is_still(file.path)
@@ -158,6 +164,15 @@ def is_left_alone(path: Path) -> bool:
         return time.time() - path.stat().st_mtime > SETTLED_AFTER_S
     except FileNotFoundError:
         return False
+
+
+def checkpoint_fault(path: Path) -> str | None:
+    """What is wrong with a checkpoint that can be read and says nothing: Kafka makes empty ones, nobody half ones."""
+    with suppress(FileNotFoundError):
+        content = path.read_bytes()
+        if content and len(content.splitlines()) < CHECKPOINT_HEAD_LINES:
+            return f"{len(content)} bytes, but no version and count of entries"
+    return None
 
 
 def without_path(error: Exception, path: Path) -> str:

@@ -143,6 +143,7 @@ class SegmentCheck:
         self._tally.records += header.record_count
         self._tally.size += header.size
         self._circumstances.progress(header.record_count, header.size)
+        self._history.meet(self.segment.log, batch.position, header, self.segment.base_offset)
         yield from self._snapshots.reach(header.base_offset)
         for what in self._batch_faults(batch):
             yield Finding(self.segment.log, what, batch.position)
@@ -154,7 +155,6 @@ class SegmentCheck:
     def _remember(self, batch: StoredBatch) -> Iterator[Finding]:
         """What a batch means for its producer, and what its marker must have left in the transaction index."""
         header, history = batch.header, self._history
-        history.meet(self.segment.log, batch.position, header, self.segment.base_offset)
         records = self._records
         if records is None:
             history.is_whole = False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from warmlog.cli.diagnostics import LEVELS, write_log_to_stderr
-from warmlog.cli.failure import CannotStart
+from warmlog.cli.failure import CannotStart, Failure
 from warmlog.cli.groups import close_output
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
 
 def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> None:
     """Serve until a signal asks to stop."""
-    from broker.app import StartError, run
+    from broker.app import BrokenError, StartError, run
     from broker.config import durability_sentence
 
     def ready(addresses: "Addresses") -> None:
@@ -88,5 +88,7 @@ def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> N
 
     try:
         run(settings, kafka=kafka, native=native, http=http, ready=ready)
+    except BrokenError as error:
+        raise Failure(str(error)) from error
     except StartError as error:
         raise CannotStart(str(error)) from error

@@ -15,6 +15,9 @@ from warmlog.cli.output import binary_size, print_json, print_line
 from warmlog.cli.progress import Progress
 
 
+BESIDE_A_BROKER = "a broker is at work; not judged: checkpoints, leftovers, missing partitions, what it is writing now"
+
+
 @click.command(short_help="Check partition directories; nothing is written.")
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
@@ -30,9 +33,10 @@ from warmlog.cli.progress import Progress
 def verify(context: click.Context, directories: tuple[Path, ...], index_interval_bytes: int, as_json: bool) -> None:
     """Check partition directories; nothing is written.
 
-    DIR is a data directory or the directory of a partition. Every batch is read, its CRC and its records are checked,
-    both indexes, the checkpoints and the names of files are held against the logs. Safe beside a running broker. The
-    exit status is 1 if something is wrong.
+    DIR is a data directory (give all of a broker's at once) or the directory of a partition. Every batch is read, its
+    CRC and its records are checked; indexes, transaction indexes, snapshots of producers, leader epochs, checkpoints,
+    the metadata and the names of files are held against the logs. Safe beside a running broker, which is then said,
+    and what cannot be judged. The exit status is 1 if something is wrong.
     """
     tally, findings = Tally(), []
     with Progress("verifying") as progress:
@@ -45,6 +49,8 @@ def verify(context: click.Context, directories: tuple[Path, ...], index_interval
     if as_json:
         print_json(asdict(tally) | {"findings": [finding_form(finding) for finding in findings]})
     else:
+        for served in tally.served:
+            print_line(f"{served}: {BESIDE_A_BROKER}")
         print_line(summary(tally, len(findings)))
     if findings:
         context.exit(1)

@@ -421,7 +421,11 @@ def test_a_broker_that_is_writing_is_no_finding(tmp_path: Path) -> None:
             while not writing.done():
                 reports.append(findings(tmp_path))
             writing.result()
+            said = verify(tmp_path)
+        served = json.loads(verify(tmp_path, "--json").stdout)["served"]
     assert reports == [[]] * len(reports)
+    assert "a broker is at work; not judged: checkpoints" in said.stdout
+    assert served == [str(tmp_path)]
     assert findings(tmp_path) == []
 
 
