@@ -209,13 +209,14 @@ class DataDirectory:
         for log in logs:
             log.checkpoint_epochs()
         self._write(RECOVERY_POINTS, logs, lambda log: log.recovery_point)
-        self.write_log_starts(logs)
         self._write(HIGH_WATERMARKS, logs, lambda log: log.high_watermark)
+        self.write_log_starts(logs)
 
     def write_log_starts(self, logs: Iterable[CheckpointedLog]) -> None:
         """Replace the checkpoint of log starts alone; `logs` are all. For a worker. Raises OSError."""
         begun = [log for log in logs if log.log_start_offset > log.first_base_offset]
         self._write(LOG_STARTS, begun, lambda log: log.log_start_offset)
+        self._disk.sync_directory(self.path)  # else a power cut brings back the old one, and with it what was deleted
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Replace the checkpoint that says up to where each log was compacted. For a worker. Raises OSError."""

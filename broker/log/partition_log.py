@@ -537,10 +537,13 @@ class PartitionLog:
 
         The log end is then the end of the last batch left. For a follower whose leader has another history; nothing may
         be planned, and no worker inside the log. At or past the log end nothing is cut.
+
+        Below the recovery point, `lower_recovery_point` and a checkpoint come first: what a crash leaves half cut is
+        found only by a start that looks there.
         """
         if offset >= self.log_end_offset:
             return
-        self._durability.new_names |= offset < self.first_base_offset
+        self._durability.new_names = True  # also of what is unlinked: it must not come back behind new records
         self._segments, tail = cut_segments(self._place, self._segments, offset)
         end = tail.next_offset
         self.log_end_offset = end
@@ -551,6 +554,10 @@ class PartitionLog:
         self._epochs.truncate_from_end(end)
         self.raise_leader_epoch()
         self.checkpoint_epochs()
+
+    def lower_recovery_point(self, offset: int) -> None:
+        """Take nothing at or past an offset for synced any more: it is about to be cut."""
+        self._durability.truncated(offset)
 
     def _rebuild_producers(self) -> Producers:
         snapshots = self._appender.snapshots

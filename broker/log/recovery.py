@@ -16,11 +16,14 @@ Invariants:
 2. Nothing below the recovery point's index entry is rewritten.
 3. A crash during recovery leaves a directory that the next recovery opens: logs are cut from the end, and what is made
    anew is made from the log.
+4. What was cut is cut on the disk before the log is used: neither old bytes nor old names come back behind new records.
+5. A log that is not compacted has no holes: a segment that ends before the next one begins lost its end, and ends it.
+   Where offsets are missing further up, too, the log was compacted under other settings, or elsewhere, and stays.
 
 Source: org.apache.kafka.storage.internals.log.LogLoader.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -54,6 +57,7 @@ from broker.log.segment import Segment
 from broker.log.segments import Segments
 from broker.log.swap import finish_swaps
 from protocol.errors import ProtocolError
+from protocol.records.layout import BatchHeader
 
 _PASSING_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
@@ -164,11 +168,14 @@ class _Loader:
         start = min(max(log_start_offset, self._segments[0].base_offset), end)
         epochs = self._epochs(end, raised=not clean)
         epochs.truncate_from_start(start)
+        producers = self._producers(Bounds(start, end), scan_without=not was_sound)
+        if self._findings.reason is not None:
+            self._disk.sync_directory(self._place.directory)  # snapshots past the end went, too
         return LoadedLog(
             segments=Segments(self._segments),
             tail=tail,
             epochs=epochs,
-            producers=self._producers(Bounds(start, end), scan_without=not was_sound),
+            producers=producers,
             log_start_offset=start,
             recovery_point=end if was_sound else min(recovery_point, end),
             made_files=False,
@@ -245,6 +252,8 @@ class _Loader:
             entries = read_epochs(self._disk, path)
         epochs = LeaderEpochs(entries)
         epochs.truncate_from_end(end)
+        if not self._findings.epochs and (raised or not entries):
+            self._findings.epochs += self._last_epoch()
         for epoch, first_offset in self._findings.epochs:
             if epoch > epochs.latest:
                 epochs.assign(epoch, first_offset)
@@ -252,6 +261,12 @@ class _Loader:
             epochs.assign(epochs.current + raised, end)
         epochs.changed = list(epochs.entries) != entries
         return epochs
+
+    def _last_epoch(self) -> list[tuple[int, int]]:
+        """The leader epoch of the last batch, and its base offset: for a log whose active segment is empty."""
+        last = next((segment for segment in reversed(self._segments) if segment.size), None)
+        headers = [] if last is None else [header for _, header in self._walk_end(last)]
+        return [(header.leader_epoch, header.base_offset) for header in headers[-1:]]
 
     def _producers(self, bounds: Bounds, *, scan_without: bool) -> Producers:
         snapshots = ProducerSnapshots(self._disk, self._place.directory, self._snapshots)
@@ -311,14 +326,19 @@ class _Loader:
 
     def _end_of(self, segment: Segment) -> int:
         """The offset after a segment's last batch, by its index where that is sound."""
-        end, start = segment.base_offset, 0
-        with suppress(IndexCorruptError):
+        end = segment.base_offset
+        for _, header in self._walk_end(segment):
+            end = header.next_offset
+        return end
+
+    def _walk_end(self, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches at the end of a segment that is not the last, as far as they are sound."""
+        start = 0
+        with suppress(IndexCorruptError, ProtocolError):
             start = segment.checked_offset_index().last().position
         with suppress(ProtocolError):
-            for _, header in walk_headers(segment.reader.descriptor(), start, segment.size):
-                end = header.next_offset
+            yield from walk_headers(segment.reader.descriptor(), start, segment.size)
         segment.close()
-        return end
 
     def _recover(self, recovery_point: int) -> Tail:
         """Scan from the segment that holds the recovery point on; gives the end of the last sound one."""
@@ -326,12 +346,34 @@ class _Loader:
         for index in range(first, len(self._segments)):
             segment = self._segments[index]
             scan = self._recover_segment(segment, recovery_point)
+            scan = self._without_hole(scan, segment)
             if scan.reason is not None:
-                self._truncated(segment, scan)
-                for later in self._segments[index + 1 :]:
-                    self._remove(later)
+                self._truncate(segment, scan)
                 break
         return self._activate(segment, scan)
+
+    def _without_hole(self, scan: Scan, segment: Segment) -> Scan:
+        """The same, but with a reason to end there where the next segment does not go on from it."""
+        end, following = scan.tail.next_offset, segment.next_base_offset
+        if scan.reason is not None or following in {None, end} or self._place.config.compacts:
+            return scan
+        if self._misses_offsets(segment):
+            return scan
+        return scan._replace(reason=f"it ends at offset {end}, the next segment begins at {following}")
+
+    def _misses_offsets(self, last: Segment) -> bool:
+        """Whether offsets are missing before the end of a segment."""
+        expected = self._segments[0].base_offset
+        for segment in self._segments:
+            if segment.base_offset > last.base_offset:
+                break
+            with suppress(ProtocolError):
+                for _, header in walk_headers(segment.reader.descriptor(), 0, segment.size):
+                    if header.base_offset != expected:
+                        return True
+                    expected = header.next_offset
+            segment.close()
+        return False
 
     def _recover_segment(self, segment: Segment, recovery_point: int) -> Scan:
         offsets, times = sound_entries(segment, recovery_point)
@@ -359,11 +401,18 @@ class _Loader:
         scan = scan_segment(segment, tail, verified=True)
         return None if offsets and scan.tail.size == scan.start else scan
 
-    def _truncated(self, segment: Segment, scan: Scan) -> None:
+    def _truncate(self, segment: Segment, scan: Scan) -> None:
+        """End the log where a scan ended: the newest segments go first, and the file is cut when they are gone."""
         findings, end = self._findings, scan.tail.next_offset
+        later = [other for other in self._segments if other.base_offset > segment.base_offset]
+        for other in reversed(later):
+            self._remove(other)
+        if later:
+            self._disk.sync_directory(self._place.directory)
         findings.truncated_bytes += segment.size - scan.tail.size
         findings.truncated_at, findings.reason = end, scan.reason
         cut_log(segment, scan.tail.size)
+        segment.reader.descriptor().sync()
 
     def _remove(self, segment: Segment) -> None:
         self._findings.truncated_bytes += segment.size
@@ -380,7 +429,7 @@ class _Loader:
             truncated_bytes=findings.truncated_bytes,
             truncated_at=findings.truncated_at,
             truncation_reason=findings.reason,
-            removed_segments=tuple(findings.removed),
+            removed_segments=tuple(sorted(findings.removed)),
             rebuilt_indexes=tuple(findings.scanned),
             seconds=(self._place.clock() - started_ms) / 1000,
         )

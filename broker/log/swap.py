@@ -6,7 +6,7 @@ how the segment was made (`compaction`), or which segments should be.
     0  worker  <base>.log.cleaned, its indexes       made and synced by compaction; a start removes them
     1  worker  .cleaned -> .swap, directory synced   from when all are renamed, a start finishes the swap itself
     2  loop    the log reads the new segment, under the names `.swap`; who reads old ones looks for `.deleted`
-    3  worker  the old files -> .deleted, then .swap -> their own names, directory synced
+    3  worker  the old files -> .deleted, directory synced, then .swap -> their own names, directory synced
     4  loop    the new segment has its own names
 
 Invariants:
@@ -14,6 +14,7 @@ Invariants:
    offset or a lower one is there (then step 1 was not over), and removes what it stands for.
 2. In every file operation the log comes first: indexes without it are removed, and made anew where they are missing.
 3. A reader finds the file it means, or none: then it looks again at what the log consists of (`sound_indexes`).
+4. No step relies on the order in which a file system writes down names: the directory is synced between two of them.
 
 Source: kafka.log.LocalLog.replaceSegments, org.apache.kafka.storage.internals.log.LogLoader (KAFKA-6264).
 """
@@ -77,6 +78,7 @@ class Swap:
         Where it fails, the log goes on as it is, and the next start finishes.
         """
         names = [name for segment in self.old for name in self._set_aside(segment)]
+        self.disk.sync_directory(self.new.directory)
         _rename_all(self.disk, self.new, SWAP_SUFFIX, "")
         self.disk.sync_directory(self.new.directory)
         return names
@@ -140,8 +142,11 @@ def finish_swaps(disk: Disk, directory: str, names: Iterable[str]) -> bool:
     swaps = [(base, name) for base, name in based if name.endswith(SWAP_SUFFIX)]
     first_cleaned = min((base for base, _ in cleaned), default=MAX_INT64)
     void = [(base, name) for base, name in swaps if base >= first_cleaned]
-    for _, name in (*void, *cleaned):  # in this order: a swap without its `.cleaned` would count at the next start
-        disk.unlink(f"{directory}/{name}")
+    for names_of in (void, cleaned):  # in this order: a swap without its `.cleaned` would count at the next start
+        for _, name in names_of:
+            disk.unlink(f"{directory}/{name}")
+        if names_of:
+            disk.sync_directory(directory)
     valid = [swap for swap in swaps if swap not in void]
     if valid:
         _finish(disk, directory, based, valid)
@@ -156,6 +161,7 @@ def _finish(disk: Disk, directory: str, based: Sequence[tuple[int, str]], swaps:
         for base, name in based:
             if name.endswith(_FILES) and first <= base < end:
                 disk.unlink(f"{directory}/{name}")
+        disk.sync_directory(directory)
     for _, name in sorted(swaps, key=lambda swap: not swap[1].endswith(LOG_SUFFIX + SWAP_SUFFIX)):
         disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP_SUFFIX)}")
     disk.sync_directory(directory)
