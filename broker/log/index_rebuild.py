@@ -7,8 +7,10 @@ Source: org.apache.kafka.storage.internals.log.LogSegment.recover.
 """
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from struct import Struct
 from typing import NamedTuple
 
 from broker.log.append import BatchExtent, Tail
@@ -16,13 +18,26 @@ from broker.log.config import LogConfig
 from broker.log.directory_names import CLEANED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from broker.log.disk import Disk, write_all
 from broker.log.errors import IndexCorruptError
-from broker.log.log_scan import read_header_at, walk_headers, walk_verified
+from broker.log.files import Descriptor
+from broker.log.log_scan import WALK_CHUNK_SIZE, read_header_at, walk_headers, walk_verified
 from broker.log.mapped_index import MAX_RELATIVE_OFFSET, MappedIndex
 from broker.log.segment import Segment
 from protocol.errors import ProtocolError
-from protocol.records.layout import BatchHeader
+from protocol.records.codec import compiled
+from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 
 MAX_INDEX_BYTES = (1 << 31) - 1  # as much as a position can count
+_BATCH_LENGTH = Struct(">i")
+
+# The short cut over batches that are plainly sound: a scan, bytes that begin at its tail, whether CRCs are checked, and
+# last offset and leader epoch of the batch before; gives those after. None where it was not built, or not for this kind
+# of processor.
+walk_sound: Callable[["Scan", bytes, bool, int, int], tuple[int, int]] | None = None
+if compiled:
+    with suppress(ImportError):
+        from broker.log import _scan
+
+        walk_sound = _scan.walk_sound if _scan.AVAILABLE else None
 
 
 class Scan(NamedTuple):
@@ -40,16 +55,21 @@ class Scan(NamedTuple):
     epochs: list[tuple[int, int]]
 
 
-def scan_segment(segment: Segment, tail: Tail, *, verified: bool) -> Scan:
+def scan_segment(
+    segment: Segment, tail: Tail, *, verified: bool, advanced: Callable[[int], None] = lambda _: None
+) -> Scan:
     """Walk the batches of a segment from `tail` on, which moves along. Raises OSError.
 
     `verified`: CRCs are checked, too. Batches whose offsets do not increase, or do not fit the segment, end the walk as
-    damaged ones do.
+    damaged ones do. `advanced` is told the bytes of each piece.
     """
     scan = Scan(tail, tail.size, None, bytearray(), bytearray(), [])
     file = segment.reader.descriptor()
-    walk = walk_verified if verified else walk_headers
     previous, epoch = segment.base_offset - 1, -1
+    if walk_sound is not None:
+        previous, epoch = _walk_sound(scan, file, segment.size, verified=verified, advanced=advanced)
+    begun = tail.size
+    walk = walk_verified if verified else walk_headers
     try:
         for position, header in walk(file, tail.size, segment.size):
             if not _follows(header, previous, segment.base_offset):
@@ -62,7 +82,32 @@ def scan_segment(segment: Segment, tail: Tail, *, verified: bool) -> Scan:
             _add(scan, header)
     except ProtocolError as error:
         return scan._replace(reason=f"{error} at position {tail.size}")
+    finally:
+        advanced(tail.size - begun)
     return scan if tail.size == segment.size else scan._replace(reason="the last batch is cut")
+
+
+def _walk_sound(
+    scan: Scan, file: Descriptor, end: int, *, verified: bool, advanced: Callable[[int], None]
+) -> tuple[int, int]:
+    """Add the batches from the tail on that are plainly sound, without the GIL.
+
+    Gives the last one's last offset and leader epoch. Raises OSError.
+    """
+    assert walk_sound is not None, "it was built"
+    tail = scan.tail
+    previous, epoch, wanted = tail.base_offset - 1, -1, WALK_CHUNK_SIZE
+    while tail.size < end:
+        begun = tail.size
+        chunk = file.pread(min(wanted, end - begun), begun)
+        previous, epoch = walk_sound(scan, chunk, verified, previous, epoch)
+        advanced(tail.size - begun)
+        wanted = WALK_CHUNK_SIZE
+        if tail.size == begun:
+            wanted = _BATCH_LENGTH.unpack_from(chunk, 8)[0] + LOG_OVERHEAD if len(chunk) >= HEADER_SIZE else 0
+            if not len(chunk) < wanted <= end - begun:
+                break
+    return previous, epoch
 
 
 def _follows(header: BatchHeader, previous: int, base_offset: int) -> bool:
@@ -141,15 +186,34 @@ def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
 # -- new index files ---------------------------------------------------------------------------------------------------
 
 
-def rewrite_indexes(segment: Segment, scan: Scan, offset_entries: int, time_entries: int) -> None:
+def rewrite_indexes(segment: Segment, scan: Scan, offset_entries: int, time_entries: int) -> tuple[bool, bool]:
     """Let the index files hold the first so many entries they had, then those of the scan. Raises OSError.
 
-    For recovery: nobody has the files mapped.
+    Gives of each, offset index and time index, whether it held something else, or was not there. For recovery: nobody
+    has the files mapped.
     """
     disk = segment.disk
     segment.forget_indexes()
-    _rewrite(disk, segment.path(OFFSET_INDEX_SUFFIX), offset_entries * 8, scan.offset_entries)
-    _rewrite(disk, segment.path(TIME_INDEX_SUFFIX), time_entries * 12, scan.time_entries)
+    return (
+        _mend(disk, segment.path(OFFSET_INDEX_SUFFIX), offset_entries * 8, scan.offset_entries),
+        _mend(disk, segment.path(TIME_INDEX_SUFFIX), time_entries * 12, scan.time_entries),
+    )
+
+
+def _mend(disk: Disk, path: str, kept_size: int, data: bytearray) -> bool:
+    """Let an index file end with these bytes; whether there were others in their place."""
+    fd = disk.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        size = kept_size + len(data)
+        is_right = disk.pread(fd, len(data), kept_size) == data
+        if not is_right:
+            disk.truncate(fd, kept_size)
+            write_all(disk, fd, [data], kept_size)
+        elif disk.size(fd) != size:
+            disk.truncate(fd, size)
+        return not is_right
+    finally:
+        disk.close(fd)
 
 
 def rebuild_indexes(segment: Segment, config: LogConfig) -> None:

@@ -18,14 +18,23 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from broker.log.errors import IndexCorruptError
-from broker.log.log_scan import walk_headers
+from broker.log.log_scan import WALK_CHUNK_SIZE, walk_headers
 from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.producer_state import ProducerState
 from broker.log.segment import Segment
 from protocol.errors import ProtocolError
+from protocol.records.batch import read_header
+from protocol.records.codec import compiled
 from protocol.records.layout import BatchHeader
 from protocol.records.markers import EndMarker, end_marker
 from protocol.records.reader import decode_batch
+
+# The short cut over batches that change nothing: a piece of a file, the bytes left from there on, first and end of the
+# offsets asked for; gives positions and where the next batch begins. None where it was not built.
+producer_batches: Callable[[bytes, int, int, int], tuple[list[int], int]] | None = None
+if compiled:
+    with suppress(ImportError):
+        from broker.log._scan import producer_batches
 
 
 class Bounds(NamedTuple):
@@ -83,9 +92,20 @@ def replay(states: dict[int, ProducerState], segments: Sequence[Segment], bounds
 
 
 def _batches(segment: Segment, bounds: Bounds) -> Iterator[tuple[int, BatchHeader]]:
-    for position, header in walk_headers(segment.reader.descriptor(), _position(segment, bounds.start), segment.size):
+    """Batches of producers within the bounds, as many of them as the states depend on."""
+    file, position = segment.reader.descriptor(), _position(segment, bounds.start)
+    while producer_batches is not None and position < segment.size:
+        left = segment.size - position
+        chunk = file.pread(min(WALK_CHUNK_SIZE, left), position)
+        found, following = producer_batches(chunk, left, bounds.start, bounds.end)
+        for at in found:
+            yield position + at, read_header(chunk, at)
+        position += following
+        if not following:
+            break
+    for place, header in walk_headers(file, position, segment.size):
         if header.producer_id >= 0 and header.last_offset >= bounds.start and header.base_offset < bounds.end:
-            yield position, header
+            yield place, header
 
 
 def _position(segment: Segment, offset: int) -> int:

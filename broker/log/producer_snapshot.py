@@ -91,7 +91,7 @@ class ProducerSnapshots:
     `take` belongs to the loop; all else is for a worker, or the start.
     """
 
-    __slots__ = ("_directory", "_disk", "_taken", "offsets")
+    __slots__ = ("_directory", "_disk", "_taken", "offsets", "removed")
 
     def __init__(self, disk: Disk, directory: str, offsets: Iterable[int] = ()) -> None:
         """`offsets`: where snapshots were found."""
@@ -99,6 +99,7 @@ class ProducerSnapshots:
         self._directory = directory
         self._taken: deque[tuple[int, Sequence[ProducerState]]] = deque()
         self.offsets = sorted(offsets)
+        self.removed: list[int] = []  # those that were damaged, or strays
 
     def path(self, offset: int) -> str:
         """The file of the snapshot at an offset."""
@@ -161,5 +162,6 @@ class ProducerSnapshots:
         return kept
 
     def _remove(self, offset: int) -> None:
+        self.removed.append(offset)
         with suppress(FileNotFoundError):
             self._disk.unlink(self.path(offset))
