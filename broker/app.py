@@ -54,6 +54,7 @@ from broker.net.inflight import InflightBytes
 from broker.net.listener import Limits, Listener, bind
 from broker.net.services import Services
 from broker.net.wire import KafkaWire, NativeWire, Wire
+from broker.partition_metrics import declare_partition_metrics
 from broker.partitions import Partitions
 from broker.storage import Storage
 from broker.writer import Writer
@@ -308,6 +309,8 @@ class Broker:
         gauge("warmlog_partitions", "Partitions served.", lambda: [((), len(partitions))])
         gauge("warmlog_segments", "Segments of all logs.", lambda: [((), partitions.statistics().segments)])
         gauge("warmlog_log_bytes", "Bytes of all log files.", lambda: [((), partitions.statistics().log_bytes)])
+        if self._settings.warmlog_metrics_partitions:
+            declare_partition_metrics(self._metrics, partitions)
         gauge(
             "warmlog_failed_logs",
             "Logs out of service for appends, until they are made anew.",

@@ -146,6 +146,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_connection_inflight_requests: Count = 1024
     warmlog_slow_peer_timeout_ms: PositiveMillis = 30_000
     warmlog_stop_timeout_ms: Millis = 5_000  # container engines kill after 10 s, and logs have to be closed, too
+    warmlog_metrics_partitions: bool = False  # a series per partition is too much for most who collect
     warmlog_container: Literal["auto", "yes", "no"] = "auto"  # whether clients may come through a port of the host
 
     def effective(self, name: str) -> Any:

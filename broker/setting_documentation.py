@@ -107,6 +107,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.connection.inflight.requests": "How many requests of one connection may wait for their answers.",
     "warmlog.container": "Whether the broker runs in a container, so that clients may come through a port of the host.",
     "warmlog.index.search": "How an index is searched: warm looks at its end first, plain is binary search.",
+    "warmlog.metrics.partitions": "Whether offsets and sizes of every partition are among the metrics: a series each.",
     "warmlog.loop.write.max.bytes": "Larger writes are made by a thread beside the loop.",
     "warmlog.open.files": "How many log and index files are held open; -1 takes half of what the process may open.",
     "warmlog.records.walk": "Whether the records of uncompressed batches are checked on append.",

@@ -126,7 +126,10 @@ class SegmentDescription(Value, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionDescription(Value, frozen=True, kw_only=True, gc=False):
-    """One partition's offsets and segments, oldest first. `flushed_offset`: what lies below it has been fsynced."""
+    """One partition's offsets and segments, oldest first. `flushed_offset`: what lies below it has been fsynced.
+
+    With an error and offsets of -1 it cannot be served; with an error and its offsets it only takes no appends for now.
+    """
 
     partition: int
     leader: int

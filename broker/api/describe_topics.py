@@ -10,6 +10,7 @@ from broker.api.session import Session
 from broker.log.directory_names import encode_topic_id
 from broker.partitions import Partitions, UnknownTopicError, unknown_partition
 from broker.topic_config import effective_settings
+from protocol.errors import ErrorCode
 from protocol.request import DescribeTopicsRequest
 from protocol.response import (
     ConfigDescription,
@@ -79,6 +80,8 @@ class DescribeTopicsApi:
             log_end_offset=found.log_end_offset,
             flushed_offset=found.recovery_point,
             size=found.size,
+            error=ErrorCode.NONE if found.failure is None else ErrorCode.KAFKA_STORAGE_ERROR,
+            message=None if found.failure is None else f"it takes no appends for now: {found.failure}",
             segments=tuple(
                 SegmentDescription(
                     base_offset=segment.base_offset,

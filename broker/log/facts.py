@@ -54,7 +54,7 @@ class LogDescription:
     log_end_offset: int
     recovery_point: int
     size: int
-    failed: bool
+    failure: str | None  # why it takes no appends; None: it does
     segments: tuple[SegmentFacts, ...]
 
 

@@ -625,7 +625,7 @@ class PartitionLog:
             log_end_offset=end,
             recovery_point=self.recovery_point,
             size=self.size,
-            failed=self.failed,
+            failure=self.failure,
             segments=self._indexes.run(
                 lambda: tuple(describe_segment(segment, end) for segment in self._segments.snapshot), self._place.config
             ),

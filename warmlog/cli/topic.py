@@ -120,12 +120,14 @@ def describe(topics: tuple[str, ...], all_configs: bool, native: str, as_json: b
 
 
 def description_form(topic: "TopicDescription") -> dict[str, Any]:
-    """A description for scripts: what the broker said, without what only errors need."""
+    """A description for scripts: what the broker said. `failure`: why a partition takes no appends, or nothing."""
     import msgspec
 
     form: dict[str, Any] = msgspec.to_builtins(topic)
     for part in (form, *form["partitions"]):
         del part["error"], part["message"]
+    for part, partition in zip(form["partitions"], topic.partitions, strict=True):
+        part["failure"] = (partition.message or partition.error.name) if partition.error else None
     return form
 
 
@@ -144,13 +146,21 @@ def show_topic(topic: "TopicDescription", *, all_configs: bool) -> None:
         print_table(columns, [(config.name, config.value, config.source) for config in configs])
         print_line()
     print_table(PARTITION_COLUMNS, map(partition_row, topic.partitions))
+    for partition in topic.partitions:
+        if partition.error and is_readable(partition):
+            print_line(f"partition {partition.partition}: {partition.message or partition.error.name}")
     print_line()
     print_table(SEGMENT_COLUMNS, segment_rows(topic.partitions))
 
 
+def is_readable(partition: "PartitionDescription") -> bool:
+    """Whether a partition's offsets are known: it can be read, though an error may say that it takes no appends."""
+    return partition.log_end_offset >= 0
+
+
 def partition_row(partition: "PartitionDescription") -> tuple[object, ...]:
     """A partition's cells; in place of offsets the reason where it cannot be served."""
-    if partition.error:
+    if not is_readable(partition):
         return (partition.partition, *[None] * 7, partition.message or partition.error.name)
     return (
         partition.partition,

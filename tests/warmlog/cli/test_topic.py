@@ -3,6 +3,10 @@ from typing import Any
 
 import pytest
 
+from protocol.errors import ErrorCode
+from protocol.response import PartitionDescription, TopicDescription
+from warmlog.cli.topic import description_form, show_topic
+
 Run = Callable[..., Any]
 
 
@@ -69,6 +73,33 @@ def test_describe_in_json_tells_all_there_is(run: Run) -> None:
     assert [part["partition"] for part in form["partitions"]] == [0, 1]
     (segment,) = form["partitions"][0]["segments"]
     assert (segment["base_offset"], segment["next_offset"], segment["active"]) == (0, 0, True)
+
+
+def test_describe_shows_how_far_a_partition_is_flushed(run: Run) -> None:
+    for name, flush_messages, flushed in (("synced", 1, 3), ("late", 2, 2)):
+        run("topic", "create", name, "--config", f"flush.messages={flush_messages}")
+        for value in (b"x", b"y", b"z"):
+            run("produce", name, stdin=value + b"\n")
+        (form,) = run("topic", "describe", name, "--json").json()
+        (partition,) = form["partitions"]
+        assert (partition["flushed_offset"], partition["log_end_offset"], partition["failure"]) == (flushed, 3, None)
+        lines = run("topic", "describe", name).out.decode().splitlines()
+        titles = next(line for line in lines if line.startswith("partition  start"))
+        cell = lines[lines.index(titles) + 1][titles.index("flushed") : titles.index("flushed") + len("flushed")]
+        assert cell.split() == [str(flushed)]
+
+
+def test_a_partition_that_takes_no_appends_is_shown_with_its_offsets(capsys: pytest.CaptureFixture[str]) -> None:
+    partition = PartitionDescription(
+        partition=0, leader=1, leader_epoch=2, log_start_offset=0, high_watermark=7, log_end_offset=9, flushed_offset=7,
+        size=900, segments=(), error=ErrorCode.KAFKA_STORAGE_ERROR, message="it takes no appends for now: a reason",
+    )  # fmt: skip
+    topic = TopicDescription(name="t", topic_id="id", partitions=(partition,))
+    show_topic(topic, all_configs=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert "partition 0: it takes no appends for now: a reason" in lines
+    assert any(line.split()[:6] == ["0", "0", "9", "9", "7", "7"] for line in lines)
+    assert description_form(topic)["partitions"][0]["failure"] == "it takes no appends for now: a reason"
 
 
 def test_settings_are_changed_and_reset(run: Run) -> None:
