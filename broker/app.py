@@ -40,10 +40,11 @@ from broker.api.producers import ProducersApi
 from broker.api.records import RecordsApi
 from broker.api.topics import TopicsApi
 from broker.config import Settings
+from broker.disk_watch import DiskWatch
 from broker.dynamic_config import LiveSettings
 from broker.groups.service import GroupService
 from broker.log.data_directories import METADATA_FILE, DataDirectories
-from broker.log.errors import LogError
+from broker.log.errors import DirectoryFailedError, LogError
 from broker.log.files import OpenFiles
 from broker.maintenance import Maintenance
 from broker.metadata.sqlite import SqliteMetadataStore
@@ -73,6 +74,10 @@ class StartError(Exception):
 
     A port is taken, the data directory is in use or cannot be served. `str()` is one line for people.
     """
+
+
+class BrokenError(StartError):
+    """The broker served and cannot go on: the disk with the metadata has failed. `str()` is one line for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +145,26 @@ class Broker:
         self._directories = stack.enter_context(DataDirectories.open(settings.data_paths, node_id=settings.node_id))
         self._store = SqliteMetadataStore(settings.data_paths[0] / METADATA_FILE)
         stack.callback(self._store.close)
+        self._join_directories()
         self._live_settings = LiveSettings(settings)
         self._live_settings.take_kept(self._store.broker_configs())
         self._files = OpenFiles(limit=open_files_limit(settings))
         self._metrics = Metrics()
         self._not_ready: str | None = "starting"
+
+    def _join_directories(self) -> None:
+        """Open the other data directories by what the metadata know of them, and write down which there are.
+
+        Raises DataDirectoryError, MetadataError, OSError.
+        """
+        directories, store = self._directories, self._store
+        there_are = {(topic.name, index) for topic in store.load() for index in range(topic.partitions)}
+        known = store.directories()
+        directories.join(known, there_are, store.buried())
+        for path, reason in directories.offline.items():
+            logger.error("data directory %s is out of service until the next start: %s", path, reason)
+        if directories.remembered() != known:
+            store.set_directories(directories.remembered())
 
     async def serve(
         self, sockets: dict[str, socket.socket], ready: Callable[[Addresses], None], stop: trio.Event
@@ -186,6 +206,7 @@ class Broker:
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, writer, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
+            maintained.start_soon(_watch, DiskWatch(partitions, self._directories))
             async with trio.open_nursery() as listening:
                 for listener in listeners:
                     listening.start_soon(listener.serve)
@@ -307,6 +328,16 @@ class Broker:
     def _declare_gauges(self, partitions: Partitions) -> None:
         gauge = self._metrics.gauge
         gauge("warmlog_partitions", "Partitions served.", lambda: [((), len(partitions))])
+        gauge(
+            "warmlog_offline_directories",
+            "Data directories out of service.",
+            lambda: [((), len(self._directories.offline))],
+        )
+        gauge(
+            "warmlog_offline_partitions",
+            "Partitions in data directories that are out of service.",
+            lambda: [((), partitions.offline_count)],
+        )
         gauge("warmlog_segments", "Segments of all logs.", lambda: [((), partitions.statistics().segments)])
         gauge("warmlog_log_bytes", "Bytes of all log files.", lambda: [((), partitions.statistics().log_bytes)])
         if self._settings.warmlog_metrics_partitions:
@@ -333,6 +364,14 @@ class Broker:
             "Page faults of the process that waited for the disk.",
             lambda: [((), resource.getrusage(resource.RUSAGE_SELF).ru_majflt)],
         )
+
+
+async def _watch(watch: DiskWatch) -> None:
+    """Watch the disks. Raises BrokenError when nothing can be served any more."""
+    try:
+        await watch.run()
+    except* DirectoryFailedError as group:
+        raise BrokenError(str(_first(group))) from group
 
 
 async def _open_unless(stop: trio.Event, partitions: Partitions) -> None:
@@ -405,10 +444,11 @@ def _start_errors() -> Iterator[None]:
     except (LogError, MetadataError) as error:
         raise StartError(str(error)) from error
     except ExceptionGroup as group:
-        known, others = group.split((LogError, MetadataError))
+        known, others = group.split((LogError, MetadataError, StartError))
         if known is None or others is not None:
             raise
-        raise StartError(str(_first(known))) from group
+        error = _first(known)
+        raise (error if isinstance(error, StartError) else StartError(str(error))) from group
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> BaseException:

@@ -22,7 +22,7 @@ import trio
 
 from broker.config import Settings
 from broker.dynamic_config import LiveSettings, Overrides
-from broker.log.errors import DataDirectoryError, LogError
+from broker.log.errors import DataDirectoryError, DirectoryFailedError, LogError, OfflineError
 from broker.log.facts import RecoveryReport
 from broker.log.partition_log import PartitionLog
 from broker.metadata.assignment import assign_replicas
@@ -73,9 +73,11 @@ class Partitions:
         self._changes = trio.Lock()
         self._checkpoints = trio.Lock()
         self._deleted: list[tuple[float, str]] = []  # (when to remove it, by trio's clock)
-        self._remembered: set[str] = set()  # names of topics that are gone, but not from the store
+        self._remembered: dict[str, bool] = {}  # topics that are gone, but not from the store; whether data are left
+        self._offline: dict[tuple[str, int], str] = {}  # partitions that cannot be served, and why
         self._all_open = False
         self.on_deleted: Callable[[str], None] = lambda _: None  # told a topic's name once nobody finds it any more
+        self.on_offline: Callable[[str, int], None] = lambda _topic, _partition: None  # told a partition, the same way
 
     @property
     def settings(self) -> Settings:
@@ -87,6 +89,22 @@ class Partitions:
     def get(self, topic: str, partition: int) -> Partition | None:
         """The partition, or None."""
         return self._partitions.get((topic, partition))
+
+    def missing(self, topic: str, partition: int) -> OfflineError | UnknownTopicError:
+        """The error for a partition that `get` does not give: it is out of service, or there is none."""
+        reason = self._offline.get((topic, partition))
+        if reason is not None:
+            return OfflineError(f"{topic}-{partition} is offline: {reason}")
+        return UnknownTopicError(f"no partition {topic}-{partition}")
+
+    def is_offline(self, topic: str, partition: int) -> bool:
+        """Whether there is such a partition, in a data directory that is out of service."""
+        return (topic, partition) in self._offline
+
+    @property
+    def offline_count(self) -> int:
+        """How many partitions lie in data directories that are out of service."""
+        return len(self._offline)
 
     def _is_served(self, topic: str, partition: int) -> bool:
         return (topic, partition) in self._partitions
@@ -141,12 +159,12 @@ class Partitions:
             topic = Topic(name=name, partitions=count, configs=self._check_new(name, count, configs or {}))
             if not validate_only:
                 if name in self._remembered:
-                    await self._forget(name)
+                    await self._forget(name, leaves_data=self._remembered[name])
                 await trio.to_thread.run_sync(self._storage.store.create_topic, topic)
                 try:
                     await self._open(topic, range(count))
                 except (OSError, LogError):
-                    await self._forget(name)
+                    await self._forget(name, leaves_data=False)
                     raise
             return topic
 
@@ -202,7 +220,9 @@ class Partitions:
         """Let the logs of a topic know their settings."""
         config = log_config(topic.configs, self.settings)
         for index in range(topic.partitions):
-            self._partitions[topic.name, index].reconfigure(config)
+            partition = self._partitions.get((topic.name, index))
+            if partition is not None:
+                partition.reconfigure(config)
 
     async def delete(self, name: str) -> None:
         """Delete a topic.
@@ -212,27 +232,37 @@ class Partitions:
         async with self._change():
             topic = self._known(name)
             await trio.to_thread.run_sync(self._storage.store.begin_delete, name)
-            doomed = [self._partitions.pop((name, index)) for index in range(topic.partitions)]
+            doomed, is_offline = self._take_out(topic)
             del self._topics[name], self._names[topic.id.bytes], self._replicas[name]
             self.on_deleted(name)
             for partition in doomed:
                 await partition.retire()
-            moved = await trio.to_thread.run_sync(move_away, [partition.log for partition in doomed])
+            moved, leaves_data = await trio.to_thread.run_sync(move_away, [partition.log for partition in doomed])
             delay_ms = log_config(topic.configs, self.settings).file_delete_delay_ms
             self._deleted += [(trio.current_time() + delay_ms / 1000, path) for path in moved]
             self._storage.forget_hints(topic)
-            await self._forget(name)
+            leaves_data = leaves_data or is_offline
+            if leaves_data:
+                self._storage.directories.bury(topic.id)
+            await self._forget(name, leaves_data=leaves_data)
 
-    async def _forget(self, name: str) -> None:
+    def _take_out(self, topic: Topic) -> tuple[list[Partition], bool]:
+        """Let nobody find the partitions of a topic any more; those in service, and whether others are offline."""
+        keys = [(topic.name, index) for index in range(topic.partitions)]
+        offline = [key for key in keys if self._offline.pop(key, None) is not None]
+        return [self._partitions.pop(key) for key in keys if key in self._partitions], bool(offline)
+
+    async def _forget(self, name: str, *, leaves_data: bool) -> None:
         """Take a topic whose data is out of the way out of the store.
 
         If that fails (the disk is full), it is done before the name is used again, or at the next start.
         """
         try:
-            await trio.to_thread.run_sync(self._storage.store.finish_delete, name)
-            self._remembered.discard(name)
+            forget = partial(self._storage.store.finish_delete, name, leaves_data=leaves_data)
+            await trio.to_thread.run_sync(forget)
+            self._remembered.pop(name, None)
         except MetadataError as error:
-            self._remembered.add(name)
+            self._remembered[name] = leaves_data
             logger.warning("topic %s is deleted, but not yet forgotten: %s", name, error)
 
     async def remove_deleted(self) -> None:
@@ -254,7 +284,7 @@ class Partitions:
         try:
             await trio.to_thread.run_sync(self._storage.finish_deletions)
             for topic in await trio.to_thread.run_sync(self._storage.store.load):
-                await self._open(topic, range(topic.partitions))
+                await self._open_known(topic)
             await trio.to_thread.run_sync(self._storage.warn_of_strangers, self._is_served)
         except OSError as error:
             path = error.filename or self._storage.directories.first.path
@@ -343,6 +373,41 @@ class Partitions:
         self._names[topic.id.bytes] = topic.name
         self._replicas[topic.name] = assign_replicas([self.node_id], topic.partitions, 1, self._storage.random)
 
+    async def _open_known(self, topic: Topic) -> None:
+        """Open what can be served of a topic; the rest is offline. Raises OSError, LogError."""
+        directories = self._storage.directories
+        while True:
+            offline = {index for index in range(topic.partitions) if directories.is_offline(topic.name, index)}
+            try:
+                await self._open(topic, [index for index in range(topic.partitions) if index not in offline])
+            except DirectoryFailedError as error:
+                self.take_offline(error.path, error.reason)
+                continue
+            self._offline |= {(topic.name, index): "its data directory is out of service" for index in offline}
+            return
+
+    def take_offline(self, path: str, reason: str) -> None:
+        """Take a data directory out of service: its partitions are offline, the others go on.
+
+        Raises DirectoryFailedError if the broker cannot go on without it.
+        """
+        directories = self._storage.directories
+        failed = next((directory for directory in directories.live if directory.path == path), None)
+        if failed is None:
+            return
+        if failed is directories.first:
+            raise DirectoryFailedError(path, f"{reason}; it has the metadata, nothing can be served without")
+        directories.take_offline(failed, reason)
+        lost = [partition for partition in self if directories.holder(partition.topic, partition.index) is failed]
+        logger.error("data directory %s is out of service until the next start: %s", path, reason)
+        for partition in lost:
+            del self._partitions[partition.topic, partition.index]
+            self._offline[partition.topic, partition.index] = f"data directory {path}: {reason}"
+            partition.log.fail(reason)
+            partition.wake_all()
+            self.on_offline(partition.topic, partition.index)
+            self._writer.spawn(partial(_abandon, partition))
+
     def _count_recovery(self, log: PartitionLog) -> None:
         report = log.recovery
         if report is not None:
@@ -377,6 +442,10 @@ def _grown(topic: Topic, partitions: int | None) -> int:
     return partitions
 
 
-def unknown_partition(topic: str, partition: int) -> UnknownTopicError:
-    """The error for a partition that is not there."""
-    return UnknownTopicError(f"no partition {topic}-{partition}")
+async def _abandon(partition: Partition) -> None:
+    """Let go of a log whose disk has failed, as soon as nobody is inside."""
+    await partition.retire()
+    try:
+        await trio.to_thread.run_sync(partial(partition.log.close, clean=False))
+    except OSError as error:
+        logger.debug("%s-%d: %s", partition.topic, partition.index, error)

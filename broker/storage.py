@@ -6,6 +6,7 @@ asks, or which topics are served.
 Everything here is for a worker, but `forget_hints`.
 """
 
+import errno
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +20,8 @@ from broker.log.config import LogConfig
 from broker.log.data_directories import DataDirectories
 from broker.log.data_directory import DataDirectory
 from broker.log.directory_names import partition_directory
-from broker.log.disk import Disk
-from broker.log.errors import CheckpointError
+from broker.log.disk import Disk, is_disk_failure
+from broker.log.errors import CheckpointError, DirectoryFailedError
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metadata.store import MetadataStore
@@ -40,21 +41,34 @@ class Storage:
     random: Random
 
     def open_logs(self, topic: Topic, indexes: Sequence[int], config: LogConfig) -> list[PartitionLog]:
-        """Open or make the directories; fresh ones end up on the disk by one sync for all of them. Raises OSError."""
+        """Open or make the directories; fresh ones end up on the disk by one sync for all of them.
+
+        Raises OSError, DirectoryFailedError.
+        """
         logs: list[PartitionLog] = []
         try:
             logs += (self._open_log(topic, index, config) for index in indexes)
             written = [log for log in logs if _keep_topic_id(self.files.disk, log, topic.id)]
             for directory in {self.directories.place(log.topic, log.partition) for log in written}:
                 directory.sync()
-        except OSError:
+        except (OSError, DirectoryFailedError):
             for log in logs:
                 log.close(clean=False)
             raise
         return logs
 
     def _open_log(self, topic: Topic, index: int, config: LogConfig) -> PartitionLog:
-        directory, key = self.directories.place(topic.name, index), (topic.name, index)
+        """Raises OSError, or DirectoryFailedError if the directory's disk fails."""
+        directory = self.directories.place(topic.name, index)
+        try:
+            return self._open_in(directory, topic, index, config)
+        except OSError as error:
+            if is_disk_failure(error) and directory is not self.directories.first:
+                raise _accused(directory, error) from error
+            raise
+
+    def _open_in(self, directory: DataDirectory, topic: Topic, index: int, config: LogConfig) -> PartitionLog:
+        key = topic.name, index
         return PartitionLog.open(
             Path(directory.partition_path(partition_directory(*key))),
             topic=topic.name,
@@ -90,12 +104,13 @@ class Storage:
         Raises MetadataError, OSError.
         """
         for topic in self.store.deleting():
+            offline = [index for index in range(topic.partitions) if self.directories.is_offline(topic.name, index)]
             for index in range(topic.partitions):
                 holder = self.directories.holder(topic.name, index)
                 if holder is not None:
                     shutil.rmtree(holder.partition_path(partition_directory(topic.name, index)), ignore_errors=True)
             self.forget_hints(topic)
-            self.store.finish_delete(topic.name)
+            self.store.finish_delete(topic.name, leaves_data=bool(offline))
         for directory in self.directories.live:
             for name in directory.deleted_directories():
                 shutil.rmtree(directory.partition_path(name), ignore_errors=True)
@@ -151,6 +166,32 @@ def _close(log: PartitionLog) -> bool:
     return not was_failed
 
 
-def move_away(logs: Iterable[PartitionLog]) -> list[str]:
-    """Rename the directories out of service; the paths under which they wait for their removal."""
-    return [str(log.delete()) for log in logs]
+def _accused(directory: DataDirectory, error: OSError) -> OSError | DirectoryFailedError:
+    """What an error of a disk means: the failure of the directory, or of one file only if all else is well."""
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        try:
+            directory.look(probe=True)
+        except OSError as failure:
+            return DirectoryFailedError(directory.path, failure.strerror or str(failure))
+        except DirectoryFailedError as failure:
+            return failure
+        return error
+    return DirectoryFailedError(directory.path, error.strerror or str(error))
+
+
+def move_away(logs: Iterable[PartitionLog]) -> tuple[list[str], bool]:
+    """Rename the directories out of service.
+
+    Gives the paths under which they wait for their removal, and whether some could not be renamed and lie where they
+    were.
+    """
+    moved, leaves_data = [], False
+    for log in logs:
+        try:
+            moved.append(str(log.delete()))
+        except OSError as error:
+            leaves_data = True
+            logger.warning(
+                "%s-%d: deleted, but its files stay until the next start: %s", log.topic, log.partition, error
+            )
+    return moved, leaves_data

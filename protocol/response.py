@@ -35,7 +35,7 @@ class HelloResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """Where a partition lives."""
+    """Where a partition lives; its leader is -1 while no replica can be served."""
 
     partition: int
     leader: int

@@ -8,7 +8,7 @@ from broker.api.errors import EXPECTED, describe, describe_in
 from broker.api.handler import Handler
 from broker.api.session import Session
 from broker.log.directory_names import encode_topic_id
-from broker.partitions import Partitions, UnknownTopicError, unknown_partition
+from broker.partitions import Partitions, UnknownTopicError
 from broker.topic_config import effective_settings
 from protocol.errors import ErrorCode
 from protocol.request import DescribeTopicsRequest
@@ -62,8 +62,8 @@ class DescribeTopicsApi:
         partition = self._partitions.get(topic, index)
         leader = self._partitions.node_id
         try:
-            if partition is None:  # deleted while others were described
-                raise unknown_partition(topic, index)
+            if partition is None:  # offline, or deleted while others were described
+                raise self._partitions.missing(topic, index)
             found = await trio.to_thread.run_sync(partition.log.describe)
         except EXPECTED as error:
             code, message = describe_in(partition, self._partitions, error)

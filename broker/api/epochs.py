@@ -12,7 +12,7 @@ from broker.api.handler import Handler
 from broker.api.session import Session
 from broker.log.leader_epochs import UNDEFINED
 from broker.partition import Partition
-from broker.partitions import Partitions, unknown_partition
+from broker.partitions import Partitions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.values import EpochEnd, EpochQuery, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
@@ -61,7 +61,7 @@ class EpochsApi:
         try:
             partition = self._partitions.get(query.topic, query.partition)
             if partition is None:
-                raise unknown_partition(query.topic, query.partition)
+                raise self._partitions.missing(query.topic, query.partition)
             check_leader_epoch(partition, query.current_leader_epoch)
         except EXPECTED as error:
             code, message = describe(error)

@@ -12,7 +12,7 @@ from broker.log.errors import (
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
 from broker.partition import Partition, StorageError
-from broker.partitions import Partitions, TopicExistsError, UnknownTopicError, unknown_partition
+from broker.partitions import Partitions, TopicExistsError, UnknownTopicError
 from broker.setting_types import SettingError
 from protocol.errors import ErrorCode, ProtocolError
 
@@ -59,7 +59,7 @@ def describe(error: Exception) -> tuple[ErrorCode, str]:
 
 
 def describe_in(partition: Partition | None, partitions: Partitions, error: Exception) -> tuple[ErrorCode, str]:
-    """The same for what went wrong inside a partition: whatever it was, if the partition was deleted meanwhile."""
+    """The same for what went wrong inside a partition: whatever it was, if the partition has gone meanwhile."""
     if partition is not None and partitions.get(partition.topic, partition.index) is not partition:
-        error = unknown_partition(partition.topic, partition.index)
+        error = partitions.missing(partition.topic, partition.index)
     return describe(error)

@@ -22,7 +22,7 @@ from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, describe
 from broker.api.fetch_sessions import FetchSession, FetchSessionError, FetchSessions, SessionPartition
 from broker.partition import Partition
-from broker.partitions import Partitions, unknown_partition
+from broker.partitions import Partitions, UnknownTopicError
 from broker.waiters import FetchWaiter
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.primitives import NO_TOPIC_ID
@@ -106,8 +106,7 @@ class Look:
         """The answer for one partition, the next in turn."""
         try:
             if partition is None:
-                self.unknown += 1
-                raise unknown_partition(asked.topic, asked.partition)
+                raise self._gone(asked)
             if type(asked) is KafkaFetchPartition:
                 self._check(asked, partition)
             records = self._take(asked, partition)
@@ -122,6 +121,15 @@ class Look:
             log_start_offset=log.log_start_offset,
             records=records,
         )
+
+    def _gone(self, asked: FetchPartition) -> Exception:
+        """The error for a partition that is not served; one that is offline is told at once."""
+        error = self._partitions.missing(asked.topic, asked.partition)
+        if isinstance(error, UnknownTopicError):
+            self.unknown += 1
+        else:
+            self.failed = True
+        return error
 
     def _check(self, asked: KafkaFetchPartition, partition: Partition) -> None:
         """What only Kafka's clients can get wrong."""

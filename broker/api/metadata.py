@@ -15,9 +15,13 @@ from broker.api.session import Session
 from broker.log.directory_names import encode_topic_id
 from broker.metadata.topic import Topic, check_name, is_internal
 from broker.partitions import Partitions, UnknownTopicError
+from protocol.errors import ErrorCode
 from protocol.kafka.values import UNKNOWN_TOPIC_NAME
 from protocol.request import MetadataRequest
 from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+
+NO_LEADER = -1
+_OFFLINE = -1  # in place of the leader's epoch
 
 
 class MetadataApi:
@@ -72,7 +76,7 @@ class MetadataApi:
     def _topic_metadata(self, topic: Topic) -> TopicMetadata:
         get, name = self._partitions.get, topic.name
         found = [get(name, index) for index in range(topic.partitions)]
-        epochs = tuple([partition.log.leader_epoch for partition in found if partition is not None])
+        epochs = tuple([_OFFLINE if partition is None else partition.log.leader_epoch for partition in found])
         told = self._told.get(name)
         if told is None or told[0] is not topic or told[1] != epochs:
             if len(self._told) > len(self._partitions):  # more topics than partitions: some are gone
@@ -86,14 +90,25 @@ class MetadataApi:
             name=topic.name,
             topic_id=encode_topic_id(topic.id),
             partitions=tuple(
-                [
-                    PartitionMetadata(
-                        partition=index, leader=replicas[0], leader_epoch=epoch, replicas=replicas, in_sync=replicas
-                    )
-                    for index, (epoch, replicas) in enumerate(placed)
-                ]
+                [_partition_metadata(index, epoch, replicas) for index, (epoch, replicas) in enumerate(placed)]
             ),
         )
+
+
+def _partition_metadata(index: int, epoch: int, replicas: tuple[int, ...]) -> PartitionMetadata:
+    """What is told of a partition; one that is offline has no leader (KRaftMetadataCache.getPartitionMetadata)."""
+    if epoch == _OFFLINE:
+        return PartitionMetadata(
+            partition=index,
+            leader=NO_LEADER,
+            leader_epoch=epoch,
+            replicas=replicas,
+            in_sync=replicas,
+            error=ErrorCode.LEADER_NOT_AVAILABLE,
+        )
+    return PartitionMetadata(
+        partition=index, leader=replicas[0], leader_epoch=epoch, replicas=replicas, in_sync=replicas
+    )
 
 
 def _once(names: tuple[str, ...]) -> list[str]:

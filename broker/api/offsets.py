@@ -14,7 +14,7 @@ from broker.log.partition_log import PartitionLog
 from broker.log.time_index import TimestampOffset
 from broker.metrics import Metrics
 from broker.partition import Partition
-from broker.partitions import Partitions, unknown_partition
+from broker.partitions import Partitions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.values import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -75,7 +75,7 @@ class OffsetsApi:
             if isinstance(query, KafkaOffsetQuery) and query.error is not ErrorCode.NONE:
                 raise UnsupportedTimeError(f"no time of this version: {query.timestamp}")
             if partition is None:
-                raise unknown_partition(query.topic, query.partition)
+                raise self._partitions.missing(query.topic, query.partition)
             if isinstance(query, KafkaOffsetQuery):
                 check_leader_epoch(partition, query.current_leader_epoch)
             found = await self._lookup(partition, query.timestamp)

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.metadata.topic import InvalidTopicError, is_internal
 from broker.partition import Append, Partition
-from broker.partitions import Partitions, unknown_partition
+from broker.partitions import Partitions
 from protocol.errors import ErrorCode, RecordsRefusedError, UnsupportedCompressionError
 from protocol.records.batch import read_header
 from protocol.records.layout import CODEC_MASK, Codec
@@ -58,7 +58,8 @@ def begin(request: ProduceRequest, client_id: str, partitions: Partitions, *, cr
     if create and None in found and missing_topics(request, partitions):
         return None
     pairs = zip(request.partitions, found, strict=True)
-    return Produce(request.acks, [_queue(asked, partition, request, client_id) for asked, partition in pairs])
+    queued = [_queue(asked, partition, partitions, request, client_id) for asked, partition in pairs]
+    return Produce(request.acks, queued)
 
 
 def missing_topics(request: ProduceRequest, partitions: Partitions) -> list[str]:
@@ -68,13 +69,17 @@ def missing_topics(request: ProduceRequest, partitions: Partitions) -> list[str]
 
 
 def _queue(
-    asked: PartitionRecords, partition: Partition | None, request: ProduceRequest, client_id: str
+    asked: PartitionRecords,
+    partition: Partition | None,
+    partitions: Partitions,
+    request: ProduceRequest,
+    client_id: str,
 ) -> Append | ProducedPartition:
     try:
         if is_internal(asked.topic) and client_id != ADMIN_CLIENT_ID:
             raise InvalidTopicError(f"{asked.topic} is the broker's own: nobody else writes to it")
         if partition is None:
-            raise unknown_partition(asked.topic, asked.partition)
+            raise partitions.missing(asked.topic, asked.partition)
         if request.acks == ALL_REPLICAS and partition.log.config.min_insync_replicas > REPLICAS:
             raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, _too_few_replicas(partition))
         if not request.knows_zstd:

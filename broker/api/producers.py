@@ -14,7 +14,7 @@ from broker.api.session import Session
 from broker.log.producer_state import ProducerState
 from broker.metadata.store import MetadataStore
 from broker.metadata.topic import check_name
-from broker.partitions import Partitions, unknown_partition
+from broker.partitions import Partitions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.groups import TopicPartition
 from protocol.kafka.admin_values import (
@@ -110,7 +110,7 @@ class ProducersApi:
             check_name(asked.topic)
             partition = self._partitions.get(asked.topic, asked.partition)
             if partition is None:
-                raise unknown_partition(asked.topic, asked.partition)
+                raise self._partitions.missing(asked.topic, asked.partition)
         except EXPECTED as error:
             code, message = describe(error)
             return DescribedProducers(topic=asked.topic, partition=asked.partition, error=code, message=message)

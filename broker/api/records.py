@@ -11,7 +11,7 @@ from broker.api.session import Session
 from broker.log.errors import PolicyViolationError
 from broker.metadata.topic import InvalidTopicError, is_internal
 from broker.partition import Partition
-from broker.partitions import Partitions, unknown_partition
+from broker.partitions import Partitions
 from protocol.kafka.values import DeletedRecords, DeleteRecordsRequest, DeleteRecordsResponse, RecordsToDelete
 
 HIGH_WATERMARK = -1  # as an offset: everything that consumers can read
@@ -47,7 +47,7 @@ class RecordsApi:
         partition = self._partitions.get(asked.topic, asked.partition)
         try:
             if partition is None:
-                raise unknown_partition(asked.topic, asked.partition)
+                raise self._partitions.missing(asked.topic, asked.partition)
             _check_policy(partition)
             log = partition.log
             moved = log.advance_start(log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset)

@@ -87,10 +87,14 @@ class OffsetCommits:
         return errors
 
     def _check_offset(self, asked: OffsetToCommit) -> ErrorCode:
-        if self._partitions.get(asked.topic, asked.partition) is None:
+        if not self._is_there(asked.topic, asked.partition):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         is_too_large = len(asked.metadata) > self._groups.settings.offset_metadata_max_bytes
         return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large else ErrorCode.NONE
+
+    def _is_there(self, topic: str, partition: int) -> bool:
+        """Whether there is such a partition, in service or not."""
+        return self._partitions.get(topic, partition) is not None or self._partitions.is_offline(topic, partition)
 
     async def _check_commit(self, name: str, committer: Committer) -> ErrorCode:
         """NONE, and then there is the group: one that commits from outside needs none before."""
@@ -151,7 +155,7 @@ class OffsetCommits:
         return [error or written for error in errors]
 
     def _check_delete(self, name: str, topic: str, partition: int) -> ErrorCode:
-        if self._partitions.get(topic, partition) is None:
+        if not self._is_there(topic, partition):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         group = self._groups.get(name)
         is_subscribed = group is not None and group.generation.is_subscribed(topic)

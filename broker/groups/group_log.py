@@ -117,6 +117,10 @@ class GroupLog:
         if self._unread:
             self._more_unread.set()
 
+    def lose(self, index: int) -> None:
+        """A partition is out of service: nothing can be said about its groups."""
+        self._unread[index] = ErrorCode.NOT_COORDINATOR
+
     def forget(self) -> None:
         """The topic was deleted: a new one begins empty."""
         self._count = 0
@@ -174,7 +178,7 @@ class GroupLog:
         partition = self._partitions.get(TOPIC, index)
         replay = Replay()
         if partition is None:
-            return replay
+            return None if self._partitions.is_offline(TOPIC, index) else replay
         try:
             async for header, records in _batches_of(partition):
                 for start in range(0, len(records), PIECE):

@@ -150,11 +150,18 @@ class GroupRegistry:
         if self._groups.setdefault(group.group_id, group) is group:
             self._timers.schedule(group)
 
+    def lose(self, index: int) -> None:
+        """A partition of the log is out of service: its groups are not served until it is read again."""
+        self.log.lose(index)
+        self._close([group for name, group in self._groups.items() if self.log.partition_of(name) == index])
+
     def close_all(self) -> None:
         """Drop all groups; who waits is sent to look for another coordinator."""
-        groups, self._groups = self._groups, {}
-        for group in groups.values():
-            self._timers.forget(group)
+        self._close(list(self._groups.values()))
+
+    def _close(self, groups: Sequence[Group]) -> None:
+        for group in groups:
+            self.drop(group)
             group.close(ErrorCode.NOT_COORDINATOR, self.now())
             for effect in group.take_effects():
                 if isinstance(effect, Answer):

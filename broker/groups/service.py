@@ -10,7 +10,7 @@ import trio
 from broker.config import Settings
 from broker.groups.commits import OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.group_log import GroupLog
+from broker.groups.group_log import TOPIC, GroupLog
 from broker.groups.registry import GroupRegistry
 from broker.metrics import Metrics
 from broker.partitions import Partitions
@@ -36,6 +36,7 @@ class GroupService:
         self.commits = OffsetCommits(self.registry, partitions)
         self._partitions = partitions
         partitions.on_deleted = self.commits.topic_deleted
+        partitions.on_offline = self._offline
 
     async def run(self) -> None:
         """Read what is kept, serve time, forget what is over; until cancelled."""
@@ -61,6 +62,10 @@ class GroupService:
             "Rebalances that ended with an assignment.",
             lambda: [((), self.registry.completed_rebalances)],
         )
+
+    def _offline(self, topic: str, partition: int) -> None:
+        if topic == TOPIC:
+            self.registry.lose(partition)
 
     def _states(self) -> Iterator[tuple[tuple[str, ...], float]]:
         states = [group.state for group in self.registry.all()]

@@ -1,30 +1,33 @@
 """The data directories of a broker together: which there are, and which of them holds which partition.
 
-Owns: the order in which they are opened, the choice of a directory for a new partition, and the checkpoints of all of
-them. Must not know: topics' settings, the metadata, or how a log opens.
+Owns: the order in which they are opened, which of them are out of service, the choice of a directory for a new
+partition, and the checkpoints of all of them. Must not know: topics' settings, the metadata, or how a log opens.
 
-The first of `log.dirs` has the metadata (as `metadata.log.dir` of Kafka by default); in all else they are equal.
+The first of `log.dirs` has the metadata (as `metadata.log.dir` of Kafka by default) and cannot be done without; each
+of the others may fail alone.
 
 Invariants:
 1. A partition lies in one directory. One that is found in two is refused: nobody can say which one is right.
 2. A partition is served where it lies; a new one goes where the fewest are.
 3. All directories are of one cluster and one node, and each has an id of its own.
+4. A partition that there was is never made anew, empty, because its directory is out of service: not if the directory
+   cannot be read, is not mounted, or is not named any more.
 
 Source: kafka.log.LogManager, org.apache.kafka.metadata.properties.MetaPropertiesEnsemble.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Self, TypeVar
+from uuid import UUID
 
 from broker.log.checkpoint import TopicPartition
 from broker.log.data_directory import CheckpointedLog, DataDirectory, has_identity
 from broker.log.directory_names import partition_directory
-from broker.log.disk import Disk
-from broker.log.errors import DataDirectoryError
+from broker.log.disk import Disk, is_disk_failure
+from broker.log.errors import DataDirectoryError, DirectoryFailedError
 
 METADATA_FILE = "metadata.sqlite"
 
@@ -37,35 +40,107 @@ class DataDirectories:
     What finds or chooses may be called from any thread; what touches a disk is for a worker.
     """
 
-    def __init__(self, live: Sequence[DataDirectory]) -> None:
-        """Over opened directories, the one with the metadata first; use `open`. Raises DataDirectoryError, OSError."""
-        self.live = list(live)
+    def __init__(self, first: DataDirectory, others: Sequence[Path], disk: Disk) -> None:
+        """Over the opened one with the metadata; use `open`. Raises DataDirectoryError, OSError."""
+        self.first = first
+        self.live: list[DataDirectory] = []
+        self.offline: dict[str, str] = {}  # by absolute path, and why
+        self.suspects: dict[DataDirectory, OSError] = {}  # whose disk failed under a checkpoint
+        self._others = [os.fspath(path) for path in others]
+        self._disk = disk
+        self._opened = [first]
         self._holders: dict[TopicPartition, DataDirectory] = {}
-        self._counts = dict.fromkeys(self.live, 0)
+        self._counts: dict[DataDirectory, int] = {}
+        self._missing: dict[str, str] = {}  # ids and paths of directories that there were
+        self._buried: set[UUID] = set()  # topics that are gone, though some of their data may still lie about
         self._placing = Lock()
-        for directory in self.live:
-            for found in directory.partitions():
-                self._found(found.topic, found.partition, directory)
+        self._take(first)
 
     @classmethod
     def open(cls, paths: Sequence[Path], *, node_id: int, disk: Disk | None = None) -> Self:
-        """Lock the directories, making those that are not there, and take what the last broker left.
+        """Lock the first directory, making it if it is not there, and take what the last broker left; then `join`.
 
-        Raises DataDirectoryError, with one line for people, if one of them cannot be served, or they do not go
-        together.
+        Raises DataDirectoryError, with one line for people, if it cannot be served, or has not the metadata.
         """
         disk = disk or Disk()
         _check_first(disk, [os.fspath(path) for path in paths])
-        with ExitStack() as stack:
-            live: list[DataDirectory] = []
-            for path in paths:
-                cluster_id = live[0].cluster_id if live else None
-                opened = DataDirectory.open(path, node_id=node_id, cluster_id=cluster_id, disk=disk)
-                live.append(stack.enter_context(opened))
-            _check_ids(live)
-            directories = cls(live)
-            stack.pop_all()
-        return directories
+        first = DataDirectory.open(paths[0], node_id=node_id, disk=disk)
+        try:
+            return cls(first, paths[1:], disk)
+        except BaseException:
+            first.close()
+            raise
+
+    def join(
+        self, known: Mapping[str, str], partitions: Collection[TopicPartition], buried: Iterable[UUID] = ()
+    ) -> None:
+        """Open the other directories. One that does not serve is out of service, and told in `offline`.
+
+        `known` are the directories that there were, absolute paths by their ids, and `partitions` those that there are
+        to be. Only if all of them are found, a directory that is not there any more is forgotten, or made anew. What is
+        left of the topics in `buried` is put aside.
+
+        Raises DataDirectoryError if one is in use, or they do not go together; OSError from the first.
+        """
+        self._buried.update(buried)
+        for topic, partition in [key for key in self._holders if self._is_buried(self.first, *key)]:
+            self.first.put_aside(topic, partition)
+            self.forget(topic, partition)
+        fresh = [path for path in self._others if not self._join_used(path)]
+        ids = {directory.directory_id for directory in self.live}
+        if any(key not in self._holders for key in partitions):
+            self._missing = {known_id: path for known_id, path in known.items() if known_id not in ids}
+        for path in fresh:
+            if os.path.abspath(path) in self._missing.values():
+                self._put_off(path, "it is empty, and had partitions before (is its file system mounted?)")
+            else:
+                self._attempt(path, self._join)
+        paths = {directory.absolute_path for directory in self.live}
+        for known_id, path in self._missing.items():
+            other = "another one is there now" if path in paths else "it is not in log.dirs any more"
+            self.offline.setdefault(path, f"it had partitions before (directory.id {known_id}), and {other}")
+
+    def _join_used(self, path: str) -> bool:
+        """Open a directory that belongs to a broker, or find it out of service; False for one that is new."""
+        return self._attempt(path, lambda path: has_identity(self._disk, path) and self._join(path))
+
+    def _attempt(self, path: str, join: Callable[[str], bool]) -> bool:
+        """What `join` says; True also if the directory does not serve, which is noted."""
+        try:
+            return join(path)
+        except OSError as error:
+            self._put_off(path, error.strerror or str(error))
+        except DirectoryFailedError as error:
+            self._put_off(path, error.reason)
+        return True
+
+    def _join(self, path: str) -> bool:
+        opened = DataDirectory.open(Path(path), node_id=self.first.node_id, cluster_id=self.cluster_id, disk=self._disk)
+        self._opened.append(opened)
+        _check_ids(self._opened)
+        self._take(opened)
+        return True
+
+    def _put_off(self, path: str, reason: str) -> None:
+        self.offline[os.path.abspath(path)] = reason
+
+    def _take(self, directory: DataDirectory) -> None:
+        """Serve what lies in a directory."""
+        found = {(name.topic, name.partition) for name in directory.partitions()}
+        buried = {key for key in found if self._is_buried(directory, *key)}
+        for key in buried:
+            directory.put_aside(*key)
+        for key in found - buried:
+            self._check_once(*key, directory)
+        self.live.append(directory)
+        self._counts[directory] = 0
+        for key in found - buried:
+            self._hold(*key, directory)
+
+    def take_offline(self, directory: DataDirectory, reason: str) -> None:
+        """Take a directory that is in service out of it, until the next start."""
+        self.live.remove(directory)
+        self._put_off(directory.path, reason)
 
     def __enter__(self) -> Self:
         return self
@@ -75,15 +150,10 @@ class DataDirectories:
 
     def close(self) -> None:
         """Let go of the locks. Idempotent."""
-        for directory in self.live:
+        for directory in self._opened:
             directory.close()
 
     # -- which --
-
-    @property
-    def first(self) -> DataDirectory:
-        """The one with the metadata."""
-        return self.live[0]
 
     @property
     def cluster_id(self) -> str:
@@ -94,8 +164,17 @@ class DataDirectories:
         """The directory in which a partition lies; None if it lies nowhere."""
         return self._holders.get((topic, partition))
 
+    def is_offline(self, topic: str, partition: int) -> bool:
+        """Whether a partition that there is lies in a directory that is out of service, as far as anybody knows."""
+        holder = self._holders.get((topic, partition))
+        return bool(self.offline) if holder is None else holder not in self.live
+
+    def remembered(self) -> dict[str, str]:
+        """The directories to know at the next start: absolute paths by their ids."""
+        return self._missing | {directory.directory_id: directory.absolute_path for directory in self._opened}
+
     def place(self, topic: str, partition: int) -> DataDirectory:
-        """The directory in which a partition lies, or is to lie from now on: where the fewest are."""
+        """The directory in which a partition lies, or is to lie from now on: where the fewest are. Raises OSError."""
         with self._placing:
             directory = self._holders.get((topic, partition))
             if directory is None:
@@ -111,18 +190,31 @@ class DataDirectories:
                 self._counts[directory] -= 1
                 directory.forget_hints(topic, partition)
 
+    def bury(self, topic_id: UUID) -> None:
+        """A topic is gone, and some of its data could not be moved away: nobody is to take it for his own."""
+        self._buried.add(topic_id)
+
+    def _is_buried(self, directory: DataDirectory, topic: str, partition: int) -> bool:
+        """Whether what lies there is of a topic that is gone."""
+        return bool(self._buried) and directory.topic_id(topic, partition) in self._buried
+
     def _lying(self, topic: str, partition: int) -> DataDirectory | None:
-        """Where a partition lies that was put there since the start: it is not made anew elsewhere."""
-        if len(self.live) == 1:
+        """Where a partition lies that was put there since the start: it is not made anew elsewhere. Raises OSError."""
+        if len(self.live) == 1 and not self._buried:
             return None
         name = partition_directory(topic, partition)
-        return next((directory for directory in self.live if directory.has(name)), None)
+        for directory in [each for each in self.live if each.has(name)]:
+            if not self._is_buried(directory, topic, partition):
+                return directory
+            directory.put_aside(topic, partition)
+        return None
 
     def _hold(self, topic: str, partition: int, directory: DataDirectory) -> None:
         self._holders[topic, partition] = directory
         self._counts[directory] += 1
 
-    def _found(self, topic: str, partition: int, directory: DataDirectory) -> None:
+    def _check_once(self, topic: str, partition: int, directory: DataDirectory) -> None:
+        """Raise DataDirectoryError if a partition that lies here was found elsewhere."""
         other = self._holders.get((topic, partition))
         if other is not None:
             name = partition_directory(topic, partition)
@@ -130,7 +222,6 @@ class DataDirectories:
                 f"partition {name} lies in two data directories, {other.path} and {directory.path}: move one of them"
                 " away (the one that is older, or of the disk that failed)"
             )
-        self._hold(topic, partition, directory)
 
     # -- checkpoints --
 
@@ -154,21 +245,25 @@ class DataDirectories:
                 write(directory, held)
             except OSError as error:
                 failure = failure or error
+                if is_disk_failure(error):
+                    self.suspects[directory] = error
         if failure is not None:
             raise failure
 
     def by_directory(self, logs: Iterable[L]) -> dict[DataDirectory, list[L]]:
-        """The logs by the directory in which they lie; every directory is there."""
+        """The logs by the directory in which they lie; every directory in service is there, and no other."""
         held: dict[DataDirectory, list[L]] = {directory: [] for directory in self.live}
         for log in logs:
-            held[self._holders[log.topic, log.partition]].append(log)
+            holder = self._holders.get((log.topic, log.partition))
+            if holder in held:
+                held[holder].append(log)
         return held
 
 
 def _check_first(disk: Disk, paths: Sequence[str]) -> None:
     """Refuse to make metadata anew where another directory says that there are some. Raises DataDirectoryError."""
     first, *others = paths
-    if has_identity(disk, first):
+    if _belongs(disk, first):
         missing = not _exists(disk, first, METADATA_FILE)
         elsewhere = [path for path in others if missing and _exists(disk, path, METADATA_FILE)]
         if elsewhere:
@@ -176,12 +271,20 @@ def _check_first(disk: Disk, paths: Sequence[str]) -> None:
                 f"{METADATA_FILE} lies in {elsewhere[0]}, which is not the first of log.dirs ({first} is)"
             )
         return
-    known = [path for path in others if has_identity(disk, path)]
+    known = [path for path in others if _belongs(disk, path)]
     if known:
         raise DataDirectoryError(
             f"data directory {first} is new, but {known[0]} belongs to a broker already: the first of log.dirs has the"
             " metadata (is its file system mounted? a new directory goes behind the others)"
         )
+
+
+def _belongs(disk: Disk, path: str) -> bool:
+    """Whether a directory can be seen to belong to a broker."""
+    try:
+        return has_identity(disk, path)
+    except OSError:
+        return False
 
 
 def _exists(disk: Disk, path: str, name: str) -> bool:

@@ -4,6 +4,7 @@ Owns: the lock, `meta.properties`, the clean-shutdown marker, the checkpoints of
 there. Must not know: topics' settings, or how a log opens.
 
     .lock                             held (fcntl) while a broker serves the directory
+    .probe                            written to see whether the disk still serves, and removed
     meta.properties                   version=1, cluster.id, node.id, directory.id
     .kafka_cleanshutdown              left by a clean stop, taken away by the next start
     recovery-point-offset-checkpoint  up to where each log was synced
@@ -25,27 +26,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Protocol, Self
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from broker.log.checkpoint import (
     CLEAN_MARKER,
     CLEANER_POINTS,
     HIGH_WATERMARKS,
     LOG_STARTS,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     TopicPartition,
     read_clean_marker,
     read_offsets,
+    read_topic_id,
     write_clean_marker,
     write_offsets,
 )
-from broker.log.directory_names import PartitionName, encode_topic_id, parse_partition_directory
+from broker.log.directory_names import (
+    PartitionName,
+    deleted_directory,
+    encode_topic_id,
+    parse_partition_directory,
+    partition_directory,
+)
 from broker.log.disk import Disk, DiskSpace, read_file, replace_file
-from broker.log.errors import CheckpointError, DataDirectoryError
+from broker.log.errors import CheckpointError, DataDirectoryError, DirectoryFailedError
 
 LOCK_FILE = ".lock"
 META_PROPERTIES = "meta.properties"
 META_VERSION = "1"
+PROBE = ".probe"  # written where a disk is in doubt
 METADATA_TOPIC = "__cluster_metadata"  # a KRaft node's own log: a directory like a partition's, but none of a topic's
 
 _KNOWN_FILES = {
@@ -56,6 +66,7 @@ _KNOWN_FILES = {
     LOG_STARTS,
     HIGH_WATERMARKS,
     CLEANER_POINTS,
+    PROBE,
     "lost+found",  # the root of a file system has it
 }
 _KNOWN_PREFIXES = ("metadata.sqlite",)  # and the journals beside it
@@ -118,7 +129,8 @@ class DataDirectory:
         """Lock a directory, making it if it is not there, and take what the last broker left.
 
         `cluster_id`: None takes the one written there, or a new one. Raises DataDirectoryError, with one line for
-        people, if it is in use, cannot be written, or belongs to another version, node or cluster.
+        people, if it is in use, or belongs to another version, node or cluster, and DirectoryFailedError if it cannot
+        be read or written.
         """
         disk = disk or Disk()
         text = os.fspath(path)
@@ -132,7 +144,7 @@ class DataDirectory:
                 directory.close()
                 raise
         except OSError as error:
-            raise DataDirectoryError(f"data directory {text} cannot be used: {error.strerror or error}") from error
+            raise DirectoryFailedError(text, error.strerror or str(error)) from error
         return directory
 
     def __enter__(self) -> Self:
@@ -174,6 +186,22 @@ class DataDirectory:
         """Where it is, whatever the process's working directory."""
         return os.path.abspath(self.path)
 
+    def look(self, *, probe: bool) -> DiskSpace:
+        """See whether it is still there and can be written, and how much room there is. For a worker.
+
+        With `probe`, something is written and synced. Raises OSError, and DirectoryFailedError if another directory is
+        by its name, or it is read-only.
+        """
+        if self._disk.identity(self.path) != self._lock.identity:
+            raise DirectoryFailedError(self.path, "it is not there any more (was its file system unmounted?)")
+        space = self._disk.space(self.path)
+        if space.is_read_only:
+            raise DirectoryFailedError(self.path, "its file system is read-only")
+        if probe:
+            replace_file(self._disk, self.partition_path(PROBE), b"probe\n", sync=True)
+            self._disk.unlink(self.partition_path(PROBE))
+        return space
+
     def forget_hints(self, topic: str, partition: int) -> None:
         """What the checkpoints said at the start is of a partition that is gone."""
         for hints in (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_points):
@@ -190,6 +218,20 @@ class DataDirectory:
         except OSError:
             return False
         return True
+
+    def topic_id(self, topic: str, partition: int) -> UUID | None:
+        """The topic id that a partition's directory bears; None if it tells none, or is not there."""
+        try:
+            return read_topic_id(self._disk, f"{self._path_of(topic, partition)}/{PARTITION_METADATA}")
+        except (CheckpointError, OSError):
+            return None
+
+    def put_aside(self, topic: str, partition: int) -> None:
+        """Give a partition's directory a name that marks it as deleted. For a worker. Raises OSError."""
+        self._disk.rename(self._path_of(topic, partition), self.partition_path(deleted_directory(topic, partition)))
+
+    def _path_of(self, topic: str, partition: int) -> str:
+        return self.partition_path(partition_directory(topic, partition))
 
     def partition_path(self, name: str) -> str:
         """The path of a directory in it."""
@@ -295,10 +337,10 @@ class DataDirectory:
 
 
 def has_identity(disk: Disk, path: str) -> bool:
-    """Whether a directory belongs to a broker already, as far as can be seen."""
+    """Whether a directory belongs to a broker already. Raises OSError if that cannot be seen."""
     try:
         return bool(read_file(disk, f"{path}/{META_PROPERTIES}"))
-    except OSError:
+    except FileNotFoundError:
         return False
 
 
@@ -324,15 +366,15 @@ class _DirectoryLock:
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
-        self._identity = disk.identity(path)
+        self.identity = disk.identity(path)
         with _locked_guard:
-            if self._identity in _locked:  # before opening the file: closing it again would give up the process's lock
+            if self.identity in _locked:  # before opening the file: closing it again would give up the process's lock
                 raise _in_use(path)
             self._fd: int | None = disk.open(f"{path}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT)
             if not disk.try_lock(self._fd):
                 disk.close(self._fd)
                 raise _in_use(path)
-            _locked.add(self._identity)
+            _locked.add(self.identity)
 
     def release(self) -> None:
         """Let go of it. Idempotent. The file stays: to remove it would let two brokers lock two files of one name."""
@@ -340,7 +382,7 @@ class _DirectoryLock:
             if self._fd is not None:
                 self._disk.close(self._fd)
                 self._fd = None
-                _locked.discard(self._identity)
+                _locked.discard(self.identity)
 
 
 def _in_use(path: str) -> DataDirectoryError:

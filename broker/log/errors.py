@@ -79,3 +79,16 @@ class CheckpointError(LogError):
 
 class DataDirectoryError(LogError):
     """A data directory that cannot be served: in use, not writable, or of another version or node."""
+
+
+class DirectoryFailedError(DataDirectoryError):
+    """A data directory whose disk does not serve it: what lies there is offline, what lies elsewhere goes on."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"data directory {path} cannot be used: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class OfflineError(LogError):
+    """A partition that lies in a data directory which is out of service."""

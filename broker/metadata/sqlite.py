@@ -3,6 +3,8 @@
     topics           what is served, and what is being deleted
     broker_configs   settings that were made while the broker ran (layout 2)
     counters         the first number of each kind that was never given (layout 2)
+    directories      the data directories that there were at the last start (layout 3)
+    buried           topics that were deleted while some of their data could not be reached (layout 3)
 
 Invariants:
 1. A commit is on the disk when a call returns (synchronous=FULL).
@@ -36,6 +38,10 @@ CREATE TABLE topics (
     """
 CREATE TABLE broker_configs (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) STRICT;
+""",
+    """
+CREATE TABLE directories (id TEXT PRIMARY KEY, path TEXT NOT NULL) STRICT;
+CREATE TABLE buried (id TEXT PRIMARY KEY) STRICT;   -- of a topic
 """,
 )
 LAYOUT_VERSION = len(_STEPS)
@@ -75,9 +81,30 @@ class SqliteMetadataStore:
         """Mark a topic as being deleted."""
         self._execute("UPDATE topics SET deleting = 1 WHERE name = ?", (name,))
 
-    def finish_delete(self, name: str) -> None:
+    def finish_delete(self, name: str, *, leaves_data: bool = False) -> None:
         """Forget a topic."""
-        self._execute("DELETE FROM topics WHERE name = ?", (name,))
+        with self._transaction():
+            if leaves_data:
+                self._connection.execute(
+                    "INSERT OR IGNORE INTO buried (id) SELECT id FROM topics WHERE name = ?", (name,)
+                )
+            self._connection.execute("DELETE FROM topics WHERE name = ?", (name,))
+
+    def buried(self) -> frozenset[UUID]:
+        """The ids of topics that were forgotten though some of their data still lay about."""
+        with self._errors():
+            return frozenset(UUID(row[0]) for row in self._connection.execute("SELECT id FROM buried"))
+
+    def directories(self) -> dict[str, str]:
+        """The data directories that there were: absolute paths by their ids."""
+        with self._errors():
+            return dict(self._connection.execute("SELECT id, path FROM directories ORDER BY id").fetchall())
+
+    def set_directories(self, paths: Mapping[str, str]) -> None:
+        """Replace the data directories to know at the next start."""
+        with self._transaction():
+            self._connection.execute("DELETE FROM directories")
+            self._connection.executemany("INSERT INTO directories (id, path) VALUES (?, ?)", paths.items())
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace a topic's settings."""

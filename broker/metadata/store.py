@@ -5,6 +5,7 @@ Calls block: callers run them in workers; an implementation bears several at onc
 
 from collections.abc import Mapping
 from typing import Protocol
+from uuid import UUID
 
 from broker.metadata.topic import Topic
 
@@ -31,8 +32,20 @@ class MetadataStore(Protocol):
     def begin_delete(self, name: str) -> None:
         """Mark a topic as being deleted: from here on it is gone for users, though data may still lie about."""
 
-    def finish_delete(self, name: str) -> None:
-        """Forget a topic; its data is out of the way."""
+    def finish_delete(self, name: str, *, leaves_data: bool = False) -> None:
+        """Forget a topic; its data is out of the way.
+
+        With `leaves_data`, some of it cannot be reached: its id is kept among the `buried` ones.
+        """
+
+    def buried(self) -> frozenset[UUID]:
+        """The ids of topics that were forgotten though some of their data still lay about: it is to be removed."""
+
+    def directories(self) -> dict[str, str]:
+        """The data directories that there were: absolute paths by their ids."""
+
+    def set_directories(self, paths: Mapping[str, str]) -> None:
+        """Replace the data directories to know at the next start."""
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace a topic's settings."""

@@ -194,4 +194,5 @@ def _partition_fields(partition: PartitionMetadata) -> dict[str, Any]:
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.in_sync,
+        "offline_replicas": partition.replicas if partition.leader < 0 else (),
     }

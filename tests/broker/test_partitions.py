@@ -111,7 +111,7 @@ async def test_a_topic_that_the_store_cannot_forget_is_gone_all_the_same_and_its
 ) -> None:
     """On a full disk the deletion was refused when all but its last step was done, and the files stayed."""
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise MetadataError("database or disk is full")
 
     async with running(tmp_path, {"log.segment.delete.delay.ms": 0}) as broker:

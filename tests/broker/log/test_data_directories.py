@@ -1,13 +1,13 @@
 """Several data directories; names hold the invariants of `broker.log.data_directories`."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from broker.log.checkpoint import RECOVERY_POINTS
+from broker.log.checkpoint import RECOVERY_POINTS, TopicPartition
 from broker.log.data_directories import METADATA_FILE, DataDirectories
 from broker.log.data_directory import DataDirectory, parse_properties
 from broker.log.errors import DataDirectoryError
@@ -18,9 +18,21 @@ def paths(tmp_path: Path) -> list[Path]:
     return [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
 
 
+def opened(
+    paths: Sequence[Path], known: Mapping[str, str] | None = None, partitions: Collection[TopicPartition] = ()
+) -> DataDirectories:
+    directories = DataDirectories.open(paths, node_id=1)
+    try:
+        directories.join(known or {}, partitions)
+    except BaseException:
+        directories.close()
+        raise
+    return directories
+
+
 @pytest.fixture
 def directories(paths: list[Path]) -> Iterator[DataDirectories]:
-    with DataDirectories.open(paths, node_id=1) as directories:
+    with opened(paths) as directories:
         yield directories
 
 
@@ -63,11 +75,11 @@ def test_a_new_partition_goes_where_the_fewest_are(directories: DataDirectories)
 
 
 def test_partitions_are_found_where_they_lie(paths: list[Path]) -> None:
-    DataDirectories.open(paths, node_id=1).close()
+    opened(paths).close()
     for path, name in zip(paths, ("t-1", "t-0", "u-0"), strict=True):
         (path / name).mkdir()
     (paths[0] / "t-2").mkdir()
-    with DataDirectories.open(paths, node_id=1) as directories:
+    with opened(paths) as directories:
         assert [held(directories.place("t", index)) for index in range(3)] == ["b", "a", "a"]
         assert held(directories.place("u", 0)) == "c"
         assert directories.holder("v", 0) is None
@@ -77,13 +89,13 @@ def test_partitions_are_found_where_they_lie(paths: list[Path]) -> None:
 
 
 def test_a_partition_in_two_directories_is_refused_by_both_their_names(paths: list[Path]) -> None:
-    DataDirectories.open(paths, node_id=1).close()
+    opened(paths).close()
     (paths[1] / "t-0").mkdir()
     (paths[2] / "t-0").mkdir()
     with pytest.raises(DataDirectoryError, match=f"t-0 lies in two data directories, {paths[1]} and {paths[2]}"):
-        DataDirectories.open(paths, node_id=1)
+        opened(paths)
     (paths[1] / "t-0").rename(paths[1] / "t-0.0123456789abcdef0123456789abcdef-delete")
-    DataDirectories.open(paths, node_id=1).close()
+    opened(paths).close()
 
 
 def test_each_has_the_checkpoints_of_what_lies_in_it(directories: DataDirectories, paths: list[Path]) -> None:
@@ -109,11 +121,11 @@ def test_a_checkpoint_that_cannot_be_written_does_not_keep_the_others(
 
 
 def test_what_a_checkpoint_said_of_a_partition_that_is_gone_is_forgotten(paths: list[Path]) -> None:
-    with DataDirectories.open(paths, node_id=1) as directories:
+    with opened(paths) as directories:
         (paths[0] / "t-0").mkdir()
         directories.place("t", 0)
         directories.write_checkpoints([log("t", 0, synced=9)])
-    with DataDirectories.open(paths, node_id=1) as directories:
+    with opened(paths) as directories:
         assert directories.first.recovery_points == {("t", 0): 9}
         directories.forget("t", 0)
         assert directories.first.recovery_points == {}
@@ -157,22 +169,22 @@ def a_file_in_its_place(paths: list[Path]) -> None:
 def test_directories_that_do_not_go_together_are_refused(
     paths: list[Path], change: Callable[[list[Path]], None], message: str
 ) -> None:
-    DataDirectories.open(paths, node_id=1).close()
+    opened(paths).close()
     change(paths)
     with pytest.raises(DataDirectoryError, match=message) as caught:
-        DataDirectories.open(paths, node_id=1)
+        opened(paths)
     assert "\n" not in str(caught.value)
 
 
 def test_one_directory_given_twice_is_refused(paths: list[Path], tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(paths[0])
     with pytest.raises(DataDirectoryError, match="in use"):
-        DataDirectories.open([paths[0], tmp_path / "link"], node_id=1)
-    DataDirectories.open(paths, node_id=1).close()
+        opened([paths[0], tmp_path / "link"])
+    opened(paths).close()
 
 
 def test_a_directory_of_an_older_kafka_gets_an_id(paths: list[Path]) -> None:
     paths[0].mkdir()
     (paths[0] / "meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
-    with DataDirectories.open(paths[:1], node_id=1) as directories:
+    with opened(paths[:1]) as directories:
         assert properties(paths[0])["directory.id"] == directories.first.directory_id != ""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metadata.sqlite import LAYOUT_VERSION, SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
 
@@ -79,7 +79,7 @@ def test_a_store_of_layout_1_keeps_its_topics_and_learns_the_rest(tmp_path: Path
             assert doomed.name == "doomed"
             assert store.broker_configs() == {}
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (LAYOUT_VERSION,)
 
 
 def test_a_migration_that_fails_leaves_the_old_layout(tmp_path: Path) -> None:
@@ -102,6 +102,30 @@ def test_the_brokers_settings_are_replaced_as_a_whole(tmp_path: Path) -> None:
         assert store.broker_configs() == {"log.retention.ms": "2000"}
     with closing(SqliteMetadataStore(path)) as store:
         assert store.broker_configs() == {"log.retention.ms": "2000"}
+
+
+def test_directories_are_remembered_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with closing(SqliteMetadataStore(path)) as store:
+        assert store.directories() == {}
+        store.set_directories({"one": "/a", "two": "/b"})
+        store.set_directories({"two": "/c"})
+    with closing(SqliteMetadataStore(path)) as store:
+        assert store.directories() == {"two": "/c"}
+
+
+def test_a_topic_that_leaves_data_behind_is_buried(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    orders, audit = Topic(name="orders", partitions=1), Topic(name="audit", partitions=1)
+    with closing(SqliteMetadataStore(path)) as store:
+        for topic in (orders, audit):
+            store.create_topic(topic)
+            store.begin_delete(topic.name)
+        store.finish_delete("orders", leaves_data=True)
+        store.finish_delete("audit")
+    with closing(SqliteMetadataStore(path)) as store:
+        assert store.buried() == {orders.id}
+        assert store.deleting() == []
 
 
 def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
