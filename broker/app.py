@@ -46,6 +46,7 @@ from broker.groups.service import GroupService
 from broker.log.data_directories import METADATA_FILE, DataDirectories
 from broker.log.errors import DirectoryFailedError, LogError
 from broker.log.files import OpenFiles
+from broker.log.residency import Residency, choose_method
 from broker.maintenance import Maintenance
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
@@ -53,10 +54,12 @@ from broker.metrics import Metrics
 from broker.net.http import HttpListener
 from broker.net.inflight import InflightBytes
 from broker.net.listener import Limits, Listener, bind
+from broker.net.sendfile import SlicePath
 from broker.net.services import Services
 from broker.net.wire import KafkaWire, NativeWire, Wire
 from broker.partition_metrics import declare_partition_metrics
 from broker.partitions import Partitions
+from broker.read_ahead import ReadAhead, ReadLimits
 from broker.storage import Storage
 from broker.writer import Writer
 from protocol.kafka.api import Codec as KafkaCodec
@@ -148,7 +151,7 @@ class Broker:
         self._join_directories()
         self._live_settings = LiveSettings(settings)
         self._live_settings.take_kept(self._store.broker_configs())
-        self._files = OpenFiles(limit=open_files_limit(settings))
+        self._files = OpenFiles(limit=open_files_limit(settings), residency=Residency())
         self._metrics = Metrics()
         self._not_ready: str | None = "starting"
 
@@ -176,6 +179,7 @@ class Broker:
                 metrics=self._metrics,
                 loop_write_max_bytes=self._settings.warmlog_loop_write_max_bytes,
             )
+            self._reads = self._read_ahead(background)
             partitions = self._partitions(writer)
             web = self._http(sockets.get("http"))
             if web is not None:
@@ -183,6 +187,7 @@ class Broker:
             try:
                 await _open_unless(stop, partitions)
                 if not stop.is_set():
+                    await self._close_gate()
                     await self._accept(sockets, partitions, writer, ready, stop)
             finally:
                 with trio.CancelScope(shield=True):
@@ -220,6 +225,23 @@ class Broker:
                 listening.cancel_scope.deadline = trio.current_time() + self._settings.warmlog_stop_timeout_ms / 1000
             maintained.cancel_scope.cancel()
 
+    def _read_ahead(self, background: trio.Nursery) -> ReadAhead:
+        settings = self._settings
+        limits = ReadLimits(
+            threads=settings.warmlog_gate_threads,
+            piece_bytes=settings.warmlog_gate_piece_bytes,
+            ahead_bytes=settings.warmlog_gate_ahead_bytes,
+            drop_passed=settings.warmlog_gate_drop_passed,
+        )
+        return ReadAhead(nursery=background, residency=self._files.residency, metrics=self._metrics, limits=limits)
+
+    async def _close_gate(self) -> None:
+        """From here on nobody waits for a disk on the loop; opening the logs did, with the kernel's read-ahead."""
+        paths = [str(path) for path in self._settings.data_paths]
+        choose = partial(choose_method, self._settings.warmlog_gate, paths)
+        self._files.residency.method = await trio.to_thread.run_sync(choose)
+        self._files.close_files()
+
     def _partitions(self, writer: Writer) -> Partitions:
         storage = Storage(
             directories=self._directories,
@@ -254,9 +276,10 @@ class Broker:
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,
         )
+        slices = SlicePath(self._reads, threads=settings.warmlog_send_threads)
         wires: tuple[Wire, ...] = (KafkaWire(codec), NativeWire())
         listeners = [
-            Listener(sockets[wire.name], wire.name, self._services(wire, dispatcher, writer, inflight), limits)
+            Listener(sockets[wire.name], wire.name, self._services(wire, dispatcher, writer, inflight, slices), limits)
             for wire in wires
             if wire.name in sockets
         ]
@@ -312,7 +335,9 @@ class Broker:
         )
         return Fetches(partitions, sessions)
 
-    def _services(self, wire: Wire, dispatcher: Dispatcher, writer: Writer, inflight: InflightBytes) -> Services:
+    def _services(
+        self, wire: Wire, dispatcher: Dispatcher, writer: Writer, inflight: InflightBytes, slices: SlicePath
+    ) -> Services:
         settings = self._settings
         return Services(
             wire=wire,
@@ -320,6 +345,7 @@ class Broker:
             writer=writer,
             metrics=self._metrics,
             inflight=inflight,
+            slices=slices,
             max_frame_bytes=settings.socket_request_max_bytes,
             max_requests=settings.warmlog_connection_inflight_requests,
             slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
@@ -351,6 +377,12 @@ class Broker:
             "warmlog_unflushed_bytes",
             "Bytes appended since the last fsync, an upper bound.",
             lambda: [((), partitions.statistics().unflushed_bytes)],
+        )
+        self._metrics.counter(
+            "warmlog_cold_pages_total",
+            "Pages that were not in memory when they were asked for.",
+            lambda: [((place,), count) for place, count in self._files.residency.cold_pages.items()],
+            ("where",),
         )
         gauge("warmlog_open_files", "Log and index files held open.", lambda: [((), self._files.statistics().open)])
         gauge("warmlog_index_mappings", "Indexes mapped.", lambda: [((), self._files.statistics().mappings)])

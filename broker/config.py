@@ -105,6 +105,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_flush_interval_messages: Messages = MAX_INT64
     log_flush_interval_ms: Millis | None = None
     log_flush_scheduler_interval_ms: PositiveMillis = MAX_INT64
+    num_recovery_threads_per_data_dir: Count = 2
     log_flush_offset_checkpoint_interval_ms: PositiveMillis = 60_000
     producer_id_expiration_ms: PositiveMillis = 86_400_000
     producer_id_expiration_check_interval_ms: PositiveMillis = 600_000
@@ -139,6 +140,17 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # warmlog's own
     warmlog_open_files: Annotated[int, Meta(ge=-1, le=MAX_INT32)] = -1  # -1: half of what the process may open
     warmlog_index_search: Literal["warm", "plain"] = "warm"
+    warmlog_gate: Literal["auto", "cachestat", "nowait", "off"] = "auto"  # off: for demonstration
+    warmlog_gate_threads: Annotated[int, Meta(ge=1, le=64)] = 4  # keep a disk busy; more would only queue there
+    warmlog_gate_piece_bytes: Annotated[int, Meta(ge=4096, le=1 << 26)] = (
+        512 << 10
+    )  # a disk of 20 MB/s reads it in 25 ms; a larger one keeps the others waiting, a smaller one turns a disk's arm
+    warmlog_gate_ahead_bytes: Annotated[int, Meta(ge=4096, le=1 << 30)] = (
+        4 << 20
+    )  # of one consumer: some replies' worth
+    warmlog_gate_drop_passed: bool = True
+    warmlog_send_threads: Annotated[int, Meta(ge=0, le=16)] = 2
+    warmlog_loop_stall_log_ms: Millis = 100  # people see a tenth of a second; 0 looks at nothing
     warmlog_records_walk: bool = True
     warmlog_loop_write_max_bytes: Bytes = (
         64 << 10

@@ -249,6 +249,12 @@ class Metrics:
         self.fsync_seconds = self._add(
             HistogramFamily("warmlog_fsync_seconds", "One round of fsync over the logs that were due.")
         ).labels()
+        self.cold_read_bytes = self._add(
+            CounterFamily("warmlog_cold_read_bytes_total", "Bytes read from the disk because they were not in memory.")
+        ).labels()
+        self.cold_read_seconds = self._add(
+            HistogramFamily("warmlog_cold_read_seconds", "One read from the disk, by a thread beside the loop.")
+        ).labels()
         self.truncated_bytes = self._add(
             CounterFamily("warmlog_truncated_bytes_total", "Bytes that recovery cut off because they were torn.")
         ).labels()

@@ -90,6 +90,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "max.incremental.fetch.session.cache.slots": "How many incremental fetch sessions are kept.",
     "node.id": "The id of this broker.",
     "num.partitions": "How many partitions a topic gets when nobody says.",
+    "num.recovery.threads.per.data.dir": "How many threads recover logs after an unclean stop, for each data directory.",
     "offset.metadata.max.bytes": "The longest text that may be committed with an offset.",
     "offsets.commit.timeout.ms": "How long a commit of offsets may take before it is answered with an error.",
     "offsets.retention.check.interval.ms": "How often committed offsets are looked through for those to forget.",
@@ -106,11 +107,21 @@ BROKER_TEXTS: Mapping[str, str] = {
     "socket.send.buffer.bytes": "The send buffer of each connection; -1 leaves it to the system.",
     "warmlog.connection.inflight.requests": "How many requests of one connection may wait for their answers.",
     "warmlog.container": "Whether the broker runs in a container, so that clients may come through a port of the host.",
+    "warmlog.gate": "How the broker asks whether what it is to send or to search is in memory: cachestat (Linux 6.5),"
+    " nowait, or auto, the first that works; with off it does not ask, and a fetch from a slow disk holds everybody up.",
+    "warmlog.gate.ahead.bytes": "How far ahead of what a consumer is sent its log is read from the disk.",
+    "warmlog.gate.drop.passed": "Whether what was read from the disk for consumers that lag is dropped from memory again"
+    " when the last of them has passed it.",
+    "warmlog.gate.piece.bytes": "How much is read from the disk for one consumer before the next one has its turn.",
+    "warmlog.gate.threads": "How many threads read what is not in memory.",
     "warmlog.index.search": "How an index is searched: warm looks at its end first, plain is binary search.",
+    "warmlog.loop.stall.log.ms": "What holds the event loop for longer is logged; 0 looks at nothing.",
     "warmlog.metrics.partitions": "Whether offsets and sizes of every partition are among the metrics: a series each.",
     "warmlog.loop.write.max.bytes": "Larger writes are made by a thread beside the loop.",
     "warmlog.open.files": "How many log and index files are held open; -1 takes half of what the process may open.",
     "warmlog.records.walk": "Whether the records of uncompressed batches are checked on append.",
+    "warmlog.send.threads": "How many threads send large slices when several connections fetch them at once; 0 sends"
+    " everything on the event loop.",
     "warmlog.slow.peer.timeout.ms": "How long a peer may take to read a piece of its reply.",
     "warmlog.stop.timeout.ms": "How long a stop waits for the requests that were received.",
 }

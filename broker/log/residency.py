@@ -44,13 +44,19 @@ COPY_BYTES = 256 << 10  # one RWF_NOWAIT read: its target stays in the processor
 SMALL_BYTES = 16 << 10  # up to here the bytes are asked for themselves: cheaper than cachestat, and exact
 
 
-class Descriptor(Protocol):
+class OpenFile(Protocol):
     """An open file, as far as it matters here."""
 
     fd: int
 
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes at `position`."""
+
+    def read_into(self, buffer: bytearray | memoryview, position: int) -> int:
+        """Read into a buffer; how many bytes came."""
+
+    def drop_cached(self, position: int, length: int) -> None:
+        """Let go of a range's pages in memory."""
 
     def identity(self) -> tuple[int, int]:
         """What tells the file from others."""
@@ -62,7 +68,7 @@ class ColdReadError(Exception):
     `descriptor`, `position` and `length` say what is read meanwhile: it is not to be touched.
     """
 
-    def __init__(self, job: Callable[[], object], descriptor: Descriptor | None, position: int, length: int) -> None:
+    def __init__(self, job: Callable[[], object], descriptor: OpenFile | None, position: int, length: int) -> None:
         super().__init__("not in memory")
         self.job = job
         self.descriptor = descriptor
@@ -184,7 +190,7 @@ def choose_method(wanted: str, directories: Iterable[str], *, syscall: Callable[
     """The method that is set, or with "auto" the first that tells the truth in each of these directories.
 
     One that is set and does not is given up, too: a gate that lies is worse than none. The log is told which and why.
-    Raises OSError where a directory cannot be written to.
+    Blocking.
     """
     if wanted == "off":
         logger.warning("residency gate: off (warmlog.gate); a fetch of what is not in memory holds everybody up")
@@ -192,18 +198,26 @@ def choose_method(wanted: str, directories: Iterable[str], *, syscall: Callable[
     places = list(directories)
     candidates: list[Method] = [Nowait()] if wanted == "nowait" else [Cachestat(syscall), Nowait()]
     for method in candidates:
-        try:
-            for place in places:
-                _try_out(method, place)
-        except UntrueAnswerError as error:
-            logger.warning("residency gate: %s cannot be used in %s: %s", method.name, place, error)
-        else:
+        if _is_true(method, places):
             logger.info("residency gate: %s", method.name)
             return method
     logger.warning(
         "residency gate: off, since there is no way to ask; a fetch of what is not in memory holds everybody up"
     )
     return Off()
+
+
+def _is_true(method: Method, places: Iterable[str]) -> bool:
+    """Whether it tells the truth in all places; one that cannot be written to has troubles of its own."""
+    for place in places:
+        try:
+            _try_out(method, place)
+        except UntrueAnswerError as error:
+            logger.warning("residency gate: %s cannot be used in %s: %s", method.name, place, error)
+            return False
+        except OSError as error:
+            logger.warning("residency gate: not tried in %s: %s", place, error)
+    return True
 
 
 def _try_out(method: Method, directory: str) -> None:
@@ -268,7 +282,7 @@ def _knows_nowait(fd: int) -> bool:
 # -- the gate ----------------------------------------------------------------------------------------------------------
 
 
-def _nothing_busy(descriptor: Descriptor, position: int, length: int) -> bool:
+def _nothing_busy(descriptor: OpenFile, position: int, length: int) -> bool:
     del descriptor, position, length
     return False
 
@@ -282,7 +296,7 @@ class Residency:
 
     method: Method = field(default_factory=Off)
     cold_pages: dict[Place, int] = field(default_factory=lambda: {"index": 0, "time_index": 0, "log": 0})
-    busy: Callable[[Descriptor, int, int], bool] = _nothing_busy  # whether some of a range is being read now
+    busy: Callable[[OpenFile, int, int], bool] = _nothing_busy  # whether some of a range is being read now
     _gated_thread: int = 0
 
     @property
@@ -312,35 +326,57 @@ class Residency:
         """Whether this thread is the gated one, and there is a gate."""
         return self._gated_thread == get_ident() and self.is_on
 
-    def missing_pages(self, descriptor: Descriptor, position: int, length: int, place: Place) -> int:
-        """How many pages of a range must not be touched here. Counted where it is not none. Raises OSError."""
+    def missing_pages(self, descriptor: OpenFile, position: int, length: int, place: Place | None) -> int:
+        """How many pages of a range must not be touched here. Raises OSError.
+
+        Counted, where it is not none, as missing of `place`; None: they have been counted.
+        """
         missing = self.method.missing_pages(descriptor.fd, position, length)
         if not missing and self.is_on and self.busy(descriptor, position, length):
             missing = pages_of(position, length)
-        if missing:
+        if missing and place is not None:
             self.cold_pages[place] += missing
         return missing
 
     def need(
-        self, descriptor: Descriptor, position: int, length: int, place: Place, job: Callable[[], object] | None = None
+        self, descriptor: OpenFile, position: int, length: int, place: Place, job: Callable[[], object] | None = None
     ) -> None:
         """Return when a range may be touched. Raises OSError, and ColdReadError in the gated thread.
 
-        `job` is what a worker does about it; None: it reads the range.
+        `job` is what a worker does about it, which comes here again and is counted then; None: it reads the range.
         """
-        if not self.is_on or not self.missing_pages(descriptor, position, length, place):
+        if not self.is_on:
             return
-        if not self.must_not_wait:
+        must_not_wait = self.must_not_wait
+        counted = None if must_not_wait and job is not None else place
+        if not self.missing_pages(descriptor, position, length, counted):
+            return
+        if not must_not_wait:
             descriptor.pread(length, position)
             return
         raise ColdReadError(job or _Read(descriptor, position, length), descriptor, position, length)
+
+
+class GatedFile:
+    """A log file whose bytes are read where they are in memory, and else ColdReadError is raised."""
+
+    __slots__ = ("_descriptor", "_residency")
+
+    def __init__(self, residency: Residency, descriptor: OpenFile) -> None:
+        self._residency = residency
+        self._descriptor = descriptor
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes at a position. Raises OSError, ColdReadError."""
+        self._residency.need(self._descriptor, position, size, "log")
+        return self._descriptor.pread(size, position)
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
     """Reads a range, to have it in memory."""
 
-    descriptor: Descriptor
+    descriptor: OpenFile
     position: int
     length: int
 

@@ -50,7 +50,8 @@ class Connection:
         self._wire = services.wire
         self._produce_metrics = services.metrics.requests("produce", services.wire.name)
         self._reader = FrameReader(services.max_frame_bytes)
-        self._outbox = Outbox(Sender(sock, services.metrics, services.slow_peer_s), services)
+        sender = Sender(sock, session, services.slices, services.metrics, services.slow_peer_s)
+        self._outbox = Outbox(sender, services)
         self._share: Share | None = None  # of the large frame that is being received
         self._stopping = False
         self._closed = False
@@ -117,6 +118,7 @@ class Connection:
         if not self._closed:
             self._closed = True
             self._outbox.close()
+            self._services.slices.forget(self._session)
             if self._share is not None:
                 self._services.inflight.release(self._share)
             trio.lowlevel.notify_closing(self._sock)

@@ -8,9 +8,10 @@ from collections.abc import Sequence, Sized
 
 import trio
 
+from broker.api.session import Session
 from broker.log.files import FileSlice
 from broker.metrics import Metrics
-from broker.net.sendfile import send_slice
+from broker.net.sendfile import SlicePath
 
 
 class SlowPeerError(Exception):
@@ -20,8 +21,12 @@ class SlowPeerError(Exception):
 class Sender:
     """Sends on one socket; one caller at a time."""
 
-    def __init__(self, sock: socket.socket, metrics: Metrics, timeout_s: float) -> None:
+    def __init__(
+        self, sock: socket.socket, session: Session, slices: SlicePath, metrics: Metrics, timeout_s: float
+    ) -> None:
         self._sock = sock
+        self._session = session
+        self._slices = slices
         self._metrics = metrics
         self._timeout_s = timeout_s
 
@@ -32,7 +37,7 @@ class Sender:
             if isinstance(item, FileSlice):
                 await self._send_bytes(b"".join(pending), socket.MSG_MORE)
                 pending.clear()
-                await send_slice(self._sock, item, self._wait_writable)
+                await self._slices.send(self._sock, item, self._session, self._wait_writable)
                 self._metrics.bytes_out_sendfile.add(len(item))
             elif item:
                 pending.append(item)  # type: ignore[arg-type]  # whatever is no slice is bytes

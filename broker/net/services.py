@@ -9,6 +9,7 @@ from broker.api.dispatch import Dispatcher
 from broker.api.session import Session
 from broker.metrics import Metrics
 from broker.net.inflight import InflightBytes
+from broker.net.sendfile import SlicePath
 from broker.net.wire import Wire
 from broker.writer import Writer
 from protocol.errors import ProtocolError
@@ -27,6 +28,7 @@ class Services:
         "max_frame_bytes",
         "max_requests",
         "metrics",
+        "slices",
         "slow_peer_s",
         "tell_at",
         "wire",
@@ -35,13 +37,14 @@ class Services:
 
     def __init__(
         self, *, wire: Wire, dispatcher: Dispatcher, writer: Writer, metrics: Metrics, inflight: InflightBytes,
-        max_frame_bytes: int, max_requests: int, slow_peer_s: float,
+        slices: SlicePath, max_frame_bytes: int, max_requests: int, slow_peer_s: float,
     ) -> None:  # fmt: skip
         self.wire = wire
         self.dispatcher = dispatcher
         self.writer = writer
         self.metrics = metrics
         self.inflight = inflight
+        self.slices = slices
         self.max_frame_bytes = max_frame_bytes
         self.max_requests = max_requests
         self.slow_peer_s = slow_peer_s

@@ -130,8 +130,15 @@ def test_each_directory_is_tried_and_nothing_is_left_there(tmp_path: Path) -> No
     second.mkdir()
     assert choose_method("nowait", [str(first), str(second)]).name in {"nowait", "off"}
     assert list(first.iterdir()) == list(second.iterdir()) == []
-    with pytest.raises(FileNotFoundError):
-        choose_method("auto", [str(first), str(tmp_path / "c")])
+
+
+def test_a_directory_that_cannot_be_written_to_does_not_decide(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (
+        choose_method("auto", [str(tmp_path / "c"), str(tmp_path)]).name == choose_method("auto", [str(tmp_path)]).name
+    )
+    assert "not tried in" in caplog.text
 
 
 def test_off_is_off_and_a_file_system_in_memory_is_no_lie(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,102 @@
+"""What was read from the disk for consumers that lag, and may go from memory when the last of them has passed it.
+
+Owns: which ranges of which files were brought in, and how far each consumer has come in them. Must not know: who reads,
+or how pages are dropped.
+
+Invariants:
+1. Only what was brought in here is ever given to be dropped: what was in memory for other reasons stays.
+2. A range is given when every consumer of its file that is known here has passed it, and once.
+3. Only files are known of which something was brought in and not yet passed, and the latest of them: each is held open.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from broker.log.residency import OpenFile
+
+MAX_FILES = 128  # beyond what the broker keeps open for itself: as many as one reply may hold
+
+Range = tuple[OpenFile, int, int]
+
+
+class _Lagging:
+    """One file: its descriptor, what was brought in ([start, end), in order), and where each consumer is."""
+
+    __slots__ = ("consumers", "descriptor", "ranges")
+
+    def __init__(self, descriptor: OpenFile) -> None:
+        self.descriptor = descriptor
+        self.ranges: list[tuple[int, int]] = []
+        self.consumers: dict[Hashable, int] = {}
+
+    def add(self, start: int, end: int) -> None:
+        """Ranges that touch become one."""
+        self.ranges.append((start, end))
+        self.ranges.sort()
+        merged = [self.ranges[0]]
+        for first, last in self.ranges[1:]:
+            if first <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+            else:
+                merged.append((first, last))
+        self.ranges = merged
+
+    def take_passed(self, position: int) -> list[Range]:
+        """What lies before a position, which is forgotten."""
+        taken = [(start, min(end, position)) for start, end in self.ranges if start < position]
+        self.ranges = [(max(start, position), end) for start, end in self.ranges if end > position]
+        return [(self.descriptor, start, end) for start, end in taken]
+
+
+class PassedPages:
+    """Of all files that somebody lags in."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[tuple[int, int], _Lagging] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    def brought(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> None:
+        """A range was read from the disk for a consumer, which begins there if it is not known yet."""
+        identity = descriptor.identity()
+        lagging = self._files.get(identity)
+        if lagging is None:
+            lagging = self._files[identity] = _Lagging(descriptor)
+            if len(self._files) > MAX_FILES:
+                self._files.popitem(last=False)
+        lagging.add(start, end)
+        lagging.consumers.setdefault(consumer, start)
+
+    def follow(self, consumer: Hashable, descriptor: OpenFile, position: int) -> None:
+        """A consumer is about to be sent what begins at a position: what it may need is not to go."""
+        lagging = self._files.get(descriptor.identity())
+        if lagging is not None:
+            lagging.consumers.setdefault(consumer, position)
+
+    def passed(self, consumer: Hashable, descriptor: OpenFile, position: int) -> list[Range]:
+        """A consumer was sent what lies before a position; gives what may go now."""
+        lagging = self._files.get(descriptor.identity())
+        if lagging is None:
+            return []
+        lagging.consumers[consumer] = position
+        return self._taken(descriptor.identity(), min(lagging.consumers.values()))
+
+    def forget(self, consumer: Hashable) -> list[Range]:
+        """A consumer has gone; gives what only it had not passed. What it has not been sent stays."""
+        ranges: list[Range] = []
+        for identity, lagging in list(self._files.items()):
+            position = lagging.consumers.pop(consumer, None)
+            if position is None:
+                continue
+            ranges += self._taken(identity, min(lagging.consumers.values(), default=position))
+            if not lagging.consumers:
+                self._files.pop(identity, None)
+        return ranges
+
+    def _taken(self, identity: tuple[int, int], position: int) -> list[Range]:
+        lagging = self._files[identity]
+        taken = lagging.take_passed(position)
+        if not lagging.ranges:
+            del self._files[identity]
+        return taken

@@ -1,0 +1,250 @@
+"""Reading beside the loop: fair, shared, bounded, cancelled; and what of it is dropped from memory again."""
+
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from mmap import PAGESIZE
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from broker.log.disk import Disk
+from broker.log.files import Descriptor, FileSlice
+from broker.log.residency import ColdReadError, Off, Residency, missing_by_mincore
+from broker.metrics import Metrics
+from broker.read_ahead import ReadAhead, ReadLimits
+from tests.broker.log.eviction import evict, file_of, needs_eviction
+
+PIECE = 4 * PAGESIZE
+
+
+class SlowDisk(Disk):
+    """Reads when it is let, one after the other, and remembers what."""
+
+    def __init__(self) -> None:
+        self.turns = threading.Semaphore(0)
+        self.reads: list[tuple[int, int]] = []  # (fd, position), in the order of their ends
+        self.fails_at: int | None = None
+        self._one = threading.Lock()
+
+    def read_into(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        assert self.turns.acquire(timeout=30)
+        with self._one:
+            self.reads.append((fd, position))
+            if position == self.fails_at:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().read_into(fd, buffer, position)
+
+    def let(self, count: int = 1000) -> None:
+        self.turns.release(count)
+
+
+class Mincore(Off):
+    """Asks by a mapping: never begins to read, whatever the range and the kernel."""
+
+    def missing_pages(self, fd: int, position: int, length: int) -> int:
+        if position + length > os.fstat(fd).st_size:
+            return 1
+        end = missing_by_mincore(fd, position + length)
+        return end - (missing_by_mincore(fd, position) if position else 0)
+
+
+@pytest.fixture
+def disk() -> Iterator[SlowDisk]:
+    disk = SlowDisk()
+    yield disk
+    disk.let()
+
+
+@asynccontextmanager
+async def reading(*, threads: int = 1, ahead: int = PIECE, drop: bool = False) -> AsyncIterator[ReadAhead]:
+    limits = ReadLimits(threads=threads, piece_bytes=PIECE, ahead_bytes=ahead, drop_passed=drop)
+    residency = Residency(method=Mincore())
+    async with trio.open_nursery() as nursery:
+        yield ReadAhead(nursery=nursery, residency=residency, metrics=Metrics(), limits=limits)
+
+
+def cold(path: Path, pages: int, disk: Disk) -> FileSlice:
+    """A slice that is the whole of a file, which is not in memory."""
+    needs_eviction(path.parent)
+    evict(file_of(path, pages))
+    opened = Descriptor(disk, disk.open(str(path), os.O_RDWR))
+    disk.advise_random(opened.fd)
+    return FileSlice(opened, 0, pages * PAGESIZE)
+
+
+def pages_missing(piece: FileSlice) -> int:
+    return missing_by_mincore(piece.descriptor.fd, piece.length)
+
+
+async def test_what_is_brought_is_in_memory_and_no_more_of_the_file(tmp_path: Path) -> None:
+    piece = cold(tmp_path / "a", 64, Disk())
+    async with reading() as reads:
+        assert await reads.bring("one", piece, 5 * PAGESIZE, PAGESIZE)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert pages_missing(piece) == 64 - 4  # pages 5 to 7, and 8 of the next piece: PIECE bytes from page 5
+
+
+async def test_consumers_take_turns_piece_by_piece(tmp_path: Path, disk: SlowDisk) -> None:
+    """One that asks for a hundred pieces keeps one that asks for two waiting for two of its own."""
+    greedy, modest = cold(tmp_path / "a", 64, disk), cold(tmp_path / "b", 8, disk)
+    async with reading(ahead=64 * PAGESIZE) as reads, trio.open_nursery() as nursery:
+        nursery.start_soon(reads.bring, "greedy", greedy, 0, greedy.length)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(reads.bring, "modest", modest, 0, modest.length)
+        await trio.testing.wait_all_tasks_blocked()
+        disk.let()
+    order = [fd for fd, _ in disk.reads]
+    assert order[:5] == [*[greedy.descriptor.fd, greedy.descriptor.fd, modest.descriptor.fd] * 1,
+                         greedy.descriptor.fd, modest.descriptor.fd]  # fmt: skip
+    assert len(order) == 16 + 2
+
+
+async def test_no_more_threads_read_than_may(tmp_path: Path, disk: SlowDisk) -> None:
+    pieces = [cold(tmp_path / name, 4, disk) for name in "abcdef"]
+    async with reading(threads=3) as reads, trio.open_nursery() as nursery:
+        for name, piece in enumerate(pieces):
+            nursery.start_soon(reads.bring, name, piece, 0, PIECE)
+        await trio.testing.wait_all_tasks_blocked()
+        assert reads.statistics().running == 3
+        assert reads.statistics().queued == 3
+        disk.let()
+
+
+async def test_what_two_want_is_read_once(tmp_path: Path, disk: SlowDisk) -> None:
+    piece = cold(tmp_path / "a", 4, disk)
+    again = FileSlice(Descriptor(disk, disk.open(str(tmp_path / "a"), os.O_RDWR)), 0, piece.length)
+    async with reading(threads=4) as reads, trio.open_nursery() as nursery:
+        nursery.start_soon(reads.bring, "one", piece, 0, PIECE)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(reads.bring, "two", again, PAGESIZE, PAGESIZE)
+        await trio.testing.wait_all_tasks_blocked()
+        disk.let()
+    assert len(disk.reads) == 1
+
+
+async def test_what_is_being_read_is_not_to_be_touched(tmp_path: Path, disk: SlowDisk) -> None:
+    piece = cold(tmp_path / "a", 16, disk)
+    async with reading() as reads, trio.open_nursery() as nursery:
+        nursery.start_soon(reads.bring, "one", piece, 0, PIECE)
+        await trio.testing.wait_all_tasks_blocked()
+        piece.descriptor.pread(PIECE, 0)  # as if the kernel had begun: the pages are there
+        assert reads.residency.missing_pages(piece.descriptor, 0, PAGESIZE, "log") == 1
+        disk.let()
+    assert reads.residency.missing_pages(piece.descriptor, 0, PAGESIZE, "log") == 0
+    assert reads.statistics() == (0, 0)
+
+
+async def test_no_more_is_read_ahead_than_may_be(tmp_path: Path) -> None:
+    piece = cold(tmp_path / "a", 64, Disk())
+    async with reading(ahead=3 * PIECE) as reads:
+        assert await reads.bring("one", piece, 0, PAGESIZE)
+    assert pages_missing(piece) == 64 - 12
+
+
+async def test_nothing_more_is_read_for_a_consumer_that_has_gone(tmp_path: Path, disk: SlowDisk) -> None:
+    piece = cold(tmp_path / "a", 64, disk)
+    async with reading(ahead=64 * PAGESIZE) as reads, trio.open_nursery() as nursery:
+        nursery.start_soon(reads.bring, "one", piece, 0, 64 * PAGESIZE)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        assert reads.statistics().queued == 0
+        disk.let()
+    assert len(disk.reads) == 1  # that had begun
+
+
+async def test_what_another_one_waits_for_is_read_though_the_first_has_gone(tmp_path: Path, disk: SlowDisk) -> None:
+    first, second = cold(tmp_path / "a", 4, disk), cold(tmp_path / "b", 4, disk)
+    async with reading() as reads, trio.open_nursery() as nursery:
+        nursery.start_soon(reads.bring, "blocker", first, 0, PIECE)
+        leaving = trio.CancelScope()
+
+        async def leave() -> None:
+            with leaving:
+                await reads.bring("leaver", second, 0, PIECE)
+
+        nursery.start_soon(leave)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(reads.bring, "stayer", second, 0, PIECE)
+        await trio.testing.wait_all_tasks_blocked()
+        leaving.cancel()
+        reads.forget("leaver")
+        disk.let()
+    assert pages_missing(second) == 0
+
+
+async def test_an_unreadable_sector_is_told_to_who_wants_it_and_to_nobody_else(tmp_path: Path, disk: SlowDisk) -> None:
+    piece = cold(tmp_path / "a", 16, disk)
+    disk.fails_at = PIECE
+    disk.let()
+    async with reading(ahead=16 * PAGESIZE) as reads:
+        assert await reads.bring("one", piece, 0, PIECE)
+        with pytest.raises(OSError, match="Input/output"):
+            await reads.bring("one", piece, PIECE, PIECE)
+        assert await reads.bring("two", piece, 2 * PIECE, PIECE)
+
+
+async def test_a_file_that_was_cut_is_told(tmp_path: Path) -> None:
+    piece = cold(tmp_path / "a", 8, Disk())
+    os.truncate(tmp_path / "a", PIECE)
+    async with reading() as reads:
+        with pytest.raises(OSError, match="ends at byte"):
+            await reads.bring("one", piece, PIECE, PIECE)
+
+
+async def test_a_lookup_is_done_by_a_thread_in_its_turn_and_its_error_told(tmp_path: Path) -> None:
+    piece = cold(tmp_path / "a", 1, Disk())
+    done_by: list[int] = []
+
+    def job() -> None:
+        done_by.append(threading.get_ident())
+        raise OSError(errno.EIO, "no")
+
+    async with reading() as reads:
+        with pytest.raises(OSError, match="no"):
+            await reads.look_up("one", ColdReadError(job, piece.descriptor, 0, PAGESIZE))
+    assert done_by != [threading.get_ident()]
+
+
+# -- what has been passed --
+
+
+async def test_what_a_lagging_consumer_has_passed_goes_from_memory(tmp_path: Path) -> None:
+    piece = cold(tmp_path / "a", 16, Disk())
+    piece.descriptor.pread(PIECE, 3 * PIECE)  # in memory for another reason
+    async with reading(drop=True) as reads:
+        assert await reads.bring("one", piece, 0, 2 * PIECE)
+        reads.sent("one", piece.descriptor, PIECE)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert pages_missing(piece) == 8
+        reads.sent("one", piece.descriptor, 16 * PAGESIZE)
+    assert pages_missing(piece) == 12
+
+
+async def test_not_while_another_one_follows(tmp_path: Path) -> None:
+    piece = cold(tmp_path / "a", 16, Disk())
+    async with reading(drop=True) as reads:
+        assert await reads.bring("one", piece, 0, 4 * PIECE)
+        assert await reads.bring("two", piece, 0, PIECE)
+        reads.sent("one", piece.descriptor, 4 * PIECE)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert pages_missing(piece) == 0
+        reads.sent("two", piece.descriptor, 2 * PIECE)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert pages_missing(piece) == 8
+        reads.forget("two")
+    assert pages_missing(piece) == 16
+
+
+async def test_nothing_is_dropped_where_that_is_not_wanted(tmp_path: Path) -> None:
+    piece = cold(tmp_path / "a", 4, Disk())
+    async with reading(drop=False) as reads:
+        assert await reads.bring("one", piece, 0, PIECE)
+        reads.sent("one", piece.descriptor, PIECE)
+        reads.forget("one")
+    assert pages_missing(piece) == 0
