@@ -200,6 +200,7 @@ class Cleaner:
         partition = due.partition
         log = partition.log
         job = await trio.to_thread.run_sync(log.cleaning.job, due.cleanable, self._limits())
+        await self._partitions.checkpoint()  # recovery takes it that nothing past its recovery point was compacted
         await child.begin(job)
         while True:
             reply = await child.receive()

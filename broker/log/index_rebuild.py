@@ -229,7 +229,7 @@ def rebuild_indexes(segment: Segment, config: LogConfig) -> None:
     for suffix, entries in ((OFFSET_INDEX_SUFFIX, scan.offset_entries), (TIME_INDEX_SUFFIX, scan.time_entries)):
         path = segment.path(suffix)
         try:
-            _rewrite(disk, path + CLEANED_SUFFIX, 0, entries)
+            _write_synced(disk, path + CLEANED_SUFFIX, entries)
             disk.rename(path + CLEANED_SUFFIX, path)
         except OSError:
             with suppress(OSError):  # what is called so would have a start undo a swap (see `swap`)
@@ -238,12 +238,12 @@ def rebuild_indexes(segment: Segment, config: LogConfig) -> None:
     segment.forget_indexes()
 
 
-def _rewrite(disk: Disk, path: str, kept_size: int, data: bytes | bytearray) -> None:
-    fd = disk.open(path, os.O_RDWR | os.O_CREAT)
+def _write_synced(disk: Disk, path: str, data: bytes | bytearray) -> None:
+    fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        disk.truncate(fd, kept_size)
         if data:
-            write_all(disk, fd, [data], kept_size)
+            write_all(disk, fd, [data], 0)
+        disk.sync(fd)
     finally:
         disk.close(fd)
 

@@ -232,6 +232,10 @@ class MappedIndex:
             self._dirty = False  # before the sync: what is appended during it waits for the next
             self._file.descriptor().sync()
 
+    def doubt(self) -> None:
+        """Nobody knows what of the file is on the disk: the next `sync` sees to it. Memory only."""
+        self._dirty = True
+
     def close_writer(self) -> None:
         """Drop the descriptor for appending; it comes back if it is used again."""
         self._file.close()

@@ -544,7 +544,11 @@ class PartitionLog:
         if offset >= self.log_end_offset:
             return
         self._durability.new_names = True  # also of what is unlinked: it must not come back behind new records
-        self._segments, tail = cut_segments(self._place, self._segments, offset)
+        try:
+            self._segments, tail = cut_segments(self._place, self._segments, offset)
+        except OSError as error:
+            self.fail(error)
+            raise
         end = tail.next_offset
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)

@@ -17,8 +17,9 @@ Invariants:
 3. A crash during recovery leaves a directory that the next recovery opens: logs are cut from the end, and what is made
    anew is made from the log.
 4. What was cut is cut on the disk before the log is used: neither old bytes nor old names come back behind new records.
-5. A log that is not compacted has no holes: a segment that ends before the next one begins lost its end, and ends it.
-   Where offsets are missing further up, too, the log was compacted under other settings, or elsewhere, and stays.
+5. Past the recovery point nothing was compacted: a segment that ends before the next one begins has lost its end, and
+   ends the log. But if other offsets are missing there, too, or a compacted log comes without a recovery point, the
+   directory was compacted elsewhere and copied here: then it stays as it is.
 
 Source: org.apache.kafka.storage.internals.log.LogLoader.
 """
@@ -178,7 +179,7 @@ class _Loader:
             producers=producers,
             log_start_offset=start,
             recovery_point=end if was_sound else min(recovery_point, end),
-            made_files=False,
+            made_files=not was_sound,  # by a process that was killed before their names were synced
             report=None if was_sound else self._report(recovery_point, started_ms),
         )
 
@@ -303,6 +304,8 @@ class _Loader:
         tail.configure(self._place.config)
         segment.close()
         segment.activate(self._place.config, tail)
+        if self._findings.scanned:
+            segment.doubt_indexes()
         self._remember_end(segment, tail)
         return tail
 
@@ -346,30 +349,31 @@ class _Loader:
         for index in range(first, len(self._segments)):
             segment = self._segments[index]
             scan = self._recover_segment(segment, recovery_point)
-            scan = self._without_hole(scan, segment)
+            scan = self._without_hole(scan, segment, recovery_point)
             if scan.reason is not None:
                 self._truncate(segment, scan)
                 break
         return self._activate(segment, scan)
 
-    def _without_hole(self, scan: Scan, segment: Segment) -> Scan:
+    def _without_hole(self, scan: Scan, segment: Segment, recovery_point: int) -> Scan:
         """The same, but with a reason to end there where the next segment does not go on from it."""
         end, following = scan.tail.next_offset, segment.next_base_offset
-        if scan.reason is not None or following in {None, end} or self._place.config.compacts:
+        if scan.reason is not None or following in {None, end}:
             return scan
-        if self._misses_offsets(segment):
+        is_copied = self._place.config.compacts and not recovery_point
+        if is_copied or self._misses_offsets(Bounds(recovery_point, end)):
             return scan
         return scan._replace(reason=f"it ends at offset {end}, the next segment begins at {following}")
 
-    def _misses_offsets(self, last: Segment) -> bool:
-        """Whether offsets are missing before the end of a segment."""
-        expected = self._segments[0].base_offset
+    def _misses_offsets(self, bounds: Bounds) -> bool:
+        """Whether an offset between the first batch of a range and the end of it is in no batch."""
+        expected: int | None = None
         for segment in self._segments:
-            if segment.base_offset > last.base_offset:
-                break
+            if segment.base_offset >= bounds.end or (segment.next_base_offset or bounds.end) <= bounds.start:
+                continue
             with suppress(ProtocolError):
                 for _, header in walk_headers(segment.reader.descriptor(), 0, segment.size):
-                    if header.base_offset != expected:
+                    if header.next_offset > bounds.start and expected not in {None, header.base_offset}:
                         return True
                     expected = header.next_offset
             segment.close()
@@ -387,6 +391,7 @@ class _Loader:
         segment.close()
         rewrite_indexes(segment, scan, offsets, times)
         findings = self._findings
+        segment.doubt_indexes()
         findings.scanned.append(segment.base_offset)
         findings.scanned_bytes += segment.size - scan.start
         findings.epochs += scan.epochs

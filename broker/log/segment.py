@@ -291,6 +291,11 @@ class Segment:
         self._checked_offsets = self._checked_times = False
         self._largest_timestamp = None
 
+    def doubt_indexes(self) -> None:
+        """Have the next `sync` cover the index files, whoever wrote them."""
+        self.offset_index.doubt()
+        self.time_index.doubt()
+
     @property
     def end_of_offsets(self) -> int:
         """The offset after a sealed segment's last one: the next one's base."""
