@@ -34,5 +34,6 @@ def test_every_library_that_is_imported_is_asked_for_and_no_other() -> None:
     distributions = packages_distributions()
     imported = {normalized(distributions[name][0]) for name in foreign}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {normalized(re.match(r"[\w.-]+", requirement)[0]) for requirement in project["dependencies"]}
+    asked_for = project["dependencies"] + project["optional-dependencies"]["spark"]
+    declared = {normalized(re.match(r"[\w.-]+", requirement)[0]) for requirement in asked_for}
     assert imported - BROUGHT_BY_THE_USER == declared

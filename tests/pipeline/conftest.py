@@ -1,0 +1,82 @@
+"""One Spark for all tests here, and directories to read: written by our broker, by Kafka, or by hand.
+
+Where there is no Java the tests that need Spark are skipped with the reason; with CI=true that is a failure.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.log.offset_index import OffsetIndex
+from broker.log.time_index import TimeIndex
+from protocol.records.batch import headers
+from protocol.records.builder import build_batch
+from protocol.records.layout import Codec
+from warmlog.pipeline.availability import check_spark
+from warmlog.pipeline.errors import PipelineError
+
+NOW_MS = 1_700_000_000_000
+Rows = Sequence[tuple[bytes | None, bytes | None]]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    try:
+        check_spark()
+    except PipelineError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
+    from tests.pipeline.session import spark_session
+
+    session = spark_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+class DirectoryWriter:
+    """Writes a partition as a broker would, segment by segment, with the indexes that go with it."""
+
+    def __init__(self, data_dir: Path, topic: str = "orders", partition: int = 0, *, interval: int = 256) -> None:
+        self.directory = data_dir / f"{topic}-{partition}"
+        self.directory.mkdir(parents=True)
+        self.next_offset = 0
+        self._interval = interval
+
+    def segment(self, *batches: Sequence[bytes], compression: Codec = Codec.NONE, first_ms: int = NOW_MS) -> Path:
+        """A segment of these batches, each given by its values; a record a millisecond."""
+        base = self.next_offset
+        path = self.directory / f"{base:020d}.log"
+        offsets, times, log, since = bytearray(), bytearray(), bytearray(), 0
+        for values in batches:
+            rows = [
+                (first_ms + self.next_offset - base + at, b"k%d" % at, value, ()) for at, value in enumerate(values)
+            ]
+            batch = build_batch(rows, base_offset=self.next_offset, compression=compression)
+            self.next_offset += len(rows)
+            if since > self._interval:
+                offsets += OffsetIndex.entry.pack(self.next_offset - 1 - base, len(log))
+                since = 0
+            since += len(batch)
+            log += batch
+        times += TimeIndex.entry.pack(first_ms + self.next_offset - 1 - base, self.next_offset - 1 - base)
+        path.write_bytes(log)
+        path.with_suffix(".index").write_bytes(offsets)
+        path.with_suffix(".timeindex").write_bytes(times)
+        return path
+
+
+def positions(path: Path) -> list[int]:
+    """Where the batches of a log file begin."""
+    return [position for position, _ in headers(path.read_bytes())]
+
+
+@pytest.fixture
+def write_partition(tmp_path: Path) -> Callable[..., DirectoryWriter]:
+    def make(topic: str = "orders", partition: int = 0, **options: Any) -> DirectoryWriter:
+        return DirectoryWriter(tmp_path / "data", topic, partition, **options)
+
+    return make

@@ -1,0 +1,45 @@
+"""Reading without Spark: the same plan, readers and decoder, in this process. Spark's own part is tested with Spark."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from warmlog.pipeline.arrow import ArrowDecoder, arrow_schema, record_batches
+from warmlog.pipeline.options import ReadOptions, read_options
+from warmlog.pipeline.planning import Split
+from warmlog.pipeline.reading import ReadRules, SplitReader
+from warmlog.pipeline.selection import Bounds, plan_read
+
+
+class Plan(NamedTuple):
+    """Splits, and how they are to be read."""
+
+    options: ReadOptions
+    splits: list[Split]
+
+    def read(self) -> list[dict[str, Any]]:
+        """The rows of all splits, in order."""
+        return [row for split in self.splits for row in read_split(split, self.options)]
+
+    def offsets(self) -> list[int]:
+        return [row["offset"] for row in self.read()]
+
+    def values(self) -> list[bytes]:
+        return [row["value"] for row in self.read()]
+
+
+def plan(path: Path, bounds: Bounds | None = None, **given: Any) -> Plan:
+    asked = {"topic": "orders", **given, "path": str(path)}
+    options = read_options({name: str(value) for name, value in asked.items() if value is not None})
+    return Plan(options, plan_read(options, bounds or Bounds()))
+
+
+def read_split(split: Split, options: ReadOptions) -> list[dict[str, Any]]:
+    decoder = ArrowDecoder(split.topic, split.partition, options.columns)
+    rules = ReadRules(on_corrupt=options.on_corrupt, fail_on_data_loss=options.fail_on_data_loss)
+    batches = list(record_batches(decoder, SplitReader(split, rules, decoder.add).run()))
+    for batch in batches:
+        batch.validate(full=True)
+    rows: list[dict[str, Any]] = pa.Table.from_batches(batches, arrow_schema(options.columns)).to_pylist()
+    return rows

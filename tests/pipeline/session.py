@@ -1,0 +1,34 @@
+"""The Spark session of the tests: small, quiet, without anything that waits."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from warmlog.pipeline import WarmlogDataSource
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.task.maxFailures": "1",
+}
+
+
+def spark_session(directory: Path) -> Any:
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else its workers are whatever python3 is on the path
+    builder = SparkSession.builder.master("local[2]").appName("tests").config("spark.local.dir", str(directory))
+    builder = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    session.dataSource.register(WarmlogDataSource)
+    return session

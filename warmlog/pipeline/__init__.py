@@ -1,0 +1,39 @@
+"""Spark reads what warmlog stores: a Python data source, and jobs that run on it.
+
+    from warmlog.pipeline import WarmlogDataSource
+
+    spark.dataSource.register(WarmlogDataSource)
+    spark.read.format("warmlog").option("topic", "orders").option("path", "data").load()
+
+Reading order: `options` (what a user can ask for), `directory` (partitions and segments as files), `positions` (from
+what is asked for to offsets), `planning` (to splits), `selection` (all of these together), `reading` (a split to
+batches), `arrow` (batches to columns), `source` (Spark's side of it).
+
+Owns: that importing this package costs nothing, and what is said where Spark is missing. Spark comes with the extra
+`warmlog[spark]`; the modules up to `reading` need neither it nor Java.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from warmlog.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from warmlog.pipeline.source import WarmlogDataSource as WarmlogDataSource
+
+__all__ = ["PipelineError", "WarmlogDataSource"]
+
+
+def __getattr__(name: str) -> Any:
+    """`WarmlogDataSource`, at its first use. Raises PipelineError where pyspark or pyarrow is missing."""
+    if name != "WarmlogDataSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from warmlog.pipeline.availability import check_libraries
+
+    check_libraries()
+    from warmlog.pipeline.source import WarmlogDataSource
+
+    return WarmlogDataSource
+
+
+def __dir__() -> list[str]:
+    return __all__
