@@ -145,8 +145,10 @@ class Broker:
         `stack` lets go of them. Raises LogError, MetadataError, OSError.
         """
         self._settings = settings
-        self._directories = stack.enter_context(DataDirectories.open(settings.data_paths, node_id=settings.node_id))
-        self._store = SqliteMetadataStore(settings.data_paths[0] / METADATA_FILE)
+        self._directories = stack.enter_context(self._open_directories())
+        self._store = SqliteMetadataStore(
+            settings.data_paths[0] / METADATA_FILE, make_room=self._directories.first.make_room
+        )
         stack.callback(self._store.close)
         self._join_directories()
         self._live_settings = LiveSettings(settings)
@@ -154,6 +156,12 @@ class Broker:
         self._files = OpenFiles(limit=open_files_limit(settings), residency=Residency())
         self._metrics = Metrics()
         self._not_ready: str | None = "starting"
+
+    def _open_directories(self) -> DataDirectories:
+        settings = self._settings
+        return DataDirectories.open(
+            settings.data_paths, node_id=settings.node_id, reserve_bytes=settings.warmlog_disk_reserve_bytes
+        )
 
     def _join_directories(self) -> None:
         """Open the other data directories by what the metadata know of them, and write down which there are.
@@ -211,7 +219,7 @@ class Broker:
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, writer, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
-            maintained.start_soon(_watch, DiskWatch(partitions, self._directories))
+            maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
             async with trio.open_nursery() as listening:
                 for listener in listeners:
                     listening.start_soon(listener.serve)
@@ -479,8 +487,8 @@ def _start_errors() -> Iterator[None]:
         known, others = group.split((LogError, MetadataError, StartError))
         if known is None or others is not None:
             raise
-        error = _first(known)
-        raise (error if isinstance(error, StartError) else StartError(str(error))) from group
+        first = _first(known)
+        raise (first if isinstance(first, StartError) else StartError(str(first))) from group
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> BaseException:

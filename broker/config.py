@@ -138,6 +138,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_incremental_fetch_session_cache_slots: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 1000
 
     # warmlog's own
+    warmlog_disk_reserve_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = -1  # -1: by the file system's size
     warmlog_open_files: Annotated[int, Meta(ge=-1, le=MAX_INT32)] = -1  # -1: half of what the process may open
     warmlog_index_search: Literal["warm", "plain"] = "warm"
     warmlog_gate: Literal["auto", "cachestat", "nowait", "off"] = "auto"  # off: for demonstration

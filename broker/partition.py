@@ -26,6 +26,7 @@ import trio
 
 from broker.log.append import Buffer
 from broker.log.config import LogConfig
+from broker.log.disk import is_out_of_room
 from broker.log.errors import IndexCorruptError, LogError
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
 from broker.log.reopening import Reopened
@@ -339,7 +340,9 @@ class Partition:
         self.log.abandon()
         failed = group + self._take_queue()
         reason = StorageError(f"{self.topic}-{self.index}: {getattr(error, 'strerror', None) or error}")
-        self._refusals.tell(reason, len(failed))
+        is_full = isinstance(error, OSError) and is_out_of_room(error)
+        if not is_full or not self.log.room.ran_out(len(failed)):  # else the disk's watch tells, once for all logs
+            self._refusals.tell(reason, len(failed))
         if not isinstance(error, OSError):
             self.log.fail(error)
             logger.error("%s-%d: out of service", self.topic, self.index, exc_info=error)

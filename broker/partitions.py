@@ -27,7 +27,14 @@ from broker.log.facts import RecoveryReport
 from broker.log.partition_log import PartitionLog
 from broker.metadata.assignment import assign_replicas
 from broker.metadata.store import MetadataError
-from broker.metadata.topic import InvalidPartitionsError, Topic, check_collision, check_name, check_partitions
+from broker.metadata.topic import (
+    InvalidPartitionsError,
+    Topic,
+    check_collision,
+    check_name,
+    check_partitions,
+    is_internal,
+)
 from broker.metrics import Metrics
 from broker.partition import Partition
 from broker.storage import Storage, move_away
@@ -157,6 +164,8 @@ class Partitions:
         async with self._change():
             count = self.settings.num_partitions if partitions == -1 else partitions
             topic = Topic(name=name, partitions=count, configs=self._check_new(name, count, configs or {}))
+            if not is_internal(name):
+                self._storage.directories.check_room()
             if not validate_only:
                 if name in self._remembered:
                     await self._forget(name, leaves_data=self._remembered[name])
@@ -237,7 +246,8 @@ class Partitions:
             self.on_deleted(name)
             for partition in doomed:
                 await partition.retire()
-            moved, leaves_data = await trio.to_thread.run_sync(move_away, [partition.log for partition in doomed])
+            logs = [partition.log for partition in doomed]
+            moved, leaves_data = await trio.to_thread.run_sync(move_away, logs, self._storage.directories)
             delay_ms = log_config(topic.configs, self.settings).file_delete_delay_ms
             self._deleted += [(trio.current_time() + delay_ms / 1000, path) for path in moved]
             self._storage.forget_hints(topic)

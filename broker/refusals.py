@@ -24,7 +24,7 @@ class Refusals:
         self._tell_at = -math.inf  # by trio's clock
         self.told = False  # and `over` has not been called since
 
-    def tell(self, reason: Exception, count: int) -> None:
+    def tell(self, reason: object, count: int) -> None:
         """So many appends were refused."""
         now = trio.current_time()
         self._count += count

@@ -114,6 +114,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     " when the last of them has passed it.",
     "warmlog.gate.piece.bytes": "How much is read from the disk for one consumer before the next one has its turn.",
     "warmlog.gate.threads": "How many threads read what is not in memory.",
+    "warmlog.disk.reserve.bytes": "How much of each data directory's file system is kept for deletions, groups and"
+    " recovery when it is full; -1 keeps 16 MiB or 2 %, whichever is less.",
     "warmlog.index.search": "How an index is searched: warm looks at its end first, plain is binary search.",
     "warmlog.loop.stall.log.ms": "What holds the event loop for longer is logged; 0 looks at nothing.",
     "warmlog.metrics.partitions": "Whether offsets and sizes of every partition are among the metrics: a series each.",

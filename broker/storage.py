@@ -25,7 +25,7 @@ from broker.log.errors import CheckpointError, DirectoryFailedError
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metadata.store import MetadataStore
-from broker.metadata.topic import Topic
+from broker.metadata.topic import Topic, is_internal
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +80,15 @@ class Storage:
             recovery_point=directory.recovery_points.get(key, 0),
             log_start_offset=directory.log_starts.get(key, 0),
             clean=directory.was_clean,
+            room=directory.room,
+            uses_reserve=is_internal(topic.name),
         )
 
     def close_logs(self, logs: Sequence[PartitionLog], *, all_open: bool) -> None:
         """The end of a broker. Unless `all_open`, what the broker before left still holds."""
+        for directory in self.directories.live:
+            if directory.room.is_short:
+                directory.make_room()  # closing logs write, too, and all they write is small
         unclean = {self._holder(log) for log in logs if not _close(log)}
         if not all_open:
             return
@@ -179,7 +184,7 @@ def _accused(directory: DataDirectory, error: OSError) -> OSError | DirectoryFai
     return DirectoryFailedError(directory.path, error.strerror or str(error))
 
 
-def move_away(logs: Iterable[PartitionLog]) -> tuple[list[str], bool]:
+def move_away(logs: Iterable[PartitionLog], directories: DataDirectories) -> tuple[list[str], bool]:
     """Rename the directories out of service.
 
     Gives the paths under which they wait for their removal, and whether some could not be renamed and lie where they
@@ -188,7 +193,7 @@ def move_away(logs: Iterable[PartitionLog]) -> tuple[list[str], bool]:
     moved, leaves_data = [], False
     for log in logs:
         try:
-            moved.append(str(log.delete()))
+            moved.append(str(directories.place(log.topic, log.partition).with_room(log.delete)))
         except OSError as error:
             leaves_data = True
             logger.warning(

@@ -100,7 +100,7 @@ class GroupLog:
             await self._partitions.create(TOPIC, settings.offsets_topic_num_partitions, configs)
         except TopicExistsError:
             pass  # somebody else just did
-        except (InvalidTopicError, InvalidPartitionsError, SettingError, MetadataError, OSError) as error:
+        except (InvalidTopicError, InvalidPartitionsError, SettingError, MetadataError, LogError, OSError) as error:
             logger.warning("%s cannot be created: %s", TOPIC, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not self._count:

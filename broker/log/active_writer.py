@@ -9,14 +9,12 @@ Invariants:
    does a failed sync: Linux then marks the pages as clean, so a second sync of the file would succeed and say nothing.
 """
 
-import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from broker.log.append import Buffer, IndexEntries
+from broker.log.disk import is_out_of_room
 from broker.log.segment import Segment
-
-OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class ActiveWriter:
@@ -63,7 +61,7 @@ class ActiveWriter:
             raise
 
     def _cut_back(self, active: Segment, position: int, error: OSError) -> None:
-        if error.errno not in OUT_OF_ROOM:
+        if not is_out_of_room(error):
             self.fail(error)
         with self._failing():
             active.append_descriptor().truncate(position)

@@ -8,7 +8,7 @@ of the others may fail alone.
 
 Invariants:
 1. A partition lies in one directory. One that is found in two is refused: nobody can say which one is right.
-2. A partition is served where it lies; a new one goes where the fewest are.
+2. A partition is served where it lies; a new one goes where the fewest are, among those that are not full.
 3. All directories are of one cluster and one node, and each has an id of its own.
 4. A partition that there was is never made anew, empty, because its directory is out of service: not if the directory
    cannot be read, is not mounted, or is not named any more.
@@ -27,7 +27,7 @@ from broker.log.checkpoint import TopicPartition
 from broker.log.data_directory import CheckpointedLog, DataDirectory, has_identity
 from broker.log.directory_names import partition_directory
 from broker.log.disk import Disk, is_disk_failure
-from broker.log.errors import DataDirectoryError, DirectoryFailedError
+from broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError
 
 METADATA_FILE = "metadata.sqlite"
 
@@ -40,13 +40,14 @@ class DataDirectories:
     What finds or chooses may be called from any thread; what touches a disk is for a worker.
     """
 
-    def __init__(self, first: DataDirectory, others: Sequence[Path], disk: Disk) -> None:
+    def __init__(self, first: DataDirectory, others: Sequence[Path], reserve_bytes: int, disk: Disk) -> None:
         """Over the opened one with the metadata; use `open`. Raises DataDirectoryError, OSError."""
         self.first = first
         self.live: list[DataDirectory] = []
         self.offline: dict[str, str] = {}  # by absolute path, and why
         self.suspects: dict[DataDirectory, OSError] = {}  # whose disk failed under a checkpoint
         self._others = [os.fspath(path) for path in others]
+        self._reserve_bytes = reserve_bytes
         self._disk = disk
         self._opened = [first]
         self._holders: dict[TopicPartition, DataDirectory] = {}
@@ -57,16 +58,17 @@ class DataDirectories:
         self._take(first)
 
     @classmethod
-    def open(cls, paths: Sequence[Path], *, node_id: int, disk: Disk | None = None) -> Self:
+    def open(cls, paths: Sequence[Path], *, node_id: int, reserve_bytes: int = 0, disk: Disk | None = None) -> Self:
         """Lock the first directory, making it if it is not there, and take what the last broker left; then `join`.
 
-        Raises DataDirectoryError, with one line for people, if it cannot be served, or has not the metadata.
+        `reserve_bytes` are kept free in each (`DataDirectory.open`). Raises DataDirectoryError, with one line for
+        people, if it cannot be served, or has not the metadata.
         """
         disk = disk or Disk()
         _check_first(disk, [os.fspath(path) for path in paths])
-        first = DataDirectory.open(paths[0], node_id=node_id, disk=disk)
+        first = DataDirectory.open(paths[0], node_id=node_id, reserve_bytes=reserve_bytes, disk=disk)
         try:
-            return cls(first, paths[1:], disk)
+            return cls(first, paths[1:], reserve_bytes, disk)
         except BaseException:
             first.close()
             raise
@@ -115,7 +117,13 @@ class DataDirectories:
         return True
 
     def _join(self, path: str) -> bool:
-        opened = DataDirectory.open(Path(path), node_id=self.first.node_id, cluster_id=self.cluster_id, disk=self._disk)
+        opened = DataDirectory.open(
+            Path(path),
+            node_id=self.first.node_id,
+            cluster_id=self.cluster_id,
+            reserve_bytes=self._reserve_bytes,
+            disk=self._disk,
+        )
         self._opened.append(opened)
         _check_ids(self._opened)
         self._take(opened)
@@ -178,9 +186,18 @@ class DataDirectories:
         with self._placing:
             directory = self._holders.get((topic, partition))
             if directory is None:
-                directory = self._lying(topic, partition) or min(self.live, key=self._counts.__getitem__)
+                directory = self._lying(topic, partition) or min(self.live, key=self._load)
                 self._hold(topic, partition, directory)
             return directory
+
+    def _load(self, directory: DataDirectory) -> tuple[bool, int]:
+        """What is least where a new partition goes."""
+        return directory.room.is_short, self._counts[directory]
+
+    def check_room(self) -> None:
+        """Raise NoRoomError if a new partition finds no room anywhere."""
+        if all(directory.room.is_short for directory in self.live):
+            raise NoRoomError("every data directory is full: no new partitions until there is room again")
 
     def forget(self, topic: str, partition: int) -> None:
         """A partition is gone: what is known of it is another's, which may come by its name."""

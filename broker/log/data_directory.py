@@ -4,6 +4,7 @@ Owns: the lock, `meta.properties`, the clean-shutdown marker, the checkpoints of
 there. Must not know: topics' settings, or how a log opens.
 
     .lock                             held (fcntl) while a broker serves the directory
+    .reserve                          room for when the disk is full (`room`)
     .probe                            written to see whether the disk still serves, and removed
     meta.properties                   version=1, cluster.id, node.id, directory.id
     .kafka_cleanshutdown              left by a clean stop, taken away by the next start
@@ -25,7 +26,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 from uuid import UUID, uuid4
 
 from broker.log.checkpoint import (
@@ -49,14 +50,18 @@ from broker.log.directory_names import (
     parse_partition_directory,
     partition_directory,
 )
-from broker.log.disk import Disk, DiskSpace, read_file, replace_file
+from broker.log.disk import Disk, DiskSpace, is_out_of_room, read_file, replace_file
 from broker.log.errors import CheckpointError, DataDirectoryError, DirectoryFailedError
+from broker.log.room import Reserve, Room, default_size
 
 LOCK_FILE = ".lock"
 META_PROPERTIES = "meta.properties"
 META_VERSION = "1"
+RESERVE = ".reserve"
 PROBE = ".probe"  # written where a disk is in doubt
 METADATA_TOPIC = "__cluster_metadata"  # a KRaft node's own log: a directory like a partition's, but none of a topic's
+
+T = TypeVar("T")
 
 _KNOWN_FILES = {
     LOCK_FILE,
@@ -67,6 +72,7 @@ _KNOWN_FILES = {
     HIGH_WATERMARKS,
     CLEANER_POINTS,
     PROBE,
+    RESERVE,
     "lost+found",  # the root of a file system has it
 }
 _KNOWN_PREFIXES = ("metadata.sqlite",)  # and the journals beside it
@@ -110,8 +116,10 @@ class CheckpointedLog(Protocol):
 class DataDirectory:
     """A locked data directory. A context manager; `close` lets go of it."""
 
-    def __init__(self, path: str, disk: Disk, lock: "_DirectoryLock") -> None:
+    def __init__(self, path: str, disk: Disk, lock: "_DirectoryLock", reserve_bytes: int) -> None:
         self.path = path
+        self.room = Room(path, is_guarded=reserve_bytes != 0)
+        self.reserve = Reserve(disk, f"{path}/{RESERVE}", _reserve_size(disk, path, reserve_bytes), self.room)
         self.cluster_id = ""
         self.node_id = -1
         self.directory_id = ""
@@ -125,23 +133,34 @@ class DataDirectory:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path, *, node_id: int, cluster_id: str | None = None, disk: Disk | None = None) -> Self:
+    def open(
+        cls,
+        path: Path,
+        *,
+        node_id: int,
+        cluster_id: str | None = None,
+        reserve_bytes: int = 0,
+        disk: Disk | None = None,
+    ) -> Self:
         """Lock a directory, making it if it is not there, and take what the last broker left.
 
-        `cluster_id`: None takes the one written there, or a new one. Raises DataDirectoryError, with one line for
-        people, if it is in use, or belongs to another version, node or cluster, and DirectoryFailedError if it cannot
-        be read or written.
+        `cluster_id`: None takes the one written there, or a new one. `reserve_bytes` are kept free once the reserve is
+        settled, and none before: this start may need them; -1 takes what suits the file system.
+
+        Raises DataDirectoryError, with one line for people, if it is in use, or belongs to another version, node or
+        cluster, and DirectoryFailedError if it cannot be read or written.
         """
         disk = disk or Disk()
         text = os.fspath(path)
         try:
             disk.make_directory(text)
-            directory = cls(text, disk, _DirectoryLock(disk, text))
+            lock = _DirectoryLock(disk, text)
             try:
+                directory = cls(text, disk, lock, reserve_bytes)
                 directory._identify(node_id, cluster_id)
                 directory._take_checkpoints()
             except BaseException:
-                directory.close()
+                lock.release()
                 raise
         except OSError as error:
             raise DirectoryFailedError(text, error.strerror or str(error)) from error
@@ -201,6 +220,19 @@ class DataDirectory:
             replace_file(self._disk, self.partition_path(PROBE), b"probe\n", sync=True)
             self._disk.unlink(self.partition_path(PROBE))
         return space
+
+    def make_room(self) -> bool:
+        """Give up what is kept for who must write; whether that made any room. Raises OSError."""
+        return self.reserve.give_up()
+
+    def with_room(self, work: Callable[[], T]) -> T:
+        """Do what must be done on a full disk, too: once more with what is kept for that. Raises OSError."""
+        try:
+            return work()
+        except OSError as error:
+            if not is_out_of_room(error) or not self.make_room():
+                raise
+            return work()
 
     def forget_hints(self, topic: str, partition: int) -> None:
         """What the checkpoints said at the start is of a partition that is gone."""
@@ -262,11 +294,11 @@ class DataDirectory:
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Replace the checkpoint that says up to where each log was compacted. For a worker. Raises OSError."""
-        write_offsets(self._disk, self.partition_path(CLEANER_POINTS), points)
+        self.with_room(lambda: write_offsets(self._disk, self.partition_path(CLEANER_POINTS), points))
 
     def mark_clean(self) -> None:
         """Leave the marker of a clean stop: every log is closed and the checkpoints are written. Raises OSError."""
-        write_clean_marker(self._disk, self.partition_path(CLEAN_MARKER))
+        self.with_room(lambda: write_clean_marker(self._disk, self.partition_path(CLEAN_MARKER)))
         self._disk.sync_directory(self.path)
 
     def sync(self) -> None:
@@ -278,7 +310,7 @@ class DataDirectory:
 
     def _write(self, name: str, logs: Sequence[CheckpointedLog], value: Callable[[CheckpointedLog], int]) -> None:
         offsets = {(log.topic, log.partition): value(log) for log in logs}
-        write_offsets(self._disk, self.partition_path(name), offsets)
+        self.with_room(lambda: write_offsets(self._disk, self.partition_path(name), offsets))
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -334,6 +366,10 @@ class DataDirectory:
         except CheckpointError as error:
             self.findings.append(str(error))
             return {}
+
+
+def _reserve_size(disk: Disk, path: str, reserve_bytes: int) -> int:
+    return reserve_bytes if reserve_bytes >= 0 else default_size(disk.space(path).total_bytes)
 
 
 def has_identity(disk: Disk, path: str) -> bool:

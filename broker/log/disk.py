@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 
@@ -39,6 +40,14 @@ _DISK_FAILURES = frozenset({
     errno.EIO, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESTALE,
     errno.ESHUTDOWN, errno.EUCLEAN, errno.EREMOTEIO, errno.ENOMEDIUM,
 })  # fmt: skip
+
+
+OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_out_of_room(error: OSError) -> bool:
+    """Whether an error says that the disk, or what one may have of it, is full."""
+    return error.errno in OUT_OF_ROOM
 
 
 def is_disk_failure(error: OSError) -> bool:
@@ -100,6 +109,10 @@ class Disk:
             code = ctypes.get_errno()
             if code != errno.EOPNOTSUPP:
                 raise OSError(code, os.strerror(code))
+
+    def fill(self, fd: int, size: int) -> None:
+        """Make the file `size` bytes long, all of which have their blocks; where the system cannot, by writing them."""
+        os.posix_fallocate(fd, 0, size)
 
     def map(self, fd: int, size: int) -> mmap.mmap:
         """Map the file's first `size` bytes for reading, without read-around.
@@ -215,17 +228,26 @@ def read_file(disk: Disk, path: str, max_size: int = 1 << 30) -> bytes:
 def replace_file(disk: Disk, path: str, content: bytes, *, sync: bool) -> None:
     """Write a small file so that a crash leaves the old content or the new.
 
-    To `<path>.tmp`, synced if asked for, then renamed.
+    To `<path>.tmp`, synced if asked for, then renamed. Where that fails, nothing is left that takes room.
     """
     temporary = f"{path}.tmp"
-    fd = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        _write_file(disk, temporary, content, sync=sync)
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+
+
+def _write_file(disk: Disk, path: str, content: bytes, *, sync: bool) -> None:
+    fd = disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(disk, fd, [content], 0)
         if sync:
             disk.sync(fd)
     finally:
         disk.close(fd)
-    disk.rename(temporary, path)
 
 
 def write_all(disk: Disk, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> None:

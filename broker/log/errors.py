@@ -90,5 +90,9 @@ class DirectoryFailedError(DataDirectoryError):
         self.reason = reason
 
 
+class NoRoomError(LogError):
+    """An append, or a new log, that is not tried because its disk is full."""
+
+
 class OfflineError(LogError):
     """A partition that lies in a data directory which is out of service."""

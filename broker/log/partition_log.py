@@ -45,6 +45,7 @@ from broker.log.reading import read_slice
 from broker.log.recovery import LoadedLog, LogPlace, load_log
 from broker.log.removal import OldSegments
 from broker.log.reopening import FailedLog, Reopened, Reopening
+from broker.log.room import Room
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 from broker.log.sound_indexes import SoundIndexes
@@ -84,8 +85,10 @@ class PartitionLog:
         "old_segments",
         "partition",
         "recovery",
+        "room",
         "shows_synced_only",
         "topic",
+        "uses_reserve",
     )
 
     topic: str
@@ -94,6 +97,8 @@ class PartitionLog:
     log_end_offset: int
     high_watermark: int
     shows_synced_only: bool  # whether the high watermark moves with syncs, and not with appends
+    room: Room  # on its disk
+    uses_reserve: bool  # whether appends are tried also while that is short
     recovery: RecoveryReport | None  # what opening had to repair; None after a clean stop
 
     def __init__(self, place: LogPlace, loaded: LoadedLog, *, topic: str, partition: int) -> None:
@@ -112,6 +117,8 @@ class PartitionLog:
         self.recovery = loaded.report
         self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files)
         self._closed = False
+        self.room = Room()
+        self.uses_reserve = False
         self._indexes = SoundIndexes(lambda: self._segments)
         self.old_segments = OldSegments(self._view, self._indexes)
         self.cleaning = Cleaning(self._view, self._indexes)
@@ -130,16 +137,21 @@ class PartitionLog:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         clean: bool,
+        room: Room | None = None,
+        uses_reserve: bool = False,
     ) -> Self:
         """Open a log's directory, making it if it is not there. Blocking. Raises OSError.
 
         `clock` gives ms since the epoch. `recovery_point` and `log_start_offset` are the checkpoints' words, `clean`
         whether the last stop was: if so, nothing but the end of the active segment is looked at; if not, the log is
-        recovered from the recovery point, and `recovery` says what that did.
+        recovered from the recovery point, and `recovery` says what that did. `room` is its disk's; with `uses_reserve`, appends
+        are tried there even if it is short.
         """
         place = LogPlace(directory=str(directory), config=config, files=files, clock=clock, random=random)
         loaded = load_log(place, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean)
         log = cls(place, loaded, topic=topic, partition=partition)
+        log.room = room or Room()
+        log.uses_reserve = uses_reserve
         if loaded.report is not None:
             log.checkpoint_epochs()  # an epoch that has written nothing yet is known from nowhere else
         if log.high_watermark < log.log_end_offset:
@@ -236,6 +248,8 @@ class PartitionLog:
         """
         if self._closed or self._appender.writer.failure is not None:
             raise self._refusal()
+        if self.room.is_short and not self.uses_reserve:
+            raise self.room.refuse()
         return self._appender.plan(records, self._epochs.current, opened=opened)
 
     def opened(self, records: Buffer) -> Buffer:
@@ -250,6 +264,8 @@ class PartitionLog:
 
         All or nothing: a failure cuts the file back to where it was. Raises OSError; then `abandon` what is planned.
         """
+        if self.room.is_short and not self.uses_reserve:  # planned before it was
+            raise self.room.full()
         self._appender.write(planned)
 
     def commit(self, planned: Sequence[PlannedAppend]) -> None:

@@ -15,10 +15,11 @@ Invariants:
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import Any
 from uuid import UUID
 
 from broker.metadata.store import MetadataError
@@ -47,13 +48,17 @@ CREATE TABLE buried (id TEXT PRIMARY KEY) STRICT;   -- of a topic
 LAYOUT_VERSION = len(_STEPS)
 
 _PRODUCER_IDS = "producer_ids"
+_MAX_WAL_PAGES = 64  # 256 KiB, of what is kept for a full disk; more would only spare some writes of a quiet file
+_MAY_WANT_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})  # the second: its shared memory cannot grow
 
 
 class SqliteMetadataStore:
     """Topics in `metadata.sqlite`; see MetadataStore. Raises MetadataError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, make_room: Callable[[], bool] = lambda: False) -> None:
+        """`make_room` is called where the disk is full; it says whether it is worth another try. May raise OSError."""
         self._path = path
+        self._make_room = make_room
         self._lock = Lock()
         with self._errors():
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -75,20 +80,17 @@ class SqliteMetadataStore:
     def create_topic(self, topic: Topic) -> None:
         """Keep a new topic."""
         row = (topic.name, str(topic.id), topic.partitions, json.dumps(topic.configs))
-        self._execute("INSERT INTO topics (name, id, partitions, configs) VALUES (?, ?, ?, ?)", row)
+        self._write([("INSERT INTO topics (name, id, partitions, configs) VALUES (?, ?, ?, ?)", row)])
 
     def begin_delete(self, name: str) -> None:
         """Mark a topic as being deleted."""
-        self._execute("UPDATE topics SET deleting = 1 WHERE name = ?", (name,))
+        self._write([("UPDATE topics SET deleting = 1 WHERE name = ?", (name,))])
 
     def finish_delete(self, name: str, *, leaves_data: bool = False) -> None:
         """Forget a topic."""
-        with self._transaction():
-            if leaves_data:
-                self._connection.execute(
-                    "INSERT OR IGNORE INTO buried (id) SELECT id FROM topics WHERE name = ?", (name,)
-                )
-            self._connection.execute("DELETE FROM topics WHERE name = ?", (name,))
+        bury = ("INSERT OR IGNORE INTO buried (id) SELECT id FROM topics WHERE name = ?", (name,))
+        forget = ("DELETE FROM topics WHERE name = ?", (name,))
+        self._write([bury, forget] if leaves_data else [forget])
 
     def buried(self) -> frozenset[UUID]:
         """The ids of topics that were forgotten though some of their data still lay about."""
@@ -102,17 +104,16 @@ class SqliteMetadataStore:
 
     def set_directories(self, paths: Mapping[str, str]) -> None:
         """Replace the data directories to know at the next start."""
-        with self._transaction():
-            self._connection.execute("DELETE FROM directories")
-            self._connection.executemany("INSERT INTO directories (id, path) VALUES (?, ?)", paths.items())
+        insert = "INSERT INTO directories (id, path) VALUES (?, ?)"
+        self._write([("DELETE FROM directories", ()), *((insert, row) for row in paths.items())])
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace a topic's settings."""
-        self._execute("UPDATE topics SET configs = ? WHERE name = ?", (json.dumps(dict(configs)), name))
+        self._write([("UPDATE topics SET configs = ? WHERE name = ?", (json.dumps(dict(configs)), name))])
 
     def set_partitions(self, name: str, partitions: int) -> None:
         """Set a topic's partition count."""
-        self._execute("UPDATE topics SET partitions = ? WHERE name = ?", (partitions, name))
+        self._write([("UPDATE topics SET partitions = ? WHERE name = ?", (partitions, name))])
 
     def broker_configs(self) -> dict[str, str]:
         """The settings that were made while the broker ran."""
@@ -121,18 +122,18 @@ class SqliteMetadataStore:
 
     def set_broker_configs(self, configs: Mapping[str, str]) -> None:
         """Replace the settings that were made while the broker ran."""
-        with self._transaction():
-            self._connection.execute("DELETE FROM broker_configs")
-            self._connection.executemany("INSERT INTO broker_configs (name, value) VALUES (?, ?)", configs.items())
+        insert = "INSERT INTO broker_configs (name, value) VALUES (?, ?)"
+        self._write([("DELETE FROM broker_configs", ()), *((insert, row) for row in configs.items())])
 
     def take_producer_ids(self, count: int, *, at_least: int = 0) -> int:
         """The first of `count` producer ids in a row that nobody was given before; none is below `at_least`."""
-        with self._transaction():
-            known = self._connection.execute("SELECT next FROM counters WHERE name = ?", (_PRODUCER_IDS,)).fetchone()
-            first = max(at_least, known[0] if known else 0)
-            row = (_PRODUCER_IDS, first + count)
-            self._connection.execute("INSERT OR REPLACE INTO counters (name, next) VALUES (?, ?)", row)
-        return first
+        raised = """
+            INSERT INTO counters (name, next) VALUES (?1, ?2 + ?3)
+            ON CONFLICT (name) DO UPDATE SET next = max(next, ?2) + ?3 RETURNING next
+        """
+        next_id: int
+        ((next_id,),) = self._write([(raised, (_PRODUCER_IDS, at_least, count))])
+        return next_id - count
 
     def close(self) -> None:
         """Close the file."""
@@ -141,6 +142,7 @@ class SqliteMetadataStore:
     def _prepare(self) -> None:
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute(f"PRAGMA wal_autocheckpoint = {_MAX_WAL_PAGES}")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if not 0 <= version <= LAYOUT_VERSION:
             raise MetadataError(
@@ -160,20 +162,28 @@ class SqliteMetadataStore:
                 for name, topic_id, partitions, configs in rows
             ]
 
-    def _execute(self, statement: str, row: tuple[object, ...]) -> None:
+    def _write(self, statements: Sequence[tuple[str, Sequence[object]]]) -> list[Any]:
+        """Statements with their rows, all or none of them; what the last one returns. On a full disk once more."""
         with self._errors():
-            self._connection.execute(statement, row)
+            try:
+                return self._run(statements)
+            except sqlite3.Error as error:
+                if error.sqlite_errorcode & 0xFF not in _MAY_WANT_ROOM or not self._make_room():
+                    raise
+                return self._run(statements)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._errors(), self._connection:
+    def _run(self, statements: Sequence[tuple[str, Sequence[object]]]) -> list[Any]:
+        rows: list[Any] = []
+        with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            yield
+            for statement, row in statements:
+                rows = self._connection.execute(statement, row).fetchall()
+        return rows
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             with self._lock:
                 yield
-        except (sqlite3.Error, ValueError) as error:
+        except (sqlite3.Error, ValueError, OSError) as error:
             raise MetadataError(f"{self._path}: {error}") from error
