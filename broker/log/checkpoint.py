@@ -94,12 +94,12 @@ def read_clean_marker(disk: Disk, path: str) -> int | None:
 
     That it is there is what counts; what cannot be read in it is unknown. Raises OSError.
     """
-    text = _read_text(disk, path)
-    if text is None:
-        return None
     try:
+        text = _read_text(disk, path)
+        if text is None:
+            return None
         epoch = json.loads(text)["brokerEpoch"]
-    except (ValueError, KeyError, TypeError):
+    except (CheckpointError, ValueError, KeyError, TypeError):
         return UNKNOWN_BROKER_EPOCH
     return epoch if isinstance(epoch, int) else UNKNOWN_BROKER_EPOCH
 

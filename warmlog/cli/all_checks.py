@@ -36,17 +36,19 @@ class Looking:
     progress: Callable[[int, int], None] = lambda _records, _size: None
 
 
-def all_findings(directories: Sequence[Path], looking: Looking, tally: Tally) -> Iterator[Finding]:
+def all_findings(
+    directories: Sequence[Path], looking: Looking, tally: Tally, *, locked: bool = False
+) -> Iterator[Finding]:
     """Everything that is wrong in data directories, or in directories of partitions.
 
-    The data directories are taken as those of one broker: a partition may lie in any of them. Raises CannotStart for
-    what is neither, OSError.
+    The data directories are taken as those of one broker: a partition may lie in any of them. `locked`: it is who asks
+    that has them. Raises CannotStart for what is neither, OSError.
     """
     found: dict[TopicPartition, Path] = {}
     topic_ids: dict[Path, object] = {}
     stored: list[StoredMetadata] = []
     for directory in directories:
-        check = DirectoryCheck(directory, looking, tally)
+        check = DirectoryCheck(directory, looking, tally, locked_clean=was_clean(directory) if locked else None)
         yield from check.findings()
         found |= check.partitions
         topic_ids |= check.topic_ids
@@ -58,23 +60,28 @@ def all_findings(directories: Sequence[Path], looking: Looking, tally: Tally) ->
 class DirectoryCheck:
     """Checks a data directory, or the directory of a partition.
 
-    `findings()` does it, once; then `partitions` says what lies in it, `topic_ids` whose each says that it is, and
-    `metadata` which topics there should be (None: the directory is a partition's).
+    `findings()` does it, once; then `partitions` says what lies in it, `checks` what was seen of each, `topic_ids`
+    whose each says that it is, and `metadata` which topics there should be (None: the directory is a partition's).
     """
 
-    def __init__(self, directory: Path, looking: Looking, tally: Tally, *, running: bool | None = None) -> None:
-        """`running`: whether a broker serves it; None: find out. Raises CannotStart if it is neither kind."""
+    def __init__(self, directory: Path, looking: Looking, tally: Tally, *, locked_clean: bool | None = None) -> None:
+        """`locked_clean`: nobody else has the directory, and whether it was left in order; None: find out.
+
+        Raises CannotStart if it is neither kind.
+        """
         parent = directory.absolute().parent
         self.directory = directory
         self.partitions: dict[TopicPartition, Path] = {}
+        self.checks: dict[TopicPartition, PartitionCheck] = {}
         self.topic_ids: dict[Path, object] = {}
         self.metadata: StoredMetadata | None = None
         self._found = partition_directories(directory)
         self._tally = tally
-        is_used = broker_is_running(directory) or broker_is_running(parent) if running is None else running
+        running = locked_clean is None and (broker_is_running(directory) or broker_is_running(parent))
+        clean = not running and (was_clean(directory) or was_clean(parent))
         self._circumstances = Circumstances(
-            running=is_used,
-            clean=not is_used and (was_clean(directory) or was_clean(parent)),
+            running=running,
+            clean=clean if locked_clean is None else locked_clean,
             index_interval_bytes=looking.index_interval_bytes,
             progress=looking.progress,
         )
@@ -113,6 +120,6 @@ class DirectoryCheck:
         yield from check.findings()
         key = (name.topic, name.partition)
         log_ends[key] = LogEnd(check.log_end_offset, check.is_whole)
-        self.partitions[key] = path
+        self.partitions[key], self.checks[key] = path, check
         if check.topic_id is not None:
             self.topic_ids[path] = check.topic_id

@@ -23,7 +23,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What was looked at so far; `size` is the bytes of the log files, `served` the directories that a broker has now."""
+    """What was looked at so far; `size` is the bytes of the logs, `served` the directories that a broker has now."""
 
     partitions: int = 0
     segments: int = 0

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from broker.log.directory_names import SNAPSHOT_SUFFIX
 from broker.log.errors import CorruptSnapshotError
+from broker.log.leader_epochs import UNDEFINED
 from broker.log.producer_replay import apply_batch
 from broker.log.producer_snapshot import ENTRY_SIZE, HEADER_SIZE, decode_snapshot
 from broker.log.producer_state import NO_OFFSET, ProducerState
@@ -30,9 +31,13 @@ MAX_GAPS = 100  # told of one log: who has more of them has read enough
 
 
 class History:
-    """The producers' states after the batches so far. `first_offset` and `next_offset` bound what was seen."""
+    """The producers' states after the batches so far. `first_offset` and `next_offset` bound what was seen.
+
+    `epochs`: the leader epochs of the batches, each with the first offset that has it.
+    """
 
     def __init__(self) -> None:
+        self.epochs: list[tuple[int, int]] = []
         self.states: dict[int, ProducerState] = {}
         self.first_offset: int | None = None
         self.next_offset = 0
@@ -58,6 +63,8 @@ class History:
     def add(self, header: BatchHeader, marker: EndMarker | None) -> None:
         """Let a batch change the states."""
         self.next_offset = max(self.next_offset, header.next_offset)
+        if header.leader_epoch > (self.epochs[-1][0] if self.epochs else UNDEFINED):
+            self.epochs.append((header.leader_epoch, header.base_offset))
         if header.producer_id < 0:
             return
         apply_batch(self.states, header, marker)

@@ -35,6 +35,7 @@ class PartitionCheck:
     """Checks one partition. `findings()` does it, once; `log_end_offset` and `topic_id` are known afterwards.
 
     `gapless`: nobody has ever compacted the log, so no offset may be missing. `is_whole`: all of it could be read.
+    `has_gaps`: some offset is missing. `epochs`: the leader epochs that its batches tell of.
     """
 
     def __init__(self, directory: Path, circumstances: Circumstances, tally: Tally, *, gapless: bool = False) -> None:
@@ -42,6 +43,8 @@ class PartitionCheck:
         self.log_end_offset = 0
         self.topic_id: UUID | None = None
         self.is_whole = True
+        self.has_gaps = False
+        self.epochs: list[tuple[int, int]] = []
         self._circumstances = circumstances
         self._tally = tally
         self._gapless = gapless
@@ -72,7 +75,7 @@ class PartitionCheck:
             check = SegmentCheck(segment, context)
             yield from self._unless_vanished(check.findings())
             self.log_end_offset = max(self.log_end_offset, check.next_offset)
-        self.is_whole = history.is_whole
+        self.is_whole, self.has_gaps, self.epochs = history.is_whole, history.has_gaps, history.epochs
         yield from self._end(snapshots, history)
 
     def _end(self, snapshots: SnapshotChecks, history: History) -> Iterator[Finding]:

@@ -36,6 +36,7 @@ GROUP_COMMANDS = {
 LOG_COMMANDS = {
     "dump": ("warmlog.cli.dump", "dump", "Print the batches, records and index entries of segment files."),
     "verify": ("warmlog.cli.verify", "verify", "Check partition directories; nothing is written."),
+    "repair": ("warmlog.cli.repair", "repair", "Do what recovery would, without a broker."),
 }
 
 

@@ -14,7 +14,6 @@ from warmlog.cli.options import json_option
 from warmlog.cli.output import binary_size, print_json, print_line
 from warmlog.cli.progress import Progress
 
-
 BESIDE_A_BROKER = "a broker is at work; not judged: checkpoints, leftovers, missing partitions, what it is writing now"
 
 

@@ -21,6 +21,7 @@ from broker.metadata.topic import Topic
 from protocol.records.builder import build_batch
 
 SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100, segment_index_bytes=4096)
+CONFIGS = {"index.interval.bytes": "100", "segment.index.bytes": "4096"}
 START_MS = 1_700_000_000_000
 APPENDS = 12
 SQUEEZED_OFFSETS = (0, 1, 4, 9, 10, 15)
@@ -29,8 +30,11 @@ SQUEEZED_OFFSETS = (0, 1, 4, 9, 10, 15)
 def make_directory(data: Path, kafkas: Path) -> Path:
     """Make it; `kafkas` is a data directory that Kafka left."""
     with DataDirectory.open(data, node_id=1) as directory:
-        topics = [Topic(name="plain", partitions=2), Topic(name="transactional", partitions=1)]
-        topics.append(Topic(name="squeezed", partitions=1, configs={"cleanup.policy": "compact"}))
+        topics = [
+            Topic(name="plain", partitions=2, configs=CONFIGS),
+            Topic(name="transactional", partitions=1, configs=CONFIGS),
+            Topic(name="squeezed", partitions=1, configs=CONFIGS | {"cleanup.policy": "compact"}),
+        ]
         store = SqliteMetadataStore(data / "metadata.sqlite")
         for topic in topics:
             store.create_topic(topic)
