@@ -60,7 +60,12 @@ class LogDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What recovery did to a log. Sizes in bytes; `truncated_at` is the offset of the first record that is gone."""
+    """What recovery did to a log. Sizes in bytes, segments by their base offsets, files by their names.
+
+    `truncated_at` is the offset of the first record that is gone. Rebuilt are indexes that were missing or did not say
+    what the log says; snapshots of producers that were damaged, or past the end, went. `rebuilt_epochs`: the leader
+    epochs' checkpoint could not be read. `leftovers`: files that were on their way in or out.
+    """
 
     recovery_point: int
     scanned_segments: int
@@ -71,3 +76,18 @@ class RecoveryReport:
     removed_segments: tuple[int, ...]
     rebuilt_indexes: tuple[int, ...]
     seconds: float
+    rebuilt_time_indexes: tuple[int, ...] = ()
+    removed_snapshots: tuple[int, ...] = ()
+    rebuilt_epochs: bool = False
+    leftovers: tuple[str, ...] = ()
+
+    @property
+    def did_something(self) -> bool:
+        """Whether anything was looked at or changed: of an empty log nothing is."""
+        return bool(self.scanned_bytes or self.repairs)
+
+    @property
+    def repairs(self) -> int:
+        """How many things had to be put right: cuts, segments, indexes, snapshots, checkpoints, leftovers."""
+        changed = (self.removed_segments, self.rebuilt_indexes, self.rebuilt_time_indexes, self.removed_snapshots)
+        return sum(map(len, (*changed, self.leftovers))) + bool(self.truncated_bytes) + self.rebuilt_epochs

@@ -41,6 +41,7 @@ from broker.log.directory_names import (
     LOG_SUFFIX,
     OFFSET_DIGITS,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     base_offset_of,
     segment_path,
 )
@@ -61,17 +62,22 @@ from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 
 _PASSING_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
+_SWAP_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlace:
-    """Where a log is and what it is opened with. `clock` gives ms since the epoch."""
+    """Where a log is and what it is opened with.
+
+    `clock` gives ms since the epoch; `scanned` is told how many more bytes recovery has checked.
+    """
 
     directory: str
     config: LogConfig
     files: OpenFiles
     clock: Callable[[], int]
     random: Random
+    scanned: Callable[[int], None] = lambda _: None
 
     @property
     def disk(self) -> Disk:
@@ -134,6 +140,11 @@ class _Findings:
     scanned: list[int] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     epochs: list[tuple[int, int]] = field(default_factory=list)
+    rebuilt: list[int] = field(default_factory=list)
+    rebuilt_times: list[int] = field(default_factory=list)
+    snapshots: list[int] = field(default_factory=list)
+    lost_epochs: bool = False
+    leftovers: list[str] = field(default_factory=list)
 
 
 def load_log(place: LogPlace, *, recovery_point: int, log_start_offset: int, clean: bool) -> LoadedLog:
@@ -210,6 +221,7 @@ class _Loader:
             name = entry.name
             base_offset = base_offset_of(name)
             if name.endswith(_PASSING_SUFFIXES):
+                self._findings.leftovers.append(name)
                 self._disk.unlink(f"{self._place.directory}/{name}")
             elif base_offset is not None:
                 suffix = name[OFFSET_DIGITS:]
@@ -221,6 +233,7 @@ class _Loader:
                     self._snapshots.append(base_offset)
         for base_offset, suffix in indexes:
             if base_offset not in sizes:
+                self._findings.leftovers.append(f"{base_offset:0{OFFSET_DIGITS}d}{suffix}")
                 self._disk.unlink(segment_path(self._place.directory, base_offset, suffix))
         bases = sorted(sizes)
         self._segments = [
@@ -231,6 +244,7 @@ class _Loader:
         """What is there once interrupted compactions are finished or undone."""
         entries = self._scan_directory()
         if finish_swaps(self._disk, self._place.directory, [entry.name for entry in entries]):
+            self._findings.leftovers += [entry.name for entry in entries if entry.name.endswith(_SWAP_SUFFIXES)]
             entries = self._scan_directory()
         return entries
 
@@ -249,8 +263,10 @@ class _Loader:
         """
         path = f"{self._place.directory}/{LEADER_EPOCHS}"
         entries: list[tuple[int, int]] = []
-        with suppress(CheckpointError):  # it is a hint; the batches know better
+        try:
             entries = read_epochs(self._disk, path)
+        except CheckpointError:  # it is a hint; the batches know better
+            self._findings.lost_epochs = True
         epochs = LeaderEpochs(entries)
         epochs.truncate_from_end(end)
         if not self._findings.epochs and (raised or not entries):
@@ -271,7 +287,9 @@ class _Loader:
 
     def _producers(self, bounds: Bounds, *, scan_without: bool) -> Producers:
         snapshots = ProducerSnapshots(self._disk, self._place.directory, self._snapshots)
-        return self._place.rebuild_producers(snapshots, self._segments, bounds, scan_without=scan_without)
+        producers = self._place.rebuild_producers(snapshots, self._segments, bounds, scan_without=scan_without)
+        self._findings.snapshots += snapshots.removed
+        return producers
 
     # -- clean ---------------------------------------------------------------------------------------------------------
 
@@ -361,19 +379,20 @@ class _Loader:
         if scan.reason is not None or following in {None, end}:
             return scan
         is_copied = self._place.config.compacts and not recovery_point
-        if is_copied or self._misses_offsets(Bounds(recovery_point, end)):
+        if is_copied or self._misses_offsets(recovery_point, segment):
             return scan
         return scan._replace(reason=f"it ends at offset {end}, the next segment begins at {following}")
 
-    def _misses_offsets(self, bounds: Bounds) -> bool:
-        """Whether an offset between the first batch of a range and the end of it is in no batch."""
+    def _misses_offsets(self, start: int, last: Segment) -> bool:
+        """Whether an offset between the first batch at or past `start` and the end of a segment is in no batch."""
         expected: int | None = None
         for segment in self._segments:
-            if segment.base_offset >= bounds.end or (segment.next_base_offset or bounds.end) <= bounds.start:
+            is_past = segment.next_base_offset is None or segment.next_base_offset > start
+            if not is_past or segment.base_offset > last.base_offset:
                 continue
             with suppress(ProtocolError):
                 for _, header in walk_headers(segment.reader.descriptor(), 0, segment.size):
-                    if header.next_offset > bounds.start and expected not in {None, header.base_offset}:
+                    if header.next_offset > start and expected is not None and header.base_offset > expected:
                         return True
                     expected = header.next_offset
             segment.close()
@@ -389,9 +408,11 @@ class _Loader:
         if segment is not self._segments[-1]:
             scan.time_entries.extend(scan.tail.last_time_entry())
         segment.close()
-        rewrite_indexes(segment, scan, offsets, times)
+        differed, times_differed = rewrite_indexes(segment, scan, offsets, times)
         findings = self._findings
         segment.doubt_indexes()
+        findings.rebuilt += [segment.base_offset] * differed
+        findings.rebuilt_times += [segment.base_offset] * times_differed
         findings.scanned.append(segment.base_offset)
         findings.scanned_bytes += segment.size - scan.start
         findings.epochs += scan.epochs
@@ -403,7 +424,7 @@ class _Loader:
             tail = resume(segment, self._place.new_tail(segment.base_offset), offsets, times)
         except (IndexCorruptError, ProtocolError):
             return None
-        scan = scan_segment(segment, tail, verified=True)
+        scan = scan_segment(segment, tail, verified=True, advanced=self._place.scanned)
         return None if offsets and scan.tail.size == scan.start else scan
 
     def _truncate(self, segment: Segment, scan: Scan) -> None:
@@ -435,6 +456,10 @@ class _Loader:
             truncated_at=findings.truncated_at,
             truncation_reason=findings.reason,
             removed_segments=tuple(sorted(findings.removed)),
-            rebuilt_indexes=tuple(findings.scanned),
+            rebuilt_indexes=tuple(findings.rebuilt),
             seconds=(self._place.clock() - started_ms) / 1000,
+            rebuilt_time_indexes=tuple(findings.rebuilt_times),
+            removed_snapshots=tuple(sorted(findings.snapshots)),
+            rebuilt_epochs=findings.lost_epochs,
+            leftovers=tuple(sorted(findings.leftovers)),
         )

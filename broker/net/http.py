@@ -8,9 +8,10 @@ connections of that moment, never the broker.
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
 import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve as hypercorn_serve
@@ -25,14 +26,17 @@ INDEX = """warmlog
 
 /metrics   Prometheus metrics
 /healthz   200 while the process runs
-/readyz    200 when it serves; 503 with the reason while it does not
+/readyz    200 when it serves; 503 and JSON while it does not: the reason, and how far a start has come
 """
 
 
 class HttpListener:
     """Serves HTTP on a bound socket until its scope is cancelled or `stop` is called."""
 
-    def __init__(self, sock: socket.socket, registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> None:
+    def __init__(
+        self, sock: socket.socket, registry: CollectorRegistry, not_ready: Callable[[], Mapping[str, object] | None]
+    ) -> None:
+        """`not_ready` gives what `/readyz` says while nothing is served, None once it is."""
         self._sock = sock
         self._registry = registry
         self._not_ready = not_ready
@@ -82,10 +86,14 @@ class HttpListener:
             return 200, plain, b"ok\n"
         if path == "/readyz":
             reason = self._not_ready()
-            return (200, plain, b"ready\n") if reason is None else (503, plain, f"{reason}\n".encode())
+            return (200, plain, b"ready\n") if reason is None else (503, "application/json", _json(reason))
         if path == "/":
             return 200, plain, INDEX.encode()
         return 404, plain, b"not found; see /\n"
+
+
+def _json(values: Mapping[str, object]) -> bytes:
+    return msgspec.json.encode(values) + b"\n"
 
 
 def _innermost(error: BaseException) -> str:

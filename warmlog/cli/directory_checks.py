@@ -21,6 +21,7 @@ from broker.log.data_directory import LOCK_FILE, META_PROPERTIES, META_VERSION, 
 from broker.log.directory_names import decode_topic_id, parse_partition_directory
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
+from broker.log.receipt import RECEIPT_PREFIX
 from warmlog.cli.findings import Finding
 from warmlog.cli.metadata_checks import METADATA_STORE
 from warmlog.cli.partition_checks import TEMPORARY_SUFFIX, checkpoint_fault, without_path
@@ -52,6 +53,9 @@ def was_clean(data_directory: Path) -> bool:
     return (data_directory / CLEAN_MARKER).exists()
 
 
+KNOWN_PREFIXES = (METADATA_STORE, RECEIPT_PREFIX)
+
+
 def broker_is_running(data_directory: Path) -> bool:
     """Whether somebody holds the directory's lock.
 
@@ -69,7 +73,7 @@ def name_findings(directory: Path, *, running: bool) -> Iterator[Finding]:
     """What does not belong into a data directory, or is left over in it."""
     for path in sorted(directory.iterdir()):
         partition = parse_partition_directory(path.name) if path.is_dir() else None
-        known = path.name.removesuffix(TEMPORARY_SUFFIX) in KNOWN_FILES or path.name.startswith(METADATA_STORE)
+        known = path.name.removesuffix(TEMPORARY_SUFFIX) in KNOWN_FILES or path.name.startswith(KNOWN_PREFIXES)
         if partition is None and not known:
             yield Finding(path, "does not belong here")
         elif partition and partition.moved == "delete":

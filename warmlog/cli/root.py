@@ -15,6 +15,7 @@ COMMANDS = {
     "consume": ("warmlog.cli.consume", "consume", "Print the records of a topic."),
     "group": ("warmlog.cli.root", "group", "List, describe, reset and delete consumer groups."),
     "log": ("warmlog.cli.root", "log", "Look into the files of a data directory, with or without a broker."),
+    "pipeline": ("warmlog.cli.root", "pipeline", "Jobs on Spark: count and archive records."),
     "completion": ("warmlog.cli.completion", "completion", "Print the script that completes `warmlog` in a shell."),
 }
 
@@ -36,7 +37,13 @@ GROUP_COMMANDS = {
 LOG_COMMANDS = {
     "dump": ("warmlog.cli.dump", "dump", "Print the batches, records and index entries of segment files."),
     "verify": ("warmlog.cli.verify", "verify", "Check partition directories; nothing is written."),
+    "receipts": ("warmlog.cli.receipts", "receipts", "Show what recoveries after unclean stops did."),
     "repair": ("warmlog.cli.repair", "repair", "Do what recovery would, without a broker."),
+}
+
+PIPELINE_COMMANDS = {
+    "count": ("warmlog.cli.pipeline", "count", "Count records by batch headers alone."),
+    "archive": ("warmlog.cli.pipeline", "archive", "Write records into Parquet files, each once."),
 }
 
 
@@ -64,3 +71,4 @@ group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, rese
 log = LazyGroup(
     name="log", table=LOG_COMMANDS, help="Look into the files of a data directory, with or without a broker."
 )
+pipeline = LazyGroup(name="pipeline", table=PIPELINE_COMMANDS, help="Jobs on Spark, over partition directories.")

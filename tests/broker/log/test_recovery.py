@@ -128,11 +128,53 @@ def test_a_bad_index_of_the_active_segment_is_made_anew_even_after_a_clean_stop(
     before = contents(bench.directory)
     damage(bench.path(0, suffix))
     log = bench.open()
-    assert report_of(log).rebuilt_indexes == (0,)
     assert report_of(log).truncated_bytes == 0
     assert offsets_in(log) == list(range(30))
     log.close()
     assert contents(bench.directory) == before
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(bytes(64))])
+def test_the_report_tells_which_indexes_did_not_say_what_the_log_says(
+    bench: Bench, batch: Batch, suffix: str, damage: Callable[[Path], None]
+) -> None:
+    log = bench.open(segment_bytes=1700)
+    fill(log, batch, 25)
+    bench.kill(log)
+    damage(bench.path(10, suffix))
+    report = report_of(bench.open(clean=False))
+    assert report.rebuilt_indexes == ((10,) if suffix == ".index" else ())
+    assert report.rebuilt_time_indexes == ((10,) if suffix == ".timeindex" else ())
+
+
+def test_after_a_kill_sound_indexes_are_not_told_as_rebuilt(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=1700)
+    fill(log, batch, 25)
+    bench.kill(log)
+    report = report_of(bench.open(clean=False))
+    assert (report.scanned_segments, report.rebuilt_indexes, report.rebuilt_time_indexes) == (3, (), ())
+    assert report.repairs == 0
+    assert report.did_something
+
+
+def test_the_report_tells_of_leftovers_snapshots_and_epochs(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=1700)
+    fill(log, batch, 25)
+    bench.kill(log)
+    for name in (f"{0:020d}.log.deleted", f"{90:020d}.index", f"{10:020d}.log.cleaned", "leader-epoch-checkpoint.tmp"):
+        (bench.directory / name).write_bytes(b"x")
+    bench.path(20, ".snapshot").write_bytes(b"no snapshot")
+    (bench.directory / "leader-epoch-checkpoint").write_text("0\n1\nrubbish\n")
+    report = report_of(bench.open(clean=False))
+    assert set(report.leftovers) == {
+        f"{0:020d}.log.deleted",
+        f"{90:020d}.index",
+        f"{10:020d}.log.cleaned",
+        "leader-epoch-checkpoint.tmp",
+    }
+    assert report.removed_snapshots == (20,)
+    assert report.rebuilt_epochs
 
 
 def test_a_torn_tail_under_a_clean_marker_is_cut(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
@@ -292,7 +334,7 @@ def test_a_recovery_point_past_the_end_recovers_the_active_segment(bench: Bench,
     bench.kill(log)
     log = bench.open(clean=False, recovery_point=1 << 40)
     assert (log.log_end_offset, log.recovery_point) == (10, 10)
-    assert report_of(log).rebuilt_indexes == (8,)
+    assert (report_of(log).scanned_segments, report_of(log).scanned_bytes) == (1, 2 * len(batch()))
 
 
 def test_recover_only_last_segment(bench: Bench, batch: Batch) -> None:

@@ -21,7 +21,7 @@ class Web:
     """A listener that serves, and what it says of its readiness."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.not_ready: str | None = None
+        self.not_ready: dict[str, object] | None = None
         self.port = sock.getsockname()[1]
         self.listener = HttpListener(sock, CollectorRegistry(), lambda: self.not_ready)
 
@@ -50,8 +50,8 @@ async def web() -> AsyncIterator[Web]:
 async def test_readiness_says_the_reason_and_health_does_not_depend_on_it() -> None:
     async with web() as site:
         assert await site.get("/readyz") == (200, b"ready\n")
-        site.not_ready = "starting"
-        assert await site.get("/readyz") == (503, b"starting\n")
+        site.not_ready = {"status": "starting", "logs": 7}
+        assert await site.get("/readyz") == (503, b'{"status":"starting","logs":7}\n')
         assert await site.get("/healthz") == (200, b"ok\n")
 
 
