@@ -284,7 +284,7 @@ class Broker:
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,
         )
-        slices = SlicePath(self._reads, threads=settings.warmlog_send_threads)
+        slices = SlicePath(self._reads)
         wires: tuple[Wire, ...] = (KafkaWire(codec), NativeWire())
         listeners = [
             Listener(sockets[wire.name], wire.name, self._services(wire, dispatcher, writer, inflight, slices), limits)

@@ -150,7 +150,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         4 << 20
     )  # of one consumer: some replies' worth
     warmlog_gate_drop_passed: bool = True
-    warmlog_send_threads: Annotated[int, Meta(ge=0, le=16)] = 2
     warmlog_loop_stall_log_ms: Millis = 100  # people see a tenth of a second; 0 looks at nothing
     warmlog_records_walk: bool = True
     warmlog_loop_write_max_bytes: Bytes = (

@@ -104,7 +104,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "socket.listen.backlog.size": "How many connections may wait to be accepted.",
     "socket.receive.buffer.bytes": "The receive buffer of each connection; -1 leaves it to the system.",
     "socket.request.max.bytes": "The longest request.",
-    "socket.send.buffer.bytes": "The send buffer of each connection; -1 leaves it to the system.",
+    "socket.send.buffer.bytes": "The send buffer of each connection; -1 leaves it to the system, but for peers on the"
+    " same machine, which get 256 KiB.",
     "warmlog.connection.inflight.requests": "How many requests of one connection may wait for their answers.",
     "warmlog.container": "Whether the broker runs in a container, so that clients may come through a port of the host.",
     "warmlog.gate": "How the broker asks whether what it is to send or to search is in memory: cachestat (Linux 6.5),"
@@ -122,8 +123,6 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.loop.write.max.bytes": "Larger writes are made by a thread beside the loop.",
     "warmlog.open.files": "How many log and index files are held open; -1 takes half of what the process may open.",
     "warmlog.records.walk": "Whether the records of uncompressed batches are checked on append.",
-    "warmlog.send.threads": "How many threads send large slices when several connections fetch them at once; 0 sends"
-    " everything on the event loop.",
     "warmlog.slow.peer.timeout.ms": "How long a peer may take to read a piece of its reply.",
     "warmlog.stop.timeout.ms": "How long a stop waits for the requests that were received.",
 }

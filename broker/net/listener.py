@@ -26,6 +26,10 @@ ACCEPTS_PER_TURN = 64  # then others get the loop: each accept costs about 30 us
 SILENCE_CHECK_S = 1.0
 COMPLAINT_PAUSE_S = 10.0
 
+# Between two ends on one machine nothing is gained by more in flight than fits into the processor's cache: 1 MiB
+# fetches were a quarter (one connection) to a half (four) faster than with the megabytes of the kernel's own sizing.
+SAME_MACHINE_BUFFER_BYTES = 256 << 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -128,8 +132,8 @@ class Listener:
             sock.close()
             return
         try:
-            self._tune(sock)
             local = sock.getsockname()
+            self._tune(sock, is_local=peer[0] == local[0])
         except OSError:  # gone already
             sock.close()
             return
@@ -138,8 +142,8 @@ class Listener:
         self._connections.add(connection)
         nursery.start_soon(self._serve, connection)
 
-    def _tune(self, sock: socket.socket) -> None:
-        """Replies leave at once; the kernel sizes the buffers unless it is told otherwise.
+    def _tune(self, sock: socket.socket, *, is_local: bool) -> None:
+        """Replies leave at once; the kernel sizes the buffers unless it is told otherwise or the peer is near.
 
         TCP_NOTSENT_LOWAT stays unlimited: a low one costs bulk fetches a third.
         """
@@ -148,6 +152,8 @@ class Listener:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._limits.send_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer_bytes)
+        elif is_local:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SAME_MACHINE_BUFFER_BYTES)
         if self._limits.receive_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.receive_buffer_bytes)
 
