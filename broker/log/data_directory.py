@@ -196,7 +196,7 @@ class DataDirectory:
         return sorted(
             entry.name
             for entry in self._disk.scan(self.path)
-            if not _is_known(entry.name)
+            if not is_known_name(entry.name)
             and (not entry.is_directory or _is_foreign_directory(parse_partition_directory(entry.name)))
         )
 
@@ -435,7 +435,8 @@ def _random_id() -> str:
     return text
 
 
-def _is_known(name: str) -> bool:
+def is_known_name(name: str) -> bool:
+    """Whether a broker, ours or Kafka's log layer, puts files of this name into a data directory."""
     return name.removesuffix(".tmp") in _KNOWN_FILES or name.startswith(_KNOWN_PREFIXES)
 
 

@@ -17,28 +17,24 @@ from broker.log.checkpoint import (
     TopicPartition,
     read_offsets,
 )
-from broker.log.data_directory import LOCK_FILE, META_PROPERTIES, META_VERSION, METADATA_TOPIC, parse_properties
+from broker.log.data_directory import (
+    LOCK_FILE,
+    META_PROPERTIES,
+    META_VERSION,
+    METADATA_TOPIC,
+    is_known_name,
+    parse_properties,
+)
 from broker.log.directory_names import decode_topic_id, parse_partition_directory
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
-from broker.log.receipt import RECEIPT_PREFIX
 from warmlog.cli.findings import Finding
-from warmlog.cli.metadata_checks import METADATA_STORE
 from warmlog.cli.partition_checks import TEMPORARY_SUFFIX, checkpoint_fault, without_path
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_POINTS)
 AFTER_CLEAN_STOP = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
 MAX_SHOWN = 80  # characters of a line that cannot be understood
-KNOWN_FILES = frozenset(
-    {
-        *CHECKPOINTS,
-        LOCK_FILE,
-        META_PROPERTIES,
-        CLEAN_MARKER,
-        "bootstrap.checkpoint",
-        "lost+found",
-    }  # the last two: KRaft's, ext4's
-)
+KAFKAS_FILES = frozenset({"bootstrap.checkpoint"})  # of KRaft
 
 
 class LogEnd(NamedTuple):
@@ -53,7 +49,6 @@ def was_clean(data_directory: Path) -> bool:
     return (data_directory / CLEAN_MARKER).exists()
 
 
-KNOWN_PREFIXES = (METADATA_STORE, RECEIPT_PREFIX)
 
 
 def broker_is_running(data_directory: Path) -> bool:
@@ -73,7 +68,7 @@ def name_findings(directory: Path, *, running: bool) -> Iterator[Finding]:
     """What does not belong into a data directory, or is left over in it."""
     for path in sorted(directory.iterdir()):
         partition = parse_partition_directory(path.name) if path.is_dir() else None
-        known = path.name.removesuffix(TEMPORARY_SUFFIX) in KNOWN_FILES or path.name.startswith(KNOWN_PREFIXES)
+        known = is_known_name(path.name) or path.name in KAFKAS_FILES
         if partition is None and not known:
             yield Finding(path, "does not belong here")
         elif partition and partition.moved == "delete":
