@@ -8,7 +8,7 @@ import pyarrow as pa
 from warmlog.pipeline.arrow import ArrowDecoder, arrow_schema, record_batches
 from warmlog.pipeline.options import ReadOptions, read_options
 from warmlog.pipeline.planning import Split
-from warmlog.pipeline.reading import ReadRules, SplitReader
+from warmlog.pipeline.reading import ReadRules, SplitReader, checked
 from warmlog.pipeline.selection import Bounds, plan_read
 
 
@@ -32,13 +32,13 @@ class Plan(NamedTuple):
 def plan(path: Path, bounds: Bounds | None = None, **given: Any) -> Plan:
     asked = {"topic": "orders", **given, "path": str(path)}
     options = read_options({name: str(value) for name, value in asked.items() if value is not None})
-    return Plan(options, plan_read(options, bounds or Bounds()))
+    return Plan(options, plan_read(options, bounds or Bounds()).splits)
 
 
 def read_split(split: Split, options: ReadOptions) -> list[dict[str, Any]]:
     decoder = ArrowDecoder(split.topic, split.partition, options.columns)
     rules = ReadRules(on_corrupt=options.on_corrupt, fail_on_data_loss=options.fail_on_data_loss)
-    batches = list(record_batches(decoder, SplitReader(split, rules, decoder.add).run()))
+    batches = list(record_batches(decoder, SplitReader(split, rules, checked(decoder.add)).run()))
     for batch in batches:
         batch.validate(full=True)
     rows: list[dict[str, Any]] = pa.Table.from_batches(batches, arrow_schema(options.columns)).to_pylist()

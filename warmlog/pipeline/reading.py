@@ -3,8 +3,7 @@
 Owns: what is done about a damaged batch, about a file that went or was replaced, and which batches are skipped by their
 headers alone. Must not know: columns (`arrow`), Spark.
 
-1. Every batch that is handed out has a good CRC, and the handler's refusal of it (records that are none, a block that
-   cannot be opened) counts as damage like a bad CRC.
+1. A handler's refusal of a batch (a bad CRC, records that are none, a block that cannot be opened) counts as damage.
 2. Records outside the split's offsets are never given: the handler is told which are wanted. So it does not matter
    whether positions are still true, only which file is read.
 3. Damage is never passed over in silence: it is an error, or a line of the log that names file and position.
@@ -30,9 +29,11 @@ _log = logging.getLogger(__name__)
 
 TRIES = 5  # to open a file that was just listed; each time somebody must have replaced it meanwhile
 
-# Called with the buffer, where the batch begins in it, its header, and which of its records are wanted. Raises
-# ProtocolError where they are not what the header says.
-Handler = Callable[[memoryview, int, BatchHeader, Wanted], None]
+# Called with the file, the position of a batch in it, its header, and which of its records are wanted. Raises
+# ProtocolError where the batch is not what the header says.
+Handler = Callable[[LogFile, int, BatchHeader, Wanted], None]
+# Called with the buffer and where in it the batch begins, its CRC checked.
+BatchHandler = Callable[[memoryview, int, BatchHeader, Wanted], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,27 +46,54 @@ class ReadRules:
     last_ms: int = MAX_INT64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A batch that cannot be read."""
+
+    path: str
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: damaged batch at position {self.position}: {self.reason}"
+
+
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What happened while a split was read, in batches and bytes."""
+    """What happened while a split was read, in batches and bytes; offsets that were gone when they were to be read."""
 
     batches: int = 0
     bytes: int = 0
     skipped_batches: int = 0
-    damaged: list[str] = field(default_factory=list)
+    lost_offsets: int = 0
+    damaged: list[Damage] = field(default_factory=list)
 
 
 class _Stopped(Exception):  # noqa: N818 - never leaves this module
     """A damaged batch, and nothing after it is wanted."""
 
 
-class SplitReader:
-    """Reads one split. Each step of `run` has handed one batch to the handler. `tally` counts."""
+def checked(handler: BatchHandler) -> Handler:
+    """A handler that is given whole batches with a good CRC."""
 
-    def __init__(self, split: Split, rules: ReadRules, handler: Handler) -> None:
+    def handle(file: LogFile, position: int, header: BatchHeader, wanted: Wanted) -> None:
+        buffer, start = file.batch(position, header)
+        handler(buffer, start, header, wanted)
+
+    return handle
+
+
+class SplitReader:
+    """Reads one split. Each step of `run` has handed one batch to the handler. `tally` counts.
+
+    `window_bytes`: what is read of a file at a time.
+    """
+
+    def __init__(self, split: Split, rules: ReadRules, handler: Handler, *, window_bytes: int = WINDOW_BYTES) -> None:
         self._split = split
         self._rules = rules
         self._handler = handler
+        self._window_bytes = window_bytes
         self.tally = Tally()
 
     def run(self) -> Iterator[None]:
@@ -79,7 +107,7 @@ class SplitReader:
     def _read_piece(self, piece: Piece, *, tries: int) -> Iterator[None]:
         """By positions, or by offsets where another file is there now."""
         try:
-            file = LogFile(piece.path, window_bytes=min(WINDOW_BYTES, max(piece.size, 1)))
+            file = LogFile(piece.path, window_bytes=min(self._window_bytes, max(piece.size, 1)))
         except FileNotFoundError:
             file = None
         if file is not None and file.identity == piece.identity:
@@ -115,6 +143,7 @@ class SplitReader:
         what = f"{name}: offsets {first} to {end - 1} were deleted before they were read"
         if self._rules.fail_on_data_loss:
             raise DataLossError(f"{what} (failOnDataLoss=false reads on without them)")
+        self.tally.lost_offsets += end - first
         _log.warning("%s", what)
 
     def _read_file(self, file: LogFile, piece: Piece) -> Iterator[None]:
@@ -139,16 +168,15 @@ class SplitReader:
         if header.is_control or header.next_offset <= piece.first_offset or header.max_timestamp < rules.first_ms:
             self.tally.skipped_batches += 1
             return False
-        buffer, start = file.batch(position, header)
         wanted = Wanted(piece.first_offset, piece.end_offset - 1, rules.first_ms, rules.last_ms)
-        self._handler(buffer, start, header, wanted)
+        self._handler(file, position, header, wanted)
         self.tally.batches += 1
         self.tally.bytes += header.size
         return True
 
     def _after_damage(self, file: LogFile, piece: Piece, position: int, error: ProtocolError) -> int:
         """Where to go on after a damaged batch. Raises PipelineError, or _Stopped, as the rules say."""
-        what = f"{piece.path}: damaged batch at position {position}: {error}"
+        what = Damage(path=piece.path, position=position, reason=str(error))
         if self._rules.on_corrupt == "fail":
             raise PipelineError(f"{what} (onCorrupt=skip reads on behind it, onCorrupt=stop ends before it)") from error
         self.tally.damaged.append(what)

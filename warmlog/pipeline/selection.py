@@ -40,7 +40,15 @@ class Bounds:
         self.partitions = partitions if self.partitions is None else self.partitions & partitions
 
 
-def plan_read(options: ReadOptions, bounds: Bounds) -> list[Split]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is read: splits, and the offsets of each (topic, partition) that they hold together."""
+
+    splits: list[Split]
+    ranges: dict[tuple[str, int], Range]
+
+
+def plan_read(options: ReadOptions, bounds: Bounds) -> Plan:
     """The splits of all that is asked for. Raises PipelineError, OSError."""
     for _ in range(TRIES):
         with suppress(SegmentGoneError):
@@ -48,13 +56,14 @@ def plan_read(options: ReadOptions, bounds: Bounds) -> list[Split]:
     return _plan(options, bounds)
 
 
-def _plan(options: ReadOptions, bounds: Bounds) -> list[Split]:
+def _plan(options: ReadOptions, bounds: Bounds) -> Plan:
     parts = [
         (partition, _narrowed(resolve(partition, options), bounds))
         for partition in wanted_partitions(options)
         if bounds.partitions is None or partition.partition in bounds.partitions
     ]
-    return plan_splits(parts, options)
+    ranges = {(partition.topic, partition.partition): wanted for partition, wanted in parts}
+    return Plan(splits=plan_splits(parts, options), ranges=ranges)
 
 
 def _narrowed(wanted: Range, bounds: Bounds) -> Range:

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.options import ReadOptions, read_options
 from warmlog.pipeline.planning import Split
-from warmlog.pipeline.reading import ReadRules, SplitReader
+from warmlog.pipeline.reading import ReadRules, SplitReader, checked
 from warmlog.pipeline.selection import Bounds, plan_read
 
 SPARK_TYPES: dict[str, DataType] = {
@@ -98,7 +98,7 @@ class DirectoryReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The splits. Raises PipelineError."""
-        return [SplitPartition(split) for split in plan_read(self._options, self._bounds)]
+        return [SplitPartition(split) for split in plan_read(self._options, self._bounds).splits]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a split. In a worker."""
@@ -114,7 +114,7 @@ class DirectoryReader(DataSourceReader):
             first_ms=self._bounds.first_ms,
             last_ms=self._bounds.last_ms,
         )
-        return record_batches(decoder, SplitReader(split, rules, decoder.add).run())
+        return record_batches(decoder, SplitReader(split, rules, checked(decoder.add)).run())
 
 
 class FilteredReader(DirectoryReader):

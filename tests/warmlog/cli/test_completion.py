@@ -14,7 +14,7 @@ def test_each_shell_gets_a_script_that_asks_the_command_itself(shell: str) -> No
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("warmlog ", {"serve", "topic", "produce", "consume", "group", "log", "completion"}),
+        ("warmlog ", {"serve", "topic", "produce", "consume", "group", "log", "pipeline", "completion"}),
         ("warmlog to", {"topic"}),
         ("warmlog log v", {"verify"}),
         ("warmlog completion f", {"fish"}),
