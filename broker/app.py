@@ -189,7 +189,7 @@ class Broker:
             )
             self._reads = self._read_ahead(background)
             partitions = self._partitions(writer)
-            web = self._http(sockets.get("http"))
+            web = self._http(sockets.get("http"), partitions)
             if web is not None:
                 background.start_soon(web.serve)
             try:
@@ -262,9 +262,16 @@ class Broker:
         self._declare_gauges(partitions)
         return partitions
 
-    def _http(self, sock: socket.socket | None) -> HttpListener | None:
+    def _http(self, sock: socket.socket | None, partitions: Partitions) -> HttpListener | None:
         self._http_address = address_of(sock)
-        return None if sock is None else HttpListener(sock, self._metrics.registry, lambda: self._not_ready)
+
+        def why_not_ready() -> dict[str, object] | None:
+            status = self._not_ready
+            if status is None:
+                return None
+            return {"status": status} | (partitions.progress.form() if status == "starting" else {})
+
+        return None if sock is None else HttpListener(sock, self._metrics.registry, why_not_ready)
 
     def _groups(self, partitions: Partitions, writer: Writer) -> GroupService:
         groups = GroupService(partitions, writer, self._settings, clock=wall_clock_ms, new_id=lambda: str(uuid4()))
@@ -396,7 +403,7 @@ class Broker:
         gauge("warmlog_index_mappings", "Indexes mapped.", lambda: [((), self._files.statistics().mappings)])
         gauge(
             "warmlog_recovery_seconds",
-            "How long recovery took at this start.",
+            "How long this start took to open the logs, if any had to be recovered; else 0.",
             lambda: [((), partitions.recovery_seconds)],
         )
         self._metrics.counter(
@@ -415,10 +422,11 @@ async def _watch(watch: DiskWatch) -> None:
 
 
 async def _open_unless(stop: trio.Event, partitions: Partitions) -> None:
-    """Open all logs; a stop that is asked for meanwhile is heard between two topics."""
+    """Open all logs; a stop that is asked for meanwhile is heard between two logs."""
 
     async def give_up() -> None:
         await stop.wait()
+        partitions.progress.give_up()
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:

@@ -12,7 +12,7 @@ Invariants:
 
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +36,7 @@ from broker.metadata.topic import (
     is_internal,
 )
 from broker.metrics import Metrics
+from broker.opening import Start, StartProgress
 from broker.partition import Partition
 from broker.storage import Storage, move_away
 from broker.topic_config import check_topic_configs, log_config
@@ -85,6 +86,11 @@ class Partitions:
         self._all_open = False
         self.on_deleted: Callable[[str], None] = lambda _: None  # told a topic's name once nobody finds it any more
         self.on_offline: Callable[[str, int], None] = lambda _topic, _partition: None  # told a partition, the same way
+
+    @property
+    def progress(self) -> StartProgress:
+        """How far the start has come."""
+        return self._storage.progress
 
     @property
     def settings(self) -> Settings:
@@ -288,18 +294,38 @@ class Partitions:
     async def open_all(self) -> None:
         """Open every topic of the store.
 
-        With the checkpoints after a clean stop, else with recovery. Finishes interrupted deletions. Raises
-        DataDirectoryError for what cannot be opened, MetadataError.
+        With the checkpoints after a clean stop, else with recovery, which leaves a receipt. Finishes interrupted
+        deletions. To end it early, `progress.give_up` and cancel. Raises DataDirectoryError for what cannot be opened,
+        MetadataError.
         """
+        started_ms = self._storage.clock()
         try:
             await trio.to_thread.run_sync(self._storage.finish_deletions)
-            for topic in await trio.to_thread.run_sync(self._storage.store.load):
-                await self._open_known(topic)
+            await self._open_topics(await trio.to_thread.run_sync(self._storage.store.load))
             await trio.to_thread.run_sync(self._storage.warn_of_strangers, self._is_served)
+            self._all_open = True
         except OSError as error:
             path = error.filename or self._storage.directories.first.path
             raise DataDirectoryError(f"{path}: {error.strerror}") from error
-        self._all_open = True
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._end_opening(started_ms)
+
+    async def _open_topics(self, topics: Sequence[Topic]) -> None:
+        self.progress.begin(sum(topic.partitions for topic in topics))
+        configured = [(topic, log_config(topic.configs, self.settings)) for topic in topics]
+        threads = self.settings.num_recovery_threads_per_data_dir
+        await trio.to_thread.run_sync(partial(self._storage.open_ahead, configured, threads_each=threads))
+        for topic in topics:
+            await self._open_known(topic)
+
+    async def _end_opening(self, started_ms: int) -> None:
+        logs = [partition.log for partition in self]
+        threads = self.settings.num_recovery_threads_per_data_dir
+        start = Start(started_ms, threads, complete=self._all_open)
+        await trio.to_thread.run_sync(self._storage.end_opening, logs, start)
+        if any(log.recovery is not None for log in logs):
+            self.recovery_seconds = self.progress.seconds
 
     async def close_all(self) -> None:
         """Finish what is queued, sync and close every log, and leave the checkpoints of a clean stop, and its marker.
@@ -421,10 +447,8 @@ class Partitions:
     def _count_recovery(self, log: PartitionLog) -> None:
         report = log.recovery
         if report is not None:
-            self.recovery_seconds += report.seconds
             self._metrics.truncated_bytes.add(report.truncated_bytes)
-            did_something = report.scanned_bytes or report.truncated_bytes or report.removed_segments
-            level = logging.INFO if did_something else logging.DEBUG  # empty logs come by the fifty
+            level = logging.INFO if report.repairs else logging.DEBUG  # logs come by the thousand; the receipt has all
             logger.log(level, "%s-%d: recovered: %s", log.topic, log.partition, _in_words(report))
 
 
@@ -435,8 +459,15 @@ def _in_words(report: RecoveryReport) -> str:
         did.append(f"{report.truncated_bytes:,} bytes cut at offset {report.truncated_at} ({report.truncation_reason})")
     if report.removed_segments:
         did.append(f"segments removed: {', '.join(map(str, report.removed_segments))}")
-    if report.rebuilt_indexes:
-        did.append(f"indexes of {len(report.rebuilt_indexes)} segments rebuilt")
+    rebuilt = {*report.rebuilt_indexes, *report.rebuilt_time_indexes}
+    if rebuilt:
+        did.append(f"indexes of {len(rebuilt)} segments rebuilt")
+    if report.removed_snapshots:
+        did.append(f"snapshots of producers removed: {', '.join(map(str, report.removed_snapshots))}")
+    if report.rebuilt_epochs:
+        did.append("leader epochs made anew")
+    if report.leftovers:
+        did.append(f"{len(report.leftovers)} files that were left over resolved")
     return "; ".join(did)
 
 

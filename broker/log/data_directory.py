@@ -12,6 +12,7 @@ there. Must not know: topics' settings, or how a log opens.
     log-start-offset-checkpoint       where each log begins, if that is inside its first segment
     replication-offset-checkpoint     the high watermark of each log
     cleaner-offset-checkpoint         up to where each log was compacted
+    recovery-receipt-*.json           what starts after unclean stops did
     <topic>-<partition>/              the logs
 
 Invariants:
@@ -52,6 +53,7 @@ from broker.log.directory_names import (
 )
 from broker.log.disk import Disk, DiskSpace, is_out_of_room, read_file, replace_file
 from broker.log.errors import CheckpointError, DataDirectoryError, DirectoryFailedError
+from broker.log.receipt import RECEIPT_PREFIX
 from broker.log.room import Reserve, Room, default_size
 
 LOCK_FILE = ".lock"
@@ -75,7 +77,7 @@ _KNOWN_FILES = {
     RESERVE,
     "lost+found",  # the root of a file system has it
 }
-_KNOWN_PREFIXES = ("metadata.sqlite",)  # and the journals beside it
+_KNOWN_PREFIXES = ("metadata.sqlite", RECEIPT_PREFIX)  # and the journals beside the first
 
 # Locks of this kind belong to the process: a second one of the same process would be granted.
 _locked: set[tuple[int, int]] = set()
@@ -211,7 +213,7 @@ class DataDirectory:
         With `probe`, something is written and synced. Raises OSError, and DirectoryFailedError if another directory is
         by its name, or it is read-only.
         """
-        if self._disk.identity(self.path) != self._lock.identity:
+        if not self._is_there():
             raise DirectoryFailedError(self.path, "it is not there any more (was its file system unmounted?)")
         space = self._disk.space(self.path)
         if space.is_read_only:
@@ -220,6 +222,12 @@ class DataDirectory:
             replace_file(self._disk, self.partition_path(PROBE), b"probe\n", sync=True)
             self._disk.unlink(self.partition_path(PROBE))
         return space
+
+    def _is_there(self) -> bool:
+        try:
+            return self._disk.identity(self.path) == self._lock.identity
+        except FileNotFoundError:
+            return False
 
     def make_room(self) -> bool:
         """Give up what is kept for who must write; whether that made any room. Raises OSError."""

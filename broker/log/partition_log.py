@@ -139,15 +139,17 @@ class PartitionLog:
         clean: bool,
         room: Room | None = None,
         uses_reserve: bool = False,
+        scanned: Callable[[int], None] = lambda _: None,
     ) -> Self:
         """Open a log's directory, making it if it is not there. Blocking. Raises OSError.
 
         `clock` gives ms since the epoch. `recovery_point` and `log_start_offset` are the checkpoints' words, `clean`
         whether the last stop was: if so, nothing but the end of the active segment is looked at; if not, the log is
-        recovered from the recovery point, and `recovery` says what that did. `room` is its disk's; with `uses_reserve`, appends
-        are tried there even if it is short.
+        recovered from the recovery point, and `recovery` says what that did; meanwhile `scanned` is told how many more
+        bytes were checked. `room` is its disk's; with `uses_reserve`, appends are tried there even if it is short.
         """
-        place = LogPlace(directory=str(directory), config=config, files=files, clock=clock, random=random)
+        path = str(directory)
+        place = LogPlace(directory=path, config=config, files=files, clock=clock, random=random, scanned=scanned)
         loaded = load_log(place, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean)
         log = cls(place, loaded, topic=topic, partition=partition)
         log.room = room or Room()

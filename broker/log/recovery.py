@@ -378,7 +378,7 @@ class _Loader:
         end, following = scan.tail.next_offset, segment.next_base_offset
         if scan.reason is not None or following in {None, end}:
             return scan
-        is_copied = self._place.config.compacts and not recovery_point
+        is_copied = not recovery_point and (self._place.config.compacts or not scan.tail.size)
         if is_copied or self._misses_offsets(recovery_point, segment):
             return scan
         return scan._replace(reason=f"it ends at offset {end}, the next segment begins at {following}")
