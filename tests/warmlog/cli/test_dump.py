@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import struct
 from base64 import b64encode
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from crc32c import crc32c
 
+from protocol.kafka.group_records import StoredGroup, StoredMember, encode_group, encode_group_key
 from protocol.records.builder import build_batch
 from protocol.records.layout import CRC_POSITION, CRC_START, RECORD_COUNT_POSITION
 from warmlog.cli.root import root
@@ -155,3 +157,108 @@ def test_what_is_no_file_of_a_segment_is_refused(tmp_path: Path, name: str) -> N
     assert result.exit_code == 2
     assert name in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def kafkas_dump(kafka_fixtures: Path, partition: str, suffix: str, line: re.Pattern[str]) -> list[tuple[str, ...]]:
+    """What Kafka's tool said of the files of a kind: the pattern's groups, with the file's name before them."""
+    text = (kafka_fixtures / "dumps" / "clean" / f"{partition}.txt").read_text()
+    sections = re.split(r"^== (.*)$", text, flags=re.MULTILINE)
+    named = zip(sections[1::2], sections[2::2], strict=True)
+    return [(name, *found) for name, said in named if name.endswith(suffix) for found in line.findall(said)]
+
+
+def as_java(number: int | None) -> str:
+    return "OptionalLong.empty" if number is None else f"OptionalLong[{number}]"
+
+
+PRODUCER = re.compile(
+    r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+) currentTxnFirstOffset: (\S+) "
+    r"lastTimestamp: (\d+)(?: firstSequence: (-?\d+) lastSequence: (-?\d+) lastOffset: (-?\d+) offsetDelta: (-?\d+))?"
+)
+ABORTED = re.compile(r"producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)")
+LAST_BATCH = ("first_sequence", "last_sequence", "last_offset", "offset_delta")
+
+
+@pytest.mark.parametrize("partition", ["transactional-0", "idempotent-0"])
+def test_producers_in_a_snapshot_are_those_that_kafkas_tool_tells(kafka_fixtures: Path, partition: str) -> None:
+    printed = [form for form in forms(kafka_fixtures / "clean" / partition) if form["type"] == "producer"]
+    seen = [
+        (
+            Path(form["file"]).name,
+            str(form["producer_id"]),
+            str(form["producer_epoch"]),
+            str(-1 if form["coordinator_epoch"] is None else form["coordinator_epoch"]),
+            as_java(form["transaction_first_offset"]),
+            str(form["last_timestamp"]),
+            *("" if form[name] is None else str(form[name]) for name in LAST_BATCH),
+        )
+        for form in printed
+    ]
+    assert seen
+    assert seen == kafkas_dump(kafka_fixtures, partition, ".snapshot", PRODUCER)
+
+
+def test_aborted_transactions_are_those_that_kafkas_tool_tells(kafka_fixtures: Path) -> None:
+    names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+    printed = [form for form in forms(kafka_fixtures / "clean" / "transactional-0") if "last_stable_offset" in form]
+    seen = [(Path(form["file"]).name, *(str(form[name]) for name in names)) for form in printed]
+    assert len(seen) == 7
+    assert seen == kafkas_dump(kafka_fixtures, "transactional-0", ".txnindex", ABORTED)
+
+
+def test_markers_are_told_as_kafkas_tool_does(kafka_fixtures: Path) -> None:
+    printed = forms(kafka_fixtures / "clean" / "transactional-0", "--records")
+    seen = [
+        (Path(form["file"]).name, str(form["offset"]), form["marker"].upper(), str(form["coordinator_epoch"]))
+        for form in printed
+        if "marker" in form
+    ]
+    line = re.compile(r"\| offset: (\d+) .* endTxnMarker: (\w+) coordinatorEpoch: (\d+)")
+    assert seen
+    assert seen == kafkas_dump(kafka_fixtures, "transactional-0", ".log", line)
+
+
+def test_committed_offsets_are_decoded(kafka_fixtures: Path) -> None:
+    partition = kafka_fixtures / "clean" / "__consumer_offsets-0"
+    (record,) = [form for form in forms(partition, "--offsets-decoder") if form["type"] == "record"]
+    assert record["decoded_key"] == {
+        "type": "offset_commit",
+        "group": "golden-group",
+        "topic": "plain",
+        "partition": 0,
+    }
+    assert record["decoded_value"]["offset"] == 42
+    assert record["decoded_value"]["metadata"] == "a note"
+    assert '{"type":"offset_commit","group":"golden-group"' in dump(partition, "--offsets-decoder").stdout
+
+
+def test_generations_and_tombstones_are_decoded_and_what_is_neither_is_said(tmp_path: Path) -> None:
+    member = StoredMember(
+        member_id="m",
+        client_id="c",
+        client_host="/127.0.0.1",
+        rebalance_timeout_ms=1,
+        session_timeout_ms=2,
+        subscription=b"s",
+        assignment=b"a",
+    )
+    group = StoredGroup(protocol_type="consumer", generation=7, protocol="range", leader="m", members=(member,))
+    rows = [(encode_group_key("g"), encode_group(group)), (encode_group_key("g"), None), (b"\0\x09", b""), (b"", b"x")]
+    log = tmp_path / f"{0:020}.log"
+    log.write_bytes(build_batch([(1000, key, value, ()) for key, value in rows]))
+    _, generation, tombstone, foreign, broken = forms(log, "--offsets-decoder")
+    assert generation["decoded_key"] == {"type": "group_metadata", "group": "g"}
+    assert generation["decoded_value"]["generation"] == 7
+    assert generation["decoded_value"]["members"][0]["assignment_base64"] == "YQ=="
+    assert tombstone["decoded_value"] is None
+    assert foreign["decoded_key"] == {"type": 9}
+    assert "a key of no group record" in broken["reason"]
+    assert 'value="x"' in dump(log, "--offsets-decoder").stdout
+
+
+def test_damaged_snapshots_and_transaction_indexes_are_said(kafka_fixtures: Path, tmp_path: Path) -> None:
+    for name, reason in ((f"{152:020}.snapshot", "CRC"), (f"{152:020}.txnindex", "no whole entry")):
+        content = (kafka_fixtures / "clean" / "transactional-0" / name).read_bytes()
+        (tmp_path / name).write_bytes(content[:-1])
+        assert dump(tmp_path / name).exit_code == 1
+        assert reason in forms(tmp_path / name)[-1]["reason"]
