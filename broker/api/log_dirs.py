@@ -14,6 +14,7 @@ from broker.log.data_directories import DataDirectories
 from broker.log.data_directory import DataDirectory
 from broker.partition import Partition
 from broker.partitions import Partitions
+from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import (
     DescribedLogDir,
     DescribeLogDirsRequest,
@@ -34,10 +35,14 @@ class LogDirsApi:
         return {DescribeLogDirsRequest.api: self.describe}
 
     async def describe(self, request: DescribeLogDirsRequest, _: Session) -> DescribeLogDirsResponse:
-        """Every data directory with those of its partitions that were asked for."""
+        """Every data directory: those in service with those of its partitions that were asked for."""
         asked = self._asked(request)
-        described = [await self._describe(directory, asked) for directory in self._directories.live]
-        return DescribeLogDirsResponse(log_dirs=tuple(described))
+        described = [await self._describe(directory, asked) for directory in list(self._directories.live)]
+        offline = [
+            DescribedLogDir(path=path, error=ErrorCode.KAFKA_STORAGE_ERROR, message=f"it is offline: {reason}")
+            for path, reason in self._directories.offline.items()
+        ]
+        return DescribeLogDirsResponse(log_dirs=(*described, *offline))
 
     async def _describe(self, directory: DataDirectory, asked: Iterable[Partition]) -> DescribedLogDir:
         path = directory.absolute_path

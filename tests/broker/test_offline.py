@@ -137,6 +137,19 @@ async def test_a_directory_that_vanishes_goes_alone(paths: list[Path], caplog: p
     assert list(paths[1].iterdir()) == []
 
 
+async def test_a_directory_that_turns_read_only_goes_alone(
+    paths: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(paths) as (_, client):
+        await client.create("orders", partitions=2)
+        real = Disk.space
+        read_only = str(paths[1])
+        monkeypatch.setattr(Disk, "space", lambda disk, path: real(disk, path)._replace(is_read_only=path == read_only))
+        while await offline_ones(client) != [1]:
+            await trio.lowlevel.checkpoint()
+    assert "its file system is read-only" in caplog.text
+
+
 async def test_the_broker_ends_when_the_first_directory_fails(paths: list[Path], disk: BrokenDisk) -> None:
     with pytest.RaisesGroup(
         pytest.RaisesExc(BrokenError, match=f"{paths[0]} cannot be used.*has the metadata"), flatten_subgroups=True

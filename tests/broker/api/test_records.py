@@ -116,3 +116,27 @@ async def test_log_dirs_are_told_for_the_partitions_asked_for(tmp_path: Path) ->
         found = await log_dirs(client, asked)
         assert [(topic["name"], len(topic["partitions"])) for topic in found["topics"]] == [("orders", 1)]
         assert (await log_dirs(client, []))["topics"] == ()
+
+
+async def test_every_data_directory_is_told_with_what_lies_in_it_and_the_offline_ones_with_an_error(
+    tmp_path: Path,
+) -> None:
+    paths = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    paths[2].write_text("no directory")
+    settings = {"log.dirs": ",".join(map(str, paths))}
+    async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:
+        await (await broker.connect()).create("orders", partitions=3)
+        results = (await client.ask("DescribeLogDirs", topics=None))["results"]
+        told = {
+            result["log_dir"]: (
+                result["error_code"],
+                sorted(each["partition_index"] for topic in result["topics"] for each in topic["partitions"]),
+            )
+            for result in results
+        }
+    assert told == {
+        str(paths[0]): (ErrorCode.NONE, [0, 2]),
+        str(paths[1]): (ErrorCode.NONE, [1]),
+        str(paths[2]): (ErrorCode.KAFKA_STORAGE_ERROR, []),
+    }
+    assert all(result["total_bytes"] >= result["usable_bytes"] > 0 for result in results[:2])
