@@ -68,12 +68,19 @@ class Append:
         if self._event is not None:
             self._event.set()
 
+    def notify(self, event: trio.Event) -> None:
+        """Set an event when this is settled, at once if it is. The latest one given is the one that counts."""
+        if self.done:
+            event.set()
+        else:
+            self._event = event
+
     async def wait(self) -> None:
-        """Return when settled; `error` says how it went."""
+        """Return when settled; `error` says how it went. For one who waits, and has asked for no other event."""
         if not self.done:
-            if self._event is None:
-                self._event = trio.Event()
-            await self._event.wait()
+            event = trio.Event()
+            self.notify(event)
+            await event.wait()
 
 
 class Partition:

@@ -4,6 +4,7 @@ Two halves, so that requests which came together are written together: `begin` q
 `Produce` it returns is done when all of them are written (and synced, where that was asked for).
 """
 
+import trio
 from msgspec import UNSET
 
 from broker.api.errors import EXPECTED, RequestError, describe
@@ -38,11 +39,13 @@ class Produce:
                 return False
         return True
 
-    async def wait(self) -> None:
-        """Return when done."""
+    def notify(self, event: trio.Event) -> None:
+        """Set an event when the first of those that are not written yet is, at once if there is none."""
         for entry in self._entries:
-            if isinstance(entry, Append):
-                await entry.wait()
+            if isinstance(entry, Append) and not entry.done:
+                entry.notify(event)
+                return
+        event.set()
 
     def response(self) -> ProduceResponse:
         """The outcome of each partition, in the order of the request."""

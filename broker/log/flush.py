@@ -2,8 +2,9 @@
 
 Owns: the recovery point. Must not know who asks for a sync, or when.
 
-Indexes are synced with their log, before the recovery point moves: recovery keeps what they say below it. They cost a
-wait of their own only once in an index interval, when they have changed.
+Indexes of sealed segments are synced with their log, before the recovery point moves past them. Those of the active one
+are so once in a while only: recovery keeps what is sound of them below the recovery point, and makes the rest from the
+log. They would cost two waits of their own in most rounds.
 
 A sync has three steps, as an append has: `begin` on the loop, `FlushPlan.sync` in a worker, `finish` on the loop.
 """
@@ -36,7 +37,7 @@ class FlushPlan:
         for segment in self.sealed:
             if not segment.synced:
                 _sync_unless_removed(segment)
-        self.active.sync()
+        self.active.sync_end()
         if self.directory is not None:
             self.disk.sync_directory(self.directory)
 
@@ -81,8 +82,12 @@ class Durability:
         )
 
     def finish(self, plan: FlushPlan, active: Segment) -> None:
-        """A plan was synced; `active` is the active segment now."""
-        if plan.generation != self._generation:
+        """A plan was synced; `active` is the active segment now.
+
+        One that was overtaken by a roll moves nothing: the indexes of what was sealed are synced by the end of the
+        roll, and the plan of that comes next.
+        """
+        if plan.generation != self._generation or not (plan.active is active or plan.active.synced):
             return
         self.recovery_point = max(self.recovery_point, plan.offset)
         self._flushed_bytes = max(self._flushed_bytes, plan.appended_bytes)

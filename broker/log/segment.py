@@ -42,6 +42,7 @@ from broker.log.time_index import TimeIndex
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 
+INDEXES_SYNCED_BYTES = 1 << 20  # recovery checks as much in a millisecond, and a sync takes as long
 MAX_RECENT = 4096  # batches since the last index entry that are known by heart: some hundred KB at most
 
 
@@ -59,6 +60,7 @@ class Segment:
     __slots__ = (
         "_checked_offsets",
         "_checked_times",
+        "_indexes_synced_size",
         "_largest_timestamp",
         "_offset_index",
         "_recent_offsets",
@@ -104,6 +106,7 @@ class Segment:
         self._time_index: TimeIndex | None = None
         self._checked_offsets = self._checked_times = False
         self._largest_timestamp: int | None = None
+        self._indexes_synced_size = 0  # of the log, when its indexes were last synced with it
         self.tail: Tail | None = None  # of the active segment: its end as committed
         self._recent_offsets: list[int] = []
         self._recent_positions: list[int] = []
@@ -182,6 +185,7 @@ class Segment:
         self._checked_offsets = self._checked_times = True
         self.writer = File(self.open_files, self.path(LOG_SUFFIX), writable=True)
         self._recent_offsets, self._recent_positions = [], []
+        self._indexes_synced_size = tail.size
 
     def seal(self, next_base_offset: int) -> None:
         """No more appends: `next_base_offset` begins the next segment. Memory only; `trim` follows in a worker."""
@@ -220,6 +224,17 @@ class Segment:
         file.descriptor().sync()
         self.offset_index.sync()
         self.time_index.sync()
+
+    def sync_end(self) -> None:
+        """Wait until the log of the active segment is on the disk; for its indexes only after so many bytes of log.
+
+        Recovery makes those entries from the log that a power cut has taken. For a worker. Raises OSError.
+        """
+        if self.size - self._indexes_synced_size >= INDEXES_SYNCED_BYTES:
+            self._indexes_synced_size = self.size
+            self.sync()
+        else:
+            (self.writer or self.reader).descriptor().sync()
 
     def close(self) -> None:
         """Close its files; they open again if they are used."""
@@ -295,6 +310,7 @@ class Segment:
         """Have the next `sync` cover the index files, whoever wrote them."""
         self.offset_index.doubt()
         self.time_index.doubt()
+        self._indexes_synced_size = -INDEXES_SYNCED_BYTES
 
     @property
     def end_of_offsets(self) -> int:

@@ -65,10 +65,13 @@ class Exchange:
                 return False
         return True
 
-    async def wait(self) -> None:
-        """Return when done."""
+    def notify(self, event: trio.Event) -> None:
+        """Set an event when something of what is missing is there, at once if nothing is missing."""
         for _, produce in self.produces:
-            await produce.wait()
+            if not produce.done:
+                produce.notify(event)
+                return
+        event.set()
 
 
 class PeerGoneError(Exception):
@@ -124,7 +127,7 @@ class Outbox:
             self._exchanges.clear()
             await self._send_run(run)
             return
-        self._work.set()
+        self._watch_head()
         max_requests = self._services.max_requests
         while self._unanswered_requests >= max_requests or self._unanswered_bytes > MAX_UNANSWERED_BYTES:
             await self._wait_shorter()
@@ -140,7 +143,7 @@ class Outbox:
         if self._exchanges or self._sending:
             await self.flush()
             while self._exchanges or self._sending:
-                self._work.set()
+                self._watch_head()
                 await self._wait_shorter()
 
     async def _wait_shorter(self) -> None:
@@ -155,10 +158,17 @@ class Outbox:
         while True:
             await self._work.wait()
             self._work = trio.Event()
-            while self._exchanges and not self._sending:
-                await self._exchanges[0].wait()
-                if not self._sending:
-                    await self._send_run(self._take_done())
+            if not self._sending:  # else whoever sends looks at the head when it is done
+                run = self._take_done()
+                if run:
+                    await self._send_run(run)
+                else:
+                    self._watch_head()
+
+    def _watch_head(self) -> None:
+        """Have the sending task woken when it has something to do: once a request, and not first to wait."""
+        if self._exchanges:
+            self._exchanges[0].notify(self._work)
 
     def _take_done(self) -> list[Exchange]:
         """The exchanges at the head of the outbox that are done."""
@@ -186,6 +196,7 @@ class Outbox:
         finally:
             self._sending = False
             self._settled.set()
+            self._watch_head()
 
     def _encode(self, exchange: Exchange, items: list[Sized]) -> bool:
         """Add the replies to `items`; False where the connection must close after them."""

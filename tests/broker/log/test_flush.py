@@ -1,8 +1,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 Batch = Callable[..., bytes]
 Bench = Any
+OffsetsIn = Callable[..., list[int]]
+
+START_MS = 1_700_000_000_000
 
 
 def test_log_flush_moves_the_recovery_point(bench: Bench, batch: Batch) -> None:
@@ -99,3 +104,52 @@ def test_flushing_an_empty_active_segment(bench: Bench, batch: Batch) -> None:
     log.roll()
     log.flush()
     assert log.recovery_point == 2
+
+
+def test_a_sync_that_a_roll_overtook_moves_nothing_before_the_roll_is_over(bench: Bench, batch: Batch) -> None:
+    """The indexes of the segment that was sealed are not on the disk yet, and nobody would look at them again."""
+    log = bench.open()
+    log.append(batch())
+    overtaken = log.begin_flush()
+    rolling = log.begin_flush()
+    sealed = log.commit_early_roll(log.prepare_early_roll())
+    overtaken.sync()
+    log.finish_flush(overtaken)
+    assert log.recovery_point == 0
+    log.finish_roll(sealed)
+    rolling.sync()
+    log.finish_flush(rolling)
+    assert log.recovery_point == 1
+
+
+def test_indexes_of_the_active_segment_are_synced_once_in_a_while(
+    bench: Bench, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would be a wait of its own, in most rounds of a log that syncs every append."""
+    monkeypatch.setattr("broker.log.segment.INDEXES_SYNCED_BYTES", 10 * len(batch()))
+    log = bench.open(index_interval_bytes=0)
+    syncs = []
+    for number in range(25):
+        bench.disk.calls.clear()
+        log.append(batch(timestamp=START_MS + number))
+        log.flush()
+        syncs.append(len([call for call in bench.disk.calls if call[0] == "sync"]))
+    assert [number for number, count in enumerate(syncs) if count == 3] == [9, 19]
+    assert syncs.count(1) == 23
+
+
+def test_index_entries_that_a_power_cut_took_are_made_from_the_log(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    log = bench.open(index_interval_bytes=200)
+    for number in range(20):
+        log.append(batch(timestamp=START_MS + number))
+    log.flush()
+    expected = [bench.path(0, suffix).read_bytes().rstrip(b"\0") for suffix in (".index", ".timeindex")]
+    bench.kill(log)
+    for suffix in (".index", ".timeindex"):
+        bench.path(0, suffix).write_bytes(bytes(4096))
+    log = bench.open(clean=False, recovery_point=20)
+    assert offsets_in(log) == list(range(20))
+    found = [bench.path(0, suffix).read_bytes().rstrip(b"\0") for suffix in (".index", ".timeindex")]
+    assert found == expected
