@@ -106,12 +106,15 @@ class Reopening:
         return self._reopened(copies)
 
     def _doubtful(self) -> list[Segment]:
-        """The active segment, and the sealed ones past the recovery point whose files are not known to be synced."""
+        """The active segment, and the sealed ones past the recovery point whose files are not known to be synced.
+
+        One that ends at it has perhaps lost the last entry of its time index, which is written after the last flush.
+        """
         point = self._failed.recovery_point
         return [
             segment
             for segment in self._failed.segments
-            if segment.next_base_offset is None or (segment.next_base_offset > point and not segment.synced)
+            if segment.next_base_offset is None or (segment.next_base_offset >= point and not segment.synced)
         ]
 
     def _check_room(self, doubtful: Sequence[Segment]) -> None:

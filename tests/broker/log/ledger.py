@@ -1,0 +1,145 @@
+"""What was sent to a log, and what may be found of it after a crash.
+
+Owns the rules of what a power cut may take: nothing below what was flushed, and of the rest any tail. Must not know how
+the log was brought to where it is (`machine`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from broker.log.producer_state import ProducerState, advanced
+from protocol.records.batch import headers
+from protocol.records.layout import STAMPED_SIZE
+from protocol.records.reader import records_in
+
+LogRecord = tuple[int, int, bytes | None, bytes | None]  # offset, timestamp (ms), key, value
+
+
+class Stored(NamedTuple):
+    """A batch at its place; `content` is all of it but what the broker stamps."""
+
+    base_offset: int
+    last_offset: int
+    content: bytes
+    records: tuple[LogRecord, ...]
+    producer_id: int
+    last_sequence: int
+    leader_epoch: int
+
+    @property
+    def identity(self) -> tuple[int, bytes]:
+        return self.base_offset, self.content
+
+
+def stored(data: bytes, *, at_offset: int | None = None) -> list[Stored]:
+    """The batches in `data`; with `at_offset`, as they will be once they are appended there."""
+    found = []
+    for position, header in headers(data):
+        raw = data[position : position + header.size]
+        shift = 0 if at_offset is None else at_offset - header.base_offset
+        if at_offset is not None:
+            at_offset += header.last_offset_delta + 1
+        records = tuple((r.offset + shift, r.timestamp, r.key, r.value) for r in records_in(raw))
+        found.append(
+            Stored(
+                header.base_offset + shift, header.last_offset + shift, raw[STAMPED_SIZE:], records, header.producer_id,
+                advanced(header.base_sequence, header.last_offset_delta), header.leader_epoch,
+            )
+        )  # fmt: skip
+    return found
+
+
+@dataclass(slots=True)
+class Ledger:
+    """`batches` are in the log now; those below offset `flushed` are on the disk; `start` is where it begins.
+
+    `possible`: what a crash may have us find past that: batches since the last flush, also those that were refused or
+    cut off.
+    """
+
+    batches: list[Stored] = field(default_factory=list)
+    possible: set[tuple[int, bytes]] = field(default_factory=set)
+    flushed: int = 0
+    start: int = 0
+    asked_start: int = 0  # of a deletion that may not have been finished
+    compacted: bool = False
+    sequences: dict[int, int] = field(default_factory=dict)  # the last one of each producer
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].last_offset + 1 if self.batches else self.start
+
+    def next_sequence(self, producer_id: int) -> int:
+        return self.sequences.get(producer_id, -1) + 1
+
+    def may_be(self, batches: list[Stored]) -> None:
+        """These are about to be sent."""
+        self.possible |= {batch.identity for batch in batches}
+
+    def are(self, batches: list[Stored]) -> None:
+        """They were acknowledged."""
+        self.batches += batches
+        self.sequences |= {batch.producer_id: batch.last_sequence for batch in batches}
+
+    def was_flushed(self) -> None:
+        self.flushed = self.end
+        self.possible = {batch.identity for batch in self.batches}
+
+    def was_cut(self, end: int) -> None:
+        """Everything from the batch that holds this offset on is gone, but for what a crash brings back."""
+        self.batches = [batch for batch in self.batches if batch.last_offset < end]
+        self.flushed = min(self.flushed, self.batches[-1].last_offset + 1 if self.batches else 0)
+        self.sequences = {batch.producer_id: batch.last_sequence for batch in self.batches}
+
+    # -- what was found ------------------------------------------------------------------------------------------------
+
+    def check(self, found: list[Stored], *, start: int, end: int) -> None:
+        """Hold what a reader found against what may be found, and take it for what is there from now on."""
+        if self.compacted:
+            self._check_compacted(found)
+        else:
+            self._check_all(found, start)
+        assert end >= self.flushed, f"the log ends at {end}, but it was flushed up to {self.flushed}"
+        assert start in {self.start, self.asked_start} or start == end < self.asked_start, (start, self.start)
+        self.batches = found
+        self.start = self.asked_start = start
+        self.flushed = min(self.flushed, self.end)
+        self.possible = {batch.identity for batch in found}
+
+    def _check_all(self, found: list[Stored], start: int) -> None:
+        for before, after in pairwise(found):
+            assert after.base_offset == before.last_offset + 1, (before[:2], after[:2])
+        for batch in found:
+            assert batch.identity in self.possible, f"batch {batch[:2]} was never sent"
+        there = {batch.identity for batch in found}
+        for batch in self.batches:
+            assert batch.last_offset >= self.flushed or batch.last_offset < start or batch.identity in there, batch[:2]
+
+    def _check_compacted(self, found: list[Stored]) -> None:
+        sent = {record[0]: record for batch in self.batches for record in batch.records}
+        kept = [record for batch in found for record in batch.records]
+        assert [record[0] for record in kept] == sorted({record[0] for record in kept})
+        for record in kept:
+            if record[0] in sent:
+                assert record == sent[record[0]]
+            else:
+                assert record[0] >= self.flushed, f"a record came back: {record}"
+        last = {record[2]: record[0] for record in sent.values() if record[0] < self.flushed}
+        offsets = {record[0] for record in kept}
+        for key, offset in last.items():
+            assert offset in offsets, f"the last value of {key!r}, at {offset}, is missing"
+        end = found[-1].last_offset + 1 if found else 0
+        holes = [offset for offset in sent if self.flushed <= offset < end and offset not in offsets]
+        assert not holes, holes
+
+    def check_producers(self, states: Iterable[ProducerState]) -> None:
+        """The producers' states are those that the batches tell.
+
+        Of a producer whose batches have gone by retention nothing need be known, and what is known is taken.
+        """
+        self.sequences = {state.producer_id: state.last_sequence for state in states}
+        known = {state.producer_id: (state.last_sequence, state.last_offset) for state in states}
+        expected = {b.producer_id: (b.last_sequence, b.last_offset) for b in self.batches if b.producer_id >= 0}
+        assert {each: known.get(each) for each in expected} == expected, (known, expected)

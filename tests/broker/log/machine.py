@@ -1,0 +1,269 @@
+"""One log and its data directory on a disk that may lose its power, driven as a broker drives them.
+
+Each verb does to the log what the broker does, and tells the ledger what a client would know by then.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from broker.log.compaction import CleanerLimits, Compaction
+from broker.log.config import LogConfig
+from broker.log.data_directory import DataDirectory
+from broker.log.errors import IndexCorruptError
+from broker.log.files import OpenFiles
+from broker.log.partition_log import LogRead, PartitionLog
+from protocol.records.builder import build_batch
+from protocol.records.offset_map import OffsetMap
+from tests.broker.log.crashing_disk import CrashingDisk
+from tests.broker.log.ledger import Ledger, Stored, stored
+
+START_MS = 1_700_000_000_000
+KEY = ("words", 0)
+PRODUCER_ID = 7
+
+CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150, segment_index_bytes=240)
+
+
+def build(ledger: Ledger, count: int, size: int, *, keys: int = 5, idempotent: bool = True) -> bytes:
+    """A batch for the end of the log, with values that tell where they belong."""
+    end = ledger.end
+    rows = [
+        (START_MS + end + at, b"k%d" % ((end + at) % keys), b"%d:" % (end + at) + b"v" * size, ())
+        for at in range(count)
+    ]
+    if not idempotent:
+        return build_batch(rows)
+    return build_batch(rows, producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=ledger.next_sequence(PRODUCER_ID))
+
+
+class Machine:
+    """The log of `words-0` in a data directory at `root`, which is made if it is not there."""
+
+    def __init__(self, root: Path, ledger: Ledger, config: LogConfig = CONFIG) -> None:
+        root.mkdir(exist_ok=True)
+        self.disk = CrashingDisk(root)
+        self.ledger = ledger
+        self.config = replace(config, cleanup_policy="compact") if ledger.compacted else config
+        self._cleaned: int | None = None
+        self._directory: DataDirectory | None = None
+        self._log: PartitionLog | None = None
+
+    @property
+    def log(self) -> PartitionLog:
+        assert self._log is not None, "it is not started"
+        return self._log
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is started."""
+        return self._log is not None
+
+    @property
+    def directory(self) -> DataDirectory:
+        assert self._directory is not None, "it is not started"
+        return self._directory
+
+    # -- start and stop ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """As a broker starts."""
+        self._directory = directory = DataDirectory.open(self.disk.root, node_id=1, disk=self.disk)
+        path = Path(directory.partition_path("words-0"))
+        is_new = str(path) not in self.disk._directories
+        self._log = PartitionLog.open(
+            path,
+            topic="words",
+            partition=0,
+            config=self.config,
+            files=OpenFiles(disk=self.disk),
+            clock=lambda: START_MS,
+            random=Random(1),
+            recovery_point=directory.recovery_points.get(KEY, 0),
+            log_start_offset=directory.log_starts.get(KEY, 0),
+            clean=directory.was_clean,
+        )
+        if is_new:
+            directory.sync()
+        self._cleaned = directory.cleaner_points.get(KEY)
+        if not directory.was_clean:
+            directory.write_checkpoints([self.log])
+        if not directory.recovery_points.get(KEY):
+            self._begin()
+
+    def _begin(self) -> None:
+        """Have a recovery point written down: a log without one may come from elsewhere, and holes in it stay."""
+        self.check()
+        self.append()
+        self.flush()
+        self.checkpoint()
+
+    def stop(self) -> None:
+        """As a broker stops."""
+        self.log.close()
+        self.ledger.was_flushed()
+        self.checkpoint()
+        self.directory.mark_clean()
+        self.end()
+
+    def end(self) -> None:
+        """As a process that is killed."""
+        if self._log is not None:
+            self._log.close(clean=False)
+        if self._directory is not None:
+            self._directory.close()
+        self._log = self._directory = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def kill(self) -> None:
+        """As a broker that is killed and started again: the power stays on, so nothing acknowledged may be missing."""
+        self.end()
+        self.disk.forget_lost_syncs()
+        self.start()
+        self._check_nothing_is_missing()
+
+    def reopen(self) -> None:
+        """As a broker does with a log that has failed. Raises what that raises: then the log is as it was."""
+        reopened = self.log.begin_reopening().make()
+        self.log.finish_reopening(reopened)
+        reopened.let_go()
+        self._check_nothing_is_missing()
+        self.ledger.was_flushed()
+
+    def _check_nothing_is_missing(self) -> None:
+        ledger, possible = self.ledger, self.ledger.possible
+        flushed, ledger.flushed = ledger.flushed, ledger.end
+        self.check()
+        ledger.flushed = min(flushed, ledger.end)
+        ledger.possible |= possible
+
+    # -- what a broker does with a log ---------------------------------------------------------------------------------
+
+    def append(self, count: int = 1, size: int = 40, *, idempotent: bool = True) -> None:
+        data = build(self.ledger, count, size, idempotent=idempotent)
+        sent = stored(data, at_offset=self.log.log_end_offset)
+        self.ledger.may_be(sent)
+        planned = self.log.append(data)
+        assert planned.base_offset == sent[0].base_offset
+        self.ledger.are(sent)
+
+    def roll(self) -> None:
+        self.log.roll()
+
+    def flush(self) -> None:
+        self.log.flush()
+        self.ledger.was_flushed()
+
+    def checkpoint(self) -> None:
+        self.directory.write_checkpoints([self.log])
+
+    def truncate(self, back: int) -> None:
+        """Cut so many records off the end, as a follower does; but not the batch that the log begins in."""
+        least = self.ledger.batches[0].last_offset + 1 if self.ledger.batches else self.log.log_end_offset
+        target = max(least, self.log.log_end_offset - back)
+        self.ledger.was_cut(target)
+        self.log.lower_recovery_point(target)
+        self.directory.write_checkpoints([self.log])
+        try:
+            self.log.truncate_to(target)
+        except OSError:
+            self.end()  # what is half cut is mended by a start
+            raise
+        self.ledger.check_producers(self.log.producers.committed())
+
+    def delete_records(self, count: int) -> None:
+        """Move the start, then have what lies before it go."""
+        target = min(self.ledger.start + count, self.log.high_watermark)
+        self.ledger.asked_start = target
+        self.log.advance_start(target)
+        self.directory.write_log_starts([self.log])
+        self.ledger.start = target
+        self.ledger.batches = [batch for batch in self.ledger.batches if batch.last_offset >= target]
+        removed = self.log.old_segments.take_out()
+        self.log.old_segments.unlink(self.log.old_segments.rename(removed))
+
+    def compact(self, entries: int = 1000) -> None:
+        cleaning = self.log.cleaning
+        cleanable = cleaning.find(self._cleaned)
+        if not cleanable.cleanable_bytes:
+            return
+        limits = CleanerLimits(
+            dedupe_buffer_bytes=entries * 10 * OffsetMap.ENTRY_SIZE,
+            load_factor=0.1,
+            io_buffer_bytes=0,
+            max_bytes_per_second=1e300,
+        )
+        self.checkpoint()
+        run = Compaction(cleaning.job(cleanable, limits), lambda _: None, self.disk)
+        for group in run.run():
+            swap = cleaning.plan_swap(group)
+            cleaning.prepare_swap(swap)
+            cleaning.commit_swap(swap)
+            names = cleaning.finish_swap(swap)
+            cleaning.end_swap(swap)
+            self.log.old_segments.unlink(names)
+        self._cleaned = run.summary().clean_offset
+        self.directory.write_cleaner_points({KEY: self._cleaned})
+
+    # -- what is true --------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int = 1) -> LogRead:
+        """As a broker does: indexes found corrupt are made anew, each once."""
+        for _ in range(self.log.segment_count):
+            try:
+                return self.log.read(offset, max_bytes, min_one_message=True)
+            except IndexCorruptError as error:
+                self.log.rebuild_indexes(error.base_offset)
+        return self.log.read(offset, max_bytes, min_one_message=True)
+
+    def found(self) -> list[Stored]:
+        """The batches that a consumer finds, one read for each."""
+        batches: list[Stored] = []
+        offset = self.log.log_start_offset
+        while offset < self.log.log_end_offset:
+            piece = self.read(offset).slice
+            if piece is None:
+                break
+            (batch,) = stored(piece.read_all())
+            assert batch.last_offset >= offset
+            batches.append(batch)
+            offset = batch.last_offset + 1
+        return batches
+
+    def check(self) -> None:
+        """Everything that must be true of a log that was opened: records, indexes, producers, epochs, leftovers."""
+        log = self.log
+        assert not log.failed
+        found = self.found()
+        self.ledger.check(found, start=log.log_start_offset, end=log.log_end_offset)
+        assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
+        assert log.recovery_point <= log.log_end_offset
+        self.ledger.check_producers(log.producers.committed())
+        assert all(batch.leader_epoch <= log.leader_epoch for batch in found)
+        self._check_times([record for batch in found for record in batch.records])
+        self._check_offsets(found)
+        names = [entry.name for entry in self.disk.scan(str(log.directory))]
+        assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted", ".tmp"))], names
+
+    def _check_offsets(self, found: Iterable[Stored]) -> None:
+        """Each offset leads to its batch."""
+        for batch in found:
+            for offset in {max(batch.base_offset, self.log.log_start_offset), batch.last_offset}:
+                piece = self.read(offset).slice
+                assert piece is not None
+                assert stored(piece.read_all())[0].identity == batch.identity
+
+    def _check_times(self, records: list[tuple[int, int, bytes | None, bytes | None]]) -> None:
+        """Each time leads to the first record not earlier, and the largest one is known."""
+        visible = [record for record in records if record[0] >= self.log.log_start_offset]
+        for offset, timestamp, _, _ in visible:
+            at = self.log.offset_for_time(timestamp)
+            assert at is not None
+            assert (at.offset, at.timestamp) == (offset, timestamp), (at, offset, timestamp)
+        largest = self.log.largest_timestamp()
+        if not self.ledger.start:
+            assert (largest and largest.timestamp) == max((record[1] for record in records), default=None)
