@@ -348,7 +348,7 @@ class Broker:
         self._metrics.counter(
             "warmlog_fetch_sessions_evicted_total", "Those that gave way.", lambda: [((), sessions.evicted)]
         )
-        return Fetches(partitions, sessions)
+        return Fetches(partitions, sessions, self._reads)
 
     def _services(
         self, wire: Wire, dispatcher: Dispatcher, writer: Writer, inflight: InflightBytes, slices: SlicePath
@@ -398,6 +398,11 @@ class Broker:
             "Pages that were not in memory when they were asked for.",
             lambda: [((place,), count) for place, count in self._files.residency.cold_pages.items()],
             ("where",),
+        )
+        gauge(
+            "warmlog_unreadable_logs",
+            "Logs of which something could not be read since the start.",
+            lambda: [((), sum(partition.is_unreadable for partition in partitions))],
         )
         gauge("warmlog_open_files", "Log and index files held open.", lambda: [((), self._files.statistics().open)])
         gauge("warmlog_index_mappings", "Indexes mapped.", lambda: [((), self._files.statistics().mappings)])

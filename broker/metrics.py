@@ -249,6 +249,9 @@ class Metrics:
         self.fsync_seconds = self._add(
             HistogramFamily("warmlog_fsync_seconds", "One round of fsync over the logs that were due.")
         ).labels()
+        self.log_read_errors = self._add(
+            CounterFamily("warmlog_log_read_errors_total", "Reads of logs from the disk that failed.")
+        ).labels()
         self.cold_read_bytes = self._add(
             CounterFamily("warmlog_cold_read_bytes_total", "Bytes read from the disk because they were not in memory.")
         ).labels()

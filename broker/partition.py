@@ -28,8 +28,10 @@ from broker.log.append import Buffer
 from broker.log.config import LogConfig
 from broker.log.disk import is_out_of_room
 from broker.log.errors import IndexCorruptError, LogError
+from broker.log.files import FileSlice
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
 from broker.log.reopening import Reopened
+from broker.log.residency import ColdReadError
 from broker.log.segment import Segment
 from broker.refusals import Refusals
 from broker.waiters import Waiter
@@ -41,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough that a worker comes back in milliseconds
 MAX_OPENED_TOGETHER = 16  # small batches share the way to a worker and back
+UNREADABLE_PAUSE_S = 10.0  # between two lines about a log that cannot be read: who fetches tries again and again
 REBUILD_PAUSE_S = 10.0  # an index that cannot be mended is tried again at leisure: each try reads its whole segment
 
 
@@ -104,6 +107,9 @@ class Partition:
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being made anew
         self._rebuilt_at: dict[int, float] = {}  # when each was last tried, by trio's clock
         self._retired = False
+        self._residency = log.residency
+        self.is_unreadable = False  # some of it could not be read since the start
+        self._tell_unreadable_at = -math.inf
         self._rearranging: trio.CancelScope | None = None  # of who removes or replaces segments
         self._running = 0  # tasks and syncs that are inside the log
         self._progress = trio.lowlevel.ParkingLot()  # who waits for the log to be left alone
@@ -423,21 +429,45 @@ class Partition:
     def read(self, offset: int, max_bytes: int, *, min_one_message: bool) -> LogRead | None:
         """A slice from `offset` up to the high watermark, or None while a damaged index is rebuilt.
 
-        Raises OffsetOutOfRangeError, OSError, StorageError for an index that could not be rebuilt.
+        Raises OffsetOutOfRangeError, OSError, StorageError for an index that could not be rebuilt, and ColdReadError
+        where the way to the slice is not in memory: have its job done by a thread and read again.
         """
         started = time.perf_counter()
-        log = self.log
+        log, residency = self.log, self._residency
+        residency.enter()
         try:
             found = log.read(offset, max_bytes, isolation_end=log.high_watermark, min_one_message=min_one_message)
         except IndexCorruptError as error:
-            self._rebuild(error)
+            self.rebuild(error)
             return None
+        except ColdReadError as cold:
+            if cold.base_offset in self._rebuilding:
+                return None
+            raise
+        finally:
+            residency.leave()
         if found.section is not None:
             self._metrics.lookups[found.section].add()
             self._metrics.lookup_seconds.observe(time.perf_counter() - started)
         return found
 
-    def _rebuild(self, damage: IndexCorruptError) -> None:
+    def is_in_memory(self, piece: FileSlice, length: int) -> bool:
+        """Whether the first `length` bytes of a slice are; the slice remembers it. Raises OSError."""
+        if self._residency.missing_pages(piece.descriptor, piece.position, length, "log"):
+            return False
+        piece.warm_length = length
+        return True
+
+    def cannot_read(self, error: Exception) -> None:
+        """Mark the log as one that could not be read, and tell so now and then; others go on, and so do its appends."""
+        self.is_unreadable = True
+        self._metrics.log_read_errors.add()
+        now = trio.current_time()
+        if now >= self._tell_unreadable_at:
+            self._tell_unreadable_at = now + UNREADABLE_PAUSE_S
+            logger.error("%s-%d: cannot be read: %s", self.topic, self.index, error)
+
+    def rebuild(self, damage: IndexCorruptError) -> None:
         """Make the indexes of a segment anew in a worker, once.
 
         Raises StorageError if that was tried just now, in vain.

@@ -69,11 +69,10 @@ class Dispatcher:
             logger.exception("a request failed: fetch")
             return DEFECT
 
-    async def fetch_later(self, fetch: Fetch) -> FetchResponse | ErrorResponse:
-        """Wait for more, then answer."""
+    async def fetch_later(self, fetch: Fetch, session: Session) -> FetchResponse | ErrorResponse:
+        """Wait for more, or for the disk, then answer."""
         try:
-            await fetch.wait()
-            return fetch.response()
+            return await self._fetches.finish(fetch, session)
         except Exception:
             logger.exception("a request failed: fetch")
             return DEFECT

@@ -10,19 +10,28 @@ bounds can be read at all.
 Whoever reads a sealed segment is answered at once, however little its end has (a slice ends there): what is appended
 meanwhile goes elsewhere, and a reader that lags is not to wait for it (Kafka's DelayedFetch, case F).
 
+What is not in memory is read beside the loop before the reply begins (`Fetch._warm_up`): the way to the slices, and the
+slices as far as is read ahead, so that a disk's error is told with KAFKA_STORAGE_ERROR. What lies behind, the sender
+has read in its turn.
+
 So many partitions of a reply can have records as files may be held open for it (`MAX_SLICES`). A fetch that waits holds
 none.
 """
 
-from collections.abc import Sized
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sized
+from functools import partial
 
 import trio
 
 from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, describe
 from broker.api.fetch_sessions import FetchSession, FetchSessionError, FetchSessions, SessionPartition
-from broker.partition import Partition
+from broker.log.errors import IndexCorruptError
+from broker.log.files import FileSlice
+from broker.log.residency import ColdReadError
+from broker.partition import Partition, StorageError
 from broker.partitions import Partitions, UnknownTopicError
+from broker.read_ahead import ReadAhead
 from broker.waiters import FetchWaiter
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.primitives import NO_TOPIC_ID
@@ -42,6 +51,11 @@ MAX_SLICES = 128
 MAX_REPLY_BYTES = (
     1 << 30
 )  # with the batch that is always whole and what surrounds it, less than a frame's length can say
+
+
+MAX_CHECKED_BYTES = 1 << 20  # of a slice, before its reply begins; the sender asks for the rest in its turn
+MAX_LOOKS = 8  # while the way to slices is read from the disk: segment, index, headers, and the same over a gap
+NO_FAILURES: Mapping[Partition, Exception] = {}
 
 
 class FetchSizeError(ProtocolError):
@@ -74,19 +88,25 @@ class Look:
     """One look at partitions: what of each can be sent now, within the size limits."""
 
     __slots__ = (
+        "_failures",
         "_knows_zstd",
         "_left",
         "_most",
         "_partitions",
         "_replica_id",
         "_slices",
+        "cold_lookups",
+        "cold_slices",
         "failed",
         "lags",
         "size",
         "unknown",
     )
 
-    def __init__(self, request: FetchRequest, partitions: Partitions) -> None:
+    def __init__(
+        self, request: FetchRequest, partitions: Partitions, failures: Mapping[Partition, Exception] = NO_FAILURES
+    ) -> None:
+        """`failures`: partitions that could just not be read."""
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
         self._replica_id, self._knows_zstd = -1, True
@@ -96,6 +116,9 @@ class Look:
         self.size = 0
         self.unknown = 0  # partitions that are not there
         self.failed = False  # one that is there cannot be read as asked
+        self.cold_lookups: list[tuple[Partition, ColdReadError]] = []  # the way to a slice is not in memory
+        self.cold_slices: list[tuple[Partition, FileSlice]] = []  # the slice itself is not, or not its beginning
+        self._failures = failures
         self.lags = False  # some of it comes from a sealed segment
 
     def missing_bytes(self, min_bytes: int) -> int:
@@ -147,9 +170,17 @@ class Look:
             raise FetchSizeError(f"max_bytes of {asked.topic}-{asked.partition} is negative: {asked.max_bytes}")
         if asked.offset == partition.log.high_watermark:
             return b""  # nearly always: there is nothing yet
-        found = partition.read(asked.offset, min(asked.max_bytes, self._left), min_one_message=self.size == 0)
+        if self._failures and partition in self._failures:
+            raise self._failures[partition]
+        try:
+            found = partition.read(asked.offset, min(asked.max_bytes, self._left), min_one_message=self.size == 0)
+        except ColdReadError as cold:
+            self.cold_lookups.append((partition, cold))
+            return b""
         if found is None or found.slice is None or found.first_batch_incomplete:
             return b""
+        if not partition.is_in_memory(found.slice, min(len(found.slice), MAX_CHECKED_BYTES)):
+            self.cold_slices.append((partition, found.slice))
         size = len(found.slice)
         self.size += size
         self.lags = self.lags or found.segment_base_offset < partition.log.active_base_offset
@@ -180,7 +211,13 @@ class Fetch:
         self._request = request
         self._partitions = partitions
         self._found: list[FetchedPartition] = []
+        self._failures: dict[Partition, Exception] = {}
         self._look = self._look_again()
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether something has to be read from the disk first."""
+        return bool(self._look.cold_lookups or self._look.cold_slices)
 
     @property
     def is_enough(self) -> bool:
@@ -198,10 +235,11 @@ class Fetch:
             or look.unknown == self._asked_count
         )
 
-    async def wait(self) -> None:
-        """Wait until there is enough, at most the request's `max_wait_ms` in all."""
+    async def wait(self, reads: ReadAhead, consumer: Hashable) -> None:
+        """Wait until there is enough, at most the request's `max_wait_ms` in all, and for what the disk has to give."""
+        await self._warm_up(reads, consumer)
         with trio.move_on_after(self._request.max_wait_ms / 1000) as time:
-            while not self.is_enough:
+            while not (self.is_enough or self.is_cold):
                 waiter = FetchWaiter(self._look.missing_bytes(self._request.min_bytes))
                 if self._look.size:
                     self._found = []  # no file stays open meanwhile
@@ -209,6 +247,44 @@ class Fetch:
                 self._look = self._look_again()
         if time.cancelled_caught and self._has_changed(waiter):
             self._look = self._look_again()
+        await self._warm_up(reads, consumer)
+
+    async def _warm_up(self, reads: ReadAhead, consumer: Hashable) -> None:
+        """Have what is to be answered read from the disk, so far that an error can still be told.
+
+        What is not there after so many looks is left out of the answer.
+        """
+        for _ in range(MAX_LOOKS):
+            if not self._look.cold_lookups:
+                break
+            async with trio.open_nursery() as nursery:
+                for partition, cold in self._look.cold_lookups:
+                    nursery.start_soon(self._attempt, partition, partial(reads.look_up, consumer, cold))
+            self._look = self._look_again()
+        known, left = len(self._failures), reads.limits.ahead_bytes
+        for partition, piece in self._look.cold_slices:
+            if left > 0:
+                length = min(len(piece), left)
+                left -= length
+                await self._attempt(partition, partial(reads.bring, consumer, piece, piece.position, length))
+        self._look.cold_slices.clear()
+        if len(self._failures) > known:
+            self._look = self._look_again()
+
+    async def _attempt(self, partition: Partition, read: Callable[[], Awaitable[object]]) -> None:
+        """Read something of a partition's; what goes wrong is told for that partition."""
+        try:
+            await read()
+        except IndexCorruptError as damage:
+            try:
+                partition.rebuild(damage)
+            except StorageError as error:
+                self._failures[partition] = error
+        except FileNotFoundError:
+            return  # its segment was removed meanwhile: the next look goes to another one
+        except EXPECTED as error:
+            self._failures[partition] = error
+            partition.cannot_read(error)
 
     def response(self) -> FetchResponse:
         """The answer, by the latest look."""
@@ -220,7 +296,7 @@ class Fetch:
         return len(self._request.partitions)
 
     def _look_again(self) -> Look:
-        look, get = Look(self._request, self._partitions), self._partitions.get
+        look, get = Look(self._request, self._partitions, self._failures), self._partitions.get
         self._found = [look.at(asked, get(asked.topic, asked.partition)) for asked in self._request.partitions]
         return look
 
@@ -290,7 +366,8 @@ class SessionFetch(Fetch):
         return len(self._session)
 
     def _look_again(self) -> Look:
-        look, session, partitions = Look(self._request, self._partitions), self._session, self._partitions
+        session, partitions = self._session, self._partitions
+        look = Look(self._request, partitions, self._failures)
         self._found, self._news = [], []
         for entry in list(session.pending):
             partition = session.find(entry, partitions.get, partitions.topic_name)
@@ -319,9 +396,15 @@ class SessionFetch(Fetch):
 class Fetches:
     """Begins fetches, each in the session that it belongs to."""
 
-    def __init__(self, partitions: Partitions, sessions: FetchSessions) -> None:
+    def __init__(self, partitions: Partitions, sessions: FetchSessions, reads: ReadAhead) -> None:
         self._partitions = partitions
         self._sessions = sessions
+        self._reads = reads
+
+    async def finish(self, fetch: Fetch, consumer: Hashable) -> FetchResponse:
+        """The response of a fetch that was begun for a consumer, when there is enough, or its time is over."""
+        await fetch.wait(self._reads, consumer)
+        return fetch.response()
 
     def begin(self, request: FetchRequest) -> Fetch | FetchResponse:
         """The response, if there is enough to answer with at once; else the fetch, to be waited for."""
@@ -329,7 +412,7 @@ class Fetches:
             fetch = self._begun(request)
         except FetchSessionError as error:
             return KafkaFetchResponse(partitions=(), error=error.code, asked=())
-        return fetch.response() if fetch.is_enough else fetch
+        return fetch.response() if fetch.is_enough and not fetch.is_cold else fetch
 
     def _begun(self, request: FetchRequest) -> Fetch:
         """A fetch of its kind, which has looked once. Raises FetchSessionError."""

@@ -55,13 +55,18 @@ def floor_slot(column: Column, view: mmap, entries: int, target: int, search: Se
     """
     last = entries - 1
     if search == "warm":
-        first_warm = max(0, last - WARM_SIZE // column.stride)
+        first_warm = first_warm_slot(column, entries)
         if column.read(view, first_warm * column.stride + column.at)[0] < target:
             return _bisect(column, view, first_warm, last, target), Section.WARM
         last = first_warm
     if column.read(view, column.at)[0] > target:
         return -1, Section.COLD
     return _bisect(column, view, 0, last, target), Section.COLD
+
+
+def first_warm_slot(column: Column, entries: int) -> int:
+    """Where the warm section begins: N entries before the last one."""
+    return max(0, entries - 1 - WARM_SIZE // column.stride)
 
 
 def _bisect(column: Column, view: mmap, low: int, high: int, target: int) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from broker.log.errors import MisplacedBatchError
 from broker.log.files import Descriptor
+from broker.log.residency import GatedFile
 from protocol.errors import CorruptBatchError
 from protocol.records.batch import read_header, verify_crc
 from protocol.records.layout import HEADER, HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH, BatchHeader
@@ -38,7 +39,7 @@ class BatchPlace(NamedTuple):
     size: int
 
 
-def find_batch(file: Descriptor, offset: int, start: BatchEnd, end: int) -> BatchPlace | None:
+def find_batch(file: Descriptor | GatedFile, offset: int, start: BatchEnd, end: int) -> BatchPlace | None:
     """The first batch from `start` on that ends at or past an offset, or None if none does before byte `end`.
 
     Unpacks headers in place: this is the scan of every fetch. Raises MisplacedBatchError if the batch at `start` does

@@ -14,18 +14,23 @@ Invariants:
 4. A file is cut only after `seal()` or `close()` has dropped its mapping, and mappings made later cover the entries
    alone. An entry that truncation takes away is overwritten with zeros instead, so a reader of the old length finds the
    file as long as it was.
-5. `entries` goes up after the entry is in the file: a worker may search while the loop appends.
+5. Where there is a residency gate, a page of the mapping is touched only once it is known to be in memory: a fault
+   there holds the GIL, and an error ends the process.
+6. `entries` goes up after the entry is in the file: a worker may search while the loop appends.
 """
 
 import os
+from collections.abc import Callable
+from functools import partial
 from mmap import mmap
 from struct import Struct
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from broker.log.config import SearchName
 from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
 from broker.log.files import Descriptor, File, Mapping, OpenFiles, open_either
-from broker.log.index_search import Column, Section, floor_slot, touched_pages
+from broker.log.index_search import PAGE_SIZE, Column, Section, first_warm_slot, floor_slot, touched_pages
+from broker.log.residency import Place
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1  # entries hold offsets relative to the segment's base as signed 32-bit numbers
 
@@ -39,6 +44,7 @@ class MappedIndex:
     entry: ClassVar[Struct]
     key_column: ClassVar[Column]
     value_column: ClassVar[Column]
+    place: ClassVar[Place]  # as what its pages are counted that are not in memory
 
     def __init__(
         self, open_files: OpenFiles, path: str, base_offset: int, *, capacity_size: int, entries: int | None = None
@@ -52,6 +58,7 @@ class MappedIndex:
         self.stride = self.entry.size
         self.max_entries = capacity_size // self.stride
         self._disk = open_files.disk
+        self._residency = open_files.residency
         self._file = File(open_files, path, writable=True)
         self._mapping = Mapping(open_files, path)
         self._known_entries = entries
@@ -110,7 +117,10 @@ class MappedIndex:
         """
         if not 0 <= slot < self.entries:
             raise IndexError(f"entry {slot} of {self.entries}")
-        key, value = self.entry.unpack_from(self.view(), slot * self.stride)
+        view, position = self.view(), slot * self.stride
+        if self._residency.is_on:
+            self._residency.need(self._file.descriptor(), position, self.stride, self.place, partial(self.fields, slot))
+        key, value = self.entry.unpack_from(view, position)
         return key, value
 
     # -- search -------------------------------------------------------------------------------------------------------
@@ -135,6 +145,8 @@ class MappedIndex:
         entries = self.entries
         if not entries:
             return -1, None
+        if self._residency.is_on:
+            return self._gated_floor(self.key_column, entries, key, search)
         return floor_slot(self.key_column, self.view(), entries, key, search)
 
     def value_floor(self, value: int) -> int:
@@ -142,7 +154,42 @@ class MappedIndex:
         entries = self.entries
         if not entries:
             return -1
+        if self._residency.is_on:
+            return self._gated_floor(self.value_column, entries, value, "warm")[0]
         return floor_slot(self.value_column, self.view(), entries, value, "warm")[0]
+
+    def _gated_floor(self, column: Column, entries: int, target: int, search: SearchName) -> tuple[int, Section]:
+        """As `floor_slot`, touching only what is in memory: one question for the warm section.
+
+        One for all the rest; where not all of it is there, one for each page that the search comes to. Raises
+        ColdReadError in a thread that must not wait; any other reads those pages, one after the other.
+        """
+        view, file, need, stride = self.view(), self._file.descriptor(), self._residency.need, self.stride
+        size, again = entries * stride, partial(self._gated_floor, column, entries, target, search)
+        if search == "warm":
+            warm = first_warm_slot(column, entries) * stride
+            need(file, warm, size - warm, self.place, again)
+            if column.read(view, warm + column.at)[0] < target:
+                return floor_slot(column, view, entries, target, search)
+        if self._residency.missing_pages(file, 0, size, None):
+            column = column._replace(read=self._checked_read(column, file, size, again))
+        return floor_slot(column, view, entries, target, search)
+
+    def _checked_read(
+        self, column: Column, file: Descriptor, size: int, again: Callable[[], object]
+    ) -> Callable[[mmap, int], tuple[Any, ...]]:
+        """The column's way to read a field, which asks for each page before it touches it."""
+        known: set[int] = set()
+
+        def read(view: mmap, position: int) -> tuple[Any, ...]:
+            page = position // PAGE_SIZE
+            if page not in known:
+                start = page * PAGE_SIZE
+                self._residency.need(file, start, min(PAGE_SIZE, size - start), self.place, again)
+                known.add(page)
+            return column.read(view, position)
+
+        return read
 
     def value_ceiling(self, value: int) -> int:
         """The slot of the first entry with a value not smaller; the count of entries if there is none."""

@@ -34,6 +34,7 @@ class OffsetIndex(MappedIndex):
     entry = Struct(">ii")
     key_column = Column(Struct(">i").unpack_from, 0, 8)
     value_column = Column(Struct(">i").unpack_from, 4, 8)
+    place = "index"
 
     def entry_at(self, slot: int) -> OffsetPosition:
         """The entry in a slot. Raises IndexError, IndexCorruptError, OSError."""

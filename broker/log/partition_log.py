@@ -45,6 +45,7 @@ from broker.log.reading import read_slice
 from broker.log.recovery import LoadedLog, LogPlace, load_log
 from broker.log.removal import OldSegments
 from broker.log.reopening import FailedLog, Reopened, Reopening
+from broker.log.residency import Residency
 from broker.log.room import Room
 from broker.log.segment import Segment
 from broker.log.segments import Segments
@@ -172,6 +173,11 @@ class PartitionLog:
     def config(self) -> LogConfig:
         """The settings in force."""
         return self._place.config
+
+    @property
+    def residency(self) -> Residency:
+        """Whom it asks what is in memory."""
+        return self._place.files.residency
 
     @property
     def size(self) -> int:

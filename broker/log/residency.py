@@ -10,10 +10,9 @@ there. Must not know: who reads what is missing (it is told which ranges are bei
 | off       | nobody: everything counts as resident            | 0     | nothing: for demonstration                |
 
 A page that is being read counts as cached, and whoever touches it waits for the disk. So ranges that a worker reads now
-are not resident, whatever the kernel says (`busy`); and where cachestat finds all pages, the last byte of the range is
-asked for by RWF_NOWAIT, too. That is not done first: for what is missing, RWF_NOWAIT starts the reading (and with it
-the kernel's read-ahead, where that is on), and then it is there and not there. Only small ranges are asked for their
-bytes at once, because it takes a third of the time; what that starts to read is busy from then on.
+are not resident, whatever the kernel says (`busy`); and where cachestat finds all pages of a large range, its last byte
+is asked for by RWF_NOWAIT, too. That is not done first: for what is missing, RWF_NOWAIT starts the reading (and with it
+the kernel's read-ahead, where that is on), and then it is there and not there.
 
 Invariants:
 1. In the thread that must not wait (`gated`), what is missing raises ColdReadError, whose `job` a worker runs before
@@ -41,7 +40,7 @@ SYS_CACHESTAT = 451  # the same number on every architecture
 PROBE_FILE = ".residency-probe"
 PROBE_PAGES = 16
 COPY_BYTES = 256 << 10  # one RWF_NOWAIT read: its target stays in the processor's cache
-SMALL_BYTES = 16 << 10  # up to here the bytes are asked for themselves: cheaper than cachestat, and exact
+SMALL_BYTES = 16 << 10  # up to here cachestat is believed: asking twice would be felt in small fetches
 
 
 class OpenFile(Protocol):
@@ -68,7 +67,9 @@ class ColdReadError(Exception):
     `descriptor`, `position` and `length` say what is read meanwhile: it is not to be touched.
     """
 
-    def __init__(self, job: Callable[[], object], descriptor: OpenFile | None, position: int, length: int) -> None:
+    def __init__(
+        self, job: Callable[[], object], descriptor: OpenFile | None = None, position: int = 0, length: int = 0
+    ) -> None:
         super().__init__("not in memory")
         self.job = job
         self.descriptor = descriptor
@@ -148,8 +149,6 @@ class Cachestat:
     def missing_pages(self, fd: int, position: int, length: int) -> int:
         """Exactly those. Raises OSError where the kernel does not have the call or lets nobody make it."""
         nowait = self._nowait
-        if nowait is not None and length <= SMALL_BYTES:
-            return nowait.missing_pages(fd, position, length)
         arguments = self._arguments
         asked = arguments.range
         asked[0], asked[1] = position, length
@@ -157,7 +156,7 @@ class Cachestat:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
         missing = pages_of(position, length) - int(arguments.counts[0])
-        if missing > 0 or nowait is None:
+        if missing > 0 or nowait is None or length <= SMALL_BYTES:
             return max(0, missing)
         return nowait.missing_pages(fd, position + length - 1, 1)
 
@@ -352,7 +351,7 @@ class Residency:
         if not self.missing_pages(descriptor, position, length, counted):
             return
         if not must_not_wait:
-            descriptor.pread(length, position)
+            _Read(descriptor, position, length)()
             return
         raise ColdReadError(job or _Read(descriptor, position, length), descriptor, position, length)
 
@@ -374,11 +373,14 @@ class GatedFile:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Reads a range, to have it in memory."""
+    """Reads a range, to have it in memory. Raises OSError, also where the file ends before it does."""
 
     descriptor: OpenFile
     position: int
     length: int
 
-    def __call__(self) -> int:
-        return len(self.descriptor.pread(self.length, self.position))
+    def __call__(self) -> None:
+        came = len(self.descriptor.pread(self.length, self.position))
+        if came < self.length:
+            end = self.position + self.length
+            raise OSError(errno.ENODATA, f"the file ends at byte {self.position + came}, not at {end}")

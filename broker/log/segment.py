@@ -38,6 +38,7 @@ from broker.log.files import Descriptor, File, FileSlice, OpenFiles
 from broker.log.index_search import Section
 from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_headers
 from broker.log.offset_index import OffsetIndex, OffsetPosition
+from broker.log.residency import ColdReadError, GatedFile
 from broker.log.time_index import TimeIndex
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
@@ -365,8 +366,18 @@ class Segment:
     def find(self, offset: int, search: SearchName) -> BatchFound | None:
         """The first batch with a record at or past an offset, or None if the segment has none.
 
-        Raises IndexCorruptError, CorruptBatchError, OSError. On the loop only.
+        Raises IndexCorruptError, CorruptBatchError, OSError, and ColdReadError where it would have to wait for the
+        disk and must not. On the loop only.
         """
+        try:
+            return self._find(offset, search)
+        except ColdReadError as cold:
+            cold.base_offset = self.base_offset
+            raise
+
+    def _find(self, offset: int, search: SearchName) -> BatchFound | None:
+        if not self._checked_offsets and self.open_files.residency.must_not_wait:
+            raise ColdReadError(self._make_ready)
         start = self.checked_offset_index().lookup(offset, search)
         positions = self._recent_positions
         if positions and positions[0] == start.position:
@@ -379,12 +390,19 @@ class Segment:
         place = self._scan(offset, start)
         return None if place is None else BatchFound(place.position, place.size, start.section)
 
+    def _make_ready(self) -> None:
+        """Have the files of a sealed segment open and its offset index checked. For a worker."""
+        self.checked_offset_index()
+        self.reader.descriptor()
+
     def _scan(self, offset: int, start: OffsetPosition) -> BatchPlace | None:
         """The batch that holds an offset or follows it, from where the index says. Raises IndexCorruptError."""
         position = start.position
         known = BatchEnd(position, start.offset if position else None)
+        descriptor, residency = self.reader.descriptor(), self.open_files.residency
+        file = GatedFile(residency, descriptor) if residency.must_not_wait else descriptor
         try:
-            return find_batch(self.reader.descriptor(), offset, known, self.size)
+            return find_batch(file, offset, known, self.size)
         except MisplacedBatchError as error:
             raise IndexCorruptError(self.base_offset, str(error)) from error
 

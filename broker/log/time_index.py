@@ -39,6 +39,7 @@ class TimeIndex(MappedIndex):
     entry = Struct(">qi")
     key_column = Column(Struct(">q").unpack_from, 0, 12)
     value_column = Column(Struct(">i").unpack_from, 8, 12)
+    place = "time_index"
 
     @property
     def is_full(self) -> bool:

@@ -245,7 +245,9 @@ class Connection:
             found = dispatcher.fetch_now(request)
             exchange.handled_at = perf_counter()
             response = (
-                await self._while_there(partial(dispatcher.fetch_later, found)) if isinstance(found, Fetch) else found
+                await self._while_there(partial(dispatcher.fetch_later, found, self._session))
+                if isinstance(found, Fetch)
+                else found
             )
         else:
             handle = partial(dispatcher.handle, request, self._session)

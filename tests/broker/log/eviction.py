@@ -8,7 +8,7 @@ import pytest
 
 from broker.log.disk import Disk
 from broker.log.files import Descriptor
-from broker.log.residency import missing_by_mincore
+from broker.log.residency import Cachestat, missing_by_mincore
 
 
 def file_of(path: Path, pages: int) -> Descriptor:
@@ -40,3 +40,13 @@ def needs_eviction(directory: Path) -> None:
     evict(probe)
     if missing_by_mincore(probe.fd, 2 * PAGESIZE) != 2:
         pytest.skip("the file system keeps everything in memory")
+
+
+def needs_cachestat(directory: Path) -> None:
+    """The same, and where the kernel does not count pages."""
+    needs_eviction(directory)
+    try:
+        asked = file_of(directory / "asked", 8)
+        Cachestat().missing_pages(asked.fd, 0, 8 * PAGESIZE)
+    except OSError as error:
+        pytest.skip(f"no cachestat here: {error.strerror}")

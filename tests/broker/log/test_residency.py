@@ -26,18 +26,9 @@ from broker.log.residency import (
     missing_by_mincore,
     pages_of,
 )
-from tests.broker.log.eviction import evict, file_of, needs_eviction
+from tests.broker.log.eviction import evict, file_of, needs_cachestat, needs_eviction
 
 METHODS: list[Callable[[], Method]] = [Cachestat, Nowait]
-
-
-def needs_cachestat(directory: Path) -> None:
-    needs_eviction(directory)
-    try:
-        asked = file_of(directory / "asked", 8)
-        Cachestat().missing_pages(asked.fd, 0, 8 * PAGESIZE)
-    except OSError as error:
-        pytest.skip(f"no cachestat here: {error.strerror}")
 
 
 @pytest.fixture(params=METHODS, ids=["cachestat", "nowait"])
