@@ -122,12 +122,21 @@ class Running:
             await client.hello()
         return client
 
+    async def scrape(self) -> dict[str, float]:
+        """Every sample of /metrics, by name and labels as they stand there."""
+        host, port = self.addresses.http.rsplit(":", 1)
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            answer = b"".join([data async for data in stream]).decode()
+        samples = [line.rpartition(" ") for line in answer.splitlines() if line.startswith("warmlog_")]
+        return {name: float(value) for name, _, value in samples}
+
 
 @asynccontextmanager
 async def running(
-    data_dir: Path, settings: Mapping[str, object] | None = None, *, stop_at_once: bool = False
+    data_dir: Path, settings: Mapping[str, object] | None = None, *, stop_at_once: bool = False, http: str = "none"
 ) -> AsyncIterator[Running]:
-    """A broker on free ports, without HTTP; stopped cleanly at the end, or asked to in the moment it is ready."""
+    """A broker on free ports, usually without HTTP; stopped at the end, or asked to in the moment it is ready."""
     assignments = [f"{name}={value}" for name, value in {"log.dirs": data_dir, **(settings or {})}.items()]
     stop, ended, ready = trio.Event(), trio.Event(), trio.Event()
     found: list[Addresses] = []
@@ -140,7 +149,7 @@ async def running(
 
     async def main() -> None:
         loaded = load_settings(assignments=assignments)
-        await serve(loaded, kafka="127.0.0.1:0", native="127.0.0.1:0", http="none", ready=is_ready, stop=stop)
+        await serve(loaded, kafka="127.0.0.1:0", native="127.0.0.1:0", http=http, ready=is_ready, stop=stop)
         ended.set()
 
     async with trio.open_nursery() as nursery:

@@ -26,11 +26,17 @@ START_MS = 1_700_000_000_000
 
 
 class FailingDisk(Disk):
-    """Cannot rename what has `refused` in its path, nor unlink what has `kept` in it."""
+    """Cannot rename what has `refused` in its path, unlink what has `kept` in it, read while it is unreadable."""
 
     def __init__(self) -> None:
         self.refused: str | None = None
         self.kept: str | None = None
+        self.is_unreadable = False
+
+    def read_into(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        if self.is_unreadable:
+            raise OSError(5, "Input/output error")
+        return super().read_into(fd, buffer, position)
 
     def rename(self, source: str, target: str) -> None:
         if self.refused is not None and self.refused in source:
