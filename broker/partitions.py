@@ -260,6 +260,7 @@ class Partitions:
             leaves_data = leaves_data or is_offline
             if leaves_data:
                 self._storage.directories.bury(topic.id)
+            await self._forget_checkpoints()
             await self._forget(name, leaves_data=leaves_data)
 
     def _take_out(self, topic: Topic) -> tuple[list[Partition], bool]:
@@ -267,6 +268,16 @@ class Partitions:
         keys = [(topic.name, index) for index in range(topic.partitions)]
         offline = [key for key in keys if self._offline.pop(key, None) is not None]
         return [self._partitions.pop(key) for key in keys if key in self._partitions], bool(offline)
+
+    async def _forget_checkpoints(self) -> None:
+        """Write what is true of the logs that there are: of those that are gone, nothing is to be believed of others.
+
+        A topic of the same name would begin where the deleted one did, and lose what lies before.
+        """
+        try:
+            await self.checkpoint()
+        except OSError as error:
+            logger.warning("checkpoints are out of date until they can be written: %s", error)
 
     async def _forget(self, name: str, *, leaves_data: bool) -> None:
         """Take a topic whose data is out of the way out of the store.
@@ -304,6 +315,9 @@ class Partitions:
             await self._open_topics(await trio.to_thread.run_sync(self._storage.store.load))
             await trio.to_thread.run_sync(self._storage.warn_of_strangers, self._is_served)
             self._all_open = True
+            was_unclean = any(partition.log.recovery is not None for partition in self)
+            if self._storage.directories.forget_strangers() or was_unclean:
+                await self._forget_checkpoints()  # before anything is written: what was cut may lie below them
         except OSError as error:
             path = error.filename or self._storage.directories.first.path
             raise DataDirectoryError(f"{path}: {error.strerror}") from error

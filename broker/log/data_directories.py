@@ -207,6 +207,13 @@ class DataDirectories:
                 self._counts[directory] -= 1
                 directory.forget_hints(topic, partition)
 
+    def forget_strangers(self) -> bool:
+        """Forget what the checkpoints say of partitions that are not there; whether there were any."""
+        strange = [(directory, key) for directory in self.live for key in directory.hinted if key not in self._holders]
+        for directory, (topic, partition) in strange:
+            directory.forget_hints(topic, partition)
+        return bool(strange)
+
     def bury(self, topic_id: UUID) -> None:
         """A topic is gone, and some of its data could not be moved away: nobody is to take it for his own."""
         self._buried.add(topic_id)

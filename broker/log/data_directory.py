@@ -130,6 +130,7 @@ class DataDirectory:
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.cleaner_points: dict[TopicPartition, int] = {}  # up to where each log was compacted; kept up to date
+        self.hinted: frozenset[TopicPartition] = frozenset()  # what the checkpoints told of at the start
         self.findings: list[str] = []
         self._disk = disk
         self._lock = lock
@@ -367,6 +368,8 @@ class DataDirectory:
         self.log_starts = self._hint(LOG_STARTS)
         self.high_watermarks = self._hint(HIGH_WATERMARKS)
         self.cleaner_points = self._hint(CLEANER_POINTS)
+        hints = (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_points)
+        self.hinted = frozenset(key for each in hints for key in each)
 
     def _hint(self, name: str) -> dict[TopicPartition, int]:
         try:
