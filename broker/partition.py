@@ -335,7 +335,7 @@ class Partition:
             self._refusals.over()
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages or self._awaiting_flush:
             self._awaiting_flush += group  # behind others, too: it may be a duplicate of one of them
-            self._writer.request_flush(self)
+            self._writer.request_flush(self, len(group))
         else:
             for append in group:
                 append.settle()

@@ -24,6 +24,9 @@ MAX_WRITE_THREADS = 8  # two keep a disk busy; more let one slow directory not h
 # Of one round: file systems let syncs that come together share a commit of their journal. 32 logs on ext4 took 5.2 ms
 # one after the other, 3.1 ms by two or four threads, 4.0 ms by eight.
 MAX_SYNC_THREADS = 4
+# So many turns of the loop a round waits for others where producers share rounds: whoever was answered by the last one is
+# back by then. Else two halves of them take turns, each waiting for the other's sync.
+GATHERING_TURNS = 4
 MIN_SYNCS_A_THREAD = 2  # for less, waking another thread takes as long as it saves
 
 T = TypeVar("T")
@@ -60,6 +63,8 @@ class Writer:
         self._queued: list[Queued] = []
         self._due: dict[Queued, None] = {}
         self._flushing = False
+        self._waiting_appends = 0  # for the next round
+        self._shared_appends = 0  # that the last one served
         self._last_client = 0
         self._in_a_row = 0  # how often it has come since another one did
 
@@ -105,12 +110,13 @@ class Writer:
         """Run what opens or compresses batches in a worker, a few at a time, so that they leave the loop its share."""
         return await trio.to_thread.run_sync(work, limiter=self._openers)
 
-    def request_flush(self, partition: Queued) -> None:
-        """Sync a partition's log in the next round.
+    def request_flush(self, partition: Queued, appends: int = 1) -> None:
+        """Sync a partition's log in the next round, for which so many appends wait.
 
         One round at a time: who comes during one shares the next (group commit).
         """
         self._due[partition] = None
+        self._waiting_appends += appends
         if not self._flushing:
             self._flushing = True
             self.spawn(self._flush_rounds)
@@ -122,7 +128,11 @@ class Writer:
     async def _flush_rounds(self) -> None:
         try:
             while self._due:
+                if self._shared_appends > 1:  # a producer that is alone waits for nobody
+                    for _ in range(GATHERING_TURNS):
+                        await trio.lowlevel.checkpoint()
                 due, self._due = list(self._due), {}
+                self._shared_appends, self._waiting_appends = self._waiting_appends, 0
                 await self._flush_round(due)
         finally:
             self._flushing = False
