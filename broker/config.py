@@ -238,8 +238,12 @@ def load_settings(
     config_file: Path | None = None,
     environ: Mapping[str, str] | None = None,
     assignments: Sequence[str] = (),
+    *,
+    data_dir: Path | str | None = None,
 ) -> Settings:
     """Settings from a TOML file, the environment and `KEY=VALUE` assignments, later ones winning.
+
+    `data_dir` takes the place of the first of `log.dirs`.
 
     Raises SettingError for a file that cannot be read, an unknown name, or a value of the wrong type or out of range.
     """
@@ -250,6 +254,9 @@ def load_settings(
             raise SettingError(f"{origin}: unknown setting {name!r}{nearest(name, FIELDS)}")
         values[field.name] = check_value(name, value, field.type, origin=origin)
     settings = Settings(**values)
+    if data_dir is not None:
+        paths = data_dir, *settings.data_paths[1:]
+        settings = msgspec.structs.replace(settings, log_dirs=",".join(map(str, paths)))
     check_together(settings)
     return settings
 

@@ -195,8 +195,8 @@ class KafkaNode:
         broker, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{broker}"
         settings = {
+            "log.dirs": self.data,  # unless others are given, the first of which it is
             **self._given,
-            "log.dirs": self.data,
             "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://{self._advertised or self.bootstrap}",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",

@@ -49,9 +49,9 @@ class _Running(NamedTuple):
 class Broker:
     """A broker in this process, a context manager.
 
-    `data_dir`: where it keeps its logs; a temporary directory, removed at the end, if left out. `settings`: Kafka's
-    names and warmlog's own (`{"log.segment.bytes": 1 << 20}`), as for `warmlog serve --set`; the environment is not
-    read, so that a test means the same everywhere.
+    `data_dir`: where it keeps its logs (the first of `log.dirs`); a temporary directory, removed at the end, if left
+    out. `settings`: Kafka's names and warmlog's own (`{"log.segment.bytes": 1 << 20}`), as for `warmlog serve --set`;
+    the environment is not read, so that a test means the same everywhere.
 
     Entering raises what `warmlog serve` would say: broker.setting_types.SettingError, broker.app.StartError. Leaving
     raises what broke a running broker. Methods are to be called from one thread.
@@ -103,7 +103,7 @@ class Broker:
             raise RuntimeError("the broker is running")
         if self._given_dir is None and self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="warmlog-"))
-        settings = load_settings(None, {}, (*self._assignments, f"log.dirs={self.data_dir}"))
+        settings = load_settings(None, {}, self._assignments, data_dir=self.data_dir)
         started: Future[_Running] = Future()
         self._ended = Future()
         self._thread = threading.Thread(

@@ -103,7 +103,7 @@ def _partition_metadata(index: int, epoch: int, replicas: tuple[int, ...]) -> Pa
             leader=NO_LEADER,
             leader_epoch=epoch,
             replicas=replicas,
-            in_sync=replicas,
+            in_sync=(),  # as of Kafka 4.1, where the last one left is told elsewhere (KIP-966)
             error=ErrorCode.LEADER_NOT_AVAILABLE,
         )
     return PartitionMetadata(

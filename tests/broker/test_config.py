@@ -18,6 +18,24 @@ def test_own_settings_are_named_once_in_the_environment() -> None:
     assert load_settings(environ={"WARMLOG_OPEN_FILES": "77"}).warmlog_open_files == 77
 
 
+@pytest.mark.parametrize(
+    ("assignments", "paths"),
+    [
+        ([], ["mine"]),
+        (["log.dir=a"], ["mine"]),
+        (["log.dirs=a, b,c"], ["mine", "b", "c"]),
+        (["log.dir=x", "log.dirs=mine,b"], ["mine", "b"]),
+    ],
+)
+def test_the_data_directory_is_the_first_of_several(assignments: list[str], paths: list[str]) -> None:
+    assert list(map(str, load_settings(assignments=assignments, data_dir="mine").data_paths)) == paths
+
+
+def test_log_dir_stands_in_for_log_dirs() -> None:
+    assert load_settings(assignments=["log.dir=a,b"]).data_paths == (Path("a"), Path("b"))
+    assert load_settings(assignments=["log.dir=a", "log.dirs=b"]).data_paths == (Path("b"),)
+
+
 def test_variables_that_others_set_are_left_alone() -> None:
     environ = {"WARMLOG_NATIVE": "x:1", "WARMLOG_PORT_9092_TCP_ADDR": "10.0.0.1", "WARMLOG_SERVICE_HOST": "10.0.0.1"}
     assert load_settings(environ=environ) == Settings()

@@ -65,11 +65,7 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
     from broker.setting_types import SettingError
 
     try:
-        settings = load_settings(config, os.environ, assignments)
-        if data_dir is None:
-            return settings
-        others = map(str, settings.data_paths[1:])
-        return load_settings(config, os.environ, (*assignments, f"log.dirs={','.join([data_dir, *others])}"))
+        return load_settings(config, os.environ, assignments, data_dir=data_dir)
     except SettingError as error:
         raise CannotStart(str(error)) from error
 
