@@ -138,6 +138,42 @@ class Broker:
         return _drive(server, greeted, conditions, good=self.wire.good, processes=processes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncedProducers:
+    """A broker that syncs every append before it answers, and so many producers with one request in flight each.
+
+    All append to one partition: those whose requests wait at the same time share a sync. One producer alone has a sync
+    for each of its requests.
+    """
+
+    name: str
+    broker: Broker
+    producers: int
+
+    def produce(self, batch: bytes, conditions: Conditions) -> Figures:
+        """Requests/s and latencies."""
+        wire, topic = self.broker.wire, "synced"
+        with self.broker.start(conditions.directory) as server:
+            wire.create_topic(server.address, topic, 1, {"flush.messages": "1"})
+            flow = Flow(requests=(wire.produce(topic, 0, batch),))
+            return _figures(self.broker.drive(server, [flow] * self.producers, conditions))
+
+
+@dataclass(frozen=True, slots=True)
+class SyncLoop:
+    """A loop that appends to a file and syncs it, over and over; nobody asks it and nobody is answered."""
+
+    name: str = "sync loop"
+
+    def produce(self, batch: bytes, conditions: Conditions) -> Figures:
+        """Appends/s, each with a sync of its own."""
+        path = conditions.directory / "synced"
+        command = ["sync", str(path), str(conditions.seconds), str(conditions.warmup_s)]
+        printed = subprocess.check_output(_module("benchmarks.limits", *command), input=batch, cwd=ROOT)
+        size, seconds = printed.split()
+        return {"requests_per_s": int(size) / len(batch) / float(seconds)}
+
+
 @dataclass(frozen=True, slots=True)
 class AppendLoop:
     """A loop that appends to a file; nobody asks it and nobody is answered."""

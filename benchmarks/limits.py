@@ -1,9 +1,10 @@
 """What the machine itself allows, each a process and nothing but a loop of one system call.
 
     python -m benchmarks.limits append FILE SECONDS WARMUP  appends standard input over and over; prints bytes, seconds
+    python -m benchmarks.limits sync FILE SECONDS WARMUP    the same with an fdatasync after each append
     python -m benchmarks.limits sendfile FILE               sends FILE over and over to whoever connects
 
-Neither syncs. The system calls give up the interpreter's lock, so threads send on several connections at once.
+The system calls give up the interpreter's lock, so threads send on several connections at once.
 """
 
 import os
@@ -15,19 +16,21 @@ from time import perf_counter
 SLICE_BYTES = 1 << 20  # one sendfile call, and what is fetched from a broker at a time
 
 
-def append(path: str, seconds: str, warmup: str) -> None:
+def append(path: str, seconds: str, warmup: str, *, synced: bool = False) -> None:
     """Append to a new file; what is written within the warm-up does not count."""
     data = sys.stdin.buffer.read()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
-    append_for(fd, data, float(warmup))
-    print(*append_for(fd, data, float(seconds)))
+    append_for(fd, data, float(warmup), synced=synced)
+    print(*append_for(fd, data, float(seconds), synced=synced))
 
 
-def append_for(fd: int, data: bytes, seconds: float) -> tuple[int, float]:
+def append_for(fd: int, data: bytes, seconds: float, *, synced: bool) -> tuple[int, float]:
     """Append `data` for so long; the bytes written and the seconds it took."""
     size, began_at = 0, perf_counter()
     while (elapsed_s := perf_counter() - began_at) < seconds:
         size += os.write(fd, data)
+        if synced:
+            os.fdatasync(fd)
     return size, elapsed_s
 
 
@@ -54,7 +57,7 @@ def send_for_ever(connection: socket.socket, fd: int) -> None:
 
 if __name__ == "__main__":
     loop, *arguments = sys.argv[1:]
-    if loop == "append":
-        append(*arguments)
+    if loop in {"append", "sync"}:
+        append(*arguments, synced=loop == "sync")
     else:
         sendfile(*arguments)

@@ -1,14 +1,25 @@
 """What is measured, and what is wanted of it: the one table of workloads.
 
 Small batches hold one record of 100 bytes; large ones 1,000 records of 1,000 bytes, a little above 1 MB; stored ones
-are what a Java producer sends with its settings left alone, 16 KB. Nothing here asks for an fsync.
+are what a Java producer sends with its settings left alone, 16 KB. Only `produce-synced` asks for an fsync.
 """
 
 from pathlib import Path
 from time import perf_counter, sleep, time
 from typing import Any
 
-from benchmarks.contestants import CLIENTS, ECHO, WARMLOG, AppendLoop, Broker, Fetch, Produce, SendfileLoop
+from benchmarks.contestants import (
+    CLIENTS,
+    ECHO,
+    WARMLOG,
+    AppendLoop,
+    Broker,
+    Fetch,
+    Produce,
+    SendfileLoop,
+    SyncedProducers,
+    SyncLoop,
+)
 from benchmarks.harness import Conditions, Figures, Target, Workload
 from protocol.records.builder import build_batch
 
@@ -18,6 +29,7 @@ RECORDS = 1_000_000
 SEGMENTS = 10
 SEGMENT_MS = 1_000
 BASE_TIMESTAMP_MS = int(time() * 1000) - 3_600_000  # brokers refuse the future and let go of the distant past
+ALONE = "a sync each"  # one producer, whose requests share no sync
 SETTLE_S = 1.0  # after its first reply a broker may still have a little to do
 
 
@@ -138,6 +150,18 @@ WORKLOADS: tuple[Workload[Any], ...] = (
         AppendLoop(),
         Target(figure="mb_per_s", against=AppendLoop().name, at_least=0.75),
         "mb_per_s",
+    ),
+    Workload(
+        name="produce-synced",
+        title="small batches, 32 producers of one partition, each append synced before its reply",
+        figures=("requests_per_s", "p50_ms", "p99_ms"),
+        contestants=(
+            SyncedProducers(name="warmlog", broker=WARMLOG, producers=32),
+            SyncedProducers(name=ALONE, broker=WARMLOG, producers=1),
+            SyncLoop(),
+        ),
+        measure=lambda contestant, conditions: contestant.produce(SMALL, conditions),
+        targets=(Target(figure="requests_per_s", against=ALONE, at_least=5),),
     ),
     fetching(
         "fetch-1",

@@ -24,8 +24,8 @@ MAX_WRITE_THREADS = 8  # two keep a disk busy; more let one slow directory not h
 # Of one round: file systems let syncs that come together share a commit of their journal. 32 logs on ext4 took 5.2 ms
 # one after the other, 3.1 ms by two or four threads, 4.0 ms by eight.
 MAX_SYNC_THREADS = 4
-# So many turns of the loop a round waits for others where producers share rounds: whoever was answered by the last one is
-# back by then. Else two halves of them take turns, each waiting for the other's sync.
+# So many turns of the loop a round waits for others where producers share rounds: whoever was answered by the last one
+# is back by then. Else two halves of them take turns, each waiting for the other's sync.
 GATHERING_TURNS = 4
 MIN_SYNCS_A_THREAD = 2  # for less, waking another thread takes as long as it saves
 
