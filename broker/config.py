@@ -49,6 +49,8 @@ from broker.setting_types import (
 
 MAX_PORT = 65535
 MS_PER_MINUTE = 60_000
+MAX_FLUSH_CHECK_MS = 1_000  # how late `flush.ms` may be noticed
+MIN_FLUSH_CHECK_MS = 50  # looking through a thousand logs takes a fiftieth of this
 MS_PER_HOUR = 3_600_000
 LISTENERS = {"kafka": "kafka", "plaintext": "kafka", "native": "native"}  # as advertised.listeners may call them
 
@@ -194,6 +196,17 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             self.log_flush_scheduler_interval_ms if self.log_flush_interval_ms is None else self.log_flush_interval_ms
         )
 
+    @property
+    def flush_check_ms(self) -> int:
+        """How often logs are looked at for what `flush.ms` asks: `log.flush.scheduler.interval.ms`.
+
+        Kafka never looks where that is not set, whatever `flush.ms` says. Here it is then every second, or more often
+        for a smaller `log.flush.interval.ms`.
+        """
+        if self.log_flush_scheduler_interval_ms < MAX_INT64:
+            return self.log_flush_scheduler_interval_ms
+        return min(max(self.flush_ms, MIN_FLUSH_CHECK_MS), MAX_FLUSH_CHECK_MS)
+
     def advertised(self, listener: str) -> tuple[str, int] | None:
         """Host and port that `advertised.listeners` gives for a listener ("kafka", "native"), or None.
 
@@ -269,9 +282,10 @@ def durability_sentence(settings: Settings) -> str:
     if settings.log_flush_interval_messages < MAX_INT64:
         bounds.append(f"{settings.log_flush_interval_messages} records a partition")
     if settings.flush_ms < MAX_INT64:
-        bounds.append(f"{settings.flush_ms / 1000:g} s of appends")
+        bounds.append(f"{(settings.flush_ms + settings.flush_check_ms) / 1000:g} s of appends")
     if bounds:
-        return f"power cut: can lose {' or '.join(bounds)}, whichever is less; a crash of the process loses nothing"
+        least = ", whichever is less" if len(bounds) > 1 else ""
+        return f"power cut: can lose {' or '.join(bounds)}{least}; a crash of the process loses nothing"
     return (
         "power cut: can lose what the kernel has not written yet (usually the last 30 s);"
         " a crash of the process loses nothing"

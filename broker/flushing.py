@@ -9,12 +9,10 @@ from collections.abc import Iterable
 
 import trio
 
+from broker.config import MAX_FLUSH_CHECK_MS, MIN_FLUSH_CHECK_MS
 from broker.partition import Partition
 from broker.setting_types import MAX_INT64
 from broker.writer import Writer
-
-MAX_INTERVAL_S = 1.0  # how late `flush.ms` may be noticed, where log.flush.scheduler.interval.ms says nothing
-MIN_INTERVAL_S = 0.05  # looking through a thousand logs takes a fiftieth of this
 
 
 class Flushing:
@@ -27,15 +25,11 @@ class Flushing:
 
     @property
     def interval_s(self) -> float:
-        """When to look again.
-
-        Kafka never looks where its setting is not set, whatever `flush.ms` says; here it is often enough for the
-        smallest.
-        """
+        """When to look again: where the setting says nothing, as `Settings.flush_check_ms`, for the smallest of all."""
         if self._interval_ms < MAX_INT64:
             return self._interval_ms / 1000
         least_ms = min((partition.log.config.flush_ms for partition in self._partitions), default=MAX_INT64)
-        return min(max(least_ms / 1000, MIN_INTERVAL_S), MAX_INTERVAL_S)
+        return min(max(least_ms, MIN_FLUSH_CHECK_MS), MAX_FLUSH_CHECK_MS) / 1000
 
     async def flush_due(self) -> None:
         """Sync the logs that have something to sync and were last synced `flush.ms` ago, all in one round."""

@@ -103,7 +103,14 @@ def test_advertised_listeners_are_found_by_name() -> None:
         ([], "usually the last 30 s"),
         (["log.flush.interval.messages=1"], "loses nothing acknowledged"),
         (["log.flush.interval.messages=100"], "100 records a partition"),
-        (["log.flush.interval.ms=2000"], "2 s of appends"),
+        (["log.flush.interval.ms=2000"], "lose 3 s of appends; a"),  # looked at every second
+        (["log.flush.interval.ms=2000", "log.flush.scheduler.interval.ms=5000"], "7 s of appends"),
+        (["log.flush.scheduler.interval.ms=5000"], "10 s of appends"),
+        (["log.flush.interval.ms=10"], "0.06 s of appends"),
+        (
+            ["log.flush.interval.ms=500", "log.flush.interval.messages=9"],
+            "9 records a partition or 1 s of appends, whichever",
+        ),
     ],
 )
 def test_what_a_power_cut_can_take_is_said_as_configured(assignments: list[str], words: str) -> None:
