@@ -47,6 +47,7 @@ from broker.log.data_directories import METADATA_FILE, DataDirectories
 from broker.log.errors import DirectoryFailedError, LogError
 from broker.log.files import OpenFiles
 from broker.log.residency import Residency, choose_method
+from broker.loop_guard import LoopGuard
 from broker.maintenance import Maintenance
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
@@ -133,7 +134,8 @@ async def serve(
             if address != "none"
         }
         broker = Broker(settings, stack)
-        await broker.serve(sockets, ready, stop)
+        with broker.guard.watching():
+            await broker.serve(sockets, ready, stop)
 
 
 class Broker:
@@ -155,6 +157,7 @@ class Broker:
         self._live_settings.take_kept(self._store.broker_configs())
         self._files = OpenFiles(limit=open_files_limit(settings), residency=Residency())
         self._metrics = Metrics()
+        self.guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
         self._not_ready: str | None = "starting"
 
     def _open_directories(self) -> DataDirectories:
@@ -361,6 +364,7 @@ class Broker:
             metrics=self._metrics,
             inflight=inflight,
             slices=slices,
+            guard=self.guard,
             max_frame_bytes=settings.socket_request_max_bytes,
             max_requests=settings.warmlog_connection_inflight_requests,
             slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
@@ -392,6 +396,17 @@ class Broker:
             "warmlog_unflushed_bytes",
             "Bytes appended since the last fsync, an upper bound.",
             lambda: [((), partitions.statistics().unflushed_bytes)],
+        )
+        self._metrics.counter(
+            "warmlog_page_faults_total",
+            "Page faults of the event loop's thread: major ones waited for the disk.",
+            self._files.page_faults.rows,
+            ("kind", "where"),
+        )
+        self._metrics.counter(
+            "warmlog_loop_holds_total",
+            "Steps of tasks that held the event loop for longer than warmlog.loop.stall.log.ms.",
+            lambda: [((), self.guard.held)],
         )
         self._metrics.counter(
             "warmlog_cold_pages_total",

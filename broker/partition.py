@@ -32,7 +32,7 @@ from broker.log.files import FileSlice
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
 from broker.log.reopening import Reopened
 from broker.log.residency import ColdReadError
-from broker.log.segment import Segment
+from broker.log.segment import LOOKUP_FAULTS, Segment
 from broker.refusals import Refusals
 from broker.waiters import Waiter
 from broker.writer import Writer
@@ -108,6 +108,7 @@ class Partition:
         self._rebuilt_at: dict[int, float] = {}  # when each was last tried, by trio's clock
         self._retired = False
         self._residency = log.residency
+        self._page_faults = log.page_faults
         self.is_unreadable = False  # some of it could not be read since the start
         self._tell_unreadable_at = -math.inf
         self._rearranging: trio.CancelScope | None = None  # of who removes or replaces segments
@@ -181,9 +182,12 @@ class Partition:
             return
         group = self._take_queue()
         planned = [append.planned for append in group]
+        faults = self._page_faults
+        faults.begin()
         try:
             self.log.write(planned)
             self.log.commit(planned)
+            faults.end("append")
         except Exception as error:  # noqa: BLE001  # a defect, too, is one log's own: who waits is told
             self._fail(group, error)
         else:
@@ -433,8 +437,9 @@ class Partition:
         where the way to the slice is not in memory: have its job done by a thread and read again.
         """
         started = time.perf_counter()
-        log, residency = self.log, self._residency
+        log, residency, faults = self.log, self._residency, self._page_faults
         residency.enter()
+        faults.begin()
         try:
             found = log.read(offset, max_bytes, isolation_end=log.high_watermark, min_one_message=min_one_message)
         except IndexCorruptError as error:
@@ -444,8 +449,12 @@ class Partition:
             if cold.base_offset in self._rebuilding:
                 return None
             raise
+        else:
+            if found.section is not None:
+                faults.end(LOOKUP_FAULTS[found.section])  # of a scan's end there is nothing left to count
         finally:
             residency.leave()
+            faults.leave()
         if found.section is not None:
             self._metrics.lookups[found.section].add()
             self._metrics.lookup_seconds.observe(time.perf_counter() - started)

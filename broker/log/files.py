@@ -20,6 +20,7 @@ from threading import Lock
 from typing import Protocol
 
 from broker.log.disk import Disk, write_all
+from broker.log.page_faults import PageFaults
 from broker.log.residency import Residency
 
 DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker gives its own
@@ -129,6 +130,7 @@ class OpenFiles:
         self.limit = limit
         self.disk = disk or Disk()
         self.residency = residency or Residency()
+        self.page_faults = PageFaults()
         self._lock = Lock()
         self._resources: OrderedDict[Resource, None] = OrderedDict()
         self._mappings = 0

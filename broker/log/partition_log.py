@@ -39,6 +39,7 @@ from broker.log.facts import LogDescription, LogRead, RecoveryReport
 from broker.log.files import OpenFiles
 from broker.log.flush import Durability, FlushPlan
 from broker.log.log_view import LogBounds, LogView
+from broker.log.page_faults import PageFaults
 from broker.log.producer_replay import Bounds
 from broker.log.producer_state import Producers
 from broker.log.reading import read_slice
@@ -178,6 +179,11 @@ class PartitionLog:
     def residency(self) -> Residency:
         """Whom it asks what is in memory."""
         return self._place.files.residency
+
+    @property
+    def page_faults(self) -> PageFaults:
+        """Where its faults are counted, with those of the other logs."""
+        return self._place.files.page_faults
 
     @property
     def size(self) -> int:

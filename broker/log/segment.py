@@ -18,6 +18,7 @@ Invariants:
 
 import os
 from bisect import bisect_left
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -38,12 +39,14 @@ from broker.log.files import Descriptor, File, FileSlice, OpenFiles
 from broker.log.index_search import Section
 from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_headers
 from broker.log.offset_index import OffsetIndex, OffsetPosition
+from broker.log.page_faults import Where
 from broker.log.residency import ColdReadError, GatedFile
 from broker.log.time_index import TimeIndex
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 
 INDEXES_SYNCED_BYTES = 1 << 20  # recovery checks as much in a millisecond, and a sync takes as long
+LOOKUP_FAULTS: Mapping[Section, Where] = {Section.WARM: "index_warm", Section.COLD: "index_cold"}
 MAX_RECENT = 4096  # batches since the last index entry that are known by heart: some hundred KB at most
 
 
@@ -387,7 +390,11 @@ class Segment:
             position = positions[slot]
             end = positions[slot + 1] if slot + 1 < len(positions) else self.size
             return BatchFound(position, end - position, start.section)
+        faults = self.open_files.page_faults
+        if start.section is not None:
+            faults.end(LOOKUP_FAULTS[start.section])
         place = self._scan(offset, start)
+        faults.end("log_scan")
         return None if place is None else BatchFound(place.position, place.size, start.section)
 
     def _make_ready(self) -> None:

@@ -7,6 +7,7 @@ import trio
 
 from broker.api.dispatch import Dispatcher
 from broker.api.session import Session
+from broker.loop_guard import LoopGuard
 from broker.metrics import Metrics
 from broker.net.inflight import InflightBytes
 from broker.net.sendfile import SlicePath
@@ -24,6 +25,7 @@ class Services:
 
     __slots__ = (
         "dispatcher",
+        "guard",
         "inflight",
         "max_frame_bytes",
         "max_requests",
@@ -37,7 +39,7 @@ class Services:
 
     def __init__(
         self, *, wire: Wire, dispatcher: Dispatcher, writer: Writer, metrics: Metrics, inflight: InflightBytes,
-        slices: SlicePath, max_frame_bytes: int, max_requests: int, slow_peer_s: float,
+        slices: SlicePath, guard: LoopGuard, max_frame_bytes: int, max_requests: int, slow_peer_s: float,
     ) -> None:  # fmt: skip
         self.wire = wire
         self.dispatcher = dispatcher
@@ -45,6 +47,7 @@ class Services:
         self.metrics = metrics
         self.inflight = inflight
         self.slices = slices
+        self.guard = guard
         self.max_frame_bytes = max_frame_bytes
         self.max_requests = max_requests
         self.slow_peer_s = slow_peer_s
