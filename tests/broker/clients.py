@@ -137,7 +137,8 @@ async def running(
     data_dir: Path, settings: Mapping[str, object] | None = None, *, stop_at_once: bool = False, http: str = "none"
 ) -> AsyncIterator[Running]:
     """A broker on free ports, usually without HTTP; stopped at the end, or asked to in the moment it is ready."""
-    assignments = [f"{name}={value}" for name, value in {"log.dirs": data_dir, **(settings or {})}.items()]
+    given = {"log.dirs": data_dir, "warmlog.loop.stall.log.ms": 0, **(settings or {})}  # tests hold the loop
+    assignments = [f"{name}={value}" for name, value in given.items()]
     stop, ended, ready = trio.Event(), trio.Event(), trio.Event()
     found: list[Addresses] = []
 
