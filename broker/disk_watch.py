@@ -76,8 +76,8 @@ class DiskWatch:
 
     def _has_new_failures(self, directory: DataDirectory) -> bool:
         """Whether logs have failed since the last look: it may be their disk, or they alone."""
-        held = self._directories.by_directory(partition.log for partition in self._partitions)[directory]
-        failed = sum(log.failed for log in held)
+        logs = [partition.log for partition in self._partitions if partition.log.failed]
+        failed = len(self._directories.by_directory(logs)[directory])
         before, self._failed_logs[directory] = self._failed_logs.get(directory, 0), failed
         return failed > before
 

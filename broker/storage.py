@@ -105,6 +105,8 @@ class Storage:
         try:
             log = self._open_in(directory, topic, config, index)
         except OSError as error:
+            if is_disk_failure(error):
+                self.directories.suspects[directory] = error
             if is_disk_failure(error) and directory is not self.directories.first:
                 raise _accused(directory, error) from error
             raise
@@ -146,6 +148,8 @@ class Storage:
                     directory.mark_clean()
             except OSError as error:
                 logger.warning("%s: no clean stop, the next start looks at everything: %s", directory.path, error)
+            finally:
+                directory.keep_room()
 
     def _holder(self, log: PartitionLog) -> DataDirectory:
         return self.directories.place(log.topic, log.partition)

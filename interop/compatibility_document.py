@@ -42,7 +42,7 @@ NOT_SERVED: Mapping[int, tuple[str, str]] = {
     29: ("DescribeAcls", SECURITY),
     30: ("CreateAcls", SECURITY),
     31: ("DeleteAcls", SECURITY),
-    34: ("AlterReplicaLogDirs", ONE_BROKER),
+    34: ("AlterReplicaLogDirs", OTHERS),
     36: ("SaslAuthenticate", SECURITY),
     38: ("CreateDelegationToken", SECURITY),
     39: ("RenewDelegationToken", SECURITY),

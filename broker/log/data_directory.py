@@ -25,6 +25,7 @@ Source: org.apache.kafka.metadata.properties.MetaProperties, kafka.log.LogManage
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Protocol, Self, TypeVar
@@ -233,6 +234,11 @@ class DataDirectory:
     def make_room(self) -> bool:
         """Give up what is kept for who must write; whether that made any room. Raises OSError."""
         return self.reserve.give_up()
+
+    def keep_room(self) -> None:
+        """Keep again what can be kept: for the next start. For a worker."""
+        with suppress(OSError):  # its disk has failed: there is no next start over it
+            self.reserve.settle(self.space().usable_bytes)
 
     def with_room(self, work: Callable[[], T]) -> T:
         """Do what must be done on a full disk, too: once more with what is kept for that. Raises OSError."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.metadata.sqlite import SqliteMetadataStore
@@ -100,19 +100,21 @@ class Served:
                 return acknowledged
         raise AssertionError
 
-    def read(self, topic: str, group: str, records: int, partition: int = 0) -> None:
-        """Read so many records as a member of a group, and commit."""
+    def delete_records(self, topic: str, offset: int) -> None:
+        (future,) = self.admin.delete_records([TopicPartition(topic, 0, offset)]).values()
+        assert future.result(LIMIT_S).low_watermark == offset
+
+    def read(self, topic: str, group: str, end: int, *, start: int = 0) -> None:
+        """Read all records of partition 0 as a member of a group, and commit."""
         config = {"bootstrap.servers": self.kafka, "group.id": group, "auto.offset.reset": "earliest"}
         with closing(Consumer({**config, "enable.auto.commit": False})) as consumer:
             consumer.subscribe([topic])
-            found = 0
-            while found < records:
+            for offset in range(start, end):
                 message = consumer.poll(LIMIT_S)
-                assert message is not None, f"{found} of {records}"
-                assert message.error() is None
-                found += 1
+                assert message is not None, f"{offset} of {end}"
+                assert (message.error(), message.offset()) == (None, offset)
             (committed,) = consumer.commit(asynchronous=False) or []
-            assert (committed.error, committed.offset) == (None, records)
+            assert (committed.error, committed.offset) == (None, end)
 
     def committed(self, topic: str, group: str) -> int:
         with closing(Consumer({"bootstrap.servers": self.kafka, "group.id": group})) as consumer:
@@ -171,6 +173,9 @@ def test_a_full_disk_stops_writes_and_nothing_else(disk: Mount, serve: Serve) ->
     stored = broker.fill("orders")
     assert codes(broker.produce("orders", 3)) == {KafkaError.KAFKA_STORAGE_ERROR}
     assert codes(broker.produce("doomed", 3)) == {KafkaError.KAFKA_STORAGE_ERROR}
+    with pytest.raises(KafkaException) as refused:
+        broker.create("more")
+    assert refused.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
     assert broker.metric("warmlog_refused_appends_total", disk.path) >= 2
     broker.read("orders", "readers", stored)
     broker.read("orders", "other readers", stored)
@@ -190,11 +195,10 @@ def test_a_full_disk_stops_writes_and_nothing_else(disk: Mount, serve: Serve) ->
 
 def test_a_broker_killed_on_a_full_disk_starts_there(disk: Mount, serve: Serve) -> None:
     broker = serve(disk.path)
-    broker.create("orders", "doomed")
-    broker.produce("doomed", 300)
+    broker.create("orders")
     stored = broker.fill("orders")
     broker.read("orders", "readers", stored)
-    foreign = disk.fill()
+    disk.fill()
     broker.kill()
     for path in disk.path.glob("orders-0/*.*index"):
         path.unlink()  # there is more to be made anew than after most kills
@@ -206,11 +210,14 @@ def test_a_broker_killed_on_a_full_disk_starts_there(disk: Mount, serve: Serve) 
     assert codes(broker.produce("orders", 3)) == {KafkaError.KAFKA_STORAGE_ERROR}
     assert broker.stop() == 0
 
+    disk.fill()  # what the stop has given up, and not kept again
     broker = serve(disk.path)
-    broker.delete("doomed")
-    foreign.unlink()
+    broker.delete_records("orders", stored - 50)
     told = broker.produce("orders", 20, **{"retries": 1000, "retry.backoff.ms": 50})
-    assert told == list(range(stored, stored + 20))
+    assert told == list(range(stored, stored + 20)), "the room of deleted records is room for new ones"
+    broker.kill()
+    broker = serve(disk.path)
+    broker.read("orders", "late readers", stored + 20, start=stored - 50)
     assert broker.stop() == 0
     assert "Traceback" not in broker.log
 
