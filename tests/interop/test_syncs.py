@@ -16,15 +16,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from time import monotonic
+from typing import NamedTuple, TypeVar
 
 import pytest
 
 from interop.kafka_node import in_ci
+from protocol.errors import ErrorCode
 from protocol.native.codec import decode_response, encode_request
-from protocol.request import HelloRequest
+from protocol.request import HelloRequest, Value
 from protocol.response import HelloResponse, ProduceResponse
 from tests.broker.clients import batch, produce_request
+from warmlog import Client
 
 pytestmark = pytest.mark.interop
 
@@ -34,6 +37,8 @@ RECORDS = batch(b"x" * 100)
 PRODUCERS = 32
 REQUESTS = 20  # of each
 STOP_S = 60
+
+R = TypeVar("R", bound=Value)
 
 _BEGIN = re.compile(r"^(\d+) +(\d+\.\d+) (\w+)\((.*?)(?: <unfinished \.\.\.>$|\) += (-?\d+).*<(\d+\.\d+)>$)")
 _END = re.compile(r"^(\d+) +(\d+\.\d+) <\.\.\. (\w+) resumed>.*\) += (-?\d+).*<\d+\.\d+>$")
@@ -116,10 +121,13 @@ class Traced:
 
 
 @contextmanager
-def traced(strace: str, directory: Path) -> Iterator[Traced]:
-    """A broker that syncs every append, whose calls are written down; stopped at the end, and its calls read."""
+def traced(strace: str, directory: Path, *options: str) -> Iterator[Traced]:
+    """A broker that syncs every append, whose calls are written down; stopped at the end, and its calls read.
+
+    `options` are strace's.
+    """
     trace = directory / "trace"
-    command = [strace, "-f", "-yy", "-ttt", "-T", "-s", "0", "-e", f"trace={CALLS}", "-o", str(trace)]
+    command = [strace, "-f", "-yy", "-ttt", "-T", "-s", "0", "-e", f"trace={CALLS}", *options, "-o", str(trace)]
     serve = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(directory / "data"), "--kafka", "none"]
     serve += ["--native", "127.0.0.1:0", "--http", "none", "--set", "log.flush.interval.messages=1"]
     with subprocess.Popen([*command, *serve], stdout=subprocess.PIPE, text=True) as process:
@@ -145,19 +153,49 @@ class Produced(NamedTuple):
     offsets: list[int]
 
 
+class Producer:
+    """A connection on which one request at a time is answered."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.port: int = sock.getsockname()[1]
+        self._sock = sock
+        self._request = encode_request(1, produce_request(TOPIC, RECORDS))
+        self._ask(encode_request(0, HelloRequest(versions=(1,), client="test")), HelloResponse)
+
+    def append(self) -> tuple[ErrorCode, int]:
+        """Append once; the error and the offset that the reply tells."""
+        partition = self._ask(self._request, ProduceResponse).partitions[0]
+        return partition.error, partition.base_offset
+
+    def _ask(self, frame: bytes, kind: type[R]) -> R:
+        self._sock.sendall(frame)
+        size = int.from_bytes(self._receive(4))
+        _, reply = decode_response(self._receive(size), kind)
+        assert isinstance(reply, kind), reply
+        return reply
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self._sock.recv(size - len(data))
+            assert piece, "the broker closed the connection"
+            data += piece
+        return data
+
+
+@contextmanager
+def connected(address: tuple[str, int]) -> Iterator[Producer]:
+    """A producer."""
+    with socket.create_connection(address, timeout=STOP_S) as sock:
+        yield Producer(sock)
+
+
 def produce(address: tuple[str, int], requests: int) -> Produced:
     """Append one after the other, each after the reply to the one before."""
-    request = encode_request(1, produce_request(TOPIC, RECORDS))
-    with socket.create_connection(address, timeout=60) as sock, sock.makefile("rb") as stream:
-        sock.sendall(encode_request(0, HelloRequest(versions=(1,), client="test")))
-        decode_response(stream.read(int.from_bytes(stream.read(4))), HelloResponse)
-        offsets = []
-        for _ in range(requests):
-            sock.sendall(request)
-            _, reply = decode_response(stream.read(int.from_bytes(stream.read(4))), ProduceResponse)
-            assert isinstance(reply, ProduceResponse), reply
-            offsets.append(reply.partitions[0].base_offset)
-        return Produced(sock.getsockname()[1], offsets)
+    with connected(address) as producer:
+        answers = [producer.append() for _ in range(requests)]
+        assert not any(error for error, _ in answers)
+        return Produced(producer.port, [offset for _, offset in answers])
 
 
 def test_no_reply_leaves_before_its_sync(strace: str, tmp_path: Path) -> None:
@@ -183,6 +221,29 @@ def check_replies(broker: Traced, told: list[Produced]) -> None:
         assert len(replies) == len(one.offsets)
         for reply, offset in zip(replies, one.offsets, strict=True):
             assert offset < broker.synced_before(reply.began), f"offset {offset} was acknowledged before its sync"
+
+
+def test_a_sync_that_the_system_fails_costs_a_log_a_moment_and_nothing_that_was_acknowledged(
+    strace: str, tmp_path: Path
+) -> None:
+    """The tenth sync of a thread fails, as a disk's would: the log is made anew in place, by itself."""
+    with traced(strace, tmp_path, "-e", "inject=fdatasync:error=EIO:when=10") as broker:
+        with connected(broker.address) as producer:
+            answers = [producer.append()]
+            deadline = monotonic() + STOP_S
+            while monotonic() < deadline and not came_back(answers):
+                answers.append(producer.append())
+        with Client(f"{broker.address[0]}:{broker.address[1]}") as client:
+            found = {record.offset for record in client.consume(TOPIC, until_end=True)}
+    assert came_back(answers)
+    assert {code for code, _ in answers} == {ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR}
+    assert {offset for code, offset in answers if code is ErrorCode.NONE} <= found
+
+
+def came_back(answers: list[tuple[ErrorCode, int]]) -> bool:
+    """Whether there was an error, and none in the last appends."""
+    codes = [code for code, _ in answers]
+    return any(codes) and len(codes) > REQUESTS and not any(codes[-5:])
 
 
 def test_calls_that_others_interrupt_are_put_together() -> None:
