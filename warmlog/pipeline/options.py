@@ -65,7 +65,11 @@ class ReadOptions:
     """All options of a read. See `TABLE` for each."""
 
     topics: Topics
-    path: str
+    path: str | None = None
+    bootstrap: str | None = None
+    group: str | None = None
+    max_offsets_per_trigger: int | None = None
+    starts_by_default: bool = False
     start: Place = field(default_factory=lambda: Place(number=EARLIEST))
     end: Place = field(default_factory=lambda: Place(number=LATEST))
     starts_at_end_without_later: bool = False
@@ -81,6 +85,8 @@ class ReadOptions:
 # Every option: its name as documented, and what its value must look like, for errors.
 TABLE = {
     "path": "a data directory, or the directory of a partition",
+    "bootstrap": "a broker's native address, host:port",
+    "group": "the name of a consumer group",
     "topic": "a topic, or several separated by commas",
     "subscribe": "as topic",
     "subscribePattern": "a regular expression",
@@ -93,6 +99,7 @@ TABLE = {
     "endingOffsetsByTimestamp": 'JSON: {"topic": {"0": 1700000000000}}',
     "startingOffsetsByTimestampStrategy": '"error" or "latest"',
     "failOnDataLoss": '"true" or "false"',
+    "maxOffsetsPerTrigger": "a number from 1 on",
     "minPartitions": "a number from 1 on",
     "maxSplitBytes": "a number of bytes from 1 on",
     "includeHeaders": '"true" or "false"',
@@ -121,12 +128,25 @@ class _Reader:
             self._texts[known] = text
 
     def options(self) -> ReadOptions:
-        path = self._texts.get("path")
-        if path is None:
-            raise PipelineError('where are the records? option("path", ...) names a data directory')
+        path, bootstrap = self._texts.get("path"), self._texts.get("bootstrap")
+        if path is None and bootstrap is None:
+            raise PipelineError('where are the records? option("path", ...) names a directory, "bootstrap" a broker')
+        if bootstrap is not None:
+            from warmlog.client.settings import parse_bootstrap  # a quarter of a second that directories do not need
+
+            self._parsed("bootstrap", parse_bootstrap)
+        elif "group" in self._texts:
+            raise PipelineError("option group needs bootstrap: the broker that keeps the group's offsets")
+        flushed_only = self._word("readUpTo", "end", "flushed") == "flushed"
+        if flushed_only and path is None:
+            raise PipelineError("option readUpTo needs path: a broker gives all that its readers may see")
         return ReadOptions(
             topics=self._topics(),
             path=path,
+            bootstrap=bootstrap,
+            group=self._texts.get("group"),
+            max_offsets_per_trigger=self._count("maxOffsetsPerTrigger"),
+            starts_by_default=not any(name.startswith("starting") and "Strategy" not in name for name in self._texts),
             start=self._place("starting", default=EARLIEST, words={"earliest": EARLIEST, "latest": LATEST}),
             end=self._place("ending", default=LATEST, words={"latest": LATEST}),
             starts_at_end_without_later=self._word("startingOffsetsByTimestampStrategy", "error", "latest") == "latest",
@@ -135,7 +155,7 @@ class _Reader:
             max_split_bytes=self._count("maxSplitBytes") or DEFAULT_SPLIT_BYTES,
             columns=self._columns(),
             on_corrupt=self._word("onCorrupt", "fail", "skip", "stop"),  # type: ignore[arg-type] # these three it is
-            flushed_only=self._word("readUpTo", "end", "flushed") == "flushed",
+            flushed_only=flushed_only,
             filter_pushdown=self._flag("filterPushdown", default=False),
         )
 

@@ -58,7 +58,7 @@ def plan_read(options: ReadOptions, bounds: Bounds) -> Plan:
 
 def _plan(options: ReadOptions, bounds: Bounds) -> Plan:
     parts = [
-        (partition, _narrowed(resolve(partition, options), bounds))
+        (partition, narrowed(resolve(partition, options), bounds))
         for partition in wanted_partitions(options)
         if bounds.partitions is None or partition.partition in bounds.partitions
     ]
@@ -66,7 +66,8 @@ def _plan(options: ReadOptions, bounds: Bounds) -> Plan:
     return Plan(splits=plan_splits(parts, options), ranges=ranges)
 
 
-def _narrowed(wanted: Range, bounds: Bounds) -> Range:
+def narrowed(wanted: Range, bounds: Bounds) -> Range:
+    """What filters leave of these offsets."""
     start = max(wanted.start, bounds.first_offset)
     end = wanted.end if bounds.last_offset == MAX_INT64 else min(wanted.end, bounds.last_offset + 1)
     return Range(start=start, end=max(start, end))
@@ -74,6 +75,7 @@ def _narrowed(wanted: Range, bounds: Bounds) -> Range:
 
 def wanted_partitions(options: ReadOptions) -> list[StoredPartition]:
     """The partitions that are asked for, all named ones there. Raises PipelineError."""
+    assert options.path is not None, "else there is a broker to be asked"
     stored = find_partitions(options.path)
     found = [partition for partition in stored if options.topics.wants(partition.topic, partition.partition)]
     missing = set(options.topics.named) - {partition.topic for partition in stored}

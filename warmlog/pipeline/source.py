@@ -2,8 +2,7 @@
 
 Owns: what Spark calls, and the mapping of its filters. Must not know: files, batches, columns' bytes.
 
-`reader`, `partitions` and `pushFilters` run once, in a process beside the driver; `read` runs in the workers. What is
-handed from one to the other is a split and nothing else.
+`reader`, `partitions` and `pushFilters` run once, in a process beside the driver; `read` runs in workers (`splits`).
 
 Source: pyspark.sql.datasource (SPARK-44076).
 """
@@ -16,6 +15,7 @@ from typing import Any
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     InputPartition,
 )
 from pyspark.sql.types import (
@@ -32,9 +32,9 @@ from pyspark.sql.types import (
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.options import ReadOptions, read_options
-from warmlog.pipeline.planning import Split
-from warmlog.pipeline.reading import ReadRules, SplitReader, checked
-from warmlog.pipeline.selection import Bounds, plan_read
+from warmlog.pipeline.positions import resolve
+from warmlog.pipeline.selection import Bounds, narrowed, plan_read
+from warmlog.pipeline.splits import SplitPartition, read_partition
 
 SPARK_TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -46,14 +46,6 @@ SPARK_TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
-
-
-class SplitPartition(InputPartition):
-    """A split on its way to a worker."""
-
-    def __init__(self, split: Split) -> None:
-        super().__init__(None)
-        self.split = split
 
 
 class WarmlogDataSource(DataSource):
@@ -75,7 +67,13 @@ class WarmlogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of a batch job. Raises PipelineError where the schema is not one of ours."""
         options = replace(self._asked, columns=_columns(schema))
-        return FilteredReader(options) if options.filter_pushdown else DirectoryReader(options)
+        return FilteredReader(options) if options.filter_pushdown else BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of a stream. Raises PipelineError where the schema or an option is not one of a stream."""
+        from warmlog.pipeline.stream import StreamReader  # batch jobs do without
+
+        return StreamReader(replace(self._asked, columns=_columns(schema)))
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:
@@ -89,8 +87,8 @@ def _columns(schema: StructType) -> tuple[str, ...]:
     return tuple(field.name for field in schema.fields)
 
 
-class DirectoryReader(DataSourceReader):
-    """Reads the files of a data directory."""
+class BatchReader(DataSourceReader):
+    """Reads what there is, once."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -98,26 +96,17 @@ class DirectoryReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The splits. Raises PipelineError."""
-        return [SplitPartition(split) for split in plan_read(self._options, self._bounds).splits]
+        options = self._options
+        if options.path is None:
+            return [SplitPartition(split) for split in plan_from_broker(options, self._bounds)]
+        return [SplitPartition(split) for split in plan_read(options, self._bounds).splits]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a split. In a worker."""
-        if not isinstance(partition, SplitPartition):  # Spark's way of saying that there is no split at all
-            return iter(())
-        from warmlog.pipeline.arrow import ArrowDecoder, record_batches  # in the worker, not in the planning process
-
-        split = partition.split
-        decoder = ArrowDecoder(split.topic, split.partition, self._options.columns)
-        rules = ReadRules(
-            on_corrupt=self._options.on_corrupt,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-            first_ms=self._bounds.first_ms,
-            last_ms=self._bounds.last_ms,
-        )
-        return record_batches(decoder, SplitReader(split, rules, checked(decoder.add)).run())
+        return read_partition(partition, self._options, self._bounds)
 
 
-class FilteredReader(DirectoryReader):
+class FilteredReader(BatchReader):
     """The same, told Spark's filters.
 
     Only with `filterPushdown`: Spark refuses a reader that takes filters unless its own setting
@@ -156,3 +145,18 @@ def _microseconds(value: Any) -> int | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return round(value.timestamp() * 1_000_000)
+
+
+def plan_from_broker(options: ReadOptions, bounds: Bounds) -> list[Any]:
+    """The splits of all that is asked for, behind a broker. Raises PipelineError."""
+    from warmlog.pipeline.remote import plan_remote, remote_partitions  # who reads directories does without
+    from warmlog.pipeline.wire import BrokerConnection
+
+    assert options.bootstrap is not None, "the options see to it"
+    with BrokerConnection(options.bootstrap) as broker:
+        ranges = {
+            (partition.topic, partition.partition): narrowed(resolve(partition, options), bounds)
+            for partition in remote_partitions(broker, options)
+            if bounds.partitions is None or partition.partition in bounds.partitions
+        }
+    return list(plan_remote(options.bootstrap, ranges, options.min_partitions))

@@ -1,0 +1,244 @@
+"""Over the wire, with a real broker: batches, streams, the group's offsets, a broker that goes and comes back."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from protocol.records.batch import BatchHeader
+from protocol.records.columns import Wanted
+from protocol.records.reader import decode_batch
+from warmlog.client.blocking import Client
+from warmlog.pipeline.errors import DataLossError, PipelineError
+from warmlog.pipeline.options import ReadOptions, read_options
+from warmlog.pipeline.reading import ReadRules
+from warmlog.pipeline.remote import RemoteReader, RemoteSplit
+from warmlog.pipeline.selection import Bounds
+from warmlog.pipeline.source import plan_from_broker
+from warmlog.pipeline.stream import StreamReader, limited
+from warmlog.testing import Broker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(broker: Broker) -> Iterator[Client]:
+    with Client(broker.native) as connected:
+        yield connected
+
+
+def produced(client: Client, topic: str, count: int, partitions: int = 2) -> None:
+    """Records 0 to `count` in turn over the partitions."""
+    client.create_topic(topic, partitions=partitions, if_not_exists=True)
+    for partition in range(partitions):
+        values = [(None, b"%d" % at) for at in range(partition, count, partitions)]
+        client.produce_many(topic, values, partition=partition)
+
+
+def asked(broker: Broker, topic: str, **options: Any) -> ReadOptions:
+    given = {"bootstrap": broker.native, "topic": topic, **options}
+    return read_options({name: str(value) for name, value in given.items()})
+
+
+class Collector:
+    """Keeps the offsets of what a reader hands over."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def take(self, buffer: memoryview, position: int, header: BatchHeader, wanted: Wanted) -> None:
+        offsets = [record.offset for record in decode_batch(buffer, position, header)]
+        self.offsets += [offset for offset in offsets if wanted.first_offset <= offset <= wanted.last_offset]
+
+
+def offsets_of(split: RemoteSplit, **rules: Any) -> list[int]:
+    collector = Collector()
+    for _ in RemoteReader(split, ReadRules(**rules), collector.take).run():
+        pass
+    return collector.offsets
+
+
+def test_splits_by_offsets_are_disjoint_and_together_everything(broker: Broker, client: Client) -> None:
+    produced(client, "split", 2000)
+    splits = plan_from_broker(asked(broker, "split", minPartitions=7), Bounds())
+    assert 6 <= len(splits) <= 8
+    for partition in range(2):
+        found = [offset for split in splits if split.partition == partition for offset in offsets_of(split)]
+        assert found == list(range(1000))
+
+
+def test_offsets_and_times_are_asked_of_the_broker(broker: Broker, client: Client) -> None:
+    client.create_topic("times", partitions=1)
+    for at in range(10):
+        client.produce("times", value=b"%d" % at, timestamp=1000 + at)
+
+    def found(**options: Any) -> list[int]:
+        return [
+            offset
+            for split in plan_from_broker(asked(broker, "times", **options), Bounds())
+            for offset in offsets_of(split)
+        ]
+
+    assert found(startingTimestamp=1004, endingTimestamp=1007) == [4, 5, 6]
+    assert found(startingOffsets=json.dumps({"times": {"0": 8}})) == [8, 9]
+    with pytest.raises(PipelineError, match="times-0 has no record at or past 2000 ms"):
+        found(startingTimestamp=2000)
+    with pytest.raises(DataLossError, match="offset 11 is not there: it ends at 10"):
+        found(startingOffsets=json.dumps({"times": {"0": 11}}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "nowhere"}, "topic nowhere"),
+        ({"readUpTo": "flushed"}, "option readUpTo needs path"),
+        ({"bootstrap": "localhost:none"}, "option bootstrap"),
+        ({"bootstrap": "127.0.0.1:1"}, "cannot connect to 127.0.0.1:1"),
+    ],
+)
+def test_what_is_wrong_is_said_clearly(broker: Broker, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        plan_from_broker(asked(broker, **{"topic": "split", **options}), Bounds())
+
+
+def test_another_listener_is_no_native_one(broker: Broker) -> None:
+    with pytest.raises(PipelineError, match=r"lost|no native listener|no reply"):
+        plan_from_broker(asked(broker, "split", bootstrap=broker.http), Bounds())
+
+
+def test_a_broker_that_comes_back_is_read_on_from(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        with Client(broker.native) as client:
+            client.create_topic("orders", partitions=1)
+            for _ in range(20):  # so many replies
+                client.produce_many("orders", [bytes(100_000)] * 10)
+        split = RemoteSplit(bootstrap=broker.native, topic="orders", partition=0, first_offset=0, end_offset=200)
+        collector = Collector()
+        steps = RemoteReader(split, ReadRules(), collector.take).run()
+        next(steps)
+        broker.restart()
+        for _ in steps:
+            pass
+    assert collector.offsets == list(range(200))
+
+
+def test_a_broker_that_stays_away_is_given_up(broker: Broker) -> None:
+    times = iter(range(0, 10_000, 20))
+    split = RemoteSplit(bootstrap="127.0.0.1:1", topic="t", partition=0, first_offset=0, end_offset=1)
+    reader = RemoteReader(split, ReadRules(), Collector().take, clock=lambda: next(times), sleep=lambda _: None)
+    with pytest.raises(PipelineError, match="cannot connect"):
+        list(reader.run())
+
+
+def test_records_that_went_before_they_were_read() -> None:
+    settings = {"log.retention.check.interval.ms": 50, "log.initial.task.delay.ms": 0, "log.segment.delete.delay.ms": 0}
+    with Broker(settings=settings) as broker, Client(broker.native) as client:
+        client.create_topic("gone", partitions=1, configs={"segment.bytes": "16384", "retention.bytes": "1"})
+        for _ in range(10):
+            client.produce_many("gone", [bytes(1000)] * 10)
+        while not (first := client.offsets("gone", "beginning")[0]):
+            pass
+        split = RemoteSplit(bootstrap=broker.native, topic="gone", partition=0, first_offset=0, end_offset=100)
+        with pytest.raises(DataLossError, match=r"gone-0: offsets 0 to \d+ were deleted before they were read"):
+            offsets_of(split)
+        found = offsets_of(split, fail_on_data_loss=False)
+        assert found == list(range(found[0], 100))
+        assert found[0] >= first
+        nobody = RemoteSplit(bootstrap=broker.native, topic="gone", partition=7, first_offset=0, end_offset=3)
+        with pytest.raises(PipelineError, match="gone-7, offset 0: no partition gone-7"):
+            offsets_of(nobody)
+
+
+@given(
+    data=st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=5),
+    most=st.none() | st.integers(1, 100),
+)
+def test_a_micro_batch_takes_no_more_than_it_may_and_something_if_there_is_any(
+    data: dict[int, tuple[int, int]], most: int | None
+) -> None:
+    start = {("t", partition): first for partition, (first, _) in data.items()}
+    ends = {("t", partition): first + more for partition, (first, more) in data.items()}
+    until = limited(start, ends, most)
+    taken = {place: until[place] - start[place] for place in start}
+    assert all(0 <= taken[place] <= ends[place] - start[place] for place in start)
+    total = sum(more for _, more in data.values())
+    assert sum(taken.values()) == (total if most is None else min(total, most))
+
+
+def test_a_streams_offsets_and_what_is_new(broker: Broker, client: Client) -> None:
+    produced(client, "flow", 100)
+    reader = StreamReader(asked(broker, "flow"))
+    begin = reader.initialOffset()
+    assert begin == {"flow": {"0": 50, "1": 50}}
+    from_start = StreamReader(asked(broker, "flow", startingOffsets="earliest", maxOffsetsPerTrigger=10))
+    begin = from_start.initialOffset()
+    end = from_start.latestOffset(begin, from_start.getDefaultReadLimit())
+    assert (begin, end) == ({"flow": {"0": 0, "1": 0}}, {"flow": {"0": 5, "1": 5}})
+    splits = [partition.split for partition in from_start.partitions(begin, end)]
+    assert [(split.partition, split.first_offset, split.end_offset) for split in splits] == [(0, 0, 5), (1, 0, 5)]
+    client.alter_topic("flow", partitions=3)
+    client.produce("flow", value=b"new", partition=2)
+    end = from_start.latestOffset(end, ReadAllAvailable())
+    assert end["flow"]["2"] == 1
+
+
+def test_a_streams_progress_is_the_groups(broker: Broker, client: Client) -> None:
+    produced(client, "lag", 10)
+    reader = StreamReader(asked(broker, "lag", group="nightly"))
+    reader.commit({"lag": {"0": 3, "1": 4}})
+    (group,) = client.describe_groups("nightly")
+    assert {(one.partition, one.offset, one.lag) for one in group.positions} == {(0, 3, 2), (1, 4, 1)}
+
+
+def test_a_stream_whose_records_went(broker: Broker, client: Client) -> None:
+    produced(client, "short", 10, partitions=1)
+    reader = StreamReader(asked(broker, "short"))
+    with pytest.raises(DataLossError, match="offset 99 is not there: it ends at 10"):
+        reader.partitions({"short": {"0": 0}}, {"short": {"0": 99}})
+    with pytest.raises(DataLossError, match="short-1 is gone"):
+        reader.partitions({"short": {"1": 0}}, {"short": {"1": 9}})
+    with pytest.raises(PipelineError, match="a stream has no end"):
+        StreamReader(asked(broker, "short", endingOffsets='{"short":{"0":3}}'))
+
+
+def test_spark_reads_over_the_wire(spark: Any, broker: Broker, client: Client) -> None:
+    produced(client, "spark", 100)
+    frame = spark.read.format("warmlog").options(bootstrap=broker.native, topic="spark", minPartitions="4").load()
+    assert sorted(int(row.value) for row in frame.select("value").collect()) == list(range(100))
+
+
+@pytest.mark.parametrize("source", ["bootstrap", "path"])
+def test_a_stream_goes_on_where_its_checkpoint_says(
+    spark: Any, broker: Broker, client: Client, tmp_path: Path, source: str
+) -> None:
+    """Each record once, over two runs of the same query, and the group follows."""
+    topic = f"stream-{source}"
+    produced(client, topic, 60)
+    options = {"bootstrap": broker.native, "topic": topic, "group": topic, "startingOffsets": "earliest"}
+    options["maxOffsetsPerTrigger"] = "25"
+    if source == "path":
+        options["path"] = str(broker.data_dir)
+
+    def run() -> None:
+        frame = spark.readStream.format("warmlog").options(**options).load()
+        writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "table"))
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+
+    run()
+    produced(client, topic, 20)
+    run()
+    rows = spark.read.parquet(str(tmp_path / "table")).select("partition", "offset").collect()
+    assert sorted(map(tuple, rows)) == [(partition, offset) for partition in range(2) for offset in range(40)]
+    (group,) = client.describe_groups(topic)
+    # Spark says that a micro-batch is done when it begins the next: the last one of a query that ended is not told.
+    assert {(one.partition, one.offset) for one in group.positions} == {(0, 30), (1, 30)}
