@@ -538,7 +538,10 @@ class Partition:
         self.wake_all()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(reopened.let_go)
-            await trio.to_thread.run_sync(log.checkpoint_epochs)
+            try:
+                await trio.to_thread.run_sync(log.checkpoint_epochs)
+            except OSError as error:  # it is in service again all the same, and batches tell their epochs, too
+                logger.warning("%s-%d: leader epochs not written: %s", self.topic, self.index, error)
         return reopened
 
     # -- end --

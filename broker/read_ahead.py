@@ -57,7 +57,9 @@ class ReadStatistics(NamedTuple):
 class _Reading:
     """One turn of a thread: bytes [start, end) of a file, by reading them or by work that does."""
 
-    __slots__ = ("_event", "consumer", "descriptor", "end", "error", "is_started", "start", "waiters", "work")
+    __slots__ = (
+        "_event", "consumer", "descriptor", "end", "error", "is_forgotten", "is_started", "start", "waiters", "work",
+    )  # fmt: skip
 
     def __init__(self, consumer: Hashable, descriptor: OpenFile | None, start: int, end: int) -> None:
         self.consumer = consumer
@@ -68,6 +70,7 @@ class _Reading:
         self.error: Exception | None = None
         self.waiters = 0
         self.is_started = False
+        self.is_forgotten = False  # its consumer has gone, and nobody will tell of it again
         self._event = trio.Event()
 
     def run(self, buffer: memoryview) -> int:
@@ -157,6 +160,9 @@ class ReadAhead:
     def forget(self, consumer: Hashable) -> None:
         """A consumer has gone."""
         self._withdraw(consumer)
+        for readings in self._files.values():  # those under way
+            for reading in readings:
+                reading.is_forgotten = reading.is_forgotten or reading.consumer == consumer
         self._drop(self.passed.forget(consumer))
 
     def sent(self, consumer: Hashable, descriptor: OpenFile, position: int) -> None:
@@ -227,7 +233,8 @@ class ReadAhead:
         self._start_more()
 
     def _note_brought(self, reading: _Reading) -> None:
-        if self.limits.drop_passed and reading.work is None and reading.descriptor is not None:
+        is_piece = reading.work is None and not reading.is_forgotten
+        if self.limits.drop_passed and is_piece and reading.descriptor is not None:
             self.passed.brought(reading.consumer, reading.descriptor, reading.start, reading.end)
 
     def _done(self, reading: _Reading) -> None:

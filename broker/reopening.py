@@ -60,6 +60,8 @@ class Reopener:
         now, seen = trio.current_time(), {partition: partition.log.failed for partition in self._partitions}
         for partition, failed in seen.items():
             if not failed:
+                if partition in self._attempts:
+                    self._attempts[partition].is_failed = False
                 continue
             attempts = self._attempts.setdefault(partition, _Attempts(now))
             if not attempts.is_failed:

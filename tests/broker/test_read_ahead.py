@@ -242,6 +242,20 @@ async def test_not_while_another_one_follows(tmp_path: Path) -> None:
     assert pages_missing(piece) == 16
 
 
+async def test_what_is_read_for_a_consumer_that_has_gone_is_not_remembered(tmp_path: Path, disk: SlowDisk) -> None:
+    """Nobody would ever tell of it again: the file stayed open, and its pages in memory for all others."""
+    piece = cold(tmp_path / "a", 4, disk)
+    async with reading(drop=True) as reads:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reads.bring, "one", piece, 0, PIECE)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        reads.forget("one")
+        disk.let()
+    assert len(disk.reads) == 1
+    assert not reads.passed
+
+
 async def test_nothing_is_dropped_where_that_is_not_wanted(tmp_path: Path) -> None:
     piece = cold(tmp_path / "a", 4, Disk())
     async with reading(drop=False) as reads:

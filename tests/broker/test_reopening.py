@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,6 +154,26 @@ async def test_a_sync_that_began_before_the_failure_is_over_before_the_log_comes
             made.disk.go_on()
         assert not made.partition.log.failed
         assert made.partition.log.recovery_point == 1
+
+
+async def test_a_log_that_is_back_is_left_alone_though_its_epochs_could_not_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It is cut, and so begins an epoch; another attempt would find nothing failed, again and again."""
+    async with sync_rig(tmp_path, flush_messages=1) as made:
+        await failed(made)
+        reopener = reopener_of(made)
+        with made.partition.log.directory.joinpath(f"{0:020d}.log").open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"?")
+        made.partition.log.directory.joinpath("leader-epoch-checkpoint.tmp").mkdir()
+        await reopener.check()
+        assert (made.partition.log.failed, made.partition.log.leader_epoch) == (False, 1)
+        assert (made.metrics.log_failures.value, made.metrics.reopened_logs.value) == (1, 1)
+        caplog.clear()
+        await trio.sleep(2 * FIRST_PAUSE_S)
+        await reopener.check()
+        assert caplog.records == []
 
 
 async def test_a_retention_or_compaction_under_way_gives_way(tmp_path: Path) -> None:
