@@ -49,8 +49,6 @@ def was_clean(data_directory: Path) -> bool:
     return (data_directory / CLEAN_MARKER).exists()
 
 
-
-
 def broker_is_running(data_directory: Path) -> bool:
     """Whether somebody holds the directory's lock.
 
