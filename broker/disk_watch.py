@@ -56,6 +56,7 @@ class DiskWatch:
         while directory in self._directories.live:
             await self.look(directory)
             await trio.sleep(INTERVAL_S)
+        self._spaces.pop(directory, None)
 
     async def look(self, directory: DataDirectory) -> None:
         """Look at a directory once. Raises DirectoryFailedError if nothing can be served any more."""
@@ -86,10 +87,10 @@ class DiskWatch:
         room, refusals = directory.room, self._refusals[directory]
         new = room.refused - self._told.get(directory, 0)
         self._told[directory] = room.refused
-        if room.is_short or new:
+        if new or (room.is_short and not refusals.told):
             usable = self._spaces[directory].usable_bytes
             refusals.tell(f"data directory {directory.path} is full ({usable:,} bytes are free)", new)
-        elif refusals.told:
+        elif refusals.told and not room.is_short:
             refusals.over()
 
 

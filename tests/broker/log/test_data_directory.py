@@ -1,7 +1,7 @@
 import errno
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from broker.log.checkpoint import CLEAN_MARKER, HIGH_WATERMARKS, LOG_STARTS, REC
 from broker.log.data_directory import DataDirectory, parse_properties
 from broker.log.directory_names import PartitionName
 from broker.log.disk import Disk
-from broker.log.errors import DataDirectoryError
+from broker.log.errors import DataDirectoryError, DirectoryFailedError
 
 
 @pytest.fixture
@@ -206,3 +206,46 @@ def test_partitions_deleted_ones_and_foreign_names_are_told_apart(directory: Dat
 
 def test_syncing_waits_for_the_file_system(directory: DataDirectory) -> None:
     directory.sync()
+
+
+class FullDisk(Disk):
+    """Has room for nothing but what the reserve gives up."""
+
+    def __init__(self, reserve: Path) -> None:
+        self.reserve = reserve
+
+    def pwritev(self, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> int:
+        if self.reserve.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().pwritev(fd, buffers, position)
+
+
+def test_what_must_be_written_on_a_full_disk_has_its_room(path: Path) -> None:
+    with DataDirectory.open(path, node_id=1, reserve_bytes=1 << 16, disk=FullDisk(path / ".reserve")) as directory:
+        directory.keep_room()
+        assert directory.reserve.held_bytes == 1 << 16
+        assert directory.foreign_names() == []
+        directory.write_checkpoints([log("a", 0)])
+        assert directory.reserve.held_bytes == 0
+        assert directory.room.is_short
+        directory.keep_room()
+        assert not directory.room.is_short
+        directory.mark_clean()
+    with DataDirectory.open(path, node_id=1) as directory:
+        assert directory.recovery_points == {("a", 0): 5}
+        assert not (path / ".reserve").exists()
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_a_look_says_how_much_room_there_is_and_leaves_nothing(directory: DataDirectory, probe: bool) -> None:
+    before = sorted(os.listdir(directory.path))
+    assert directory.look(probe=probe).usable_bytes > 0
+    assert sorted(os.listdir(directory.path)) == before
+
+
+def test_a_look_at_what_is_not_there_any_more_says_so(directory: DataDirectory, path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    for _ in range(2):
+        with pytest.raises(DirectoryFailedError, match="is not there any more"):
+            directory.look(probe=False)
+        path.mkdir(exist_ok=True)
