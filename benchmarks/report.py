@@ -16,6 +16,11 @@ from protocol.records.codec import compiled
 
 # How a figure is called in the table, and the decimals that mean something.
 LABELS = {
+    "clean_s": ("first reply after a clean stop, s", 2),
+    "stop_s": ("clean stop, s", 2),
+    "killed_s": ("first reply after a kill, s", 2),
+    "killed_to_clean": ("after a kill / after a clean stop", 2),
+    "share_of_crc_speed": ("recovery / CRC pass, MB/s", 2),
     "requests_per_s": ("requests/s", 0),
     "records_per_s": ("records/s", 0),
     "mb_per_s": ("MB/s", 0),

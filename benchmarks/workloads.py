@@ -21,6 +21,7 @@ from benchmarks.contestants import (
     SyncLoop,
 )
 from benchmarks.harness import Conditions, Figures, Target, Workload
+from benchmarks.restart import restart
 from protocol.records.builder import build_batch
 
 PARTITIONS = 1_000
@@ -42,6 +43,7 @@ SMALL = batch_of(1, 100)
 LARGE = batch_of(1_000, 1_000)
 STORED_RECORDS = 160
 STORED = batch_of(STORED_RECORDS, 100)
+RESTART_BATCHES = 57  # a megabyte
 
 
 def producing(name: str, title: str, load: Produce, against: Any, target: Target, *figures: str) -> Workload[Any]:
@@ -213,5 +215,15 @@ WORKLOADS: tuple[Workload[Any], ...] = (
             Target(figure="idle_mb", at_most=60),
             Target(figure="partition_kb", at_most=60),
         ),
+    ),
+    Workload(
+        name="restart",
+        title="restart with 1,000 partitions of 1 MB: after a clean stop, and killed with nothing synced",
+        figures=("clean_s", "stop_s", "killed_s", "killed_to_clean", "share_of_crc_speed"),
+        contestants=(WARMLOG,),
+        measure=lambda broker, conditions: restart(
+            broker, conditions, partitions=PARTITIONS, batch=STORED, batches=RESTART_BATCHES
+        ),
+        targets=(Target(figure="killed_to_clean", at_most=3), Target(figure="share_of_crc_speed", at_least=0.5)),
     ),
 )

@@ -87,6 +87,7 @@ cdef struct End:  # the fields of `append.Tail` that change, and what the walk r
     int64_t indexed_timestamp
     int64_t last_offset
     int32_t epoch
+    bint has_producers
     uint8_t *offsets
     uint8_t *times
 
@@ -148,6 +149,7 @@ cdef Py_ssize_t walk(End *tail, const uint8_t *at, Py_ssize_t size, bint verifie
         if epoch > tail.epoch:
             new_epoch[0] = True
             return done
+        tail.has_producers |= int64_at(at + done + 43) >= 0
         add(tail, last_offset, int64_at(at + done + 35), length + LOG_OVERHEAD)
         tail.last_offset = last_offset
         done += length + LOG_OVERHEAD
@@ -171,7 +173,7 @@ def walk_sound(scan, chunk, bint verified, int64_t last_offset, int32_t epoch):
     end.unindexed_size, end.interval = tail.unindexed_size, tail.index_interval_bytes
     end.offset_entries, end.max_offset_entries = tail.offset_entries, tail.max_offset_entries
     end.time_entries, end.max_time_entries = tail.time_entries, tail.max_time_entries
-    end.last_offset, end.epoch = last_offset, epoch
+    end.last_offset, end.epoch, end.has_producers = last_offset, epoch, False
     PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
     # Between two entries lie more bytes than the interval, and no batch is smaller than a header.
     most = view.len // max(HEADER_SIZE, min(end.interval, view.len)) + 2
@@ -192,6 +194,8 @@ def walk_sound(scan, chunk, bint verified, int64_t last_offset, int32_t epoch):
     finally:
         free(entries)
         PyBuffer_Release(&view)
+    if end.has_producers:
+        scan.producers.append(True)
     tail.size, tail.next_offset = end.size, end.next_offset
     tail.first_timestamp, tail.max_timestamp = end.first_timestamp, end.max_timestamp
     tail.max_timestamp_offset, tail.indexed_timestamp = end.max_timestamp_offset, end.indexed_timestamp

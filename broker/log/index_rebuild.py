@@ -44,7 +44,7 @@ class Scan(NamedTuple):
     """What a scan found from some position on. `tail` is the end of what is sound, `reason` why it ends there.
 
     The entries are those that the scanned batches add; `epochs` the (leader epoch, base offset) at which a new one
-    began.
+    began. `producers` is empty where no batch was an idempotent producer's.
     """
 
     tail: Tail
@@ -53,6 +53,7 @@ class Scan(NamedTuple):
     offset_entries: bytearray
     time_entries: bytearray
     epochs: list[tuple[int, int]]
+    producers: list[bool]
 
 
 def scan_segment(
@@ -63,7 +64,7 @@ def scan_segment(
     `verified`: CRCs are checked, too. Batches whose offsets do not increase, or do not fit the segment, end the walk as
     damaged ones do. `advanced` is told the bytes of each piece.
     """
-    scan = Scan(tail, tail.size, None, bytearray(), bytearray(), [])
+    scan = Scan(tail, tail.size, None, bytearray(), bytearray(), [], [])
     file = segment.reader.descriptor()
     previous, epoch = segment.base_offset - 1, -1
     if walk_sound is not None:
@@ -79,6 +80,8 @@ def scan_segment(
             if header.leader_epoch > epoch:
                 epoch = header.leader_epoch
                 scan.epochs.append((epoch, header.base_offset))
+            if header.producer_id >= 0 and not scan.producers:
+                scan.producers.append(True)
             _add(scan, header)
     except ProtocolError as error:
         return scan._replace(reason=f"{error} at position {tail.size}")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from broker.log.config import MAX_INT64
 from broker.log.errors import IndexCorruptError
 from broker.log.log_scan import WALK_CHUNK_SIZE, walk_headers
 from broker.log.producer_snapshot import ProducerSnapshots
@@ -51,11 +52,12 @@ def rebuild_producers(
     *,
     is_expired: Callable[[ProducerState], bool],
     scan_without: bool = True,
+    none_from: int = MAX_INT64,
 ) -> list[ProducerState]:
     """The states at the end of the log. Blocking. Raises OSError.
 
     States in a snapshot that have expired are left out. `scan_without`: whether the whole log is read where there never
-    was a snapshot.
+    was a snapshot. From the offset `none_from` on no batch is known to be a producer's.
     """
     had_any = bool(snapshots.offsets)
     offsets = snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
@@ -65,7 +67,7 @@ def rebuild_producers(
     else:
         begin, found = _newest(snapshots, bounds.start)
         states = {state.producer_id: state for state in found if not is_expired(state)}
-        replay(states, segments, Bounds(begin, bounds.end))
+        replay(states, segments, Bounds(begin, min(bounds.end, none_from)))
     if begin < bounds.end or (bounds.end and not offsets):
         with suppress(OSError):  # the next start reads the log again
             snapshots.write(bounds.end, list(states.values()), sync=False)
@@ -83,6 +85,8 @@ def _newest(snapshots: ProducerSnapshots, start: int) -> tuple[int, list[Produce
 
 def replay(states: dict[int, ProducerState], segments: Sequence[Segment], bounds: Bounds) -> None:
     """Let the batches of a range of offsets change the states. Raises OSError."""
+    if bounds.start >= bounds.end:
+        return
     for segment in segments:
         if segment.next_base_offset is None or segment.next_base_offset > bounds.start:
             with suppress(ProtocolError):  # a damaged batch below the recovery point: what follows cannot be reached

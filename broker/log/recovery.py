@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from broker.log.append import Tail
 from broker.log.checkpoint import LEADER_EPOCHS, read_epochs
-from broker.log.config import LogConfig
+from broker.log.config import MAX_INT64, LogConfig
 from broker.log.directory_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -103,7 +103,13 @@ class LogPlace:
         )
 
     def rebuild_producers(
-        self, snapshots: ProducerSnapshots, segments: Sequence[Segment], bounds: Bounds, *, scan_without: bool = True
+        self,
+        snapshots: ProducerSnapshots,
+        segments: Sequence[Segment],
+        bounds: Bounds,
+        *,
+        scan_without: bool = True,
+        none_from: int = MAX_INT64,
     ) -> Producers:
         """The producers of a log that holds these offsets; see `producer_replay`. Blocking. Raises OSError."""
         now_ms, expiration_ms = self.clock(), self.config.producer_id_expiration_ms
@@ -112,7 +118,9 @@ class LogPlace:
             return state.is_expired(now_ms, expiration_ms)
 
         return Producers(
-            rebuild_producers(snapshots, segments, bounds, is_expired=is_expired, scan_without=scan_without)
+            rebuild_producers(
+                snapshots, segments, bounds, is_expired=is_expired, scan_without=scan_without, none_from=none_from
+            )
         )
 
 
@@ -144,6 +152,7 @@ class _Findings:
     rebuilt_times: list[int] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
     lost_epochs: bool = False
+    none_from: int = MAX_INT64  # no batch from this offset on is a producer's
     leftovers: list[str] = field(default_factory=list)
 
 
@@ -287,7 +296,9 @@ class _Loader:
 
     def _producers(self, bounds: Bounds, *, scan_without: bool) -> Producers:
         snapshots = ProducerSnapshots(self._disk, self._place.directory, self._snapshots)
-        producers = self._place.rebuild_producers(snapshots, self._segments, bounds, scan_without=scan_without)
+        producers = self._place.rebuild_producers(
+            snapshots, self._segments, bounds, scan_without=scan_without, none_from=self._findings.none_from
+        )
         self._findings.snapshots += snapshots.removed
         return producers
 
@@ -405,6 +416,7 @@ class _Loader:
             offsets = times = 0
             scan = self._scan_from(segment, 0, 0)
         assert scan is not None, "a scan from the start needs no index"
+        self._note_producers(scan, segment.offset_index.entry_at(offsets - 1).offset if offsets else segment.base_offset)
         if segment is not self._segments[-1]:
             scan.time_entries.extend(scan.tail.last_time_entry())
         segment.close()
@@ -417,6 +429,13 @@ class _Loader:
         findings.scanned_bytes += segment.size - scan.start
         findings.epochs += scan.epochs
         return scan
+
+    def _note_producers(self, scan: Scan, start: int) -> None:
+        """Know from where on no batch is a producer's; the scan began at the batch with this offset, or before."""
+        if scan.producers:
+            self._findings.none_from = MAX_INT64
+        else:
+            self._findings.none_from = min(self._findings.none_from, start)
 
     def _scan_from(self, segment: Segment, offsets: int, times: int) -> Scan | None:
         """Scan from the last of so many index entries on; None if the batch it points to is not sound."""

@@ -156,13 +156,14 @@ def test_who_gives_up_gets_no_further_log_and_the_opened_ones_are_closed() -> No
 
 TOPICS = 3
 PARTITIONS = 4
+SETTINGS = {"num.partitions": PARTITIONS, "log.index.size.max.bytes": 4096}  # copied, the holes of an index are bytes
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A data directory with records of which a killed broker left the end of one log torn."""
     directory = tmp_path_factory.mktemp("killed")
-    with Broker(data_dir=directory / "live", settings={"num.partitions": PARTITIONS}) as broker:
+    with Broker(data_dir=directory / "live", settings=SETTINGS) as broker:
         with Client(broker.native) as client:
             for number in range(TOPICS):
                 for index in range(200):
