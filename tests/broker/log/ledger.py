@@ -14,7 +14,7 @@ from protocol.records.batch import headers
 from protocol.records.layout import STAMPED_SIZE
 from protocol.records.reader import records_in
 
-LogRecord = tuple[int, int, bytes | None, bytes | None]  # offset, timestamp (ms), key, value
+LogRecord = tuple[int, int, bytes | None, bytes | None, object]  # offset, timestamp (ms), key, value, headers
 
 
 class Stored(NamedTuple):
@@ -41,7 +41,7 @@ def stored(data: bytes, *, at_offset: int | None = None) -> list[Stored]:
         shift = 0 if at_offset is None else at_offset - header.base_offset
         if at_offset is not None:
             at_offset += header.last_offset_delta + 1
-        records = tuple((r.offset + shift, r.timestamp, r.key, r.value) for r in records_in(raw))
+        records = tuple((r.offset + shift, r.timestamp, r.key, r.value, tuple(r.headers)) for r in records_in(raw))
         found.append(
             Stored(
                 header.base_offset + shift, header.last_offset + shift, raw[STAMPED_SIZE:], records, header.producer_id,

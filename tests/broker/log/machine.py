@@ -16,8 +16,9 @@ from broker.log.files import OpenFiles
 from broker.log.partition_log import LogRead, PartitionLog
 from protocol.records.builder import build_batch
 from protocol.records.offset_map import OffsetMap
+from protocol.records.record import Row
 from tests.broker.log.crashing_disk import CrashingDisk
-from tests.broker.log.ledger import Ledger, Stored, stored
+from tests.broker.log.ledger import Ledger, LogRecord, Stored, stored
 
 START_MS = 1_700_000_000_000
 KEY = ("words", 0)
@@ -28,11 +29,12 @@ CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150, segment_index_by
 
 def build(ledger: Ledger, count: int, size: int, *, keys: int = 5, idempotent: bool = True) -> bytes:
     """A batch for the end of the log, with values that tell where they belong."""
-    end = ledger.end
-    rows = [
-        (START_MS + end + at, b"k%d" % ((end + at) % keys), b"%d:" % (end + at) + b"v" * size, ())
-        for at in range(count)
-    ]
+    offsets = range(ledger.end, ledger.end + count)
+    rows: list[Row] = []
+    for offset in offsets:
+        value = None if offset % 11 == 10 else b"%d:" % offset + b"v" * size  # here and there a tombstone
+        headers = (("h", b"%d" % offset),) if offset % 3 == 0 else ()
+        rows.append((START_MS + offset, b"k%d" % (offset % keys), value, headers))
     if not idempotent:
         return build_batch(rows)
     return build_batch(rows, producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=ledger.next_sequence(PRODUCER_ID))
@@ -257,10 +259,10 @@ class Machine:
                 assert piece is not None
                 assert stored(piece.read_all())[0].identity == batch.identity
 
-    def _check_times(self, records: list[tuple[int, int, bytes | None, bytes | None]]) -> None:
+    def _check_times(self, records: list[LogRecord]) -> None:
         """Each time leads to the first record not earlier, and the largest one is known."""
         visible = [record for record in records if record[0] >= self.log.log_start_offset]
-        for offset, timestamp, _, _ in visible:
+        for offset, timestamp, *_ in visible:
             at = self.log.offset_for_time(timestamp)
             assert at is not None
             assert (at.offset, at.timestamp) == (offset, timestamp), (at, offset, timestamp)
