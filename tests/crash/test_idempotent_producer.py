@@ -24,24 +24,33 @@ PARTITIONS = 2
 LIMIT_S = 60
 
 
-@contextmanager
-def broker_process(data_dir: Path, relay: "Relay") -> Iterator[None]:
-    """A broker behind the relay; killed at the end."""
+def spawn(data_dir: Path, relay: "Relay") -> subprocess.Popen[str]:
+    """Start a broker that tells clients the address of the relay."""
     command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(data_dir), "--kafka", "127.0.0.1:0"]
     command += ["--native", "none", "--http", "none"]
     settings = (*SETTINGS, f"advertised.listeners=kafka://127.0.0.1:{relay.port}")
     command += [word for setting in settings for word in ("--set", setting)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "CI": ""})
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "CI": ""})
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+@contextmanager
+def broker_process(data_dir: Path, relay: "Relay") -> Iterator[None]:
+    """A broker behind the relay; killed at the end."""
+    process = spawn(data_dir, relay)
     try:
         assert process.stdout is not None
         ready = next(line for line in process.stdout if line.startswith("ready"))
         relay.serve(int(ready.split()[1].rpartition(":")[2]))
         yield
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        kill(process)
 
 
 class Relay:
