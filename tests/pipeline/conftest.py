@@ -19,7 +19,15 @@ from warmlog.pipeline.availability import check_spark
 from warmlog.pipeline.errors import PipelineError
 
 NOW_MS = 1_700_000_000_000
+SPARK_TIMEOUT_S = 400
 Rows = Sequence[tuple[bytes | None, bytes | None]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark takes its time to start, and much of it on a machine that is busy."""
+    for item in items:
+        if {"spark", "on_this_spark"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

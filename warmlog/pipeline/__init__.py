@@ -7,9 +7,9 @@
 
 Reading order: `options` (what a user can ask for), `directory` (partitions and segments as files), `positions` (from
 what is asked for to offsets), `planning` (to splits), `selection` (all of these together), `reading` (a split to
-batches), `arrow` (batches to columns), `source` (Spark's side of it) with `splits` and `stream`. `wire` and `remote` are
-what stands in place of `directory` and `reading` where records come from a broker. `jobs` with `count` and `archive` is
-what `warmlog pipeline` runs.
+batches), `arrow` (batches to columns), `source` (Spark's side of it) with `splits` and `stream`.
+`wire` and `remote` are what stands in place of `directory` and `reading` where records come from a broker. `jobs` with
+`count` and `archive` is what `warmlog pipeline` runs.
 
 Owns: that importing this package costs nothing, and what is said where Spark is missing. Spark comes with the extra
 `warmlog[spark]`; the modules up to `reading` need neither it nor Java.
