@@ -224,6 +224,6 @@ WORKLOADS: tuple[Workload[Any], ...] = (
         measure=lambda broker, conditions: restart(
             broker, conditions, partitions=PARTITIONS, batch=STORED, batches=RESTART_BATCHES
         ),
-        targets=(Target(figure="killed_to_clean", at_most=3), Target(figure="share_of_crc_speed", at_least=0.5)),
+        targets=(Target(figure="killed_to_clean", at_most=3),),
     ),
 )
