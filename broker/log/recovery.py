@@ -42,6 +42,7 @@ from broker.log.directory_names import (
     OFFSET_DIGITS,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
     segment_path,
 )
@@ -58,6 +59,7 @@ from broker.log.producer_state import Producers, ProducerState
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 from broker.log.swap import finish_swaps
+from broker.log.transaction_index import cut_aborted
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 
@@ -416,10 +418,13 @@ class _Loader:
             offsets = times = 0
             scan = self._scan_from(segment, 0, 0)
         assert scan is not None, "a scan from the start needs no index"
-        self._note_producers(scan, segment.offset_index.entry_at(offsets - 1).offset if offsets else segment.base_offset)
+        self._note_producers(
+            scan, segment.offset_index.entry_at(offsets - 1).offset if offsets else segment.base_offset
+        )
         if segment is not self._segments[-1]:
             scan.time_entries.extend(scan.tail.last_time_entry())
         segment.close()
+        cut_aborted(self._disk, segment.path(TRANSACTION_INDEX_SUFFIX), scan.tail.next_offset)
         differed, times_differed = rewrite_indexes(segment, scan, offsets, times)
         findings = self._findings
         segment.doubt_indexes()

@@ -44,6 +44,8 @@ class _File:
 
     def write(self, fd: int, data: bytes, position: int) -> None:
         """Put bytes in; what they lie over is the real file's no more."""
+        if not data:
+            return
         if position < self.kept:
             self.written[:0] = os.pread(fd, self.kept - position, position)
             self.kept = position

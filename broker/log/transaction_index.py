@@ -13,6 +13,7 @@ Owns the format of an entry. Not mapped: it is small, and read as a whole. Must 
 Source: org.apache.kafka.storage.internals.log.TransactionIndex, AbortedTxn.
 """
 
+import os
 from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
@@ -45,6 +46,26 @@ def read_aborted(disk: Disk, path: str, base_offset: int) -> list[AbortedTransac
     if any(version > VERSION for version, *_ in entries):
         raise IndexCorruptError(base_offset, "its transaction index is of another version")
     return [AbortedTransaction(*fields) for _, *fields in entries]
+
+
+def cut_aborted(disk: Disk, path: str, end: int) -> None:
+    """Drop the entries of transactions that end at or past an offset, and a torn last one, if there is a file.
+
+    An entry past the end of its log would void what the same producer writes there next. Raises OSError.
+    """
+    try:
+        fd = disk.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return
+    try:
+        size = disk.size(fd)
+        data = disk.pread(fd, size // ENTRY.size * ENTRY.size, 0)
+        kept = sum(1 for *_, last_offset, _ in ENTRY.iter_unpack(data) if last_offset < end) * ENTRY.size
+        if kept < size:
+            disk.truncate(fd, kept)
+            disk.sync(fd)
+    finally:
+        disk.close(fd)
 
 
 def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:

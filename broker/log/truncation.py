@@ -9,11 +9,13 @@ Source: org.apache.kafka.storage.internals.log.LogSegment.truncateTo.
 """
 
 from broker.log.append import Tail
+from broker.log.directory_names import TRANSACTION_INDEX_SUFFIX
 from broker.log.errors import IndexCorruptError
 from broker.log.index_rebuild import cut_log, rebuild_indexes, resume, scan_segment
 from broker.log.recovery import LogPlace
 from broker.log.segment import BatchFound, Segment
 from broker.log.segments import Segments
+from broker.log.transaction_index import cut_aborted
 
 
 def cut_segments(place: LogPlace, segments: Segments, offset: int) -> tuple[Segments, Tail]:
@@ -44,6 +46,7 @@ def _cut(place: LogPlace, segment: Segment, offset: int) -> Tail:
     segment.time_index.truncate_to(offset)
     segment.offset_index.truncate_to(offset)
     cut_log(segment, segment.size if found is None else found.position)
+    cut_aborted(place.disk, segment.path(TRANSACTION_INDEX_SUFFIX), offset)
     segment.sync()  # before anything is written behind it, or a new segment begins there
     offsets, times = segment.offset_index.entries, segment.time_index.entries
     tail = resume(segment, place.new_tail(segment.base_offset).without_indexing(), offsets, times)
