@@ -7,14 +7,46 @@ are so once in a while only: recovery keeps what is sound of them below the reco
 log. They would cost two waits of their own in most rounds.
 
 A sync has three steps, as an append has: `begin` on the loop, `FlushPlan.sync` in a worker, `finish` on the loop.
+
+Invariant: nothing counts as synced by a sync that ended after another one of the same log had failed (`SyncTurns`).
 """
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
+from broker.log.active_writer import ActiveWriter
 from broker.log.disk import Disk
 from broker.log.segment import Segment
 from broker.log.segments import Segments
+
+
+class SyncTurns:
+    """The syncs of one log, one at a time, and none after one that failed.
+
+    Linux tells one of them of a failure and the next ones nothing. A failure has to be known at once: the loop hears of
+    it when a whole round is over, and the end of a roll may have been synced in vain meanwhile.
+    """
+
+    __slots__ = ("_lock", "_writer")
+
+    def __init__(self, writer: ActiveWriter) -> None:
+        """`writer` knows whether the log has failed."""
+        self._writer = writer
+        self._lock = Lock()
+
+    def take(self, sync: Callable[[], None]) -> None:
+        """Sync, in a worker. Raises OSError: then the log has failed."""
+        with self._lock:
+            failure = self._writer.failure
+            if failure is not None:
+                raise OSError(errno.EIO, f"not synced, for the log had failed: {failure}")
+            try:
+                sync()
+            except OSError as error:
+                self._writer.fail(error)
+                raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +63,13 @@ class FlushPlan:
     active: Segment
     directory: str | None  # to be synced too, for it has new names
     disk: Disk
+    turns: SyncTurns
 
     def sync(self) -> None:
         """Wait for the disk. For a worker. Raises OSError: then the log has failed, and no file may be synced again."""
+        self.turns.take(self._sync)
+
+    def _sync(self) -> None:
         for segment in self.sealed:
             if not segment.synced:
                 _sync_unless_removed(segment)
@@ -54,11 +90,12 @@ def _sync_unless_removed(segment: Segment) -> None:
 class Durability:
     """What of one log is on the disk. `recovery_point`: everything below it. Belongs to the loop."""
 
-    __slots__ = ("_flushed_bytes", "_generation", "appended_bytes", "new_names", "recovery_point")
+    __slots__ = ("_flushed_bytes", "_generation", "appended_bytes", "new_names", "recovery_point", "turns")
 
-    def __init__(self, recovery_point: int, *, new_names: bool) -> None:
+    def __init__(self, recovery_point: int, *, new_names: bool, turns: SyncTurns) -> None:
         """`new_names`: files were made whose names are not synced yet."""
         self.recovery_point = recovery_point
+        self.turns = turns
         self.new_names = new_names
         self.appended_bytes = 0  # since the log was opened
         self._flushed_bytes = 0
@@ -79,6 +116,7 @@ class Durability:
             active=segments.active,
             directory=directory if self.new_names else None,
             disk=disk,
+            turns=self.turns,
         )
 
     def finish(self, plan: FlushPlan, active: Segment) -> None:

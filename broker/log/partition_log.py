@@ -37,7 +37,7 @@ from broker.log.directory_names import deleted_directory
 from broker.log.errors import LogFailedError, OffsetOutOfRangeError
 from broker.log.facts import LogDescription, LogRead, RecoveryReport
 from broker.log.files import OpenFiles
-from broker.log.flush import Durability, FlushPlan
+from broker.log.flush import Durability, FlushPlan, SyncTurns
 from broker.log.log_view import LogBounds, LogView
 from broker.log.page_faults import PageFaults
 from broker.log.producer_replay import Bounds
@@ -117,7 +117,8 @@ class PartitionLog:
         if self.shows_synced_only:
             self.high_watermark = max(loaded.recovery_point, loaded.log_start_offset)
         self.recovery = loaded.report
-        self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files)
+        turns = SyncTurns(self._appender.writer)
+        self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files, turns=turns)
         self._closed = False
         self.room = Room()
         self.uses_reserve = False
@@ -463,16 +464,12 @@ class PartitionLog:
         Raises OSError, and the log has failed then.
         """
         plan = self.begin_flush()
-        self._sync(plan.sync)
+        plan.sync()
         self.finish_flush(plan)
 
     def _sync(self, sync: Callable[[], None]) -> None:
         """Sync; a failure puts the log out of service."""
-        try:
-            sync()
-        except OSError as error:
-            self.fail(error)
-            raise
+        self._durability.turns.take(sync)
 
     # -- reopening -----------------------------------------------------------------------------------------------------
 

@@ -153,3 +153,24 @@ def test_index_entries_that_a_power_cut_took_are_made_from_the_log(
     assert offsets_in(log) == list(range(20))
     found = [bench.path(0, suffix).read_bytes().rstrip(b"\0") for suffix in (".index", ".timeindex")]
     assert found == expected
+
+
+def test_a_sync_that_comes_after_one_that_failed_counts_for_nothing(bench: Bench, batch: Batch) -> None:
+    """Linux told the first one. The loop hears of it once the whole round is over; a roll may end before that."""
+    log = bench.open(segment_bytes=2 * len(batch()))
+    log.append(batch(2))
+    in_a_round, rolling = log.begin_flush(), log.begin_flush()
+    sealed = log.commit_early_roll(log.prepare_early_roll())
+    bench.disk.fail("sync")
+    with pytest.raises(OSError, match="Input/output error"):
+        in_a_round.sync()
+    assert log.failed
+    with pytest.raises(OSError, match="not synced"):
+        log.finish_roll(sealed)
+    with pytest.raises(OSError, match="not synced"):
+        rolling.sync()
+    assert log.recovery_point == 0
+    reopened = log.begin_reopening().make()
+    log.finish_reopening(reopened)
+    assert sealed in reopened.replaced
+    assert (log.failed, log.recovery_point) == (False, 2)
