@@ -7,6 +7,7 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -186,7 +187,8 @@ def test_a_full_disk_stops_writes_and_nothing_else(disk: Mount, serve: Serve) ->
     broker.delete("doomed")
     told = broker.produce("orders", 20, **{"retries": 1000, "retry.backoff.ms": 50})
     assert all(isinstance(one, int) for one in told), "writes return by themselves"
-    assert broker.metric("warmlog_disk_free_bytes", disk.path) > MIB
+    free = partial(broker.metric, "warmlog_disk_free_bytes", disk.path)
+    until(lambda: free() > MIB, lambda: broker.leaderless("orders"), "the next look")
     until(lambda: "writes go on" in broker.log, lambda: broker.produce("orders", 1), "the news of it")
     assert broker.stop() == 0
     assert (disk.path / ".kafka_cleanshutdown").exists()
