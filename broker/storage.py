@@ -11,6 +11,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -135,7 +136,8 @@ class Storage:
         """The end of a broker. Unless `all_open`, what the broker before left still holds."""
         for directory in self.directories.live:
             if directory.room.is_short:
-                directory.make_room()  # closing logs write, too, and all they write is small
+                with suppress(OSError):  # its disk has failed, which is told when its checkpoints are written
+                    directory.make_room()  # closing logs write, too, and all they write is small
         with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as pool:
             closed = list(pool.map(_close, logs))
         unclean = {self._holder(log) for log, is_clean in zip(logs, closed, strict=True) if not is_clean}
