@@ -5,7 +5,8 @@
 #   make interop    against real Kafka, and with clients of other languages (Java, Maven, Node, Go, kcat; what is missing is said)
 #   make lint       ruff, mypy, import-linter
 #   make bench      the figures of docs/performance.md, ARGS="..." chooses among them
-#   make setup      .venv and nothing else
+#   make setup      .venv and nothing else; builds what is compiled, which takes a minute
+#   make pure       take the compiled modules away until the next setup, to work on them
 #   make coverage   the suite with branch coverage
 #   make fixtures   tests/fixtures/kafka anew, with real Kafka
 #   make docs       the tables of docs/kafka-compatibility.md, made from the code
@@ -17,12 +18,14 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 READY := .venv/ready
+# The modules that mypyc compiles: a change of one of them asks for a build.
+COMPILED := $(shell sed -n 's/^    "\(.*\.py\)",$$/\1/p' setup.py)
 ARGS ?=
 # The one that writes the lock files; nothing else needs it.
 UV_VERSION := 0.13.8
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint interop bench coverage fixtures docs lock dist clean
+.PHONY: help setup pure run test lint interop bench coverage fixtures docs lock dist clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -37,6 +40,10 @@ $(READY): pyproject.toml requirements/dev.lock $(wildcard protocol/records/*.pyx
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# Each lies beside its source; all of them are doors to one library in the top directory.
+pure:
+	rm -f $(READY) warmlog_compiled__mypyc*.so $(foreach module,$(COMPILED),$(basename $(module)).cpython-*.so)
 
 run: setup
 	$(BIN)/warmlog serve --data-dir ./data $(ARGS)
@@ -56,7 +63,9 @@ interop: setup
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# Of what is compiled, coverage sees nothing.
 coverage: setup
+	$(MAKE) pure
 	$(BIN)/pytest -m "not interop" --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 fixtures: setup
@@ -80,5 +89,6 @@ dist: setup
 clean:
 	rm -rf .venv .venv-lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		.coverage htmlcov interop/kafka/target interop/go/target interop/node/node_modules \
-		protocol/records/_*.c protocol/records/_*.so
+		broker/log/_*.c protocol/*/_*.c
+	find broker protocol warmlog_compiled__mypyc*.so -name '*.so' -delete
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

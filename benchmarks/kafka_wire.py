@@ -116,6 +116,10 @@ def _admin(address: Address) -> AdminClient:
     return AdminClient({"bootstrap.servers": f"{host}:{port}"})
 
 
+# What a new leader answers until it knows that it is one.
+_NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_LEADER_EPOCH}
+
+
 def _latest(admin: AdminClient, asked: Sequence[TopicPartition]) -> int:
     """How many records there are. Who has just become leader may not know it yet."""
     while True:
@@ -123,7 +127,7 @@ def _latest(admin: AdminClient, asked: Sequence[TopicPartition]) -> int:
         try:
             return sum(future.result().offset for future in futures.values())
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+            if error.args[0].code() not in _NOT_YET:
                 raise SetupError(str(error)) from error
 
 

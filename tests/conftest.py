@@ -1,6 +1,7 @@
 """What every test may ask for: owns the Hypothesis settings and the way to the golden files."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,17 @@ settings.register_profile("quick", deadline=None, max_examples=50, suppress_heal
 settings.register_profile("deep", parent=settings.get_profile("quick"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+ROOT = Path(__file__).parent.parent
 KAFKA_FIXTURES = Path(__file__).parent / "fixtures" / "kafka" / "4.3.1"
+
+
+def pytest_configure() -> None:
+    """A compiled module hides its source: none may be older than what it was made of."""
+    compiled = re.findall(r'^    "(.*\.py)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)
+    for library in ROOT.glob("warmlog_compiled__mypyc.*.so"):
+        changed = [name for name in compiled if (ROOT / name).stat().st_mtime > library.stat().st_mtime]
+        if changed:
+            pytest.exit(f"changed since they were compiled: {', '.join(changed)} (see `make setup`, `make pure`)", 2)
 
 
 @pytest.fixture(scope="session")

@@ -60,9 +60,8 @@ def begin(request: ProduceRequest, client_id: str, partitions: Partitions, *, cr
     found = [partitions.get(asked.topic, asked.partition) for asked in request.partitions]
     if create and None in found and missing_topics(request, partitions):
         return None
-    pairs = zip(request.partitions, found, strict=True)
-    queued = [_queue(asked, partition, partitions, request, client_id) for asked, partition in pairs]
-    return Produce(request.acks, queued)
+    entries = [_queue(asked, found[place], partitions, request, client_id) for place, asked in enumerate(request.partitions)]
+    return Produce(request.acks, entries)
 
 
 def missing_topics(request: ProduceRequest, partitions: Partitions) -> list[str]:

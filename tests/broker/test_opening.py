@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log import partition_log
 from broker.log.config import LogConfig
 from broker.log.files import OpenFiles
 from broker.log.partition_log import Buffer, PartitionLog
@@ -18,30 +19,33 @@ from broker.partition import MAX_OPENED_TOGETHER, Append, Partition
 from broker.writer import Writer
 from protocol.errors import CompressionError, ErrorCode, RecordsRefusedError
 from protocol.records.builder import Codec, build_batch
+from protocol.records.opened import opened_batches
 from protocol.records.reader import Record, records_in
+from protocol.records.validation import BatchRules
 from tests.protocol.records.handmade import batch as handmade
 
 NOW = 1_700_000_000_000
 
 
-class GatedLog(PartitionLog):
-    """A log whose opening waits until it may go on, and notes where it ran."""
+class GatedOpening:
+    """Opens batches once it may go on, and notes where it ran."""
 
-    __slots__ = ("gate", "threads")
+    def __init__(self) -> None:
+        self.gate = Event()
+        self.gate.set()
+        self.threads: list[int] = []
 
-    gate: Event
-    threads: list[int]
-
-    def opened(self, records: Buffer) -> Buffer:
+    def __call__(self, records: Buffer, rules: BatchRules, now_ms: int) -> Buffer:
         self.gate.wait()
         self.threads.append(get_ident())
-        return super().opened(records)
+        return opened_batches(records, rules, now_ms)
 
 
 class Rig:
     def __init__(self, directory: Path, nursery: trio.Nursery, config: LogConfig) -> None:
         self.writer = Writer(nursery=nursery, metrics=Metrics(), loop_write_max_bytes=64 << 10)
-        self.log = GatedLog.open(
+        self.opening = GatedOpening()
+        self.log = PartitionLog.open(
             directory / "t-0",
             topic="t",
             partition=0,
@@ -51,9 +55,6 @@ class Rig:
             random=Random(0),
             clean=True,
         )
-        self.log.gate = Event()
-        self.log.gate.set()
-        self.log.threads = []
         self.partition = Partition(self.log, self.writer)
 
     def append(self, *values: bytes, codec: Codec = Codec.NONE, key: bytes | None = b"k") -> Append:
@@ -74,32 +75,34 @@ class Rig:
 async def rig(directory: Path, **config: object) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
         made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]  # the tests' settings are right
-        try:
-            yield made
-        finally:
-            made.log.gate.set()
-        await made.partition.retire()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(partition_log, "opened_batches", made.opening)
+            try:
+                yield made
+            finally:
+                made.opening.gate.set()
+            await made.partition.retire()
 
 
 async def test_what_needs_no_opening_is_written_at_once(tmp_path: Path) -> None:
     async with rig(tmp_path, cleanup_policy="compact") as made:
         assert made.append(b"plain").done
-        assert made.log.threads == []
+        assert made.opening.threads == []
 
 
 async def test_appends_keep_their_order_behind_one_that_is_opened(tmp_path: Path) -> None:
     async with rig(tmp_path, cleanup_policy="compact") as made:
-        made.log.gate.clear()
+        made.opening.gate.clear()
         appends = [made.append(b"a", codec=Codec.GZIP), made.append(b"b"), made.append(b"c", codec=Codec.ZSTD)]
         await trio.testing.wait_all_tasks_blocked()
         assert not any(append.done for append in appends)
-        made.log.gate.set()
+        made.opening.gate.set()
         for append in appends:
             await append.wait()
         assert [append.planned.base_offset for append in appends] == [0, 1, 2]
         assert made.values() == [b"a", b"b", b"c"]
         assert made.append(b"d").done
-        assert get_ident() not in made.log.threads
+        assert get_ident() not in made.opening.threads
 
 
 async def test_more_than_one_turn_of_the_worker(tmp_path: Path) -> None:
@@ -114,12 +117,12 @@ async def test_more_than_one_turn_of_the_worker(tmp_path: Path) -> None:
 
 async def test_what_is_wrong_inside_is_that_appends_alone(tmp_path: Path) -> None:
     async with rig(tmp_path, cleanup_policy="compact") as made:
-        made.log.gate.clear()
+        made.opening.gate.clear()
         keyless = made.append(b"x", codec=Codec.GZIP, key=None)
         broken = made.partition.append(handmade(b"no gzip", attributes=Codec.GZIP))
         damaged = made.partition.append(b"nothing of the kind")
         good = made.append(b"good", codec=Codec.SNAPPY)
-        made.log.gate.set()
+        made.opening.gate.set()
         for append in (keyless, broken, damaged, good):
             await append.wait()
         assert isinstance(keyless.error, RecordsRefusedError)
@@ -133,12 +136,12 @@ async def test_what_is_wrong_inside_is_that_appends_alone(tmp_path: Path) -> Non
 async def test_a_defect_while_opening_is_told_and_the_log_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(self: GatedLog, records: Buffer) -> Buffer:
+    def fail(*_: object) -> Buffer:
         raise RuntimeError("a defect")
 
     async with rig(tmp_path, cleanup_policy="compact") as made:
         with monkeypatch.context() as patch:
-            patch.setattr(GatedLog, "opened", fail)
+            patch.setattr(partition_log, "opened_batches", fail)
             failed = made.append(b"x", codec=Codec.GZIP)
             await failed.wait()
         assert "a defect" in str(failed.error)
@@ -167,9 +170,9 @@ async def test_new_settings_hold_from_the_next_append_on(tmp_path: Path) -> None
 
 async def test_retiring_waits_for_what_is_opened(tmp_path: Path) -> None:
     async with rig(tmp_path, compression_type="zstd") as made:
-        made.log.gate.clear()
+        made.opening.gate.clear()
         append = made.append(b"x")
-        Thread(target=made.log.gate.set).start()
+        Thread(target=made.opening.gate.set).start()
         await made.partition.retire()
         assert append.done
         assert append.error is None

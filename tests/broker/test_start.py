@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Barrier, get_ident
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -257,7 +259,7 @@ def test_the_http_listener_answers_while_logs_are_recovered(data_dir: Path, monk
     from urllib.error import HTTPError
     from urllib.request import urlopen
 
-    from broker import app
+    from broker import app, storage
 
     answers: list[tuple[int, object]] = []
     addresses: list[str] = []
@@ -267,10 +269,8 @@ def test_the_http_listener_answers_while_logs_are_recovered(data_dir: Path, monk
         addresses.append(bound(sock))  # type: ignore[arg-type]
         return addresses[-1]
 
-    opening = PartitionLog.open.__func__  # type: ignore[attr-defined]
-
-    def asked(cls: type[PartitionLog], *arguments: object, **named: object) -> PartitionLog:
-        log: PartitionLog = opening(cls, *arguments, **named)
+    def asked(directory: Path, **named: Any) -> PartitionLog:
+        log = PartitionLog.open(directory, **named)
         if named["topic"] == "t2" and not answers:
             for path in ("healthz", "readyz"):
                 try:
@@ -281,7 +281,7 @@ def test_the_http_listener_answers_while_logs_are_recovered(data_dir: Path, monk
         return log
 
     monkeypatch.setattr(app, "address_of", noted)
-    monkeypatch.setattr(PartitionLog, "open", classmethod(asked))
+    monkeypatch.setattr(storage, "PartitionLog", SimpleNamespace(open=asked))
     settings = {"num.recovery.threads.per.data.dir": 1}
     with Broker(data_dir=data_dir, settings=settings) as broker:
         assert urlopen(f"http://{broker.http}/readyz").status == 200

@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "protocol", "broker", "warmlog")
-NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "_codec.c")
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "protocol", "broker", "warmlog")
+NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "_*.c")
 TELL_TWIN = "from protocol.records import codec; print(codec.__file__); print(codec.compiled)"
+TELL_MODULE = "from broker.log import append; print(append.__file__)"
+SERVE = """
+from warmlog import Client
+from warmlog.testing import Broker
+with Broker() as broker, Client(broker.native) as client:
+    client.produce("orders", value=b"one")
+    with client.consume("orders", start="beginning", until_end=True) as records:
+        print([record.value for record in records])
+"""
 
 
 def build_wheel(target: Path, environment: dict[str, str]) -> Path:
@@ -62,11 +71,21 @@ def test_without_a_compiler_the_pure_codec_serves_and_one_log_line_says_so(pure_
     assert len(said.stderr.splitlines()) == 1
 
 
+def test_without_a_compiler_a_broker_serves_all_the_same(pure_wheel: Path) -> None:
+    assert run_installed(pure_wheel, TELL_MODULE).stdout.strip().endswith(".py")
+    assert run_installed(pure_wheel, SERVE).stdout.strip() == "[b'one']"
+
+
 @pytest.mark.skipif(
     shutil.which("cc") is None and os.environ.get("CI") != "true", reason="no C compiler on this machine"
 )
-def test_with_a_compiler_the_wheel_holds_the_compiled_codec(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)  # a minute of a quiet machine's
+def test_with_a_compiler_the_wheel_holds_what_is_compiled(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, {})
+    module = run_installed(wheel, TELL_MODULE).stdout.strip()
+    assert Path(module).is_relative_to(wheel.parent)
+    assert module.endswith(".so")
+    assert run_installed(wheel, SERVE).stdout.strip() == "[b'one']"
     said = run_installed(wheel, TELL_TWIN)
     path, compiled = said.stdout.splitlines()
     assert Path(path).is_relative_to(wheel.parent)

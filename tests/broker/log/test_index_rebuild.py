@@ -73,12 +73,18 @@ def segment_of(directory: Path, data: bytes, base_offset: int) -> Segment:
     return segment
 
 
+TAIL_FIELDS = (
+    "first_timestamp", "indexed_timestamp", "max_timestamp", "max_timestamp_offset", "next_offset", "offset_entries",
+    "size", "time_entries", "unindexed_size",
+)  # fmt: skip
+
+
 def scanned(segment: Segment, config: LogConfig, *, verified: bool) -> tuple[Scan, list[object], int]:
     """A scan, its tail's fields, and the sum of what was told of its progress."""
     told: list[int] = []
     tail = Tail(segment.base_offset, config, created_ms=0, jitter_ms=0)
     scan = scan_segment(segment, tail, verified=verified, advanced=told.append)
-    return scan, [getattr(tail, name) for name in Tail.__slots__], sum(told)
+    return scan, [getattr(tail, name) for name in TAIL_FIELDS], sum(told)
 
 
 def agree(segment: Segment, config: LogConfig, monkeypatch: pytest.MonkeyPatch, *, verified: bool) -> Scan:
