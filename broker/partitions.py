@@ -422,6 +422,9 @@ class Partitions:
         self._topics[topic.name] = topic
         self._names[topic.id.bytes] = topic.name
         self._replicas[topic.name] = assign_replicas([self.node_id], topic.partitions, 1, self._storage.random)
+        for log in logs:
+            if self._storage.directories.is_offline(log.topic, log.partition):  # its disk failed while it was opened
+                self._lose(self._partitions[log.topic, log.partition], "its data directory is out of service")
 
     async def _open_known(self, topic: Topic) -> None:
         """Open what can be served of a topic; the rest is offline. Raises OSError, LogError."""
@@ -451,12 +454,16 @@ class Partitions:
         lost = [partition for partition in self if directories.holder(partition.topic, partition.index) is failed]
         logger.error("data directory %s is out of service until the next start: %s", path, reason)
         for partition in lost:
-            del self._partitions[partition.topic, partition.index]
-            self._offline[partition.topic, partition.index] = f"data directory {path}: {reason}"
-            partition.log.fail(reason)
-            partition.wake_all()
-            self.on_offline(partition.topic, partition.index)
-            self._writer.spawn(partial(_abandon, partition))
+            self._lose(partition, f"data directory {path}: {reason}")
+
+    def _lose(self, partition: Partition, reason: str) -> None:
+        """A partition in a directory that is out of service is offline."""
+        del self._partitions[partition.topic, partition.index]
+        self._offline[partition.topic, partition.index] = reason
+        partition.log.fail(reason)
+        partition.wake_all()
+        self.on_offline(partition.topic, partition.index)
+        self._writer.spawn(partial(_abandon, partition))
 
     def _count_recovery(self, log: PartitionLog) -> None:
         report = log.recovery

@@ -1,17 +1,26 @@
-"""The end of a broker, where one of its disks has failed."""
+"""The end of a broker, and the making of topics, where one of its disks has failed."""
 
 import errno
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
+import trio
+
+from broker.config import load_settings
+from broker.dynamic_config import LiveSettings
 from broker.log.checkpoint import CLEAN_MARKER
 from broker.log.data_directories import METADATA_FILE, DataDirectories
 from broker.log.data_directory import RESERVE
 from broker.log.disk import Disk
 from broker.log.files import OpenFiles
 from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metrics import Metrics
+from broker.partitions import Partitions
 from broker.storage import Storage
+from broker.writer import Writer
 
 
 class BrokenBelow(Disk):
@@ -39,3 +48,35 @@ def test_a_directory_that_cannot_give_up_what_it_keeps_leaves_the_others_their_c
         storage.close_logs([], all_open=True)
         store.close()
     assert (good / CLEAN_MARKER).exists()
+
+
+class BusyDisk(Disk):
+    """Something else happens on the loop while a worker waits for a sync of the file system."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def sync_filesystem(self, path: str) -> None:
+        super().sync_filesystem(path)
+        trio.from_thread.run_sync(self.meanwhile)
+
+
+async def test_what_was_just_opened_in_a_directory_that_went_meanwhile_is_offline(tmp_path: Path) -> None:
+    disk, good, bad = BusyDisk(), tmp_path / "good", tmp_path / "bad"
+    with DataDirectories.open([good, bad], node_id=1, disk=disk) as directories:
+        directories.join({}, [])
+        store, metrics = SqliteMetadataStore(good / METADATA_FILE), Metrics()
+        storage = Storage(
+            directories=directories, files=OpenFiles(disk=disk), store=store, clock=lambda: 0, random=Random(0)
+        )
+        async with trio.open_nursery() as nursery:
+            writer = Writer(nursery=nursery, metrics=metrics, loop_write_max_bytes=1 << 16)
+            partitions = Partitions(storage, LiveSettings(load_settings()), writer, metrics)
+            await partitions.open_all()
+            disk.meanwhile = partial(partitions.take_offline, str(bad), "gone")
+            await partitions.create("orders", 4)
+            served = [index for index in range(4) if partitions.get("orders", index)]
+            offline = [index for index in range(4) if partitions.is_offline("orders", index)]
+            await partitions.close_all()
+        store.close()
+    assert (len(served), len(offline)) == (2, 2)
