@@ -90,7 +90,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "max.incremental.fetch.session.cache.slots": "How many incremental fetch sessions are kept.",
     "node.id": "The id of this broker.",
     "num.partitions": "How many partitions a topic gets when nobody says.",
-    "num.recovery.threads.per.data.dir": "How many threads recover logs after an unclean stop, for each data directory.",
+    "num.recovery.threads.per.data.dir": "How many threads recover logs after an unclean stop, for each directory.",
     "offset.metadata.max.bytes": "The longest text that may be committed with an offset.",
     "offsets.commit.timeout.ms": "How long a commit of offsets may take before it is answered with an error.",
     "offsets.retention.check.interval.ms": "How often committed offsets are looked through for those to forget.",
@@ -109,9 +109,9 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.connection.inflight.requests": "How many requests of one connection may wait for their answers.",
     "warmlog.container": "Whether the broker runs in a container, so that clients may come through a port of the host.",
     "warmlog.gate": "How the broker asks whether what it is to send or to search is in memory: cachestat (Linux 6.5),"
-    " nowait, or auto, the first that works; with off it does not ask, and a fetch from a slow disk holds everybody up.",
+    " nowait, or auto, the first that works; with off it does not ask, and a fetch from a slow disk holds up all.",
     "warmlog.gate.ahead.bytes": "How far ahead of what a consumer is sent its log is read from the disk.",
-    "warmlog.gate.drop.passed": "Whether what was read from the disk for consumers that lag is dropped from memory again"
+    "warmlog.gate.drop.passed": "Whether what was read from the disk for consumers that lag is dropped from memory"
     " when the last of them has passed it.",
     "warmlog.gate.piece.bytes": "How much is read from the disk for one consumer before the next one has its turn.",
     "warmlog.gate.threads": "How many threads read what is not in memory.",

@@ -1,7 +1,9 @@
 """What every test may ask for: owns the Hypothesis settings and the way to the golden files."""
 
+import logging
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,14 @@ def pytest_configure() -> None:
         changed = [name for name in compiled if (ROOT / name).stat().st_mtime > library.stat().st_mtime]
         if changed:
             pytest.exit(f"changed since they were compiled: {', '.join(changed)} (see `make setup`, `make pure`)", 2)
+
+
+@pytest.fixture(autouse=True)
+def _log_level_as_it_was() -> Iterator[None]:
+    """The command line and the admin API set levels for the process; the next test counts what is logged."""
+    level = logging.root.level
+    yield
+    logging.root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ class Disk:
         return os.preadv(fd, (buffer,), position)
 
     def advise_random(self, fd: int) -> None:
-        """Switch off the kernel's read-ahead: of what it reads ahead, pages count as cached and are still being read."""
+        """Switch off the kernel's read-ahead: its pages count as cached while they are still being read."""
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def drop_cached(self, fd: int, position: int, length: int) -> None:

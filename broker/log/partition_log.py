@@ -257,9 +257,9 @@ class PartitionLog:
         """Check batches and give them offsets and a position. `records` must not change until `commit`.
 
         A plan with a `roll` must be the first of its write, after `prepare_roll` and `commit_roll`. Raises
-        LogFailedError, RecordListTooLargeError, and the ProtocolErrors of `protocol.records.validation.check_batches`,
-        of which BatchTooLargeError is for a batch over `max.message.bytes`. MustOpenError says that the plan is for
-        what `opened` gives of these records.
+        LogFailedError, NoRoomError, RecordListTooLargeError, and the ProtocolErrors of
+        `protocol.records.validation.check_batches`, of which BatchTooLargeError is for a batch over
+        `max.message.bytes`. MustOpenError says that the plan is for what `opened` gives of these records.
         """
         if self._closed or self._appender.writer.failure is not None:
             raise self._refusal()

@@ -46,7 +46,7 @@ EVERYTHING = Wanted()
 class BytesColumn(NamedTuple):
     """A column of bytes, or of text in UTF-8."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # in place of the tuple's method
     null_count: int
     validity: Buffer | None
     offsets: Buffer
@@ -56,7 +56,7 @@ class BytesColumn(NamedTuple):
 class HeaderColumn(NamedTuple):
     """The headers of each record: a list, null where it has none."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # in place of the tuple's method
     null_count: int
     validity: Buffer | None
     offsets: Buffer
@@ -70,7 +70,7 @@ class Columns(NamedTuple):
     `timestamps_us`: int64, microseconds since the epoch. `timestamp_types`: int32, as in `layout.TimestampType`.
     """
 
-    count: int
+    count: int  # type: ignore[assignment]  # in place of the tuple's method
     offsets: Buffer
     timestamps_us: Buffer
     timestamp_types: Buffer

@@ -14,13 +14,13 @@ SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "protocol", "br
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "_*.c")
 TELL_TWIN = "from protocol.records import codec; print(codec.__file__); print(codec.compiled)"
 TELL_MODULE = "from broker.log import append; print(append.__file__)"
+pytestmark = pytest.mark.timeout(600)  # a build takes a minute of a quiet machine's
 SERVE = """
 from warmlog import Client
 from warmlog.testing import Broker
 with Broker() as broker, Client(broker.native) as client:
     client.produce("orders", value=b"one")
-    with client.consume("orders", start="beginning", until_end=True) as records:
-        print([record.value for record in records])
+    print([record.value for record in client.consume("orders", start="beginning", until_end=True)])
 """
 
 
@@ -79,7 +79,6 @@ def test_without_a_compiler_a_broker_serves_all_the_same(pure_wheel: Path) -> No
 @pytest.mark.skipif(
     shutil.which("cc") is None and os.environ.get("CI") != "true", reason="no C compiler on this machine"
 )
-@pytest.mark.timeout(600)  # a minute of a quiet machine's
 def test_with_a_compiler_the_wheel_holds_what_is_compiled(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, {})
     module = run_installed(wheel, TELL_MODULE).stdout.strip()
