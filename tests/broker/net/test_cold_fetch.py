@@ -179,3 +179,22 @@ async def test_a_segment_that_is_removed_while_it_is_read_is_not_missed(tmp_path
             path.unlink()
         (found,) = (await fetches.finish(fetch, "one")).partitions
         assert found.error is ErrorCode.NONE
+
+
+async def test_a_row_of_segments_that_compaction_emptied_is_passed(tmp_path: Path) -> None:
+    directory = tmp_path / "data" / "orders-0"
+    async with running(tmp_path / "data") as broker:
+        client = await broker.connect()
+        await client.create("orders", segment_bytes=str(2 * SIZE))
+        for number in range(60):
+            await client.produce("orders", batch(bytes(900), timestamp=START_MS + number))
+    logs = sorted(directory.glob("*.log"))
+    assert len(logs) >= 25
+    for emptied in logs[:20]:
+        for path in directory.glob(f"{emptied.stem}.*x"):
+            path.write_bytes(b"")
+        emptied.write_bytes(b"")
+    async with running(tmp_path / "data") as broker:
+        client = await broker.connect()
+        found = await client.fetch("orders", 0, max_bytes=SIZE)
+        assert int.from_bytes(found.records[:8], "big") == int(logs[20].stem)
