@@ -22,10 +22,9 @@ from warmlog.cli.directory_checks import (
 from warmlog.cli.findings import Finding, Tally
 from warmlog.cli.logfiles import is_partition_directory, partition_directories
 from warmlog.cli.metadata_checks import StoredMetadata, place_findings
+from warmlog.cli.options import DEFAULT_INDEX_INTERVAL_BYTES
 from warmlog.cli.partition_checks import PartitionCheck
 from warmlog.cli.segment_checks import Circumstances
-
-DEFAULT_INDEX_INTERVAL_BYTES = 4096  # Kafka's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ Owns: how they are written on the command line. Must not know: what is done with
 """
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,6 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
 DEFAULT_NATIVE = "127.0.0.1:9091"
+DEFAULT_INDEX_INTERVAL_BYTES = 4096  # Kafka's
 COMPLETION_TIMEOUT_S = 1.0  # who presses TAB does not wait for a broker that is not there
 
 
@@ -46,6 +48,25 @@ def topics_argument(command: Command) -> Command:
     return click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)(
         command
     )
+
+
+def directories_argument(command: Command) -> Command:
+    """`DIR...`."""
+    return click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))(
+        command
+    )
+
+
+def index_interval_option(command: Command) -> Command:
+    """`--index-interval-bytes N`: how far apart entries of an offset index may lie before that is a finding."""
+    return click.option(
+        "--index-interval-bytes",
+        metavar="N",
+        type=click.IntRange(min=0),
+        default=DEFAULT_INDEX_INTERVAL_BYTES,
+        show_default=True,
+        help="The topics' index.interval.bytes, where it is larger than usual.",
+    )(command)
 
 
 def group_option(command: Command) -> Command:

@@ -20,21 +20,21 @@ from broker.log.facts import RecoveryReport
 from broker.log.rehearsal import RehearsalDisk
 from broker.metadata.topic import Topic
 from broker.setting_types import SettingError
-from warmlog.cli.all_checks import DEFAULT_INDEX_INTERVAL_BYTES, Looking, all_findings
+from warmlog.cli.all_checks import Looking, all_findings
 from warmlog.cli.directory_checks import broker_is_running
 from warmlog.cli.failure import CannotStart
 from warmlog.cli.findings import Finding, Tally
 from warmlog.cli.logfiles import is_partition_directory, partition_directories
 from warmlog.cli.mending import MendedDirectory, MendedLog, Wishes, mend
 from warmlog.cli.metadata_checks import StoredMetadata
-from warmlog.cli.options import json_option
+from warmlog.cli.options import directories_argument, index_interval_option, json_option
 from warmlog.cli.output import Column, counted, print_json, print_line, print_table
 from warmlog.cli.progress import Progress
 from warmlog.cli.verify import finding_form
 
 
 @click.command(short_help="Do what recovery would, without a broker.")
-@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@directories_argument
 @click.option("--dry-run", is_flag=True, help="Say what would be done; nothing is written.")
 @click.option(
     "--cut-damaged",
@@ -42,14 +42,7 @@ from warmlog.cli.verify import finding_form
     help="Cut logs at their first damaged batch also below the recovery point: all that follows it is lost.",
 )
 @click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="The broker's settings, as for serve.")
-@click.option(
-    "--index-interval-bytes",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=DEFAULT_INDEX_INTERVAL_BYTES,
-    show_default=True,
-    help="As for verify.",
-)
+@index_interval_option
 @json_option("One JSON object: what was done to each directory and log, and what is left.")
 @click.pass_context
 def repair(

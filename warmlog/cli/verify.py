@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from warmlog.cli.all_checks import DEFAULT_INDEX_INTERVAL_BYTES, Looking, all_findings
+from warmlog.cli.all_checks import Looking, all_findings
 from warmlog.cli.findings import Finding, Tally
-from warmlog.cli.options import json_option
+from warmlog.cli.options import directories_argument, index_interval_option, json_option
 from warmlog.cli.output import binary_size, print_json, print_line
 from warmlog.cli.progress import Progress
 
@@ -18,15 +18,8 @@ BESIDE_A_BROKER = "a broker is at work; not judged: checkpoints, leftovers, miss
 
 
 @click.command(short_help="Check partition directories; nothing is written.")
-@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--index-interval-bytes",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=DEFAULT_INDEX_INTERVAL_BYTES,
-    show_default=True,
-    help="The topics' index.interval.bytes, where it is larger than usual.",
-)
+@directories_argument
+@index_interval_option
 @json_option("One JSON object: what was looked at, and the findings.")
 @click.pass_context
 def verify(context: click.Context, directories: tuple[Path, ...], index_interval_bytes: int, as_json: bool) -> None:
