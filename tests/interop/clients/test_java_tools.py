@@ -168,8 +168,9 @@ VARYING = (
     (r"console-consumer-\d+", "console-consumer-N"),
     (r"perf-consumer-\d+", "perf-consumer-N"),
     (r"\"avg_throughput\":[\d.]+", '"avg_throughput":N'),
-    # a member's id is as long as its client's name: columns move with it
-    (r" {2,}", "  "),
+    # a member's id is as long as its client's name, a console's number has four or five digits: columns move with them,
+    # and between the two widest cells stands a single space
+    (r" {2,}", " "),
     (r"(?m)[ \t]+$", ""),
     # producer id, and the time of its last batch
     (r"(?m)^\d+\s+0\s+-1\s+(\d+)\s+\d+", r"ID 0 -1 \1 T"),
