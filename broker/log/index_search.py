@@ -41,11 +41,16 @@ class Section(StrEnum):
 
 
 class Column(NamedTuple):
-    """One field of a table of entries: how to read it, its byte within the entry, the entry's size."""
+    """One field of a table of entries: how to read it, its byte within the entry, the entry's size, its own."""
 
     read: Callable[[mmap, int], tuple[Any, ...]]
     at: int
     stride: int
+    width: int
+
+    def pages(self, position: int) -> range:
+        """The pages on which a field at a byte of the file lies: two, where an entry of 12 bytes crosses their edge."""
+        return range(position // PAGE_SIZE, (position + self.width - 1) // PAGE_SIZE + 1)
 
 
 def floor_slot(column: Column, view: mmap, entries: int, target: int, search: SearchName) -> tuple[int, Section]:
@@ -71,7 +76,7 @@ def first_warm_slot(column: Column, entries: int) -> int:
 
 def _bisect(column: Column, view: mmap, low: int, high: int, target: int) -> int:
     """The last slot in [low, high] whose field is not greater than the target, given that low's is not."""
-    read, at, stride = column
+    read, at, stride, _ = column
     while low < high:
         middle = (low + high + 1) >> 1
         found = read(view, middle * stride + at)[0]
@@ -92,7 +97,7 @@ def touched_pages(column: Column, view: mmap, entries: int, target: int, search:
     touched: dict[int, None] = {}
 
     def watched(watched_view: mmap, position: int) -> tuple[Any, ...]:
-        touched[position // PAGE_SIZE] = None
+        touched.update(dict.fromkeys(column.pages(position)))
         return column.read(watched_view, position)
 
     floor_slot(column._replace(read=watched), view, entries, target, search)

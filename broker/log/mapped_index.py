@@ -182,11 +182,11 @@ class MappedIndex:
         known: set[int] = set()
 
         def read(view: mmap, position: int) -> tuple[Any, ...]:
-            page = position // PAGE_SIZE
-            if page not in known:
-                start = page * PAGE_SIZE
-                self._residency.need(file, start, min(PAGE_SIZE, size - start), self.place, again)
-                known.add(page)
+            for page in column.pages(position):
+                if page not in known:
+                    start = page * PAGE_SIZE
+                    self._residency.need(file, start, min(PAGE_SIZE, size - start), self.place, again)
+                    known.add(page)
             return column.read(view, position)
 
         return read

@@ -32,8 +32,8 @@ class OffsetIndex(MappedIndex):
     """The offset index of one segment."""
 
     entry = Struct(">ii")
-    key_column = Column(Struct(">i").unpack_from, 0, 8)
-    value_column = Column(Struct(">i").unpack_from, 4, 8)
+    key_column = Column(Struct(">i").unpack_from, 0, 8, 4)
+    value_column = Column(Struct(">i").unpack_from, 4, 8, 4)
     place = "index"
 
     def entry_at(self, slot: int) -> OffsetPosition:

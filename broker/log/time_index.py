@@ -37,8 +37,8 @@ class TimeIndex(MappedIndex):
     """The time index of one segment."""
 
     entry = Struct(">qi")
-    key_column = Column(Struct(">q").unpack_from, 0, 12)
-    value_column = Column(Struct(">i").unpack_from, 8, 12)
+    key_column = Column(Struct(">q").unpack_from, 0, 12, 8)
+    value_column = Column(Struct(">i").unpack_from, 8, 12, 4)
     place = "time_index"
 
     @property

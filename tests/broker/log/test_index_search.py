@@ -110,3 +110,13 @@ def test_the_warm_section_of_a_time_index_has_682_entries(tmp_path: Path) -> Non
     first_warm = 2000 - 1 - 682
     assert index.lookup(first_warm + 1).section is Section.COLD
     assert index.lookup(first_warm + 2).section is Section.WARM
+
+
+def test_a_time_that_crosses_the_edge_of_a_page_touches_both(tmp_path: Path) -> None:
+    """Entry 341 of 12 bytes begins 4 bytes before the end of page 0: its time ends on page 1."""
+    index = TimeIndex(OpenFiles(), str(tmp_path / "0.timeindex"), 0, capacity_size=1 << 20)
+    index.create()
+    index.append_encoded(b"".join(TimeIndex.entry.pack(i + 1, i) for i in range(683)))
+    assert index.pages_touched(342, "plain") == [0, 1]
+    index.keep_entries(342)
+    assert index.pages_touched(342) == [0, 1]
