@@ -58,6 +58,7 @@ from broker.net.listener import Limits, Listener, bind
 from broker.net.sendfile import SlicePath
 from broker.net.services import Services
 from broker.net.wire import KafkaWire, NativeWire, Wire
+from broker.opening import StartProgress
 from broker.partition_metrics import declare_partition_metrics
 from broker.partitions import Partitions
 from broker.read_ahead import ReadAhead, ReadLimits
@@ -372,6 +373,11 @@ class Broker:
 
     def _declare_gauges(self, partitions: Partitions) -> None:
         gauge = self._metrics.gauge
+        gauge("warmlog_build_info", "1; the version is its label.", lambda: [((VERSION,), 1)], ("version",))
+        gauge(
+            "warmlog_ready", "1 while it serves, 0 while it starts or stops.", lambda: [((), self._not_ready is None)]
+        )
+        self._declare_start(partitions.progress)
         gauge("warmlog_partitions", "Partitions served.", lambda: [((), len(partitions))])
         gauge(
             "warmlog_offline_directories",
@@ -421,16 +427,31 @@ class Broker:
         )
         gauge("warmlog_open_files", "Log and index files held open.", lambda: [((), self._files.statistics().open)])
         gauge("warmlog_index_mappings", "Indexes mapped.", lambda: [((), self._files.statistics().mappings)])
-        gauge(
-            "warmlog_recovery_seconds",
-            "How long this start took to open the logs, if any had to be recovered; else 0.",
-            lambda: [((), partitions.recovery_seconds)],
-        )
         self._metrics.counter(
             "warmlog_process_major_faults_total",
             "Page faults of the process that waited for the disk.",
             lambda: [((), resource.getrusage(resource.RUSAGE_SELF).ru_majflt)],
         )
+
+    def _declare_start(self, progress: StartProgress) -> None:
+        """How far the start has come: with `/readyz`, all there is to be seen while logs are recovered."""
+        gauge = self._metrics.gauge
+        gauge(
+            "warmlog_recovery_seconds",
+            "How long this start took to open the logs, if any had to be recovered; else 0.",
+            lambda: [((), progress.seconds if progress.recovered_logs else 0)],
+        )
+        gauge(
+            "warmlog_start_logs",
+            "Logs of this start: to be opened in all, opened so far, and of those recovered.",
+            lambda: [
+                (("all",), progress.logs),
+                (("opened",), progress.opened_logs),
+                (("recovered",), progress.recovered_logs),
+            ],
+            ("state",),
+        )
+        gauge("warmlog_start_scanned_bytes", "Bytes that recovery has read.", lambda: [((), progress.scanned_bytes)])
 
 
 async def _watch(watch: DiskWatch) -> None:

@@ -88,10 +88,15 @@ class Cleaner:
     def _settings(self) -> Settings:
         return self._partitions.settings
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is compacted at all."""
+        return self._settings.log_cleaner_enable
+
     async def run(self) -> None:
         """Look for dirty logs and clean them, as many at a time as `log.cleaner.threads` says; until cancelled."""
         self._hear()
-        if not self._settings.log_cleaner_enable:
+        if not self.is_on:
             return
         async with trio.open_nursery() as nursery:
             for _ in range(self._settings.log_cleaner_threads):
@@ -318,6 +323,6 @@ def _declare(metrics: Metrics, cleaner: Cleaner) -> None:
     )
     gauge(
         "warmlog_cleaner_heartbeat_age_seconds",
-        "Since the cleaner last showed that it is alive; minutes more than log.cleaner.backoff.ms are an alarm.",
-        one(lambda: time.monotonic() - found.heard_at),
+        "Since the cleaner last showed that it is alive, where it is on; minutes more than its backoff are an alarm.",
+        lambda: [((), time.monotonic() - found.heard_at)] if cleaner.is_on else [],
     )

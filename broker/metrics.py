@@ -214,11 +214,12 @@ class Metrics:
             CounterFamily("warmlog_bytes_out_total", "Bytes sent to clients, by the way they went.", ("path",))
         )
         self.bytes_out_sendfile, self.bytes_out_copy = sent.labels("sendfile"), sent.labels("copy")
-        self.refused_connections = self._add(
+        refused = self._add(
             CounterFamily(
                 "warmlog_connections_refused_total", "Connections closed because a limit was reached.", ("reason",)
             )
         )
+        self.refused_connections = {reason: refused.labels(reason) for reason in ("max_connections", "descriptors")}
         self.loop_stall = self._add(
             HistogramFamily("warmlog_loop_stall_seconds", "How late the event loop's own timer fired.")
         ).labels()

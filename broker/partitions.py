@@ -73,7 +73,6 @@ class Partitions:
         self._storage = storage
         self._writer = writer
         self._metrics = metrics
-        self.recovery_seconds = 0.0
         self._topics: dict[str, Topic] = {}
         self._names: dict[bytes, str] = {}  # by id
         self._replicas: dict[str, tuple[tuple[int, ...], ...]] = {}
@@ -338,8 +337,6 @@ class Partitions:
         threads = self.settings.num_recovery_threads_per_data_dir
         start = Start(started_ms, threads, complete=self._all_open)
         await trio.to_thread.run_sync(self._storage.end_opening, logs, start)
-        if any(log.recovery is not None for log in logs):
-            self.recovery_seconds = self.progress.seconds
 
     async def close_all(self) -> None:
         """Finish what is queued, sync and close every log, and leave the checkpoints of a clean stop, and its marker.

@@ -115,7 +115,7 @@ class Listener:
         """A peer that has gone already is no matter; for want of descriptors we wait until some are given back."""
         if error.errno in _EXHAUSTED:
             self._complain("cannot accept: %s", error.strerror)
-            self._services.metrics.refused_connections.labels("descriptors").add()
+            self._services.metrics.refused_connections["descriptors"].add()
             await trio.sleep(EXHAUSTED_PAUSE_S)
 
     def _complain(self, message: str, *arguments: object) -> None:
@@ -128,7 +128,7 @@ class Listener:
     def _welcome(self, sock: socket.socket, peer: tuple[str, int], nursery: trio.Nursery) -> None:
         if len(self._connections) >= self._limits.max_connections():
             self._complain("%d connections are all there may be, %s:%d refused", len(self._connections), *peer[:2])
-            self._services.metrics.refused_connections.labels("max_connections").add()
+            self._services.metrics.refused_connections["max_connections"].add()
             sock.close()
             return
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from prometheus_client import generate_latest
 
 from broker import cleaner_child
 from broker.cleaner import MAX_DEATHS, Cleaner
@@ -280,3 +281,4 @@ async def test_a_cleaner_that_is_off_does_nothing(tmp_path: Path, autojump_clock
         partition = await dirty(made, "dirty")
         await cleaner_of(made).run()
         assert len(offsets(partition)) == 40
+        assert "\nwarmlog_cleaner_heartbeat_age" not in generate_latest(made.metrics.registry).decode()

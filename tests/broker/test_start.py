@@ -263,6 +263,7 @@ def test_the_http_listener_answers_while_logs_are_recovered(data_dir: Path, monk
 
     answers: list[tuple[int, object]] = []
     addresses: list[str] = []
+    metrics: list[str] = []
     bound = app.address_of
 
     def noted(sock: object) -> str:
@@ -272,6 +273,7 @@ def test_the_http_listener_answers_while_logs_are_recovered(data_dir: Path, monk
     def asked(directory: Path, **named: Any) -> PartitionLog:
         log = PartitionLog.open(directory, **named)
         if named["topic"] == "t2" and not answers:
+            metrics.append(urlopen(f"http://{addresses[0]}/metrics").read().decode())
             for path in ("healthz", "readyz"):
                 try:
                     reply = urlopen(f"http://{addresses[0]}/{path}")
@@ -285,6 +287,7 @@ def test_the_http_listener_answers_while_logs_are_recovered(data_dir: Path, monk
     settings = {"num.recovery.threads.per.data.dir": 1}
     with Broker(data_dir=data_dir, settings=settings) as broker:
         assert urlopen(f"http://{broker.http}/readyz").status == 200
+        assert "warmlog_ready 1.0" in urlopen(f"http://{broker.http}/metrics").read().decode()
     (healthy, (status, progress)) = answers
     assert healthy == (200, b"ok\n")
     assert status == 503
@@ -293,3 +296,7 @@ def test_the_http_listener_answers_while_logs_are_recovered(data_dir: Path, monk
     assert progress["opened_logs"] == progress["recovered_logs"]
     assert 0 < progress["opened_logs"] < progress["logs"]
     assert progress["scanned_bytes"] > 0
+    (text,) = metrics
+    assert "warmlog_ready 0.0" in text
+    assert f'warmlog_start_logs{{state="opened"}} {progress["opened_logs"]}.0' in text
+    assert f"warmlog_start_scanned_bytes {float(progress['scanned_bytes'])}\n" in text
