@@ -35,6 +35,7 @@ from broker.api.handler import Family
 from broker.api.log_dirs import LogDirsApi
 from broker.api.metadata import MetadataApi
 from broker.api.native_groups import NativeGroupsApi
+from broker.api.native_producers import NativeProducersApi
 from broker.api.offsets import OffsetsApi
 from broker.api.producers import ProducersApi
 from broker.api.records import RecordsApi
@@ -340,6 +341,7 @@ class Broker:
             ProducersApi(partitions, self._store),
             *(asked := group_families(groups, partitions, advertised)),
             NativeGroupsApi(asked, partitions),
+            NativeProducersApi(partitions),
         ]
 
     def _fetches(self, partitions: Partitions) -> Fetches:

@@ -184,6 +184,7 @@ class ProducedPartition(Value, frozen=True, kw_only=True, gc=False):
 
     `base_offset`: the first record's; `log_append_time`: -1 unless the topic stamps it. `record_errors`: the records
     for whose sake all were refused (the first hundred); not there, on the wire neither, where it is for other reasons.
+    `duplicate`: an idempotent producer had stored all of it before, at `base_offset`; not there where it had not.
     """
 
     topic: str
@@ -194,6 +195,7 @@ class ProducedPartition(Value, frozen=True, kw_only=True, gc=False):
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
     record_errors: tuple[RecordError, ...] | UnsetType = UNSET
+    duplicate: bool | UnsetType = UNSET
 
 
 class ProduceResponse(Value, frozen=True, kw_only=True, gc=False):

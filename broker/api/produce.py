@@ -115,6 +115,7 @@ def _outcome(entry: Append | ProducedPartition) -> ProducedPartition:
         base_offset=entry.planned.base_offset,
         log_append_time=entry.planned.log_append_time,
         log_start_offset=partition.log.log_start_offset,
+        duplicate=True if entry.planned.is_duplicate else UNSET,
     )
 
 

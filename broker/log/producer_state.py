@@ -141,6 +141,10 @@ class Producers:
         """The states as the log holds them."""
         return tuple(self._committed.values())
 
+    def committed_of(self, producer_id: int) -> ProducerState | None:
+        """The state of one producer as the log holds it; None if it is not known."""
+        return self._committed.get(producer_id)
+
     @property
     def largest_id(self) -> int:
         """The largest producer id known here that a broker may have given; -1 if there is none."""

@@ -37,6 +37,7 @@ from protocol.native.groups import (
     JoinConsumerGroupRequest,
     JoinConsumerGroupResponse,
 )
+from protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse
 from protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
@@ -63,7 +64,7 @@ from protocol.response import (
     ProduceResponse,
 )
 
-VERSIONS = (1, 2)  # oldest first; version 2 adds the operations of groups
+VERSIONS = (1, 2, 3)  # oldest first; version 2 adds the operations of groups, version 3 those of producers
 
 NativeRequest: TypeAlias = (
     Request
@@ -76,6 +77,7 @@ NativeRequest: TypeAlias = (
     | ListGroupsRequest
     | DescribeConsumerGroupsRequest
     | DeleteGroupsRequest
+    | DescribeProducerRequest
 )
 
 
@@ -129,6 +131,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(ListGroupsRequest, ListGroupsResponse, ListGroupsResponse),
     Operation(DescribeConsumerGroupsRequest, DescribeConsumerGroupsResponse, DescribeConsumerGroupsResponse),
     Operation(DeleteGroupsRequest, DeleteGroupsResponse, DeleteGroupsResponse),
+    Operation(DescribeProducerRequest, DescribeProducerResponse, DescribeProducerResponse),
 )
 OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
 

@@ -221,6 +221,7 @@ responses: st.SearchStrategy[Response] = st.one_of(
                 error=errors,
                 message=messages,
                 record_errors=st.just(msgspec.UNSET) | many(st.builds(RecordError, index=int32, message=text)),
+                duplicate=st.sampled_from([msgspec.UNSET, True]),
             )
         ),
     ),
@@ -516,11 +517,11 @@ def test_a_garbled_reply_is_an_error_of_its_own(garbage: bytes) -> None:
 
 def test_the_greatest_common_version_is_chosen() -> None:
     assert choose_version([0, 1, 7]) == 1
-    assert choose_version([0, 1, 2, 7]) == 2
+    assert choose_version([0, 1, 2, 3, 7]) == 3
 
 
-@pytest.mark.parametrize("offered", [[], [0], [3, 4]])
+@pytest.mark.parametrize("offered", [[], [0], [4, 5]])
 def test_without_a_common_version_there_is_none(offered: list[int]) -> None:
-    with pytest.raises(VersionError, match="spoken here 1, 2") as caught:
+    with pytest.raises(VersionError, match="spoken here 1, 2, 3") as caught:
         choose_version(offered)
     assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION

@@ -1,0 +1,49 @@
+"""Idempotent producers on the native protocol: how far one of them is in its partitions.
+
+A producer that starts again with its old id finds out what of its records is stored, and goes on behind it.
+"""
+
+from collections.abc import Mapping
+
+from broker.api.errors import EXPECTED, describe
+from broker.api.handler import Handler
+from broker.api.session import Session
+from broker.metadata.topic import check_name
+from broker.partitions import Partitions
+from protocol.groups import TopicPartition
+from protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
+
+
+class NativeProducersApi:
+    """Answers describe_producer."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By API."""
+        return {DescribeProducerRequest.api: self._describe_producer}
+
+    async def _describe_producer(self, request: DescribeProducerRequest, _: Session) -> DescribeProducerResponse:
+        positions = [self._position(request.producer_id, asked) for asked in request.partitions]
+        return DescribeProducerResponse(partitions=tuple(positions))
+
+    def _position(self, producer_id: int, asked: TopicPartition) -> ProducerPosition:
+        try:
+            check_name(asked.topic)
+            partition = self._partitions.get(asked.topic, asked.partition)
+            if partition is None:
+                raise self._partitions.missing(asked.topic, asked.partition)
+        except EXPECTED as error:
+            code, message = describe(error)
+            return ProducerPosition(topic=asked.topic, partition=asked.partition, error=code, message=message)
+        state = partition.log.producers.committed_of(producer_id)
+        if state is None:
+            return ProducerPosition(topic=asked.topic, partition=asked.partition)
+        return ProducerPosition(
+            topic=asked.topic,
+            partition=asked.partition,
+            producer_epoch=state.epoch,
+            last_sequence=state.last_sequence,
+            last_offset=state.last_offset,
+        )
