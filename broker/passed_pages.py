@@ -57,6 +57,10 @@ class PassedPages:
     def __bool__(self) -> bool:
         return bool(self._files)
 
+    def knows(self, descriptor: OpenFile) -> bool:
+        """Whether something of a file was brought in and is not passed yet."""
+        return descriptor.identity() in self._files
+
     def brought(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> None:
         """A range was read from the disk for a consumer, which begins there if it is not known yet."""
         identity = descriptor.identity()

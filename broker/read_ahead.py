@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from errno import ENODATA
 from functools import partial
+from mmap import PAGESIZE
 from time import perf_counter
 from typing import NamedTuple
 
@@ -121,8 +122,11 @@ class ReadAhead:
     # -- what is being read --
 
     def is_busy(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether some of a range is being read, or is to be."""
-        return bool(self._files) and bool(self._overlapping(descriptor, position, position + length))
+        """Whether some of a range's pages are being read, or are to be."""
+        if not self._files:
+            return False
+        start, end = position // PAGESIZE * PAGESIZE, -(-(position + length) // PAGESIZE) * PAGESIZE
+        return bool(self._overlapping(descriptor, start, end))
 
     def _overlapping(self, descriptor: OpenFile, start: int, end: int) -> list[_Reading]:
         found = self._files.get(descriptor.identity(), ())
@@ -165,10 +169,20 @@ class ReadAhead:
                 reading.is_forgotten = reading.is_forgotten or reading.consumer == consumer
         self._drop(self.passed.forget(consumer))
 
-    def sent(self, consumer: Hashable, descriptor: OpenFile, position: int) -> None:
-        """A consumer has been sent a file's bytes up to `position`."""
+    def begun(self, consumer: Hashable, piece: FileSlice) -> None:
+        """A consumer is sent a slice: it has passed what lies before.
+
+        Not the slice itself: that may end inside a batch, which is asked for again, and the way to what follows leads
+        through the header of its last whole one.
+        """
         if self.passed:
-            self._drop(self.passed.passed(consumer, descriptor, position))
+            self._drop(self.passed.passed(consumer, piece.descriptor, piece.position))
+
+    def sent(self, consumer: Hashable, piece: FileSlice) -> None:
+        """It has been sent all of it; which is passed, too, where the file ends with it. Raises OSError."""
+        end = piece.position + piece.length
+        if self.passed and self.passed.knows(piece.descriptor) and end == piece.descriptor.size():
+            self._drop(self.passed.passed(consumer, piece.descriptor, end))
 
     def _ask(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> list[_Reading]:
         """The readings that will have a range in memory; those that are missing are queued."""

@@ -18,6 +18,7 @@ Invariants:
 1. In the thread that must not wait (`gated`), what is missing raises ColdReadError, whose `job` a worker runs before
    the same is tried again. Any other thread reads what is missing with pread, which gives up the GIL and turns an
    I/O error into an exception: a fault inside a mapping does neither, and an error there ends the process.
+2. What any thread reads here is known while it is being read, page by page: a page counts as being read as a whole.
 """
 
 import ctypes
@@ -178,6 +179,11 @@ def pages_of(position: int, length: int) -> int:
     return (position + length - 1) // PAGESIZE - position // PAGESIZE + 1 if length > 0 else 0
 
 
+def _page_end(position: int) -> int:
+    """Where the page of the byte before a position ends."""
+    return -(-position // PAGESIZE) * PAGESIZE
+
+
 # -- the choice --------------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +303,7 @@ class Residency:
     cold_pages: dict[Place, int] = field(default_factory=lambda: {"index": 0, "time_index": 0, "log": 0})
     busy: Callable[[OpenFile, int, int], bool] = _nothing_busy  # whether some of a range is being read now
     _gated_thread: int = 0
+    _own_reads: list[tuple[tuple[int, int], int, int]] = field(default_factory=list)  # by `need`: file, start, end
 
     @property
     def is_on(self) -> bool:
@@ -331,7 +338,7 @@ class Residency:
         Counted, where it is not none, as missing of `place`; None: they have been counted.
         """
         missing = self.method.missing_pages(descriptor.fd, position, length)
-        if not missing and self.is_on and self.busy(descriptor, position, length):
+        if not missing and self.is_on and self._is_being_read(descriptor, position, length):
             missing = pages_of(position, length)
         if missing and place is not None:
             self.cold_pages[place] += missing
@@ -351,9 +358,26 @@ class Residency:
         if not self.missing_pages(descriptor, position, length, counted):
             return
         if not must_not_wait:
-            _Read(descriptor, position, length)()
+            self._read(descriptor, position, length)
             return
         raise ColdReadError(job or _Read(descriptor, position, length), descriptor, position, length)
+
+    def _is_being_read(self, descriptor: OpenFile, position: int, length: int) -> bool:
+        """Whether some of a range is on its way into memory, for who waits there or by who may wait."""
+        if self._own_reads:
+            identity, end = descriptor.identity(), _page_end(position + length)
+            if any(file == identity and start < end and position < stop for file, start, stop in [*self._own_reads]):
+                return True
+        return self.busy(descriptor, position, length)
+
+    def _read(self, descriptor: OpenFile, position: int, length: int) -> None:
+        """Read a range in this thread, known as being read meanwhile: its pages count as cached from the start on."""
+        reading = descriptor.identity(), position // PAGESIZE * PAGESIZE, _page_end(position + length)
+        self._own_reads.append(reading)
+        try:
+            _Read(descriptor, position, length)()
+        finally:
+            self._own_reads.remove(reading)
 
 
 class GatedFile:

@@ -52,6 +52,7 @@ class SlicePath:
         The slice holds its file open until it is dropped, whatever happens to the log meanwhile.
         """
         position, end = piece.position, piece.position + piece.length
+        self._reads.begun(consumer, piece)
         known_end, known_until = position + piece.warm_length, perf_counter() + KNOWN_S
         while position < end:
             count = min(end - position, CHUNK_BYTES)
@@ -70,11 +71,11 @@ class SlicePath:
                     f"{end - position} of {piece.length} bytes are missing at position {position}"
                 )
             position += sent
-            self._reads.sent(consumer, piece.descriptor, position)
             if sent < count:
                 await wait_writable()
             elif position < end:
                 await trio.lowlevel.checkpoint()
+        self._reads.sent(consumer, piece)
 
     def forget(self, consumer: Hashable) -> None:
         """A consumer has gone: what is to be read for it need not be."""

@@ -77,6 +77,11 @@ def cold(path: Path, pages: int, disk: Disk) -> FileSlice:
     return FileSlice(opened, 0, pages * PAGESIZE)
 
 
+def part(piece: FileSlice, position: int) -> FileSlice:
+    """From a position to the end."""
+    return FileSlice(piece.descriptor, position, piece.length - position)
+
+
 def pages_missing(piece: FileSlice) -> int:
     return missing_by_mincore(piece.descriptor.fd, piece.length)
 
@@ -137,6 +142,17 @@ async def test_what_is_being_read_is_not_to_be_touched(tmp_path: Path, disk: Slo
         disk.let()
     assert reads.residency.missing_pages(piece.descriptor, 0, PAGESIZE, "log") == 0
     assert reads.statistics() == (0, 0)
+
+
+async def test_the_page_that_is_read_by_another_one_is_not_to_be_touched_at_all(tmp_path: Path, disk: SlowDisk) -> None:
+    """A piece ends inside a page: the rest of that page is on its way, too."""
+    piece = cold(tmp_path / "a", 16, disk)
+    async with reading() as reads, trio.open_nursery() as nursery:
+        nursery.start_soon(reads.bring, "one", FileSlice(piece.descriptor, 0, 100), 0, 100)
+        await trio.testing.wait_all_tasks_blocked()
+        piece.descriptor.pread(PAGESIZE, 0)
+        assert reads.residency.missing_pages(piece.descriptor, 200, 50, "log") == 1
+        disk.let()
 
 
 async def test_no_more_is_read_ahead_than_may_be(tmp_path: Path) -> None:
@@ -220,11 +236,22 @@ async def test_what_a_lagging_consumer_has_passed_goes_from_memory(tmp_path: Pat
     piece.descriptor.pread(PIECE, 3 * PIECE)  # in memory for another reason
     async with reading(drop=True) as reads:
         assert await reads.bring("one", piece, 0, 2 * PIECE)
-        reads.sent("one", piece.descriptor, PIECE)
+        reads.begun("one", part(piece, PIECE))
         await trio.testing.wait_all_tasks_blocked(0.02)
         assert pages_missing(piece) == 8
-        reads.sent("one", piece.descriptor, 16 * PAGESIZE)
+        reads.sent("one", part(piece, 15 * PAGESIZE))
     assert pages_missing(piece) == 12
+
+
+async def test_what_was_just_sent_stays_since_the_next_fetch_begins_within_it(tmp_path: Path) -> None:
+    """A slice ends inside a batch, and the way to the next one leads through the header before it."""
+    piece = cold(tmp_path / "a", 16, Disk())
+    async with reading(drop=True) as reads:
+        assert await reads.bring("one", piece, 0, 2 * PIECE)
+        first = FileSlice(piece.descriptor, 0, 2 * PIECE)
+        reads.begun("one", first)
+        reads.sent("one", first)
+    assert pages_missing(piece) == 8
 
 
 async def test_not_while_another_one_follows(tmp_path: Path) -> None:
@@ -232,10 +259,10 @@ async def test_not_while_another_one_follows(tmp_path: Path) -> None:
     async with reading(drop=True) as reads:
         assert await reads.bring("one", piece, 0, 4 * PIECE)
         assert await reads.bring("two", piece, 0, PIECE)
-        reads.sent("one", piece.descriptor, 4 * PIECE)
+        reads.sent("one", piece)
         await trio.testing.wait_all_tasks_blocked(0.02)
         assert pages_missing(piece) == 0
-        reads.sent("two", piece.descriptor, 2 * PIECE)
+        reads.begun("two", part(piece, 2 * PIECE))
         await trio.testing.wait_all_tasks_blocked(0.02)
         assert pages_missing(piece) == 8
         reads.forget("two")
@@ -260,6 +287,6 @@ async def test_nothing_is_dropped_where_that_is_not_wanted(tmp_path: Path) -> No
     piece = cold(tmp_path / "a", 4, Disk())
     async with reading(drop=False) as reads:
         assert await reads.bring("one", piece, 0, PIECE)
-        reads.sent("one", piece.descriptor, PIECE)
+        reads.sent("one", piece)
         reads.forget("one")
     assert pages_missing(piece) == 0

@@ -1,6 +1,7 @@
 """Real files that are put out of memory: for tests of what happens then."""
 
 import os
+from contextlib import suppress
 from mmap import PAGESIZE
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def evict_files(directory: Path, pattern: str = "*") -> None:
     """The same for the files of a directory."""
     disk = Disk()
     for path in sorted(directory.glob(pattern)):
-        evict(Descriptor(disk, disk.open(str(path), os.O_RDONLY)))
+        with suppress(FileNotFoundError):  # a snapshot that was just being written has its own name by now
+            evict(Descriptor(disk, disk.open(str(path), os.O_RDONLY)))
 
 
 def needs_eviction(directory: Path) -> None:

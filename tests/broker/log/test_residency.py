@@ -178,6 +178,36 @@ def test_what_a_worker_reads_now_is_not_there_whatever_the_kernel_says(method: M
             gate.need(opened, 0, PAGESIZE + 1, "log")
 
 
+class HangingDisk(Disk):
+    """Its pread goes to the kernel and does not come back before it is let."""
+
+    def __init__(self) -> None:
+        self.began, self.let = threading.Event(), threading.Event()
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        data = super().pread(fd, size, position)
+        self.began.set()
+        assert self.let.wait(30)
+        return data
+
+
+def test_what_another_thread_reads_on_its_way_is_not_there_yet(method: Method, opened: Descriptor) -> None:
+    """A lookup in a worker reads page after page; whoever touches one of them on the loop would wait with it."""
+    evict(opened)
+    disk = HangingDisk()
+    gate = Residency(method=method)
+    slow = Descriptor(disk, os.dup(opened.fd))
+    worker = threading.Thread(target=gate.need, args=(slow, PAGESIZE + 10, 20, "log"))
+    worker.start()
+    assert disk.began.wait(30)
+    with gate.gated(), pytest.raises(ColdReadError):
+        gate.need(opened, PAGESIZE + 100, 20, "log")
+    disk.let.set()
+    worker.join()
+    with gate.gated():
+        gate.need(opened, PAGESIZE + 100, 20, "log")
+
+
 def test_a_gate_that_is_off_asks_nobody() -> None:
     gate = Residency(method=Off())
     disk = Disk()
