@@ -13,19 +13,21 @@ from typing import Any
 
 from benchmarks.contestants import StartError
 from benchmarks.harness import Plan, Workload, run
-from benchmarks.kafka_workloads import BOTH, KAFKA_WORKLOADS
+from benchmarks.kafka_workloads import KAFKA_WORKLOADS
+from benchmarks.live_workloads import LIVE_WORKLOADS, STANDING
 from benchmarks.load import LoadError
 from benchmarks.native import SetupError
 from benchmarks.report import document, machine_sentence, put_figures, table
 from benchmarks.workloads import WORKLOADS
 
 QUICK_SECONDS = 0.2
+EVERY = (*WORKLOADS, *KAFKA_WORKLOADS, *LIVE_WORKLOADS)
 QUICK_SCALE = 0.02  # 20 partitions for 1,000, 5 MiB for 256
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    names = [workload.name for workload in (*WORKLOADS, *KAFKA_WORKLOADS)]
+    names = [workload.name for workload in EVERY]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"which to run: {', '.join(names)}")
     parser.add_argument("--rounds", type=int, default=3, help="how often each contestant has its turn (3)")
@@ -45,11 +47,7 @@ def chosen_workloads(patterns: list[str]) -> list[Workload[Any]]:
     """Those that a pattern fits, in the order of the tables."""
     if not patterns:
         return list(WORKLOADS)
-    return [
-        workload
-        for workload in (*WORKLOADS, *KAFKA_WORKLOADS)
-        if any(fnmatchcase(workload.name, pattern) for pattern in patterns)
-    ]
+    return [workload for workload in EVERY if any(fnmatchcase(workload.name, pattern) for pattern in patterns)]
 
 
 def plan_of(chosen: argparse.Namespace) -> Plan:
@@ -69,8 +67,8 @@ def main() -> int:
     outcomes = []
     try:
         with ExitStack() as standing:
-            for broker in BOTH:
-                standing.callback(broker.standing.close)
+            for server in STANDING:
+                standing.callback(server.close)
             for workload in chosen_workloads(chosen.workloads):
                 outcomes.append(run(workload, plan, progress=lambda line: print(line, file=sys.stderr)))
     except (StartError, SetupError, LoadError) as error:

@@ -49,16 +49,26 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is wanted of the first contestant: of its own figure, or of the ratio to another one's (`against`)."""
+    """What is wanted of the first contestant: of its own figure, or of the ratio to another one's (`against`).
+
+    Of the median; or of `every_round`, for a promise that is not one on the average.
+    """
 
     figure: str
     against: str | None = None
     at_least: float | None = None
     at_most: float | None = None
+    every_round: bool = False
 
     def is_met(self, value: float) -> bool:
         """Whether a figure or ratio is what is wanted."""
         return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+    def is_met_by(self, spread: "Spread") -> bool:
+        """The same of what all rounds gave."""
+        if self.every_round:
+            return self.is_met(spread.minimum) and self.is_met(spread.maximum)
+        return self.is_met(spread.median)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +132,11 @@ class Outcome:
         return next((t for t in self.workload.targets if (t.figure, t.against) == (figure, against)), None)
 
     def judge(self, target: Target) -> bool:
-        """Whether the median is what is wanted."""
+        """Whether the rounds gave what is wanted."""
         if target.against is None:
-            return target.is_met(self.spread(self.subject, target.figure).median)
+            return target.is_met_by(self.spread(self.subject, target.figure))
         ratio = self.ratio(target.figure, target.against)
-        return ratio is not None and target.is_met(ratio.median)
+        return ratio is not None and target.is_met_by(ratio)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

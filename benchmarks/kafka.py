@@ -59,6 +59,7 @@ class Standing:
     _life: ExitStack = field(default_factory=ExitStack)
     _running: Running | None = None
     is_warm: bool = False
+    home: Path | None = None  # where its data are, once it is started
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Running]:
@@ -66,6 +67,7 @@ class Standing:
         if self._running is None:
             home = directory.parent / f"{directory.name}-{self.name.replace(' ', '-')}"
             home.mkdir()
+            self.home = home
             self._life.callback(subprocess.run, ["rm", "-rf", str(home)], check=True)
             self._running = self._life.enter_context(self.launch(home))
         yield self._running

@@ -38,10 +38,10 @@ class KafkaWire:
         writer.data(batches)
         return _finished(writer, tags=3)  # of partition, topic, request
 
-    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
-        """Read what is there from an offset on, without waiting for more, outside of any session."""
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 0) -> bytes:
+        """Read what is there from an offset on, waiting so long for anything to come, outside of any session."""
         writer = self._request(FETCH, FETCH_VERSION)
-        for value in (-1, 0, 1, max_bytes):  # replica, wait, least and most bytes
+        for value in (-1, wait_ms, 1, max_bytes):  # replica, wait, least and most bytes
             writer.int32(value)
         writer.int8(0)  # isolation: read uncommitted
         writer.int32(0)  # session

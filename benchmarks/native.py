@@ -46,8 +46,8 @@ class Wire(Protocol):
     def produce(self, topic: str, partition: int, batches: bytes) -> bytes:
         """Append batches to a partition."""
 
-    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
-        """Read what is there from an offset on, without waiting for more."""
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 0) -> bytes:
+        """Read what is there from an offset on, waiting so long for anything to come."""
 
     def new_topic(self, address: Address, partitions: int) -> str:
         """Create a topic and return its name. Raises SetupError."""
@@ -80,10 +80,10 @@ class NativeWire:
         records = PartitionRecords(topic=topic, partition=partition, records=memoryview(batches))
         return encode_request(0, ProduceRequest(partitions=(records,)))
 
-    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
-        """Read what is there from an offset on, without waiting for more."""
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 0) -> bytes:
+        """Read what is there from an offset on, waiting so long for anything to come."""
         start = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=max_bytes)
-        return encode_request(0, FetchRequest(partitions=(start,), max_wait_ms=0))
+        return encode_request(0, FetchRequest(partitions=(start,), max_wait_ms=wait_ms))
 
     def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Raises SetupError."""

@@ -1,12 +1,13 @@
 """A producer that keeps its pace, whatever the replies do: the open loop, for latencies that hide nothing.
 
-Owns: one connection, its schedule, and the latencies from when a request was due to when its reply came. A closed loop
-would wait with the broker and so not see how long it was away.
+Owns: its connection, its schedule, and the latencies from when a request was due to when its reply came, or to when a
+consumer that follows had the record. A closed loop would wait with the broker and so not see how long it was away.
 """
 
 import select
 import socket
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from time import perf_counter
@@ -16,6 +17,9 @@ from benchmarks.native import Address
 
 LENGTH = Struct(">I")
 DRAIN_S = 30.0  # what is still unanswered after the window may take so long
+RECEIVE_BYTES = 1 << 18
+VALUE_BYTES = 100
+VALUE = b"x" * VALUE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,20 @@ class Pace:
             sock.setblocking(False)
             return _Paced(sock, request, 1 / self.per_s).run(seconds, skip_s)
 
+    def followed(
+        self, address: Address, request: bytes, follow: Callable[[int], bytes], *, seconds: float, skip_s: float
+    ) -> PaceResult:
+        """The same, with latencies from when a record was due to when a consumer had it. Raises LoadError.
+
+        The partition is empty; `follow` gives the request that waits for what comes at an offset. A record is known by
+        its value: the batch holds one, of VALUE_BYTES equal bytes.
+        """
+        with socket.create_connection(address) as sock, socket.create_connection(address) as consumer:
+            for each in (sock, consumer):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                each.setblocking(False)
+            return _Followed(sock, request, 1 / self.per_s, consumer, follow).run(seconds, skip_s)
+
 
 class _Paced:
     def __init__(self, sock: socket.socket, request: bytes, every_s: float) -> None:
@@ -59,17 +77,23 @@ class _Paced:
         next_at, ends_at = began_at, began_at + seconds
         while (now := perf_counter()) < ends_at:
             while next_at <= now:
-                self._due.append(next_at)
+                self._is_due(next_at)
                 self._unsent += self._request
                 next_at += self._every_s
             self._send()
             self._receive(next_at - perf_counter())
-        while self._due:
+        while self._missing():
             if perf_counter() > ends_at + DRAIN_S:
-                raise LoadError(f"{len(self._due)} requests have no reply")
+                raise LoadError(f"{self._missing()} requests have no reply")
             self._send()
             self._receive(1.0)
         return PaceResult(sorted(latency for due, latency in self._latencies if due >= began_at + skip_s))
+
+    def _is_due(self, at: float) -> None:
+        self._due.append(at)
+
+    def _missing(self) -> int:
+        return len(self._due)
 
     def _send(self) -> None:
         if self._unsent:
@@ -79,17 +103,72 @@ class _Paced:
                 return
 
     def _receive(self, wait_s: float) -> None:
-        if not select.select([self._sock], [], [], max(0.0, wait_s))[0]:
-            return
-        data = self._sock.recv(1 << 16)
-        if not data:
-            raise LoadError("the contestant closed a connection")
-        now = perf_counter()
-        self._received += data
-        while len(self._received) >= LENGTH.size:
-            size = LENGTH.size + LENGTH.unpack_from(self._received)[0]
-            if len(self._received) < size:
-                return
-            del self._received[:size]
-            due = self._due.popleft()
-            self._latencies.append((due, now - due))
+        if select.select([self._sock], [], [], max(0.0, wait_s))[0]:
+            for _ in range(len(_frames(self._sock, self._received))):
+                self._replied(perf_counter())
+
+    def _replied(self, now: float) -> None:
+        due = self._due.popleft()
+        self._latencies.append((due, now - due))
+
+
+class _Followed(_Paced):
+    """Records are numbered by their offsets, since nobody else writes."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        request: bytes,
+        every_s: float,
+        consumer: socket.socket,
+        follow: Callable[[int], bytes],
+    ) -> None:
+        super().__init__(sock, request, every_s)
+        self._consumer = consumer
+        self._follow = follow
+        self._all_due: list[float] = []
+        self._consumed_bytes = bytearray()
+        self._next_offset = 0
+        consumer.sendall(follow(0))
+
+    def _is_due(self, at: float) -> None:
+        super()._is_due(at)
+        self._all_due.append(at)
+
+    def _missing(self) -> int:
+        return len(self._all_due) - self._next_offset
+
+    def _replied(self, now: float) -> None:
+        del now
+        self._due.popleft()
+
+    def _receive(self, wait_s: float) -> None:
+        ready = select.select([self._sock, self._consumer], [], [], max(0.0, wait_s))[0]
+        if self._sock in ready:
+            super()._receive(0.0)
+        if self._consumer in ready:
+            for frame in _frames(self._consumer, self._consumed_bytes):
+                self._consumed(frame.count(VALUE), perf_counter())
+
+    def _consumed(self, count: int, now: float) -> None:
+        end = self._next_offset + count
+        self._latencies += [(due, now - due) for due in self._all_due[self._next_offset : end]]
+        self._next_offset = end
+        self._consumer.send(self._follow(end))
+
+
+def _frames(sock: socket.socket, received: bytearray) -> list[bytes]:
+    """Receive once; the frames that are whole now. Raises LoadError."""
+    data = sock.recv(RECEIVE_BYTES)
+    if not data:
+        raise LoadError("the contestant closed a connection")
+    received += data
+    frames, start = [], 0
+    while len(received) - start >= LENGTH.size:
+        end = start + LENGTH.size + LENGTH.unpack_from(received, start)[0]
+        if end > len(received):
+            break
+        frames.append(bytes(received[start:end]))
+        start = end
+    del received[:start]
+    return frames

@@ -28,6 +28,15 @@ LABELS = {
     "server_share": ("share of a core", 4),
     "p50_ms": ("p50, ms", 3),
     "p99_ms": ("p99, ms", 3),
+    "quiet_p50_ms": ("p50 before, ms", 2),
+    "quiet_p99_ms": ("p99 before, ms", 2),
+    "during_p50_ms": ("p50 meanwhile, ms", 2),
+    "during_p99_ms": ("p99 meanwhile, ms", 2),
+    "during_max_ms": ("longest meanwhile, ms", 1),
+    "p50_times": ("p50, meanwhile / before", 2),
+    "p99_times": ("p99, meanwhile / before", 2),
+    "p99_of_allowed": ("p99 / the larger of 4 x before and 10 ms", 2),
+    "disk_share": ("readers' share of the disk", 2),
     "first_reply_s": ("first reply, s", 2),
     "first_reply_full_s": ("first reply, full directory, s", 2),
     "idle_mb": ("resident, idle, MB", 1),
@@ -131,7 +140,8 @@ def _wanted(outcome: Outcome, target: Target | None) -> str:
     if target is None:
         return ""
     bound = f"≥ {target.at_least:,g}" if target.at_least is not None else f"≤ {target.at_most:,g}"
-    return f"{bound}: {'yes' if outcome.judge(target) else 'NO'}"
+    always = ", always" if target.every_round else ""
+    return f"{bound}{always}: {'yes' if outcome.judge(target) else 'NO'}"
 
 
 def _busy(outcome: Outcome, contestant: str) -> str:
@@ -171,5 +181,6 @@ def _describe_target(outcome: Outcome, target: Target) -> dict[str, Any]:
         "against": target.against,
         "at_least": target.at_least,
         "at_most": target.at_most,
+        "every_round": target.every_round,
         "met": outcome.judge(target),
     }
