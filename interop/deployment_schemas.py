@@ -1,4 +1,4 @@
-"""Makes tests/fixtures/schemas anew: what the files of deploy/ are held against without a container engine or a cluster.
+"""Makes tests/fixtures/schemas anew: what the files of deploy/ are held against where no engine and no cluster is.
 
 Owns: which packages the schemas come from, and what of them is kept. Of Kubernetes: the strict schemas (an unknown
 field is an error) of the kinds that deploy/kubernetes uses, with the definitions they refer to and without the texts,

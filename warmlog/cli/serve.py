@@ -18,6 +18,7 @@ import click
 from warmlog.cli.diagnostics import LEVELS, write_log_to_stderr
 from warmlog.cli.failure import CannotStart, Failure
 from warmlog.cli.groups import close_output
+from warmlog.cli.service_manager import tell_ready
 
 if TYPE_CHECKING:
     from broker.app import Addresses
@@ -81,6 +82,7 @@ def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> N
             click.echo(addresses.line())  # echo flushes
         except BrokenPipeError:  # `| head -1` has what it wanted; that is no reason to stop serving
             close_output()
+        tell_ready(os.environ)
 
     try:
         run(settings, kafka=kafka, native=native, http=http, ready=ready)
