@@ -18,6 +18,10 @@ class OffsetOutOfRangeError(LogError):
         self.log_end_offset = log_end_offset
 
 
+class TimeOutOfRangeError(LogError):
+    """No record of the log is at or past a time."""
+
+
 class PolicyViolationError(LogError):
     """What was asked is against the log's `cleanup.policy`."""
 

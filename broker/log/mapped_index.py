@@ -95,6 +95,11 @@ class MappedIndex:
         return self._known_entries
 
     @property
+    def known_entries(self) -> int | None:
+        """The same; None where the file has not been asked yet. Memory only."""
+        return self._known_entries
+
+    @property
     def is_full(self) -> bool:
         """Whether there is no slot for another entry."""
         return self.entries >= self.max_entries
@@ -201,6 +206,10 @@ class MappedIndex:
         entries = self.entries
         return touched_pages(self.key_column, self.view(), entries, key, search) if entries else []
 
+    def pages_of(self, slot: int) -> range:
+        """The pages of the file on which an entry lies."""
+        return range(slot * self.stride // PAGE_SIZE, ((slot + 1) * self.stride - 1) // PAGE_SIZE + 1)
+
     # -- growth -------------------------------------------------------------------------------------------------------
 
     def append_encoded(self, data: bytes) -> None:
@@ -248,6 +257,10 @@ class MappedIndex:
     def believe(self, count: int) -> None:
         """For recovery: take the first so many entries for all there are. Memory only."""
         self._known_entries = count
+
+    def believe_as(self, other: "MappedIndex") -> None:
+        """Take as many entries for all there are as another one over the same file knows of. Memory only."""
+        self._known_entries = other.known_entries
 
     def set_capacity(self, capacity_size: int) -> None:
         """Change how much the index may hold; the file follows at the next append."""

@@ -35,6 +35,7 @@ from broker.log.config import LogConfig
 from broker.log.describe import describe_segment
 from broker.log.directory_names import deleted_directory
 from broker.log.errors import LogFailedError, OffsetOutOfRangeError
+from broker.log.explain import LogSight, take_sight
 from broker.log.facts import LogDescription, LogRead, RecoveryReport
 from broker.log.files import OpenFiles
 from broker.log.flush import Durability, FlushPlan, SyncTurns
@@ -413,6 +414,10 @@ class PartitionLog:
         if offset == log_end:
             return LogRead(None, segments.active.base_offset, segments.active.size)
         return read_slice(segments, offset, max_bytes, bound=bound, search=search, min_one_message=min_one_message)
+
+    def sight(self) -> LogSight:
+        """The log as it is now, for who explains the way of a fetch, in a worker. Memory only."""
+        return take_sight(self._segments, self.log_start_offset, self.log_end_offset, self._place.config.index_search)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -143,6 +143,30 @@ class Segment:
         """What its files are on."""
         return self.open_files.disk
 
+    def twin(self, open_files: OpenFiles) -> "Segment":
+        """The same segment as it is now, over other open files: for who looks on from outside. Memory only.
+
+        Of an active one on the loop only. A twin is not appended to: its indexes are cut where they end now.
+        """
+        twin = Segment(
+            open_files,
+            self.directory,
+            self.base_offset,
+            size=self.size,
+            next_base_offset=self.next_base_offset,
+            index_interval_bytes=self.index_interval_bytes,
+        )
+        twin.use_names(self.extra_suffix)
+        if self._offset_index is not None:
+            twin.offset_index.believe_as(self._offset_index)
+        if self._time_index is not None:
+            twin.time_index.believe_as(self._time_index)
+        twin._checked_offsets, twin._checked_times = self._checked_offsets, self._checked_times
+        twin._recent_offsets, twin._recent_positions = self._recent_offsets[:], self._recent_positions[:]
+        tail = self.tail
+        twin._largest_timestamp = self._largest_timestamp if tail is None else tail.max_timestamp
+        return twin
+
     # -- life ----------------------------------------------------------------------------------------------------------
 
     @classmethod
@@ -252,7 +276,7 @@ class Segment:
         Raises OSError.
         """
         self.close()
-        for suffix in (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX):
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX):  # a start removes indexes that have no log
             with suppress(FileNotFoundError):
                 self.disk.unlink(self.path(suffix))
 

@@ -32,6 +32,15 @@ class TimeView(NamedTuple):
     search: SearchName
 
 
+class RecordPlace(NamedTuple):
+    """A record by its offset and time (ms), and the batch that holds it: where that begins, and its header."""
+
+    offset: int
+    timestamp: int
+    position: int
+    header: BatchHeader
+
+
 def first_at_or_past(view: TimeView, timestamp: int) -> TimestampOffset | None:
     """The first record at or past a time (ms), with its own time and leader epoch; None if there is none.
 
@@ -54,20 +63,27 @@ def largest(view: TimeView) -> TimestampOffset | None:
 def _first_in_segment(view: TimeView, segment: Segment, timestamp: int) -> TimestampOffset | None:
     """By the time index to an offset, by the offset index to a position, from there batch by batch."""
     hit = segment.checked_time_index().lookup(timestamp, view.search)
-    start_offset = view.start_offset
-    start = segment.checked_offset_index().lookup(max(hit.offset, start_offset), view.search)
-    _check(segment, hit, start)
+    start = segment.checked_offset_index().lookup(max(hit.offset, view.start_offset), view.search)
+    check_entries(segment, hit, start)
+    found = first_from(segment, start.position, timestamp, view.start_offset)
+    if found is None:
+        return None
+    return TimestampOffset(found.timestamp, found.offset, found.header.leader_epoch, hit.section)
+
+
+def first_from(segment: Segment, position: int, timestamp: int, start_offset: int) -> RecordPlace | None:
+    """The first record from a batch on that is at or past a time (ms) and an offset. Raises ProtocolError, OSError."""
     file = segment.reader.descriptor()
-    for position, header in walk_headers(file, start.position, segment.size):
+    for at_position, header in walk_headers(file, position, segment.size):
         if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
-            batch = file.pread(header.size, position)
+            batch = file.pread(header.size, at_position)
             found = _first_in_batch(batch, header, lambda at, time: time >= timestamp and at >= start_offset)
             if found is not None:
-                return TimestampOffset(found[1], found[0], header.leader_epoch, hit.section)
+                return RecordPlace(*found, at_position, header)
     return None
 
 
-def _check(segment: Segment, hit: TimestampOffset, start: OffsetPosition) -> None:
+def check_entries(segment: Segment, hit: TimestampOffset, start: OffsetPosition) -> None:
     """Hold the entries that the search believes against their batches. Raises IndexCorruptError."""
     if hit.timestamp != NO_TIMESTAMP and segment.max_timestamp_of(hit.offset) != hit.timestamp:
         raise IndexCorruptError(segment.base_offset, f"no batch ending at {hit.offset} has time {hit.timestamp}")
