@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import StartError
+from benchmarks.cost_workloads import COST_WORKLOADS
 from benchmarks.harness import Plan, Workload, run
 from benchmarks.kafka_workloads import KAFKA_WORKLOADS
 from benchmarks.live_workloads import LIVE_WORKLOADS, STANDING
@@ -21,7 +22,7 @@ from benchmarks.report import document, machine_sentence, put_figures, table
 from benchmarks.workloads import WORKLOADS
 
 QUICK_SECONDS = 0.2
-EVERY = (*WORKLOADS, *KAFKA_WORKLOADS, *LIVE_WORKLOADS)
+EVERY = (*WORKLOADS, *KAFKA_WORKLOADS, *LIVE_WORKLOADS, *COST_WORKLOADS)
 QUICK_SCALE = 0.02  # 20 partitions for 1,000, 5 MiB for 256
 
 

@@ -103,7 +103,7 @@ class KafkaBroker(Broker):
             pushing = other.submit(self.drive, server, self.producers(topic, large), conditions)
             request = self.wire.produce(topic, large.connections, small.batch)
             window_s = conditions.seconds + conditions.warmup_s
-            result = small.keep(server.address, request, seconds=window_s, skip_s=conditions.warmup_s)
+            result = small.keep(server.address, self.wire, request, seconds=window_s, skip_s=conditions.warmup_s)
             pushed = pushing.result()
         return {**_latencies(result), "large_mb_per_s": pushed.replies * len(large.batch) / pushed.elapsed_s / 1e6}
 

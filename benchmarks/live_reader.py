@@ -30,8 +30,6 @@ DISK_BYTES_PER_S = 20_000_000
 QUIET_S, DURING_S = 5.0, 12.0  # at least; of which the first WARM_UP_S do not count
 WARM_UP_S = 2.0  # every reader has had its first reply by then
 ALLOWED_MS = 10.0  # a p99 below is good enough, whatever it was before
-FOLLOW_WAIT_MS = 500
-FOLLOW_BYTES = 4 << 20  # what is behind after a stall of seconds
 _names = (f"live-{number}" for number in count())
 
 
@@ -83,14 +81,11 @@ class Replay:
         """The live side for so long, on a topic of its own."""
         topic, wire = next(_names), broker.wire
         wire.create_topic(server.address, topic, 1, {})
-        request, skip_s = wire.produce(topic, 0, self.live.batch), _skip_s(seconds)
-        if not self.is_followed:
-            return self.live.keep(server.address, request, seconds=seconds, skip_s=skip_s)
-
-        def follow(offset: int) -> bytes:
-            return wire.fetch(topic, 0, offset, FOLLOW_BYTES, FOLLOW_WAIT_MS)
-
-        return self.live.followed(server.address, request, follow, seconds=seconds, skip_s=skip_s)
+        skip_s = _skip_s(seconds)
+        if self.is_followed:
+            return self.live.followed(server.address, wire, topic, seconds=seconds, skip_s=skip_s)
+        request = wire.produce(topic, 0, self.live.batch)
+        return self.live.keep(server.address, wire, request, seconds=seconds, skip_s=skip_s)
 
     def _readers(self, broker: KafkaBroker, batches: int) -> list[Flow]:
         """Spread evenly over the topic; each goes on from its place to the end, and round."""

@@ -7,17 +7,20 @@ consumer that follows had the record. A closed loop would wait with the broker a
 import select
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from struct import Struct
 from time import perf_counter
 
-from benchmarks.load import LoadError
-from benchmarks.native import Address
+from benchmarks.load import HEAD_BYTES, LoadError
+from benchmarks.native import Address, Wire
 
 LENGTH = Struct(">I")
 DRAIN_S = 30.0  # what is still unanswered after the window may take so long
 RECEIVE_BYTES = 1 << 18
+FOLLOW_WAIT_MS = 500
+FOLLOW_BYTES = 4 << 20  # what is behind after a stall of seconds
 VALUE_BYTES = 100
 VALUE = b"x" * VALUE_BYTES
 
@@ -35,36 +38,40 @@ class PaceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """So many requests a second, evenly spaced, each with this batch."""
+    """So many requests a second, evenly spaced, each with this batch.
+
+    `wire` says what a connection must say first, and what a good reply holds.
+    """
 
     per_s: float
     batch: bytes
 
-    def keep(self, address: Address, request: bytes, *, seconds: float, skip_s: float) -> PaceResult:
+    def keep(self, address: Address, wire: Wire, request: bytes, *, seconds: float, skip_s: float) -> PaceResult:
         """Send on schedule for so long and count what was due after `skip_s`. Raises LoadError."""
-        with socket.create_connection(address) as sock:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setblocking(False)
-            return _Paced(sock, request, 1 / self.per_s).run(seconds, skip_s)
+        with _connected(address, wire) as sock:
+            return _Paced(sock, request, 1 / self.per_s, wire.good).run(seconds, skip_s)
 
-    def followed(
-        self, address: Address, request: bytes, follow: Callable[[int], bytes], *, seconds: float, skip_s: float
-    ) -> PaceResult:
-        """The same, with latencies from when a record was due to when a consumer had it. Raises LoadError.
+    def followed(self, address: Address, wire: Wire, topic: str, *, seconds: float, skip_s: float) -> PaceResult:
+        """Produce to a topic and follow it; latencies from when a record was due to when a consumer had it.
 
-        The partition is empty; `follow` gives the request that waits for what comes at an offset. A record is known by
-        its value: the batch holds one, of VALUE_BYTES equal bytes.
+        The topic is empty. A record is known by its value: the batch holds one, of VALUE_BYTES equal bytes. Raises
+        LoadError.
         """
-        with socket.create_connection(address) as sock, socket.create_connection(address) as consumer:
-            for each in (sock, consumer):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                each.setblocking(False)
-            return _Followed(sock, request, 1 / self.per_s, consumer, follow).run(seconds, skip_s)
+
+        def follow(offset: int) -> bytes:
+            return wire.fetch(topic, 0, offset, FOLLOW_BYTES, FOLLOW_WAIT_MS)
+
+        request = wire.produce(topic, 0, self.batch)
+        with _connected(address, wire) as sock, _connected(address, wire) as consumer:
+            paced = _Followed(sock, request, 1 / self.per_s, wire.good)
+            paced.follow(consumer, follow)
+            return paced.run(seconds, skip_s)
 
 
 class _Paced:
-    def __init__(self, sock: socket.socket, request: bytes, every_s: float) -> None:
+    def __init__(self, sock: socket.socket, request: bytes, every_s: float, good: bytes) -> None:
         self._sock = sock
+        self._good = good
         self._request = request
         self._every_s = every_s
         self._due: deque[float] = deque()  # of the requests without a reply
@@ -104,7 +111,7 @@ class _Paced:
 
     def _receive(self, wait_s: float) -> None:
         if select.select([self._sock], [], [], max(0.0, wait_s))[0]:
-            for _ in range(len(_frames(self._sock, self._received))):
+            for _ in range(len(_frames(self._sock, self._received, self._good))):
                 self._replied(perf_counter())
 
     def _replied(self, now: float) -> None:
@@ -115,15 +122,8 @@ class _Paced:
 class _Followed(_Paced):
     """Records are numbered by their offsets, since nobody else writes."""
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        request: bytes,
-        every_s: float,
-        consumer: socket.socket,
-        follow: Callable[[int], bytes],
-    ) -> None:
-        super().__init__(sock, request, every_s)
+    def follow(self, consumer: socket.socket, follow: Callable[[int], bytes]) -> None:
+        """Before `run`: `follow` gives the request that waits for what comes at an offset."""
         self._consumer = consumer
         self._follow = follow
         self._all_due: list[float] = []
@@ -147,7 +147,7 @@ class _Followed(_Paced):
         if self._sock in ready:
             super()._receive(0.0)
         if self._consumer in ready:
-            for frame in _frames(self._consumer, self._consumed_bytes):
+            for frame in _frames(self._consumer, self._consumed_bytes, self._good):
                 self._consumed(frame.count(VALUE), perf_counter())
 
     def _consumed(self, count: int, now: float) -> None:
@@ -157,7 +157,21 @@ class _Followed(_Paced):
         self._consumer.send(self._follow(end))
 
 
-def _frames(sock: socket.socket, received: bytearray) -> list[bytes]:
+@contextmanager
+def _connected(address: Address, wire: Wire) -> Iterator[socket.socket]:
+    """A connection that has greeted and does not block."""
+    with socket.create_connection(address) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if wire.greeting:
+            sock.sendall(wire.greeting)
+            received = bytearray()
+            while not _frames(sock, received, b""):
+                pass
+        sock.setblocking(False)
+        yield sock
+
+
+def _frames(sock: socket.socket, received: bytearray, good: bytes) -> list[bytes]:
     """Receive once; the frames that are whole now. Raises LoadError."""
     data = sock.recv(RECEIVE_BYTES)
     if not data:
@@ -169,6 +183,8 @@ def _frames(sock: socket.socket, received: bytearray) -> list[bytes]:
         if end > len(received):
             break
         frames.append(bytes(received[start:end]))
+        if good not in frames[-1]:
+            raise LoadError(f"not a good reply: {frames[-1][:HEAD_BYTES]!r}")
         start = end
     del received[:start]
     return frames

@@ -1,0 +1,39 @@
+"""What the gate and all measuring cost where nothing is cold, and what is wanted of that."""
+
+from typing import Any
+
+from benchmarks.costs import Comparison
+from benchmarks.harness import Target, Workload
+from benchmarks.workloads import LARGE, SMALL
+
+FIGURES = ("on_us", "off_us", "cost", "cost_low", "cost_high")
+
+
+def comparing(title: str, comparison: Comparison) -> Workload[Any]:
+    """A workload of one broker, with and without."""
+    return Workload(
+        name=comparison.name,
+        title=title,
+        figures=FIGURES,
+        contestants=(comparison,),
+        measure=lambda contestant, conditions: contestant.measure(conditions),
+        targets=(Target(figure="cost", at_most=0.03),),
+    )
+
+
+COST_WORKLOADS: tuple[Workload[Any], ...] = (
+    comparing(
+        "1 MiB fetches from memory on 4 connections, with the gate and without",
+        Comparison(name="cost-of-gate", what="gate", connections=4, batch=LARGE, fetch_bytes=1 << 20),
+    ),
+    comparing(
+        "1 x 100 B produced, one in flight, with all measuring and without",
+        Comparison(name="cost-of-measuring-produce", what="measuring", connections=1, batch=SMALL),
+    ),
+    comparing(
+        "1 x 100 B fetched, one in flight, with all measuring and without",
+        Comparison(
+            name="cost-of-measuring-fetch", what="measuring", connections=1, batch=SMALL, fetch_bytes=len(SMALL)
+        ),
+    ),
+)

@@ -1,0 +1,142 @@
+"""A broker whose gate, or whose measuring, is turned off and on again while it serves: both sides of a comparison in
+one process, with the same memory, sockets and mood of the machine.
+
+    python -m benchmarks.switched DIRECTORY     prints `ready ... native=HOST:PORT ...`, then answers each line of
+                                                `gate|measuring on|off` on standard input with `done`
+
+Owns: what is switched. The switch is put in from here: no user has it. With `measuring off` nothing is counted,
+no page faults are asked for, and the loop guard is not called; the clock is still read, some five times a request.
+"""
+
+import gc
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from broker.app import Addresses, Broker
+from broker.config import load_settings
+from broker.log.page_faults import PageFaults, Where
+from broker.log.residency import Off
+from broker.metrics import Counter, Histogram, RequestMetrics, Staged
+from broker.net.listener import bind
+
+BACKLOG = 16
+
+
+class SilentCounter(Counter):
+    """Does not count."""
+
+    __slots__ = ()
+
+    def add(self, amount: float = 1) -> None:
+        """Nothing."""
+
+
+class SilentHistogram(Histogram):
+    """Does not count."""
+
+    __slots__ = ()
+
+    def observe(self, seconds: float) -> None:
+        """Nothing."""
+
+
+class SilentRequestMetrics(RequestMetrics):
+    """Does not count."""
+
+    __slots__ = ()
+
+    def observe(self, staged: Staged, done_at: float, sent_at: float) -> None:
+        """Nothing."""
+
+
+class SilentPageFaults(PageFaults):
+    """Does not ask."""
+
+    __slots__ = ()
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def end(self, where: Where) -> None:
+        """Nothing."""
+
+    def leave(self) -> None:
+        """Nothing."""
+
+
+SILENT: dict[type, type] = {
+    Counter: SilentCounter,
+    Histogram: SilentHistogram,
+    RequestMetrics: SilentRequestMetrics,
+    PageFaults: SilentPageFaults,
+}
+LOUD = {silent: loud for loud, silent in SILENT.items()}
+
+
+class Switches:
+    """What can be turned off, of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._residency = broker._files.residency  # noqa: SLF001  # the switch is not the broker's
+        self._method = self._residency.method
+
+    def turn(self, what: str, *, on: bool) -> None:
+        """In the loop's thread."""
+        turned: dict[str, Callable[[bool], None]] = {"gate": self._gate, "measuring": self._measuring}
+        turned[what](on)
+
+    def _gate(self, on: bool) -> None:
+        if type(self._residency.method) is not Off:
+            self._method = self._residency.method
+        self._residency.method = self._method if on else Off()
+
+    def _measuring(self, on: bool) -> None:
+        become(LOUD if on else SILENT, gc.get_objects())
+        change = trio.lowlevel.add_instrument if on else trio.lowlevel.remove_instrument
+        change(self._broker.guard)
+
+
+def become(other: dict[type, type], objects: Iterable[Any]) -> int:
+    """Make each object of one of these types one of the other; how many there were."""
+    changed = [each for each in objects if type(each) in other]
+    for each in changed:
+        each.__class__ = other[type(each)]
+    return len(changed)
+
+
+async def serve(directory: Path) -> None:
+    """Serve until standard input ends."""
+    settings = load_settings(data_dir=directory)
+    with ExitStack() as stack:
+        sockets = {name: stack.enter_context(bind(("127.0.0.1", 0), BACKLOG)) for name in ("kafka", "native", "http")}
+        broker, stop = Broker(settings, stack), trio.Event()
+
+        async def obey() -> None:
+            await started.wait()
+            switches = Switches(broker)
+            while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+                what, state = line.split()
+                switches.turn(what, on=state == "on")
+                print("done", flush=True)
+            stop.set()
+
+        def ready(addresses: Addresses) -> None:
+            gc.collect()
+            print(addresses.line(), flush=True)
+            started.set()
+
+        started = trio.Event()
+        with broker.guard.watching():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(obey)
+                await broker.serve(sockets, ready, stop)
+
+
+if __name__ == "__main__":
+    trio.run(serve, Path(sys.argv[1]))
