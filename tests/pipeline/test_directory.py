@@ -128,6 +128,8 @@ def test_a_damaged_batch_is_an_error_or_left_out_or_the_end(write_partition: Wri
         plan(path).read()
     assert plan(path, onCorrupt="skip").offsets() == [*range(7), *range(8, 20)]
     assert plan(path, onCorrupt="stop", minPartitions=5).offsets() == list(range(7))
+    writer.segment(*[[b"%d" % at] for at in range(6)])
+    assert plan(path, onCorrupt="stop", minPartitions=5).offsets() == list(range(7))
 
 
 def test_a_length_that_is_broken_is_passed_by_the_index(write_partition: WritePartition) -> None:

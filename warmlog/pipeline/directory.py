@@ -1,28 +1,20 @@
-"""Partitions and segments as they lie in a data directory, beside a broker that may be rolling, deleting, compacting.
+"""Partitions as they lie in a data directory, beside a broker that may be rolling, deleting, compacting.
 
-Owns: which partitions and segments there are, where their readable part ends, and the way from an offset or a time to
-a position. Must not know: who asks (`positions`, `planning`), or what is in a batch.
+Owns: which partitions there are, where their readable part ends, and the way from an offset or a time to a position.
+Must not know: who asks (`positions`, `planning`), or what is in a batch.
 
 1. Nothing is written, locked or mapped.
-2. A segment is what its name and its file say at the moment it is opened; one that goes meanwhile is SegmentGoneError.
-3. The last segment may be growing, and may end in half a batch: it is readable up to its last whole batch with a good
+2. The last segment may be growing, and may end in half a batch: it is readable up to its last whole batch with a good
    CRC. A damaged batch with sound ones behind it is not its end: reading will say what is wrong with it.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from broker.log.checkpoint import LOG_STARTS, RECOVERY_POINTS, read_offsets
-from broker.log.directory_names import (
-    LOG_SUFFIX,
-    OFFSET_DIGITS,
-    SWAP_SUFFIX,
-    base_offset_of,
-    parse_partition_directory,
-)
+from broker.log.directory_names import parse_partition_directory
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
 from protocol.errors import ProtocolError
@@ -31,31 +23,11 @@ from protocol.records.reader import decode_batch
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.index_files import IndexedTime, OffsetEntries, TimeEntries
 from warmlog.pipeline.log_file import CutError, LogFile
+from warmlog.pipeline.segments import SCAN_WINDOW_BYTES as SCAN_WINDOW_BYTES
+from warmlog.pipeline.segments import Segment, list_segments
+from warmlog.pipeline.transactions import Transactions, find_transactions
 
-SCAN_WINDOW_BYTES = 64 << 10  # a few index intervals
-_SWAPPED = f"{LOG_SUFFIX}{SWAP_SUFFIX}"
 ENTRIES_TRIED = 16  # of an index, backwards; one that is wrong further back is no help at all
-
-
-class SegmentGoneError(PipelineError):
-    """A segment's file is not there any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """A segment's log file. `size` in bytes, `identity` of its inode: compaction puts another in its place."""
-
-    path: str
-    base_offset: int
-    size: int
-    identity: tuple[int, int]
-
-    def open(self, *, window_bytes: int = SCAN_WINDOW_BYTES) -> LogFile:
-        """The file, to be closed. Raises SegmentGoneError, OSError."""
-        try:
-            return LogFile(self.path, window_bytes=window_bytes)
-        except FileNotFoundError:
-            raise SegmentGoneError(f"{self.path} is gone: deleted by retention or compaction?") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +61,21 @@ class StoredPartition:
         """(offset, position) after the last batch of the last segment that can be read."""
         return readable_end(self.segments[-1])
 
-    def end_offset(self, *, flushed_only: bool = False) -> int:
-        """The offset after the last one that can be read; of what a power cut leaves, if `flushed_only`."""
+    @cached_property
+    def transactions(self) -> Transactions:
+        """What is known of them up to the end of the readable part."""
+        return find_transactions(self.directory, self.segments, self.active_end[1])
+
+    def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:
+        """The offset after the last one that can be read.
+
+        `flushed_only`: of what a power cut leaves. `committed_only`: before the first transaction that is still open.
+        """
         end = self.active_end[0]
-        return min(end, self.flushed_end or 0) if flushed_only else end
+        if flushed_only:
+            end = min(end, self.flushed_end or 0)
+        first_open = self.transactions.first_open if committed_only else None
+        return end if first_open is None else min(end, first_open)
 
     def offset_at_time(self, timestamp_ms: int) -> int | None:
         """The offset of the first record at or past a time, as Kafka's ListOffsets finds it; None if all are earlier.
@@ -104,25 +87,6 @@ class StoredPartition:
     def readable_size(self, segment: Segment) -> int:
         """How many bytes of a segment can be read."""
         return self.active_end[1] if segment is self.segments[-1] else segment.size
-
-
-def list_segments(directory: str) -> Iterator[Segment]:
-    """The segments in use, by base offset. Raises OSError.
-
-    While compaction puts a segment in place of others, it may have no other name yet than that of a swap.
-    """
-    with os.scandir(directory) as entries:
-        names = {entry.name for entry in entries if entry.name[OFFSET_DIGITS:] in {LOG_SUFFIX, _SWAPPED}}
-    for name in sorted(names):
-        base_offset = base_offset_of(name)
-        if base_offset is None or name.removesuffix(SWAP_SUFFIX) in names - {name}:
-            continue
-        path = f"{directory}/{name}"
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:  # deleted since it was listed
-            continue
-        yield Segment(path=path, base_offset=base_offset, size=status.st_size, identity=(status.st_dev, status.st_ino))
 
 
 def find_partitions(path: str) -> list[StoredPartition]:

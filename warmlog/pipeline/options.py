@@ -20,6 +20,8 @@ from warmlog.pipeline.errors import PipelineError
 
 EARLIEST = -2  # as offsets in JSON
 LATEST = -1
+# What Kafka and we keep for ourselves; a pattern does not find them, as a consumer's does not.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 # Large enough that a split's start (a Python worker, its imports) is lost in it, small enough for many of them.
 DEFAULT_SPLIT_BYTES = 64 << 20
@@ -40,7 +42,9 @@ class Topics:
         """Whether this partition is asked for."""
         if self.assigned is not None:
             return partition in self.assigned.get(topic, ())
-        return topic in self.names or (self.pattern is not None and self.pattern.fullmatch(topic) is not None)
+        if self.pattern is not None:  # a broker's own topics must be named
+            return topic not in INTERNAL_TOPICS and self.pattern.fullmatch(topic) is not None
+        return topic in self.names
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -79,6 +83,7 @@ class ReadOptions:
     columns: tuple[str, ...] = COLUMNS[:-1]
     on_corrupt: OnCorrupt = "fail"
     flushed_only: bool = False
+    committed_only: bool = False
     filter_pushdown: bool = False
 
 
@@ -106,6 +111,7 @@ TABLE = {
     "columns": f"names separated by commas, of {', '.join(COLUMNS)}",
     "onCorrupt": '"fail", "skip" or "stop"',
     "readUpTo": '"end" or "flushed"',
+    "isolationLevel": '"read_uncommitted" or "read_committed"',
     "filterPushdown": '"true" or "false"',
 }
 _NAMES = {name.lower(): name for name in TABLE}
@@ -156,6 +162,7 @@ class _Reader:
             columns=self._columns(),
             on_corrupt=self._word("onCorrupt", "fail", "skip", "stop"),  # type: ignore[arg-type] # these three it is
             flushed_only=flushed_only,
+            committed_only=self._word("isolationLevel", "read_uncommitted", "read_committed") == "read_committed",
             filter_pushdown=self._flag("filterPushdown", default=False),
         )
 
@@ -236,6 +243,8 @@ class _Reader:
 
 
 def _nearest(name: str) -> str:
+    if name.lower().startswith("kafka."):
+        return "; what a Kafka client is told has no place here: bootstrap, group and isolationLevel do"
     close = get_close_matches(name.lower(), _NAMES, n=1)
     return f"; did you mean {_NAMES[close[0]]}?" if close else f"; there are {', '.join(TABLE)}"
 

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from protocol.errors import ProtocolError
-from warmlog.pipeline.directory import Segment, StoredPartition, confirmed_entries, position_of
+from warmlog.pipeline.directory import StoredPartition, confirmed_entries, position_of
 from warmlog.pipeline.index_files import OffsetEntries
 from warmlog.pipeline.log_file import LogFile
 from warmlog.pipeline.options import ReadOptions
 from warmlog.pipeline.positions import Range
+from warmlog.pipeline.segments import Segment
+from warmlog.pipeline.transactions import Aborted
 
 # A rest smaller than this share of a split is read along with it.
 REST_SHARE = 0.25
@@ -44,12 +46,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What one task reads: pieces of one partition, in their order."""
+    """What one task reads: pieces of one partition, in their order, but for what was `aborted`."""
 
     topic: str
     partition: int
     directory: str
     pieces: tuple[Piece, ...]
+    aborted: tuple[Aborted, ...] = ()
 
     @property
     def size(self) -> int:
@@ -69,10 +72,21 @@ def plan_splits(parts: Iterable[tuple[StoredPartition, Range]], options: ReadOpt
         count = 1 if whole else max(round(size / share), 1)
         for group in _cut(partition, pieces, -(-size // count)):
             split = Split(
-                topic=partition.topic, partition=partition.partition, directory=partition.directory, pieces=group
+                topic=partition.topic,
+                partition=partition.partition,
+                directory=partition.directory,
+                pieces=group,
+                aborted=_aborted_in(partition, group) if options.committed_only else (),
             )
             splits.append(split)
     return splits
+
+
+def _aborted_in(partition: StoredPartition, pieces: Sequence[Piece]) -> tuple[Aborted, ...]:
+    """The aborted transactions that have offsets in these pieces."""
+    first, end = pieces[0].first_offset, pieces[-1].end_offset
+    aborted = partition.transactions.aborted
+    return tuple(one for one in aborted if one.first_offset < end and one.last_offset >= first)
 
 
 def pieces_of(partition: StoredPartition, wanted: Range) -> Iterator[Piece]:
@@ -119,8 +133,10 @@ def _cut(partition: StoredPartition, pieces: Sequence[Piece], share: int) -> Ite
     bases = {segment.path: segment.base_offset for segment in partition.segments}
     group: list[Piece] = []
     room = share
+    left = sum(piece.size for piece in pieces)
     for piece in pieces:
         rest = piece
+        left -= piece.size
         while rest.size > room + share * REST_SHARE:
             halves = _cut_piece(rest, bases[piece.path], rest.position + max(room, 1))
             if halves is None:
@@ -130,7 +146,7 @@ def _cut(partition: StoredPartition, pieces: Sequence[Piece], share: int) -> Ite
             group, room, rest = [], share, halves[1]
         group.append(rest)
         room -= rest.size
-        if room <= share * REST_SHARE:
+        if room <= share * REST_SHARE < left:
             yield tuple(group)
             group, room = [], share
     if group:

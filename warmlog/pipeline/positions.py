@@ -29,7 +29,7 @@ class Extent(Protocol):
     def start_offset(self) -> int:
         """The first offset that is there."""
 
-    def end_offset(self, *, flushed_only: bool = False) -> int:
+    def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:
         """The offset after the last one to be read."""
 
     def offset_at_time(self, timestamp_ms: int) -> int | None:
@@ -49,6 +49,11 @@ def resolve(partition: Extent, options: ReadOptions) -> Range:
     end = _end(partition, options)
     start = _start(partition, options)
     return Range(start=min(start, end), end=end)  # what ends before it begins is nothing
+
+
+def last_of(partition: Extent, options: ReadOptions) -> int:
+    """The offset after the last one that these options let be read."""
+    return partition.end_offset(flushed_only=options.flushed_only, committed_only=options.committed_only)
 
 
 def check_named(partitions: Iterable[Extent], options: ReadOptions) -> None:
@@ -81,7 +86,7 @@ def _asked(partition: Extent, place: Place) -> int:
 
 def _start(partition: Extent, options: ReadOptions) -> int:
     asked = _asked(partition, options.start)
-    first, end = partition.start_offset, partition.end_offset(flushed_only=options.flushed_only)
+    first, end = partition.start_offset, last_of(partition, options)
     if options.start.by_time:
         return _start_at_time(partition, asked, options, end)
     if asked == EARLIEST:
@@ -111,7 +116,7 @@ def _start_at_time(partition: Extent, timestamp_ms: int, options: ReadOptions, e
 
 def _end(partition: Extent, options: ReadOptions) -> int:
     asked = _asked(partition, options.end)
-    last = partition.end_offset(flushed_only=options.flushed_only)
+    last = last_of(partition, options)
     if options.end.by_time:
         found = partition.offset_at_time(asked)
         return last if found is None else min(found, last)

@@ -18,12 +18,14 @@ from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
 from protocol.records.columns import Wanted
 from protocol.records.record import MAX_INT64, MIN_INT64
-from warmlog.pipeline.directory import Segment, SegmentGoneError, confirmed_entries, list_segments
+from warmlog.pipeline.directory import confirmed_entries
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.index_files import OffsetEntries
 from warmlog.pipeline.log_file import WINDOW_BYTES, LogFile
 from warmlog.pipeline.options import OnCorrupt
 from warmlog.pipeline.planning import Piece, Split, located
+from warmlog.pipeline.segments import Segment, SegmentGoneError, list_segments
+from warmlog.pipeline.transactions import AbortedBatches
 
 _log = logging.getLogger(__name__)
 
@@ -38,10 +40,14 @@ BatchHandler = Callable[[memoryview, int, BatchHeader, Wanted], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRules:
-    """How a split is read: what of it (times in ms, both included), and what about damage and loss."""
+    """How a split is read: what of it (times in ms, both included), and what about damage and loss.
+
+    `committed_only`: for splits behind a broker; those of directories say themselves what was aborted.
+    """
 
     on_corrupt: OnCorrupt = "fail"
     fail_on_data_loss: bool = True
+    committed_only: bool = False
     first_ms: int = MIN_INT64
     last_ms: int = MAX_INT64
 
@@ -94,6 +100,7 @@ class SplitReader:
         self._rules = rules
         self._handler = handler
         self._window_bytes = window_bytes
+        self._aborted = AbortedBatches(split.aborted)
         self.tally = Tally()
 
     def run(self) -> Iterator[None]:
@@ -165,7 +172,12 @@ class SplitReader:
 
     def _hand_over(self, file: LogFile, position: int, header: BatchHeader, piece: Piece) -> bool:
         rules = self._rules
-        if header.is_control or header.next_offset <= piece.first_offset or header.max_timestamp < rules.first_ms:
+        if (
+            header.is_control
+            or header.next_offset <= piece.first_offset
+            or header.max_timestamp < rules.first_ms
+            or header in self._aborted
+        ):
             self.tally.skipped_batches += 1
             return False
         wanted = Wanted(piece.first_offset, piece.end_offset - 1, rules.first_ms, rules.last_ms)

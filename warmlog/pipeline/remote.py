@@ -13,17 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeVar
 
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.groups import OffsetCommitRequest, OffsetCommitResponse, OffsetToCommit
 from protocol.native.messages import ReceivedFetch, ReceivedPartition
 from protocol.records.batch import BatchHeader, headers, verify_crc
 from protocol.records.columns import Wanted
+from protocol.records.layout import TRANSACTIONAL_BIT
 from protocol.request import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchPartition,
     FetchRequest,
+    Isolation,
     ListOffsetsRequest,
     MetadataRequest,
     OffsetQuery,
@@ -36,6 +39,8 @@ from warmlog.pipeline.reading import BatchHandler, Damage, ReadRules, Tally
 from warmlog.pipeline.wire import BrokerConnection, LostError, refusal
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FETCH_BYTES = 4 << 20  # of one reply; the next is on its way meanwhile, so a worker holds two
 FETCH_MAX_WAIT_MS = 500
@@ -52,6 +57,7 @@ class RemotePartition:
     broker: BrokerConnection
     topic: str
     partition: int
+    topic_id: str | None = None
 
     @cached_property
     def start_offset(self) -> int:
@@ -62,19 +68,23 @@ class RemotePartition:
     def _end_offset(self) -> int:
         return self._ask(LATEST_TIMESTAMP)
 
-    def end_offset(self, *, flushed_only: bool = False) -> int:
-        """The offset after the last one that readers may see."""
-        assert not flushed_only, "the options refuse it"
-        return self._end_offset
+    @cached_property
+    def _stable_offset(self) -> int:
+        return self._ask(LATEST_TIMESTAMP, Isolation.READ_COMMITTED)
+
+    def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:  # noqa: ARG002
+        """The offset after the last one that readers may see; of `flushed_only` a broker knows nothing."""
+        return self._stable_offset if committed_only else self._end_offset
 
     def offset_at_time(self, timestamp_ms: int) -> int | None:
         """The offset of the first record at or past a time; None if all are earlier."""
         found = self._ask(max(timestamp_ms, 0))
         return None if found < 0 else found
 
-    def _ask(self, timestamp: int) -> int:
+    def _ask(self, timestamp: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> int:
         query = OffsetQuery(topic=self.topic, partition=self.partition, timestamp=timestamp)
-        (found,) = self.broker.ask(ListOffsetsRequest(partitions=(query,)), ListOffsetsResponse).partitions
+        request = ListOffsetsRequest(partitions=(query,), isolation=isolation)
+        (found,) = self.broker.ask(request, ListOffsetsResponse).partitions
         if found.error:
             raise refusal(found.error, found.message, about=f"{self.topic}-{self.partition}")
         return found.offset
@@ -88,7 +98,7 @@ def remote_partitions(broker: BrokerConnection, options: ReadOptions) -> list[Re
         if topic.error and topic.name in options.topics.named:
             raise refusal(topic.error, topic.message, about=f"topic {topic.name}")
     found = [
-        RemotePartition(broker=broker, topic=topic.name, partition=partition.partition)
+        RemotePartition(broker=broker, topic=topic.name, partition=partition.partition, topic_id=topic.topic_id)
         for topic in told.topics
         for partition in topic.partitions
         if options.topics.wants(topic.name, partition.partition)
@@ -225,6 +235,11 @@ class RemoteReader:
         """Hand a batch over, or pass it by; whether it was handed over."""
         rules, split = self._rules, self._split
         handed = False
+        if rules.committed_only and header.attributes & TRANSACTIONAL_BIT and not header.is_control:
+            raise PipelineError(
+                f"{self._name}: offset {header.base_offset} is of a transaction, and a broker cannot tell yet how that "
+                'ended: read_committed reads it from the directory, option("path", ...)'
+            )
         if header.is_control or header.next_offset <= split.first_offset or header.max_timestamp < rules.first_ms:
             self.tally.skipped_batches += 1
         else:
@@ -256,6 +271,24 @@ class RemoteReader:
     @property
     def _name(self) -> str:
         return f"{self._split.topic}-{self._split.partition}"
+
+
+def patiently(
+    act: Callable[[], T],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """What `act` gives, tried again up to PATIENCE_S while a broker is away. Raises what `act` raises."""
+    until = clock() + PATIENCE_S
+    while True:
+        try:
+            return act()
+        except LostError as error:
+            if clock() > until:
+                raise
+            _log.warning("%s; trying again", error)
+            sleep(RETRY_S)
 
 
 def commit_offsets(bootstrap: str, group: str, offsets: Iterable[tuple[str, int, int]]) -> None:

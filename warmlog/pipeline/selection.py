@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from protocol.records.record import MAX_INT64, MIN_INT64
-from warmlog.pipeline.directory import SegmentGoneError, StoredPartition, find_partitions
+from warmlog.pipeline.directory import StoredPartition, find_partitions
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.options import ReadOptions
 from warmlog.pipeline.planning import Split, plan_splits
 from warmlog.pipeline.positions import Range, check_named, resolve
+from warmlog.pipeline.segments import SegmentGoneError
 
 TRIES = 5  # to make a plan while a broker replaces segments; it does so every 15 s, not every millisecond
 

@@ -36,6 +36,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, bounds: Boun
     rules = ReadRules(
         on_corrupt=options.on_corrupt,
         fail_on_data_loss=options.fail_on_data_loss,
+        committed_only=options.committed_only,
         first_ms=bounds.first_ms,
         last_ms=bounds.last_ms,
     )

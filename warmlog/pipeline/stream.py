@@ -11,22 +11,24 @@ Invariants:
    They are for people and lag tools; a stream goes on where its checkpoint says.
 3. Partitions that come later are read from their beginning. Records that went before they were read are an error, or a
    warning that counts them (`failOnDataLoss`).
+4. With both, a directory and a broker, what is there when the query begins is read from the directory (`handover`).
+5. A broker that goes away in mid-query is waited for (`remote.PATIENCE_S`).
 
 Source: org.apache.spark.sql.kafka010.KafkaMicroBatchStream.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.options import EARLIEST, LATEST, Place, ReadOptions
 from warmlog.pipeline.planning import plan_splits
-from warmlog.pipeline.positions import Extent, Range, resolve
+from warmlog.pipeline.positions import Extent, Range, last_of, resolve
 from warmlog.pipeline.selection import Bounds, wanted_partitions
 from warmlog.pipeline.splits import SplitPartition, read_partition
 
@@ -38,8 +40,12 @@ except ImportError:  # before Spark 4.2 a source was not told how much to take
         """Nobody asks."""
 
 
+if TYPE_CHECKING:
+    from warmlog.pipeline.handover import Handover
+
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Offsets: TypeAlias = dict[str, dict[str, int]]
 Places: TypeAlias = Mapping[tuple[str, int], int]
 
@@ -52,13 +58,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise PipelineError("a stream has no end: endingOffsets and its kin are for batch jobs")
         start = Place(number=LATEST) if options.starts_by_default else options.start
         self._options = replace(options, start=start)
+        self._handover = _handover(self._options)
+        self.lost_offsets = 0  # of this query so far
         self._last: Offsets | None = None
         self._until: dict[tuple[str, int], Range] | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Where a stream without a checkpoint begins. Raises PipelineError."""
         with _extents(self._options) as extents:
-            return _as_json({_place(extent): resolve(extent, self._options).start for extent in extents})
+            self._last = _as_json({_place(extent): resolve(extent, self._options).start for extent in extents})
+            return self._last
 
     def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> Offsets:  # noqa: N802 - Spark's name
         """How far the next micro-batch goes. Spark before 4.2 says neither where it begins nor how much to take."""
@@ -86,13 +95,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """The splits of a micro-batch. Raises PipelineError; DataLossError where its first records are gone."""
         self._last = end
-        with _extents(replace(self._options, start=Place(number=EARLIEST))) as extents:
-            there = {_place(extent): extent for extent in extents}
-            ranges = {
-                place: self._range(there.get(place), place, _places(start).get(place), until)
-                for place, until in _places(end).items()
-            }
-            return [SplitPartition(split) for split in self._split(there, ranges)]
+        lost = self.lost_offsets
+
+        def plan() -> list[Any]:
+            self.lost_offsets = lost  # what was counted before the broker went away is counted anew
+            return self._planned(start, end)
+
+        return [SplitPartition(split) for split in self._patiently(plan)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a split. In a worker."""
@@ -105,38 +114,63 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from warmlog.pipeline.remote import commit_offsets  # as below
 
         offsets = [(topic, partition, offset) for (topic, partition), offset in _places(end).items()]
-        commit_offsets(self._options.bootstrap, self._options.group, offsets)
+        bootstrap, group = self._options.bootstrap, self._options.group
+        self._patiently(lambda: commit_offsets(bootstrap, group, offsets))
 
     def stop(self) -> None:
         """Nothing is kept open."""
 
     def _there(self) -> dict[tuple[str, int], Range]:
         """What can be read now."""
+        return self._patiently(self._there_now)
+
+    def _there_now(self) -> dict[tuple[str, int], Range]:
         everything = replace(self._options, start=Place(number=EARLIEST))
         with _extents(everything) as extents:
             return {_place(extent): resolve(extent, everything) for extent in extents}
 
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """What `act` gives; a broker that is away for a while does not end the query."""
+        if self._options.bootstrap is None:
+            return act()
+        from warmlog.pipeline.remote import patiently  # who reads directories does without
+
+        return patiently(act)
+
+    def _planned(self, start: Offsets, end: Offsets) -> list[Any]:
+        with _extents(replace(self._options, start=Place(number=EARLIEST))) as extents:
+            there = {_place(extent): extent for extent in extents}
+            ranges = {
+                place: self._range(there.get(place), place, _places(start).get(place), until)
+                for place, until in _places(end).items()
+            }
+            return self._split(there, ranges)
+
     def _range(self, extent: Extent | None, place: tuple[str, int], start: int | None, end: int) -> Range:
         name = f"{place[0]}-{place[1]}"
         if extent is None:
-            self._lose(f"{name} is gone")
+            self._lose(f"{name} is gone", end - (start or 0))
             return Range(start=end, end=end)
         first = extent.start_offset
         if start is not None and first > start:
-            self._lose(f"{name}: offsets {start} to {min(first, end) - 1} were deleted before they were read")
-        last = extent.end_offset(flushed_only=False)
+            what = f"{name}: offsets {start} to {min(first, end) - 1} were deleted before they were read"
+            self._lose(what, min(first, end) - start)
+        last = last_of(extent, self._options)
         if end > last:
-            self._lose(f"{name}: offset {end} is not there: it ends at {last}")
+            self._lose(f"{name}: offset {end} is not there: it ends at {last}", end - max(last, start or 0))
         end = min(end, last)
         return Range(start=min(max(first, start or 0), end), end=end)
 
-    def _lose(self, what: str) -> None:
+    def _lose(self, what: str, count: int) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{what} (failOnDataLoss=false reads on without them)")
-        _log.warning("%s", what)
+        self.lost_offsets += count
+        _log.warning("%s: %d offsets, %d in this query so far", what, count, self.lost_offsets)
 
     def _split(self, there: Mapping[tuple[str, int], Any], ranges: Mapping[tuple[str, int], Range]) -> list[Any]:
         options = self._options
+        if self._handover is not None:
+            return self._handover.plan(there.values(), ranges)
         if options.path is not None:
             return list(
                 plan_splits([(there[place], wanted) for place, wanted in ranges.items() if place in there], options)
@@ -168,7 +202,7 @@ def limited(start: Places, ends: Places, most: int | None) -> Places:
 @contextmanager
 def _extents(options: ReadOptions) -> Iterator[list[Extent]]:
     """The partitions that are asked for, as long as they may be asked of themselves."""
-    if options.path is not None:
+    if options.path is not None and not _hands_over(options):
         yield list(wanted_partitions(options))
         return
     from warmlog.pipeline.remote import remote_partitions  # who reads directories does without
@@ -177,6 +211,19 @@ def _extents(options: ReadOptions) -> Iterator[list[Extent]]:
     assert options.bootstrap is not None, "the options see to it"
     with BrokerConnection(options.bootstrap) as broker:
         yield list(remote_partitions(broker, options))
+
+
+def _hands_over(options: ReadOptions) -> bool:
+    """Whether the broker has what the directory does not have yet. What is flushed stands in directories only."""
+    return options.path is not None and options.bootstrap is not None and not options.flushed_only
+
+
+def _handover(options: ReadOptions) -> "Handover | None":
+    if not _hands_over(options):
+        return None
+    from warmlog.pipeline.handover import Handover  # who has only one of the two does without
+
+    return Handover(options)
 
 
 def _place(extent: Extent) -> tuple[str, int]:
