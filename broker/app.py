@@ -27,6 +27,7 @@ from broker.api.configs import ConfigsApi
 from broker.api.describe_topics import DescribeTopicsApi
 from broker.api.dispatch import Dispatcher
 from broker.api.epochs import EpochsApi
+from broker.api.explain import ExplainApi
 from broker.api.fetch import Fetches
 from broker.api.fetch_sessions import FetchSessions
 from broker.api.greeting import GreetingApi
@@ -332,6 +333,7 @@ class Broker:
             MetadataApi(partitions, cluster_id, advertised),
             TopicsApi(partitions),
             DescribeTopicsApi(partitions),
+            ExplainApi(partitions),
             ConfigsApi(partitions),
             ClusterApi(partitions, cluster_id, advertised),
             OffsetsApi(partitions, self._metrics),

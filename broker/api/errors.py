@@ -8,6 +8,7 @@ from broker.log.errors import (
     OutOfOrderSequenceError,
     PolicyViolationError,
     RecordListTooLargeError,
+    TimeOutOfRangeError,
 )
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
@@ -27,6 +28,7 @@ class RequestError(ProtocolError):
 
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (TimeOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (RecordListTooLargeError, ErrorCode.RECORD_LIST_TOO_LARGE),
     (PolicyViolationError, ErrorCode.POLICY_VIOLATION),
     (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),

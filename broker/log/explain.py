@@ -138,6 +138,7 @@ class LogSight(NamedTuple):
     log_end_offset: int
     search: SearchName
     end_fault: str | None = None  # why the last segment's indexes cannot be believed, where that is known already
+    snapshot: Sequence[Segment] = ()  # the log's own segments, which these are twins of
 
 
 def observed_files() -> tuple[ObservedDisk, OpenFiles]:
@@ -150,7 +151,7 @@ def take_sight(segments: Segments, log_start_offset: int, log_end_offset: int, s
     """A log's segments as they are now. On the loop; memory only."""
     disk, files = observed_files()
     twins = [segment.twin(files) for segment in segments.snapshot]
-    return LogSight(disk, twins, log_start_offset, log_end_offset, search)
+    return LogSight(disk, twins, log_start_offset, log_end_offset, search, snapshot=segments.snapshot)
 
 
 @contextmanager

@@ -419,6 +419,10 @@ class PartitionLog:
         """The log as it is now, for who explains the way of a fetch, in a worker. Memory only."""
         return take_sight(self._segments, self.log_start_offset, self.log_end_offset, self._place.config.index_search)
 
+    def has_changed(self, sight: LogSight) -> bool:
+        """Whether there are other segments by now than a sight showed: its files may have gone, or have other names."""
+        return self._segments.snapshot is not sight.snapshot
+
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def offset_for_time(self, timestamp: int, *, isolation_end: int | None = None) -> TimestampOffset | None:

@@ -31,6 +31,7 @@ from protocol.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from protocol.native.explain import ExplainRequest, ExplainResponse
 from protocol.native.groups import (
     DescribeConsumerGroupsRequest,
     DescribeConsumerGroupsResponse,
@@ -64,7 +65,7 @@ from protocol.response import (
     ProduceResponse,
 )
 
-VERSIONS = (1, 2, 3)  # oldest first; version 2 adds the operations of groups, version 3 those of producers
+VERSIONS = (1, 2, 3)  # oldest first; version 2 adds the operations of groups, version 3 those of producers, and explain
 
 NativeRequest: TypeAlias = (
     Request
@@ -78,6 +79,7 @@ NativeRequest: TypeAlias = (
     | DescribeConsumerGroupsRequest
     | DeleteGroupsRequest
     | DescribeProducerRequest
+    | ExplainRequest
 )
 
 
@@ -132,6 +134,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(DescribeConsumerGroupsRequest, DescribeConsumerGroupsResponse, DescribeConsumerGroupsResponse),
     Operation(DeleteGroupsRequest, DeleteGroupsResponse, DeleteGroupsResponse),
     Operation(DescribeProducerRequest, DescribeProducerResponse, DescribeProducerResponse),
+    Operation(ExplainRequest, ExplainResponse, ExplainResponse),
 )
 OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
 

@@ -37,6 +37,8 @@ GROUP_COMMANDS = {
 LOG_COMMANDS = {
     "dump": ("warmlog.cli.dump", "dump", "Print the batches, records and index entries of segment files."),
     "verify": ("warmlog.cli.verify", "verify", "Check partition directories; nothing is written."),
+    "explain": ("warmlog.cli.explain", "explain", "Show the way of a fetch: index pages, what is in memory, faults."),
+    "residency": ("warmlog.cli.residency", "residency", "Draw which parts of segments are in memory."),
     "receipts": ("warmlog.cli.receipts", "receipts", "Show what recoveries after unclean stops did."),
     "repair": ("warmlog.cli.repair", "repair", "Do what recovery would, without a broker."),
 }

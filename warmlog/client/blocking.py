@@ -21,6 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from protocol.groups import ListedGroup
+from protocol.native.explain import ExplainResponse
 from protocol.native.groups import DescribedConsumerGroup
 from protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
 from warmlog.client.batches import RecordMetadata
@@ -246,6 +247,18 @@ class Client:
     def describe_topics(self, *names: str) -> tuple[TopicDescription, ...]:
         """Settings, offsets and segments."""
         return self._call(self._client.describe_topics, *names)
+
+    def explain(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: int | None = None,
+        timestamp: int | None = None,
+        plain: bool = False,
+    ) -> ExplainResponse:
+        """The way of a fetch, and what of it is in memory. See `AsyncClient.explain`."""
+        return self._call(self._client.explain, topic, partition, offset=offset, timestamp=timestamp, plain=plain)
 
     # -- groups --
 

@@ -13,6 +13,7 @@ import anyio
 
 from protocol.errors import ErrorCode
 from protocol.groups import ListedGroup
+from protocol.native.explain import ExplainRequest, ExplainResponse
 from protocol.native.groups import DescribedConsumerGroup
 from protocol.request import (
     AlterTopicsRequest,
@@ -293,6 +294,23 @@ class AsyncClient:
         topics = (await self._cluster.ask(request, DescribeTopicsResponse)).topics
         _check(topics)
         return topics
+
+    async def explain(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: int | None = None,
+        timestamp: int | None = None,
+        plain: bool = False,
+    ) -> ExplainResponse:
+        """The way of a fetch to an offset, or to the first record at or past a time (ms), and what of it is in memory.
+
+        `plain`: with the plain binary search beside the broker's. Raises OffsetOutOfRangeError, UnknownTopicError and
+        other BrokerErrors.
+        """
+        request = ExplainRequest(topic=topic, partition=partition, offset=offset, timestamp=timestamp, plain=plain)
+        return await self._cluster.ask(request, ExplainResponse)
 
     # -- groups --
 

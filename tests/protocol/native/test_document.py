@@ -12,6 +12,7 @@ from msgspec import NODEFAULT, inspect
 from protocol import groups, request, response
 from protocol.errors import ErrorCode
 from protocol.frame import LENGTH_SIZE
+from protocol.native import explain as native_explain
 from protocol.native import groups as native_groups
 from protocol.native import producers as native_producers
 from protocol.native.codec import decode_request, decode_response, encode_request, encode_response
@@ -20,7 +21,7 @@ from protocol.request import ProduceRequest
 from protocol.response import ErrorResponse
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "native-protocol.md").read_text()
-MODULES = (request, response, groups, native_groups, native_producers)  # in which values are
+MODULES = (request, response, groups, native_groups, native_explain, native_producers)  # in which values are
 # What the document describes elsewhere.
 ELSEWHERE: dict[str, set[type]] = {
     "alter_topics": {response.TopicResult},
