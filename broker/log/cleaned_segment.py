@@ -4,7 +4,7 @@ Owns: their names (`.cleaned` behind the usual ones) and how they come to be who
 
 Invariants:
 1. Index entries are those that appending the same batches would make (`append.Tail`).
-2. Once finished, everything is on the disk, with the time of the newest file it stands for.
+2. Once finished, everything is on the disk, names included, with the time of the newest file it stands for.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment, kafka.log.Cleaner.cleanSegments.
 """
@@ -72,6 +72,7 @@ class CleanedSegment:
         if aborted:
             self._write(TRANSACTION_INDEX_SUFFIX, encode_aborted(aborted))
         self._disk.set_modified(self._path(LOG_SUFFIX), self._disk.modified_ms(like))
+        self._disk.sync_directory(self._directory)  # a swap whose transaction index is not there would count as whole
 
     def _write(self, suffix: str, content: bytes | bytearray) -> None:
         fd = self._disk.open(self._path(suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)

@@ -21,6 +21,7 @@ from broker.log.errors import IndexCorruptError
 from broker.log.files import Descriptor
 from broker.log.log_scan import WALK_CHUNK_SIZE, read_header_at, walk_headers, walk_verified
 from broker.log.mapped_index import MAX_RELATIVE_OFFSET, MappedIndex
+from broker.log.producer_trail import ProducerTrail
 from broker.log.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.codec import compiled
@@ -44,7 +45,7 @@ class Scan(NamedTuple):
     """What a scan found from some position on. `tail` is the end of what is sound, `reason` why it ends there.
 
     The entries are those that the scanned batches add; `epochs` the (leader epoch, base offset) at which a new one
-    began. `producers` is empty where no batch was an idempotent producer's.
+    began. `trail` is what it met of idempotent producers; the short cut says in `producers` that there was something.
     """
 
     tail: Tail
@@ -54,6 +55,7 @@ class Scan(NamedTuple):
     time_entries: bytearray
     epochs: list[tuple[int, int]]
     producers: list[bool]
+    trail: ProducerTrail
 
 
 def scan_segment(
@@ -64,7 +66,7 @@ def scan_segment(
     `verified`: CRCs are checked, too. Batches whose offsets do not increase, or do not fit the segment, end the walk as
     damaged ones do. `advanced` is told the bytes of each piece.
     """
-    scan = Scan(tail, tail.size, None, bytearray(), bytearray(), [], [])
+    scan = Scan(tail, tail.size, None, bytearray(), bytearray(), [], [], ProducerTrail())
     file = segment.reader.descriptor()
     previous, epoch = segment.base_offset - 1, -1
     if walk_sound is not None:
@@ -80,8 +82,7 @@ def scan_segment(
             if header.leader_epoch > epoch:
                 epoch = header.leader_epoch
                 scan.epochs.append((epoch, header.base_offset))
-            if header.producer_id >= 0 and not scan.producers:
-                scan.producers.append(True)
+            scan.trail.add(position, header)
             _add(scan, header)
     except ProtocolError as error:
         return scan._replace(reason=f"{error} at position {tail.size}")
@@ -104,6 +105,9 @@ def _walk_sound(
         begun = tail.size
         chunk = file.pread(min(wanted, end - begun), begun)
         previous, epoch = walk_sound(scan, chunk, verified, previous, epoch)
+        if scan.producers:
+            scan.producers.clear()
+            scan.trail.add_piece(memoryview(chunk)[: tail.size - begun], begun)
         advanced(tail.size - begun)
         wanted = WALK_CHUNK_SIZE
         if tail.size == begun:

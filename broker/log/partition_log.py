@@ -421,7 +421,7 @@ class PartitionLog:
 
     def has_changed(self, sight: LogSight) -> bool:
         """Whether there are other segments by now than a sight showed: its files may have gone, or have other names."""
-        return self._segments.snapshot is not sight.snapshot
+        return self._segments.snapshot is not sight.segments
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -561,10 +561,15 @@ class PartitionLog:
         Raises OSError.
         """
         if self._epochs.changed:
-            self._epochs.changed = False
-            with suppress(FileNotFoundError):  # the directory was moved away meanwhile, to be deleted
+            self._epochs.changed = False  # before the write: what changes meanwhile is for the next one
+            try:
                 path = f"{self._place.directory}/{LEADER_EPOCHS}"
                 write_epochs(self._place.disk, path, self._epochs.entries)
+            except FileNotFoundError:
+                pass  # the directory was moved away meanwhile, to be deleted
+            except OSError:
+                self._epochs.changed = True
+                raise
 
     # -- cut and end ---------------------------------------------------------------------------------------------------
 
@@ -579,21 +584,26 @@ class PartitionLog:
         """
         if offset >= self.log_end_offset:
             return
-        self._durability.new_names = True  # also of what is unlinked: it must not come back behind new records
+        self._durability.new_names = True
         try:
-            self._segments, tail = cut_segments(self._place, self._segments, offset)
+            self._cut(offset)
         except OSError as error:
             self.fail(error)
             raise
+        self._epochs.truncate_from_end(self.log_end_offset)
+        self.raise_leader_epoch()
+        self.checkpoint_epochs()
+
+    def _cut(self, offset: int) -> None:
+        self._segments, tail = cut_segments(self._place, self._segments, offset)
         end = tail.next_offset
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
         self._appender.restart(self._segments, tail, self._rebuild_producers())
         self.high_watermark = min(self.high_watermark, end)
         self._durability.truncated(end)
-        self._epochs.truncate_from_end(end)
-        self.raise_leader_epoch()
-        self.checkpoint_epochs()
+        # Segments, and above all snapshots of producers, must not come back behind new records.
+        self._place.disk.sync_directory(self._place.directory)
 
     def lower_recovery_point(self, offset: int) -> None:
         """Take nothing at or past an offset for synced any more: it is about to be cut."""

@@ -17,25 +17,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from broker.log import producer_trail
 from broker.log.config import MAX_INT64
 from broker.log.errors import IndexCorruptError
 from broker.log.log_scan import WALK_CHUNK_SIZE, walk_headers
 from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.producer_state import ProducerState
+from broker.log.producer_trail import ProducerTrail
 from broker.log.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.batch import read_header
-from protocol.records.codec import compiled
 from protocol.records.layout import BatchHeader
 from protocol.records.markers import EndMarker, end_marker
 from protocol.records.reader import decode_batch
-
-# The short cut over batches that change nothing: a piece of a file, the bytes left from there on, first and end of the
-# offsets asked for; gives positions and where the next batch begins. None where it was not built.
-producer_batches: Callable[[bytes, int, int, int], tuple[list[int], int]] | None = None
-if compiled:
-    with suppress(ImportError):
-        from broker.log._scan import producer_batches
 
 
 class Bounds(NamedTuple):
@@ -45,6 +39,16 @@ class Bounds(NamedTuple):
     end: int
 
 
+class Scanned(NamedTuple):
+    """What the scans of a log's last segments have met of producers: whatever begins at or past an offset."""
+
+    from_offset: int = MAX_INT64
+    trails: Sequence[tuple[Segment, ProducerTrail]] = ()
+
+
+NOTHING_SCANNED = Scanned()
+
+
 def rebuild_producers(
     snapshots: ProducerSnapshots,
     segments: Sequence[Segment],
@@ -52,12 +56,12 @@ def rebuild_producers(
     *,
     is_expired: Callable[[ProducerState], bool],
     scan_without: bool = True,
-    none_from: int = MAX_INT64,
+    scanned: Scanned = NOTHING_SCANNED,
 ) -> list[ProducerState]:
     """The states at the end of the log. Blocking. Raises OSError.
 
     States in a snapshot that have expired are left out. `scan_without`: whether the whole log is read where there never
-    was a snapshot. From the offset `none_from` on no batch is known to be a producer's.
+    was a snapshot. What was `scanned` is not read again.
     """
     had_any = bool(snapshots.offsets)
     offsets = snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
@@ -67,7 +71,8 @@ def rebuild_producers(
     else:
         begin, found = _newest(snapshots, bounds.start)
         states = {state.producer_id: state for state in found if not is_expired(state)}
-        replay(states, segments, Bounds(begin, min(bounds.end, none_from)))
+        replay(states, segments, Bounds(begin, min(bounds.end, scanned.from_offset)))
+        _follow(states, scanned, begin)
     if begin < bounds.end or (bounds.end and not offsets):
         with suppress(OSError):  # the next start reads the log again
             snapshots.write(bounds.end, list(states.values()), sync=False)
@@ -81,6 +86,16 @@ def _newest(snapshots: ProducerSnapshots, start: int) -> tuple[int, list[Produce
         if states is not None:
             return offset, states
     return start, []
+
+
+def _follow(states: dict[int, ProducerState], scanned: Scanned, begin: int) -> None:
+    """Let what was scanned, from an offset on, change the states. Raises OSError."""
+    for segment, trail in scanned.trails:
+        with suppress(ProtocolError):  # as in `replay`
+            for position, header in trail:
+                if header.base_offset >= scanned.from_offset and header.last_offset >= begin:
+                    _apply(states, segment, position, header)
+        segment.reader.close()
 
 
 def replay(states: dict[int, ProducerState], segments: Sequence[Segment], bounds: Bounds) -> None:
@@ -98,10 +113,11 @@ def replay(states: dict[int, ProducerState], segments: Sequence[Segment], bounds
 def _batches(segment: Segment, bounds: Bounds) -> Iterator[tuple[int, BatchHeader]]:
     """Batches of producers within the bounds, as many of them as the states depend on."""
     file, position = segment.reader.descriptor(), _position(segment, bounds.start)
-    while producer_batches is not None and position < segment.size:
+    find = producer_trail.producer_batches
+    while find is not None and position < segment.size:
         left = segment.size - position
         chunk = file.pread(min(WALK_CHUNK_SIZE, left), position)
-        found, following = producer_batches(chunk, left, bounds.start, bounds.end)
+        found, following = find(chunk, left, bounds.start, bounds.end)
         for at in found:
             yield position + at, read_header(chunk, at)
         position += following

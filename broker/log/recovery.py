@@ -9,7 +9,8 @@ clean marker) is repaired as after an unclean stop, for the active segment alone
 Unclean: from the segment that holds the recovery point on, batches are scanned from the recovery point, CRCs verified,
 both indexes made anew, and the log cut at the first byte that is not sound; segments after that go. An index is kept up
 to the recovery point where it increases strictly and its last entry fits the log. The states of idempotent producers
-come from the newest snapshot and the batches after it (`producer_replay`).
+come from the newest snapshot and the batches after it (`producer_replay`), of which the scan remembers what it met.
+Where it met transactions, as in a directory that was copied here, the transaction indexes are made anew, too.
 
 Invariants:
 1. Checkpoints are hints, clamped to what the log holds.
@@ -33,7 +34,7 @@ from typing import NamedTuple
 
 from broker.log.append import Tail
 from broker.log.checkpoint import LEADER_EPOCHS, read_epochs
-from broker.log.config import MAX_INT64, LogConfig
+from broker.log.config import LogConfig
 from broker.log.directory_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -53,13 +54,14 @@ from broker.log.files import OpenFiles
 from broker.log.index_rebuild import Scan, cut_log, resume, rewrite_indexes, scan_segment, sound_entries
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_scan import walk_headers
-from broker.log.producer_replay import Bounds, rebuild_producers
+from broker.log.producer_replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
 from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.producer_state import Producers, ProducerState
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 from broker.log.swap import finish_swaps
 from broker.log.transaction_index import cut_aborted
+from broker.log.transaction_rebuild import rebuild_transaction_indexes
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 
@@ -111,7 +113,7 @@ class LogPlace:
         bounds: Bounds,
         *,
         scan_without: bool = True,
-        none_from: int = MAX_INT64,
+        scanned: Scanned = NOTHING_SCANNED,
     ) -> Producers:
         """The producers of a log that holds these offsets; see `producer_replay`. Blocking. Raises OSError."""
         now_ms, expiration_ms = self.clock(), self.config.producer_id_expiration_ms
@@ -121,7 +123,7 @@ class LogPlace:
 
         return Producers(
             rebuild_producers(
-                snapshots, segments, bounds, is_expired=is_expired, scan_without=scan_without, none_from=none_from
+                snapshots, segments, bounds, is_expired=is_expired, scan_without=scan_without, scanned=scanned
             )
         )
 
@@ -154,7 +156,7 @@ class _Findings:
     rebuilt_times: list[int] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
     lost_epochs: bool = False
-    none_from: int = MAX_INT64  # no batch from this offset on is a producer's
+    producers: Scanned = NOTHING_SCANNED
     leftovers: list[str] = field(default_factory=list)
 
 
@@ -192,8 +194,9 @@ class _Loader:
         epochs = self._epochs(end, raised=not clean)
         epochs.truncate_from_start(start)
         producers = self._producers(Bounds(start, end), scan_without=not was_sound)
-        if self._findings.reason is not None:
-            self._disk.sync_directory(self._place.directory)  # snapshots past the end went, too
+        self._rebuild_transaction_indexes()
+        if self._findings.reason is not None or self._findings.snapshots:
+            self._disk.sync_directory(self._place.directory)  # else snapshots past the end come back behind new records
         return LoadedLog(
             segments=Segments(self._segments),
             tail=tail,
@@ -299,10 +302,16 @@ class _Loader:
     def _producers(self, bounds: Bounds, *, scan_without: bool) -> Producers:
         snapshots = ProducerSnapshots(self._disk, self._place.directory, self._snapshots)
         producers = self._place.rebuild_producers(
-            snapshots, self._segments, bounds, scan_without=scan_without, none_from=self._findings.none_from
+            snapshots, self._segments, bounds, scan_without=scan_without, scanned=self._findings.producers
         )
         self._findings.snapshots += snapshots.removed
         return producers
+
+    def _rebuild_transaction_indexes(self) -> None:
+        """Where transactions were scanned: a crash has left any state of these files, as of the others."""
+        if any(trail.has_transactions for _, trail in self._findings.producers.trails):
+            rebuilt = rebuild_transaction_indexes(self._segments)
+            self._findings.rebuilt = sorted({*self._findings.rebuilt, *rebuilt})
 
     # -- clean ---------------------------------------------------------------------------------------------------------
 
@@ -418,9 +427,7 @@ class _Loader:
             offsets = times = 0
             scan = self._scan_from(segment, 0, 0)
         assert scan is not None, "a scan from the start needs no index"
-        self._note_producers(
-            scan, segment.offset_index.entry_at(offsets - 1).offset if offsets else segment.base_offset
-        )
+        start = segment.offset_index.entry_at(offsets - 1).offset if offsets else segment.base_offset
         if segment is not self._segments[-1]:
             scan.time_entries.extend(scan.tail.last_time_entry())
         segment.close()
@@ -433,14 +440,9 @@ class _Loader:
         findings.scanned.append(segment.base_offset)
         findings.scanned_bytes += segment.size - scan.start
         findings.epochs += scan.epochs
+        known = findings.producers
+        findings.producers = Scanned(min(known.from_offset, start), [*known.trails, (segment, scan.trail)])
         return scan
-
-    def _note_producers(self, scan: Scan, start: int) -> None:
-        """Know from where on no batch is a producer's; the scan began at the batch with this offset, or before."""
-        if scan.producers:
-            self._findings.none_from = MAX_INT64
-        else:
-            self._findings.none_from = min(self._findings.none_from, start)
 
     def _scan_from(self, segment: Segment, offsets: int, times: int) -> Scan | None:
         """Scan from the last of so many index entries on; None if the batch it points to is not sound."""

@@ -32,6 +32,7 @@ from broker.log.directory_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
 from broker.log.disk import Disk, read_file, write_all
@@ -44,6 +45,7 @@ from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.producer_state import Producers
 from broker.log.recovery import LogPlace
 from broker.log.segment import Segment
+from broker.log.transaction_index import cut_aborted
 from protocol.errors import ProtocolError
 
 COPY_BYTES = 1 << 20  # at a time; between two of them the work can be called off
@@ -206,6 +208,7 @@ class Reopening:
             for segment in reversed(later):
                 segment.removed = True
                 segment.remove_files()
+            cut_aborted(self._disk, segment_path(directory, last, TRANSACTION_INDEX_SUFFIX), self._end)
             self._disk.sync_directory(directory)
         for copy in copies:
             for suffix in _FILES:
@@ -229,6 +232,10 @@ class Reopening:
     def _is_cut(self) -> bool:
         return self._scans[-1].reason is not None
 
+    @property
+    def _end(self) -> int:
+        return self._scans[-1].tail.next_offset
+
     def _reopened(self, copies: Sequence[Segment]) -> Reopened:
         failed, scan, active = self._failed, self._scans[-1], copies[-1]
         tail = self._activate(active, scan)
@@ -242,6 +249,7 @@ class Reopening:
             failed.snapshots.find()
             bounds = Bounds(min(failed.bounds.start, tail.next_offset), tail.next_offset)
             producers = self._place.rebuild_producers(failed.snapshots, segments, bounds)
+            self._disk.sync_directory(self._place.directory)  # snapshots past the end went, too
         return Reopened(
             segments=segments,
             tail=tail,

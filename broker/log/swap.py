@@ -6,7 +6,8 @@ how the segment was made (`compaction`), or which segments should be.
     0  worker  <base>.log.cleaned, its indexes       made and synced by compaction; a start removes them
     1  worker  .cleaned -> .swap, directory synced   from when all are renamed, a start finishes the swap itself
     2  loop    the log reads the new segment, under the names `.swap`; who reads old ones looks for `.deleted`
-    3  worker  the old files -> .deleted, directory synced, then .swap -> their own names, directory synced
+    3  worker  the old files -> .deleted, directory synced, then .swap -> their own names: the log, directory synced,
+               and its indexes, directory synced
     4  loop    the new segment has its own names
 
 Invariants:
@@ -14,7 +15,8 @@ Invariants:
    offset or a lower one is there (then step 1 was not over), and removes what it stands for.
 2. In every file operation the log comes first: indexes without it are removed, and made anew where they are missing.
 3. A reader finds the file it means, or none: then it looks again at what the log consists of (`sound_indexes`).
-4. No step relies on the order in which a file system writes down names: the directory is synced between two of them.
+4. No step relies on the order in which a file system writes down names: the directory is synced between two of them. As
+   long as a start finds a `.log.swap`, it removes what has the names that are to be taken, indexes of the new log, too.
 
 Source: kafka.log.LocalLog.replaceSegments, org.apache.kafka.storage.internals.log.LogLoader (KAFKA-6264).
 """
@@ -79,7 +81,9 @@ class Swap:
         """
         names = [name for segment in self.old for name in self._set_aside(segment)]
         self.disk.sync_directory(self.new.directory)
-        _rename_all(self.disk, self.new, SWAP_SUFFIX, "")
+        _rename_all(self.disk, self.new, SWAP_SUFFIX, "", [LOG_SUFFIX])
+        self.disk.sync_directory(self.new.directory)
+        _rename_all(self.disk, self.new, SWAP_SUFFIX, "", INDEX_SUFFIXES)
         self.disk.sync_directory(self.new.directory)
         return names
 
@@ -118,9 +122,9 @@ class Swap:
                     self.disk.unlink(segment_path(self.new.directory, self.new.base_offset, suffix) + extra)
 
 
-def _rename_all(disk: Disk, segment: Segment, old: str, new: str) -> None:
-    """Give all files of a segment another suffix behind their names. Indexes may be missing, the log may not."""
-    for suffix in _FILES:
+def _rename_all(disk: Disk, segment: Segment, old: str, new: str, suffixes: Sequence[str] = _FILES) -> None:
+    """Give these files of a segment another suffix behind their names. Indexes may be missing, the log may not."""
+    for suffix in suffixes:
         path = segment_path(segment.directory, segment.base_offset, suffix)
         try:
             disk.rename(path + old, path + new)
@@ -162,9 +166,10 @@ def _finish(disk: Disk, directory: str, based: Sequence[tuple[int, str]], swaps:
             if name.endswith(_FILES) and first <= base < end:
                 disk.unlink(f"{directory}/{name}")
         disk.sync_directory(directory)
-    for _, name in sorted(swaps, key=lambda swap: not swap[1].endswith(LOG_SUFFIX + SWAP_SUFFIX)):
-        disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP_SUFFIX)}")
-    disk.sync_directory(directory)
+    for renamed in (logs, [swap for swap in swaps if swap not in logs]):
+        for _, name in renamed:
+            disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP_SUFFIX)}")
+        disk.sync_directory(directory)
 
 
 def _next_offset(disk: Disk, path: str, base_offset: int) -> int:

@@ -10,23 +10,28 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from broker.log.producer_state import ProducerState, advanced
-from protocol.records.batch import headers
+from protocol.records.batch import headers, verify_crc
 from protocol.records.layout import STAMPED_SIZE
-from protocol.records.reader import records_in
+from protocol.records.reader import decode_batch
+
+ABORT = b"\0\0"  # the type in a marker's key
 
 LogRecord = tuple[int, int, bytes | None, bytes | None, object]  # offset, timestamp (ms), key, value, headers
 
 
 class Stored(NamedTuple):
-    """A batch at its place; `content` is all of it but what the broker stamps."""
+    """A batch at its place; `content` is all of it but what the broker stamps. A control batch has its marker."""
 
     base_offset: int
     last_offset: int
     content: bytes
     records: tuple[LogRecord, ...]
     producer_id: int
+    producer_epoch: int
     last_sequence: int
     leader_epoch: int
+    is_control: bool
+    is_transactional: bool
 
     @property
     def identity(self) -> tuple[int, bytes]:
@@ -38,17 +43,37 @@ def stored(data: bytes, *, at_offset: int | None = None) -> list[Stored]:
     found = []
     for position, header in headers(data):
         raw = data[position : position + header.size]
+        verify_crc(raw, 0, header)
         shift = 0 if at_offset is None else at_offset - header.base_offset
         if at_offset is not None:
             at_offset += header.last_offset_delta + 1
-        records = tuple((r.offset + shift, r.timestamp, r.key, r.value, tuple(r.headers)) for r in records_in(raw))
+        decoded = decode_batch(raw, 0, header)
+        records = tuple((r.offset + shift, r.timestamp, r.key, r.value, tuple(r.headers)) for r in decoded)
         found.append(
             Stored(
                 header.base_offset + shift, header.last_offset + shift, raw[STAMPED_SIZE:], records, header.producer_id,
-                advanced(header.base_sequence, header.last_offset_delta), header.leader_epoch,
+                header.producer_epoch, advanced(header.base_sequence, header.last_offset_delta), header.leader_epoch,
+                header.is_control, header.is_transactional,
             )
         )  # fmt: skip
     return found
+
+
+def aborted_in(batches: Iterable[Stored]) -> dict[int, int]:
+    """The offsets of batches whose transaction was aborted, and that of the marker that says so."""
+    is_open: dict[int, list[int]] = {}
+    aborted: dict[int, int] = {}
+    for batch in batches:
+        if batch.is_control:
+            offsets = is_open.pop(batch.producer_id, []) if batch.records else []
+            if any((record[2] or b"")[2:4] == ABORT for record in batch.records):
+                aborted |= dict.fromkeys(offsets, batch.last_offset)
+        elif batch.is_transactional:
+            is_open.setdefault(batch.producer_id, []).append(batch.base_offset)
+    return aborted
+
+
+START_MS = 1_700_000_000_000
 
 
 @dataclass(slots=True)
@@ -56,7 +81,9 @@ class Ledger:
     """`batches` are in the log now; those below offset `flushed` are on the disk; `start` is where it begins.
 
     `possible`: what a crash may have us find past that: batches since the last flush, also those that were refused or
-    cut off.
+    cut off. `aborted`: the base offsets of batches that are void. `stamped`: up to where tombstones and markers may
+    have been told their time, `passed`: and where it may be over. `now_ms`: what the clock shows, which goes on while
+    the machine is off.
     """
 
     batches: list[Stored] = field(default_factory=list)
@@ -65,6 +92,10 @@ class Ledger:
     start: int = 0
     asked_start: int = 0  # of a deletion that may not have been finished
     compacted: bool = False
+    aborted: set[int] = field(default_factory=set)
+    stamped: int = 0
+    passed: int = 0
+    now_ms: int = START_MS
     sequences: dict[int, int] = field(default_factory=dict)  # the last one of each producer
 
     @property
@@ -82,6 +113,12 @@ class Ledger:
         """They were acknowledged."""
         self.batches += batches
         self.sequences |= {batch.producer_id: batch.last_sequence for batch in batches}
+
+    def were_copied(self, batches: list[Stored]) -> None:
+        """They were put there by somebody else, and are on the disk."""
+        self.batches = batches
+        self.aborted = set(aborted_in(batches))
+        self.was_flushed()
 
     def was_flushed(self) -> None:
         self.flushed = self.end
@@ -126,13 +163,23 @@ class Ledger:
                 assert record == sent[record[0]]
             else:
                 assert record[0] >= self.flushed, f"a record came back: {record}"
-        last = {record[2]: record[0] for record in sent.values() if record[0] < self.flushed}
+        self._check_last_values({record[0] for record in kept})
         offsets = {record[0] for record in kept}
-        for key, offset in last.items():
-            assert offset in offsets, f"the last value of {key!r}, at {offset}, is missing"
         end = found[-1].last_offset + 1 if found else 0
         holes = [offset for offset in sent if self.flushed <= offset < end and offset not in offsets]
         assert not holes, holes
+
+    def _check_last_values(self, offsets: set[int]) -> None:
+        """Of each key the last value is among these offsets; or, where that was deleted long ago, none is."""
+        valid = [each for each in self.batches if not each.is_control and each.base_offset not in self.aborted]
+        records = [record for batch in valid for record in batch.records if record[0] < self.flushed]
+        last = {record[2]: record for record in records}
+        for key, (offset, _, _, value, _) in last.items():
+            if value is None and offset < self.passed:
+                back = [record for record in records if record[2] == key and record[0] in offsets - {offset}]
+                assert offset in offsets or not back, f"{key!r} was deleted at {offset}, and is back: {back}"
+            else:
+                assert offset in offsets, f"the last value of {key!r}, at {offset}, is missing"
 
     def check_producers(self, states: Iterable[ProducerState]) -> None:
         """The producers' states are those that the batches tell.
@@ -141,5 +188,14 @@ class Ledger:
         """
         self.sequences = {state.producer_id: state.last_sequence for state in states}
         known = {state.producer_id: (state.last_sequence, state.last_offset) for state in states}
-        expected = {b.producer_id: (b.last_sequence, b.last_offset) for b in self.batches if b.producer_id >= 0}
+        expected: dict[int, tuple[int, int]] = {}
+        epochs: dict[int, int] = {}
+        for batch in self.batches:
+            if batch.producer_id < 0 or (batch.is_control and not batch.records):
+                continue
+            if not batch.is_control:
+                expected[batch.producer_id] = batch.last_sequence, batch.last_offset
+            elif epochs.get(batch.producer_id, batch.producer_epoch) != batch.producer_epoch:  # it fenced who wrote
+                expected[batch.producer_id] = -1, -1
+            epochs[batch.producer_id] = batch.producer_epoch
         assert {each: known.get(each) for each in expected} == expected, (known, expected)

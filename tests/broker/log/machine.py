@@ -14,17 +14,17 @@ from broker.log.data_directory import DataDirectory
 from broker.log.errors import IndexCorruptError
 from broker.log.files import OpenFiles
 from broker.log.partition_log import LogRead, PartitionLog
+from broker.log.transaction_index import read_aborted
 from protocol.records.builder import build_batch
 from protocol.records.offset_map import OffsetMap
 from protocol.records.record import Row
 from tests.broker.log.crashing_disk import CrashingDisk
-from tests.broker.log.ledger import Ledger, LogRecord, Stored, stored
+from tests.broker.log.ledger import START_MS, Ledger, LogRecord, Stored, aborted_in, stored
 
-START_MS = 1_700_000_000_000
 KEY = ("words", 0)
 PRODUCER_ID = 7
 
-CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150, segment_index_bytes=240)
+CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150, segment_index_bytes=240, delete_retention_ms=1000)
 
 
 def build(ledger: Ledger, count: int, size: int, *, keys: int = 5, idempotent: bool = True) -> bytes:
@@ -80,7 +80,7 @@ class Machine:
             partition=0,
             config=self.config,
             files=OpenFiles(disk=self.disk),
-            clock=lambda: START_MS,
+            clock=lambda: self.ledger.now_ms,
             random=Random(1),
             recovery_point=directory.recovery_points.get(KEY, 0),
             log_start_offset=directory.log_starts.get(KEY, 0),
@@ -200,6 +200,7 @@ class Machine:
             max_bytes_per_second=1e300,
         )
         self.checkpoint()
+        self.ledger.stamped = max(self.ledger.stamped, cleanable.first_uncleanable_offset)
         run = Compaction(cleaning.job(cleanable, limits), lambda _: None, self.disk)
         for group in run.run():
             swap = cleaning.plan_swap(group)
@@ -210,6 +211,11 @@ class Machine:
             self.log.old_segments.unlink(names)
         self._cleaned = run.summary().clean_offset
         self.directory.write_cleaner_points({KEY: self._cleaned})
+
+    def let_time_pass(self) -> None:
+        """Tombstones and markers that were compacted by now may go at the next compaction."""
+        self.ledger.passed = self.ledger.stamped
+        self.ledger.now_ms += self.config.delete_retention_ms
 
     # -- what is true --------------------------------------------------------------------------------------------------
 
@@ -248,6 +254,7 @@ class Machine:
         assert all(batch.leader_epoch <= log.leader_epoch for batch in found)
         self._check_times([record for batch in found for record in batch.records])
         self._check_offsets(found)
+        self._check_transactions(found)
         names = [entry.name for entry in self.disk.scan(str(log.directory))]
         assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted", ".tmp"))], names
 
@@ -261,11 +268,30 @@ class Machine:
 
     def _check_times(self, records: list[LogRecord]) -> None:
         """Each time leads to the first record not earlier, and the largest one is known."""
-        visible = [record for record in records if record[0] >= self.log.log_start_offset]
-        for offset, timestamp, *_ in visible:
+        start = self.log.log_start_offset
+        for timestamp in {record[1] for record in records if record[0] >= start}:
             at = self.log.offset_for_time(timestamp)
             assert at is not None
-            assert (at.offset, at.timestamp) == (offset, timestamp), (at, offset, timestamp)
+            first = next(record for record in records if record[0] >= start and record[1] >= timestamp)
+            assert (at.offset, at.timestamp) == first[:2], (at, first)
         largest = self.log.largest_timestamp()
         if not self.ledger.start:
             assert (largest and largest.timestamp) == max((record[1] for record in records), default=None)
+
+    def _check_transactions(self, found: list[Stored]) -> None:
+        """Readers are told of each void batch that is there, and of nothing past the end of the log."""
+        names = [entry.name for entry in self.disk.scan(str(self.log.directory)) if entry.name.endswith(".txnindex")]
+        told = [entry for name in names for entry in read_aborted(self.disk, f"{self.log.directory}/{name}", 0)]
+        assert all(entry.last_offset < self.log.log_end_offset for entry in told), told
+        markers = aborted_in(found)
+        for batch in found:
+            if batch.base_offset in markers:
+                entries = [each for each in told if each.producer_id == batch.producer_id]
+                last = markers[batch.base_offset]
+                assert any(each.first_offset <= batch.base_offset and each.last_offset == last for each in entries), (
+                    batch[:2],
+                    told,
+                )
+        if self.ledger.compacted:
+            offsets = {batch.base_offset for batch in found if batch.is_transactional and batch.records}
+            assert offsets & self.ledger.aborted <= set(markers), "its marker has gone before it"

@@ -330,7 +330,7 @@ def copied(bench: Bench) -> PartitionLog:
         marker(COMMIT, 2),
         batch([("c", "after")]),
     )  # fmt: skip
-    bench.path(0, ".txnindex").write_bytes(encode_aborted([AbortedTransaction(1, 2, 4, 4)]))
+    bench.path(0, ".txnindex").write_bytes(encode_aborted([AbortedTransaction(1, 2, 4, 3)]))
     write_raw(bench, 7, batch([("d", "active")]))
     log: PartitionLog = bench.open(clean=False)
     return log
@@ -351,7 +351,7 @@ def test_aborted_records_go_first_and_markers_after_their_time(bench: Bench) -> 
     assert contents(log) == [(0, "a", "before"), (3, "b", "committed"), (6, "c", "after"), (7, "d", "active")]
     first = kinds(bench, 0)
     assert (4, 1, True, False) in first  # its transaction was still there when this began
-    assert read_aborted(bench.disk, str(bench.path(0, ".txnindex")), 0) == [AbortedTransaction(1, 2, 4, 4)]
+    assert read_aborted(bench.disk, str(bench.path(0, ".txnindex")), 0) == [AbortedTransaction(1, 2, 4, 3)]
     bench.clock.now_ms = START_MS + 1
     log.roll()
     fill(log, [("e", "1")])

@@ -10,14 +10,15 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.log import index_rebuild, producer_replay
+from broker.log import index_rebuild, producer_trail
 from broker.log.append import Tail
 from broker.log.config import LogConfig
 from broker.log.files import OpenFiles
 from broker.log.index_rebuild import Scan, scan_segment
 from broker.log.log_scan import WALK_CHUNK_SIZE
-from broker.log.producer_replay import Bounds, replay
+from broker.log.producer_replay import Bounds, apply_batch, replay
 from broker.log.producer_state import ProducerState
+from broker.log.producer_trail import ProducerTrail
 from broker.log.segment import Segment
 from protocol.records import codec
 from tests.protocol.records.handmade import batch, record
@@ -87,6 +88,13 @@ def scanned(segment: Segment, config: LogConfig, *, verified: bool) -> tuple[Sca
     return scan, [getattr(tail, name) for name in TAIL_FIELDS], sum(told)
 
 
+def states_after(trail: ProducerTrail) -> dict[int, ProducerState]:
+    states: dict[int, ProducerState] = {}
+    for _, header in trail:
+        apply_batch(states, header, None)
+    return states
+
+
 def agree(segment: Segment, config: LogConfig, monkeypatch: pytest.MonkeyPatch, *, verified: bool) -> Scan:
     """Scan by both ways and hold the results to each other."""
     assert index_rebuild.walk_sound is not None
@@ -95,7 +103,8 @@ def agree(segment: Segment, config: LogConfig, monkeypatch: pytest.MonkeyPatch, 
         patch.setattr(index_rebuild, "walk_sound", None)
         long, long_tail, _ = scanned(segment, config, verified=verified)
     assert short_tail == long_tail
-    assert short._replace(tail=long.tail) == long
+    assert short._replace(tail=long.tail, trail=long.trail) == long
+    assert states_after(short.trail) == states_after(long.trail)
     assert told == short.tail.size
     return short
 
@@ -162,11 +171,11 @@ def test_producers_are_what_they_are_when_every_batch_is_replayed(
     for suffix in (".index", ".timeindex"):
         Path(segment.path(suffix)).write_bytes(b"")
     found: list[dict[int, ProducerState]] = []
-    ways: list[Callable[..., object] | None] = [producer_replay.producer_batches, None]
+    ways: list[Callable[..., object] | None] = [producer_trail.producer_batches, None]
     for way in ways:
         states: dict[int, ProducerState] = {}
         with monkeypatch.context() as patch:
-            patch.setattr(producer_replay, "producer_batches", way)
+            patch.setattr(producer_trail, "producer_batches", way)
             replay(states, [segment], Bounds(start, 3000))
         found.append(states)
     assert found[0] == found[1]

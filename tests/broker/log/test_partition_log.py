@@ -365,6 +365,15 @@ def test_leader_epochs_are_checkpointed_when_they_change(bench: Bench, batch: Ba
     assert log.leader_epoch == 0, "without its checkpoint, the epochs are those of the batches"
 
 
+def test_leader_epochs_that_could_not_be_written_are_at_the_next_checkpoint(bench: Bench) -> None:
+    log = bench.open()
+    bench.disk.fail("rename")
+    with pytest.raises(OSError, match="Input/output"):
+        log.checkpoint_epochs()
+    log.checkpoint_epochs()
+    assert (bench.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+
+
 def test_description_tells_offsets_sizes_and_times(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=700)
     for i in range(10):

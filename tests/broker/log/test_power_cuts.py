@@ -16,13 +16,15 @@ from pathlib import Path
 from random import Random
 from shutil import rmtree
 from tempfile import mkdtemp
+from typing import NamedTuple
 
 import pytest
 
 from broker.log.errors import LogError
 from protocol.errors import ProtocolError
+from tests.broker.log.copied_logs import with_transactions, written_by_kafka
 from tests.broker.log.crashing_disk import FAULTS, Fault, MachineGone
-from tests.broker.log.ledger import Ledger
+from tests.broker.log.ledger import Ledger, Stored
 from tests.broker.log.machine import Machine
 
 Step = Callable[[Machine], object]
@@ -49,31 +51,65 @@ def delete_records(count: int) -> Step:
     return lambda machine: machine.delete_records(count)
 
 
-SCENARIOS: dict[str, tuple[list[Step], bool]] = {
-    "append, roll, flush": (
+class Scenario(NamedTuple):
+    """Steps over a log; `copied` puts one there first and gives what is in it."""
+
+    steps: list[Step]
+    compacted: bool = False
+    copied: Callable[[Path], list[Stored]] | None = None
+
+    def machine(self, root: Path) -> Machine:
+        """Where it begins, switched off."""
+        ledger = Ledger(compacted=self.compacted)
+        if self.copied is not None:
+            root.mkdir()
+            ledger.were_copied(self.copied(root / "words-0"))
+        return Machine(root, ledger)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "append, roll, flush": Scenario(
         [append(), append(3), Machine.flush, *[append(2, 100)] * 5, Machine.checkpoint, append(), Machine.flush,
          Machine.checkpoint, *[append(1, 200)] * 4, Machine.flush, append()],
-        False,
     ),
-    "stop and start": (
+    "stop and start": Scenario(
         [*[append(2)] * 5, Machine.restart, append(), append(4, 100), Machine.restart, Machine.restart, append(2, 300),
          Machine.roll, Machine.restart, append()],
-        False,
     ),
-    "truncate": (
+    "truncate": Scenario(
         [*[append(2, 60)] * 9, Machine.flush, Machine.checkpoint, truncate(11), append(3, 90), Machine.flush,
          *[append(2, 60)] * 5, Machine.flush, truncate(2), append(2, 60), Machine.checkpoint],
-        False,
     ),
-    "delete records": (
+    "delete records": Scenario(
         [*[append(2, 80)] * 12, Machine.flush, delete_records(9), append(2), Machine.checkpoint, delete_records(11),
          append(1), delete_records(99), append(2), Machine.flush, append(1)],
-        False,
     ),
-    "compact": (
+    "compact": Scenario(
         [*[append(2, 60)] * 14, Machine.flush, Machine.checkpoint, Machine.compact, *[append(2, 60)] * 6, Machine.flush,
          compact_little, Machine.checkpoint, append(2), Machine.restart, *[append(2, 60)] * 3],
-        True,
+        compacted=True,
+    ),
+    "tombstones go": Scenario(
+        [*[append(3, 60)] * 9, Machine.flush, Machine.compact, Machine.let_time_pass, *[append(1, 60)] * 5,
+         Machine.flush, Machine.compact, Machine.restart, append(3), Machine.roll, Machine.flush,
+         Machine.let_time_pass, compact_little],
+        compacted=True,
+    ),
+    "copied, with transactions": Scenario(
+        [append(2), truncate(5), append(1), Machine.restart, truncate(9), append(2), delete_records(9), append(1),
+         Machine.flush],
+        copied=with_transactions,
+    ),
+    "copied and compacted": Scenario(
+        [append(2, 60), Machine.roll, Machine.flush, Machine.compact, Machine.let_time_pass, *[append(2, 90)] * 4,
+         Machine.flush, Machine.compact, Machine.let_time_pass, append(1), Machine.roll, Machine.flush, Machine.compact,
+         append(1)],
+        compacted=True,
+        copied=with_transactions,
+    ),
+    "copied from Kafka": Scenario(
+        [append(2), Machine.restart, truncate(20), append(1), delete_records(12), Machine.flush],
+        copied=written_by_kafka,
     ),
 }  # fmt: skip
 
@@ -152,10 +188,10 @@ def recover(root: Path, machine: Machine, random: Random, *, journal: bool) -> N
         last.check()
 
 
-def steps_of(root: Path, steps: list[Step], *, compacted: bool) -> list[str]:
-    """The verbs of every change that the steps make to the disk."""
-    machine = Machine(root / "dry-0", Ledger(compacted=compacted))
-    assert play(machine, steps)
+def verbs_of(root: Path, scenario: Scenario) -> list[str]:
+    """The verbs of every change that it makes to the disk."""
+    machine = scenario.machine(root / "dry-0")
+    assert play(machine, scenario.steps)
     rmtree(machine.disk.root)
     return [verb for verb, _ in machine.disk.steps]
 
@@ -172,16 +208,16 @@ def is_tried(fault: Fault, nth: int, verb: str) -> bool:
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_step_may_fail_or_be_the_last(place: Path, name: str, fault: Fault) -> None:
-    steps, compacted = SCENARIOS[name]
-    verbs = steps_of(place, steps, compacted=compacted)
+    scenario = SCENARIOS[name]
+    verbs = verbs_of(place, scenario)
     for nth, verb in enumerate(verbs):
         if not is_tried(fault, nth, verb):
             continue
         random = Random(nth)
-        machine = Machine(place / "life-0", Ledger(compacted=compacted))
+        machine = scenario.machine(place / "life-0")
         machine.disk.fail_at(nth, fault)
         try:
-            was_on = play(machine, steps)
+            was_on = play(machine, scenario.steps)
             assert was_on is not fault.startswith("crash")
             recover(place, machine, random, journal=nth % 2 == 0)
         except (AssertionError, OSError, LogError, ProtocolError) as error:
@@ -201,15 +237,17 @@ def any_step(random: Random, *, compacted: bool) -> Step:
     others: list[Step] = [
         Machine.flush, Machine.flush, Machine.checkpoint, Machine.roll, Machine.restart, Machine.kill,
         lambda machine: machine.append(count, size, idempotent=False),
-        *([Machine.compact, compact_little, compact_little] if compacted else [truncate(some), delete_records(some)]),
+        *([Machine.compact, compact_little, compact_little, Machine.let_time_pass] if compacted
+          else [truncate(some), delete_records(some)]),
     ]  # fmt: skip
     return random.choice([append(count, size)] * len(others) + others)
 
 
 def live(root: Path, random: Random) -> None:
     """Three lives of one log, each ended by a fault or a power cut somewhere."""
-    ledger = Ledger(compacted=random.random() < 0.3)
-    machine = Machine(root / "life-0", ledger)
+    copied = with_transactions if random.random() < 0.25 else None
+    machine = Scenario([], compacted=random.random() < 0.4, copied=copied).machine(root / "life-0")
+    ledger = machine.ledger
     for _ in range(3):
         steps = [any_step(random, compacted=ledger.compacted) for _ in range(random.randint(3, 40))]
         machine.disk.fail_at(random.randrange(300), random.choice(FAULTS))
