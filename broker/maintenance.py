@@ -50,13 +50,21 @@ class Maintenance:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._measure_lateness)
             nursery.start_soon(self._flush)
-            nursery.start_soon(self._every, REOPENING_INTERVAL_S, self._reopener.check)
+            nursery.start_soon(self._reopen_failed)
             nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint)
             nursery.start_soon(self._every, self._expiration_check_interval_s, self._forget_producers)
             nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted)
             nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._unlinking.unlink_due)
             nursery.start_soon(self._clean)
             nursery.start_soon(self._after_start, self._retention_interval_s, self._retention.check)
+
+    async def _reopen_failed(self) -> None:
+        async with trio.open_nursery() as attempts:  # which wait for disks that may hang
+
+            async def begin_reopening() -> None:
+                self._reopener.begin(attempts)
+
+            await self._every(REOPENING_INTERVAL_S, begin_reopening)
 
     async def _clean(self) -> None:
         await trio.sleep(self._initial_delay_s)

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from broker.log.errors import LogFailedError
-from broker.reopening import FIRST_PAUSE_S, MAX_PAUSE_S, Reopener
+from broker.reopening import FIRST_PAUSE_S, MAX_AT_ONCE, MAX_PAUSE_S, Reopener
 from broker.waiters import FetchWaiter
 from tests.broker.clients import batch
 from tests.broker.sync_rig import SyncRig, sync_rig
@@ -218,6 +218,30 @@ async def test_readers_and_other_logs_go_on_while_a_log_is_made_anew(tmp_path: P
         assert append.error is None
         await other.retire()
         other.log.close(clean=False)
+
+
+async def test_a_hanging_disk_holds_up_no_log_of_another_one(tmp_path: Path) -> None:
+    hung, sound = tmp_path / "hung", tmp_path / "sound"
+    hung.mkdir()
+    sound.mkdir()
+    async with sync_rig(hung, flush_messages=1) as hanging, sync_rig(sound, flush_messages=1) as made:
+        more = [hanging.open(f"more-{at}") for at in range(MAX_AT_ONCE)]
+        partitions = [hanging.partition, *more, made.partition]
+        for partition in partitions:
+            partition.log.fail("its disk")
+        hanging.disk.hold()
+        reopener = Reopener(partitions, made.metrics)
+        async with trio.open_nursery() as nursery:
+            reopener.begin(nursery)
+            await when(lambda: hanging.disk.at_once == MAX_AT_ONCE)
+            reopener.begin(nursery)
+            await when(lambda: not made.partition.log.failed)
+            assert all(partition.log.failed for partition in partitions[:-1])
+            hanging.disk.go_on()
+        assert not any(partition.log.failed for partition in partitions)
+        for partition in more:
+            await partition.retire()
+            partition.log.close(clean=False)
 
 
 async def when(condition: Callable[[], bool]) -> None:
