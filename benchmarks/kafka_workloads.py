@@ -7,16 +7,39 @@ generator are the same bytes for both; the clients are Kafka's own tools and con
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.contestants import Fetch, Produce
+from benchmarks.contestants import Broker, Fetch, Produce
 from benchmarks.harness import Conditions, Figures, Target, Workload
-from benchmarks.kafka import KAFKA, WARMLOG_KAFKA, ConfluentClient, JavaTools, KafkaBroker
+from benchmarks.kafka import (
+    KAFKA,
+    WARMLOG_KAFKA,
+    ConfluentClient,
+    JavaTools,
+    KafkaBroker,
+    start_kafka,
+    start_warmlog_for_kafka,
+)
+from benchmarks.kafka_wire import KafkaWire
 from benchmarks.paced import Pace
-from benchmarks.workloads import CONNECTIONS, LARGE, PARTITIONS, RECORDS, SMALL, STORED, STORED_RECORDS
+from benchmarks.restart import restart_clean
+from benchmarks.workloads import (
+    CONNECTIONS,
+    LARGE,
+    PARTITIONS,
+    RECORDS,
+    RESTART_BATCHES,
+    SMALL,
+    STORED,
+    STORED_RECORDS,
+)
 
 RECORD_BYTES = 100
 LARGE_RECORD_BYTES = 1_000
 SMALL_PER_S = 500
 BOTH = (WARMLOG_KAFKA, KAFKA)
+FRESH = (  # started for each measurement, and neither is warm
+    Broker(name=WARMLOG_KAFKA.name, start=start_warmlog_for_kafka, wire=KafkaWire()),
+    Broker(name=KAFKA.name, start=start_kafka, wire=KafkaWire()),
+)
 TOOLS = tuple(JavaTools(broker=broker) for broker in BOTH)
 CONFLUENT = tuple(ConfluentClient(broker=broker) for broker in BOTH)
 
@@ -162,5 +185,15 @@ KAFKA_WORKLOADS: tuple[Workload[Any], ...] = (
         "a consumer of 1,000 partitions to which nothing comes",
         lambda broker, conditions: broker.quiet(conditions.scaled(PARTITIONS), conditions),
         Target(figure="server_share", at_most=0.01),
+    ),
+    Workload(
+        name="kafka-restart",
+        title="restart with 1,000 partitions of 1 MB after a clean stop",
+        figures=("clean_s", "stop_s"),
+        contestants=FRESH,
+        measure=lambda broker, conditions: restart_clean(
+            broker, conditions, partitions=PARTITIONS, batch=STORED, batches=RESTART_BATCHES
+        ),
+        targets=(at_most(0.25, "clean_s"),),
     ),
 )

@@ -50,12 +50,32 @@ def restart(broker: Broker, conditions: Conditions, *, partitions: int, batch: b
     return figures | {"killed_to_clean": times, "scanned_mb": size / 1e6, "crc_s": seconds, "share_of_crc_speed": share}
 
 
+def restart_clean(broker: Broker, conditions: Conditions, *, partitions: int, batch: bytes, batches: int) -> Figures:
+    """Seconds to the first reply after a clean stop, and those of the stop."""
+    directory = conditions.kept / broker.name.replace(" ", "-")
+    if not directory.exists():
+        directory.mkdir()
+        with broker.start(directory) as server:
+            append(broker, server, conditions.scaled(partitions), [batch] * batches, conditions)
+    began_at = perf_counter()
+    with broker.start(directory) as server:
+        broker.wire.first_question(server.address)
+        clean_s = perf_counter() - began_at
+        began_at = perf_counter()
+    return {"clean_s": clean_s, "stop_s": perf_counter() - began_at}
+
+
 def fill(broker: Broker, directory: Path, partitions: int, batches: list[bytes], conditions: Conditions) -> None:
     """Append the same batches to all partitions of a topic, and kill the broker."""
     directory.mkdir()
     with killed_in_the_end(broker, directory) as server:
-        broker.wire.create_topic(server.address, TOPIC, partitions, {})
-        broker.drive(server, broker.each_partition(TOPIC, partitions, CONNECTIONS, batches), conditions)
+        append(broker, server, partitions, batches, conditions)
+
+
+def append(broker: Broker, server: Running, partitions: int, batches: list[bytes], conditions: Conditions) -> None:
+    """The same batches to all partitions of a new topic."""
+    broker.wire.create_topic(server.address, TOPIC, partitions, {})
+    broker.drive(server, broker.each_partition(TOPIC, partitions, CONNECTIONS, batches), conditions)
 
 
 @contextmanager
