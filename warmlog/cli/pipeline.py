@@ -1,28 +1,37 @@
-"""`warmlog pipeline`: jobs on Spark, over the partition directories.
+"""`warmlog pipeline count` and `archive`: jobs on Spark.
 
-Owns: the jobs' options on the command line and how results are shown. Must not know: how a job is done
-(`warmlog.pipeline.jobs`).
+Owns: these jobs' options on the command line and how results are shown. Must not know: how a job is done
+(`warmlog.pipeline.jobs`, `archive_job`).
 """
 
+import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from warmlog.cli.failure import Failure
-from warmlog.cli.options import assignment, json_option
+from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table
+from warmlog.cli.pipeline_jobs import (
+    bootstrap_option,
+    pipeline_errors,
+    read_job_options,
+    reading_options,
+    running,
+    show_measured,
+    terminated_as_interrupted,
+)
 
 if TYPE_CHECKING:
-    from warmlog.pipeline.archive import Commit
+    from warmlog.pipeline.archive_job import ArchiveJob
     from warmlog.pipeline.count import Counted
-    from warmlog.pipeline.options import ReadOptions
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+    from warmlog.pipeline.lake import Commit
 
 COUNT_COLUMNS = (
     Column("topic"),
@@ -33,46 +42,38 @@ COUNT_COLUMNS = (
     Column("first offset", number=True),
     Column("end offset", number=True),
 )
-
-
-def reading_options(command: Command) -> Command:
-    """What every job takes: the directory, topics, further options of the data source, and where Spark runs."""
-    for option in (
-        click.option(
-            "--master", metavar="URL", help="Spark's master; local[*] by default, or what spark-submit was told."
-        ),
-        click.option(
-            "-o",
-            "--option",
-            "assignments",
-            metavar="NAME=VALUE",
-            type=assignment,
-            multiple=True,
-            help="An option of the data source, such as startingOffsets, minPartitions, onCorrupt.",
-        ),
-        click.option("--topic", metavar="TOPICS", required=True, help="A topic, or several separated by commas."),
-        click.option("--path", default="data", show_default=True, metavar="DIR", help="The data directory."),
-    ):
-        command = option(command)
-    return command
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @click.command()
 @reading_options
 @json_option("One object a partition.")
-def count(path: str, topic: str, assignments: tuple[tuple[str, str], ...], master: str | None, as_json: bool) -> None:
+def count(
+    path: str | None,
+    topic: str,
+    assignments: tuple[tuple[str, str], ...],
+    master: str | None,
+    report_file: Path | None,
+    as_json: bool,
+) -> None:
     """Count the records of topics by batch headers alone."""
     from warmlog.pipeline.jobs import count_records
+    from warmlog.pipeline.measured import Reporter
 
     with pipeline_errors():
         options = read_job_options(path, topic, assignments)
-        with runner("count", master) as run:
-            found = count_records(run, options)
+        if options.path is None:
+            raise click.UsageError("count reads directories: --path.")
+        with running("count", master) as run:
+            reporter = Reporter("count")
+            found = count_records(run, options, reporter)
+            report = reporter.report()
     if as_json:
         print_json(*found)
-        return
-    print_table(COUNT_COLUMNS, [_count_row(one) for one in found])
-    print_line(f"{counted(sum(one.records for one in found), 'record')}")
+    else:
+        print_table(COUNT_COLUMNS, [_count_row(one) for one in found])
+        print_line(f"{counted(sum(one.records for one in found), 'record')}")
+    show_measured(report, report_file, quiet=as_json)
 
 
 def _count_row(one: "Counted") -> tuple[object, ...]:
@@ -80,8 +81,19 @@ def _count_row(one: "Counted") -> tuple[object, ...]:
     return (one.topic, one.partition, *numbers)
 
 
+def duration(value: str) -> float:
+    """`10s`, `500ms`, `5m`, `1h`: in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", value.strip())
+    seconds = float(found[1]) * UNITS_S[found[2]] if found else 0.0
+    if not seconds:
+        raise click.BadParameter(f"{value!r} is not a time like 10s, 500ms, 5m or 1h.")
+    return seconds
+
+
 @click.command()
 @reading_options
+@bootstrap_option
+@click.option("--group", metavar="GROUP", help="Whose offsets at the broker say how far the archive is.")
 @click.option("--to", "target", required=True, metavar="DIR", help="The archive's directory; made where it is not.")
 @click.option(
     "--partition-by",
@@ -93,91 +105,111 @@ def _count_row(one: "Counted") -> tuple[object, ...]:
 @click.option(
     "--compression", type=click.Choice(["zstd", "snappy", "lz4", "gzip", "none"]), default="zstd", show_default=True
 )
-@json_option("The commit as one object.")
+@click.option("--once", is_flag=True, help="Archive what is there now, then end. It is the default.")
+@click.option("--every", metavar="TIME", type=duration, help="Go on for ever, looking for more so often (10s, 5m).")
+@json_option("One object a commit.")
 def archive(
-    path: str,
+    path: str | None,
     topic: str,
     assignments: tuple[tuple[str, str], ...],
     master: str | None,
+    report_file: Path | None,
+    bootstrap: str | None,
+    group: str | None,
     target: str,
     partition_by: Any,
     compression: str,
+    once: bool,
+    every: float | None,
     as_json: bool,
 ) -> None:
     """Write what is new in topics into Parquet files, each record once.
 
-    A run goes on where the last one has committed, however that ended. Read the archive with
-    `spark.read.parquet(DIR)`, or with anything else that reads Parquet.
+    A run goes on where the last one has committed, however that ended. Each batch becomes part of the archive in one
+    step. Read it with `spark.read.parquet(DIR)`, or with anything else that reads Parquet.
     """
-    from warmlog.pipeline.archive import Archive, ArchiveRules
-    from warmlog.pipeline.jobs import archive_new
+    from warmlog.pipeline.archive_job import ArchiveJob, ArchiveSettings
+    from warmlog.pipeline.lake import Lake
 
-    started = time.monotonic()
+    if once and every is not None:
+        raise click.UsageError("--once and --every exclude each other.")
     with pipeline_errors():
-        options = read_job_options(path, topic, assignments)
+        options = read_job_options(path, topic, assignments, bootstrap=bootstrap, group=group)
         if partition_by != "none" and "timestamp" not in options.columns:
             raise click.UsageError(f"--partition-by {partition_by} needs the column timestamp.")
-        directory = str(Path(target).absolute())
-        rules = ArchiveRules(
-            directory=directory, columns=options.columns, partition_by=partition_by, compression=compression
-        )
-        store = Archive(Path(directory))
-        with store.locked(), runner("archive", master) as run:
-            commit = archive_new(run, options, store, rules)
-    show_commit(commit, time.monotonic() - started, as_json=as_json)
+        settings = ArchiveSettings(partition_by=partition_by, compression=compression)
+        lake = Lake(Path(target).absolute())
+        with lake.locked(), running("archive", master) as run:
+            job = ArchiveJob(run, options, lake, settings, parallelism=run.parallelism)
+            with terminated_as_interrupted(), _warnings_shown(), _reported(job, report_file, as_json=as_json):
+                for commit in _commits(job, every):
+                    _show_commit(commit, as_json=as_json)
+    if job.is_stopped:
+        raise Failure("stopped before a damaged batch (onCorrupt=skip goes on behind it)")
 
 
-def show_commit(commit: "Commit | None", elapsed_s: float, *, as_json: bool) -> None:
-    """What a run has archived."""
+def _commits(job: "ArchiveJob", every_s: float | None) -> "Iterator[Commit]":
+    from warmlog.pipeline.archive_job import run_every
+
+    return job.run_once() if every_s is None else run_every(job, Beat(every_s).wait)
+
+
+class Beat:
+    """Turns at equal distances: `wait` until the next. One that was missed is not made up for."""
+
+    def __init__(
+        self,
+        every_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._every_s = every_s
+        self._clock = clock
+        self._sleep = sleep
+        self._next = clock() + every_s
+
+    def wait(self) -> None:
+        """Until it is time."""
+        now = self._clock()
+        if now < self._next:
+            self._sleep(self._next - now)
+        self._next = max(self._next, now) + self._every_s
+
+
+@contextmanager
+def _reported(job: "ArchiveJob", report_file: Path | None, *, as_json: bool) -> Iterator[None]:
+    """The report is due however the job ends, an interrupted one as well."""
+    try:
+        yield
+    finally:
+        report = job.reporter.report()
+        if not job.commits and not as_json:
+            print_line("nothing new")
+        show_measured(report, report_file, quiet=as_json or not job.commits)
+
+
+@contextmanager
+def _warnings_shown() -> Iterator[None]:
+    """What the job warns of, as lines on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("warmlog: %(message)s"))
+    logger = logging.getLogger("warmlog.pipeline")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def _show_commit(commit: "Commit", *, as_json: bool) -> None:
+    """What a batch has brought."""
     if as_json:
-        print_json(commit)
+        print_json(asdict(commit))
         return
-    if commit is None:
-        print_line("nothing new")
-        return
-    print_line(f"{counted(commit.rows, 'record')} in {counted(len(commit.files), 'file')}, {elapsed_s:.1f} s")
+    files = counted(len(commit.files), "file")
+    print_line(f"batch {commit.number}: {counted(commit.rows, 'record')} in {files}")
     for damaged in commit.damaged:
         print_line(f"left out: {damaged}")
     if commit.lost_offsets:
         print_line(f"{counted(commit.lost_offsets, 'offset')} were gone before they were archived")
-
-
-def read_job_options(path: str, topic: str, assignments: tuple[tuple[str, str], ...]) -> "ReadOptions":
-    """The data source's options. Raises PipelineError."""
-    from warmlog.pipeline.options import read_options
-
-    return read_options({"path": str(Path(path).absolute()), "topic": topic, **dict(assignments)})
-
-
-@contextmanager
-def runner(job: str, master: str | None) -> Iterator[Any]:
-    """What runs a function over splits, on Spark. Raises PipelineError."""
-    from warmlog.pipeline.session import run_over, spark_session
-
-    with spark_session(job, master) as session:
-        yield partial(run_over, session)
-
-
-@contextmanager
-def pipeline_errors() -> Iterator[None]:
-    """Around a job: what it says is wrong becomes one line, also where a worker said it."""
-    from warmlog.pipeline.errors import PipelineError
-
-    try:
-        yield
-    except (PipelineError, OSError) as error:
-        raise Failure(str(error)) from error
-    except Exception as error:
-        told = worker_error(str(error))
-        if told is None:
-            raise
-        raise Failure(told) from error
-
-
-def worker_error(text: str) -> str | None:
-    """What a pipeline's error in a worker said, out of the trace that Spark makes of it; None for any other error."""
-    for line in text.splitlines():
-        kind, colon, said = line.strip().partition(": ")
-        if colon and kind.startswith("warmlog.pipeline.errors."):
-            return said
-    return None

@@ -1,27 +1,14 @@
-"""Records into Parquet files, written by the workers, each record once.
+"""Records into Parquet files: what a task of an archive does.
 
-Owns: the files' layout and the commit. Must not know: Spark, or where a split comes from.
+Owns: the files' contents and names. Must not know: Spark, or when files are committed (`lake`).
 
-    DIR/_warmlog/00000000000000000007.json      a commit: up to which offsets, and the files it brought
-    DIR/hour=2026-11-20T10/orders-0-00000000000000001234.7-<attempt>.parquet     first offset, commit
-    DIR/hour=2026-11-20T10/.orders-0-00000000000000001234.7-<attempt>.parquet    the same before it is committed
-
-Invariants:
-1. A commit happens in one step: its file is renamed into its place. Files without one are removed by the next run,
-   files of one that were not renamed yet are renamed by it. So a run that is killed neither loses nor doubles.
-2. A run begins where the last commit ended. It fails where records in between are gone, unless it is allowed to go on;
-   then the commit tells how many offsets were lost.
-3. One run at a time writes to a directory: it holds a lock on it.
-
-Engines that list Parquet files skip names that begin with a dot or an underscore.
+1. A file is written beside the archive under a name that is only this task's, and synced when it is done.
+2. Memory is bounded by `OPEN_BYTES` and what one batch of Arrow holds, however many hours are open.
 """
 
-import fcntl
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -29,14 +16,18 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 from uuid import uuid4
 
-from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.planning import Split
-from warmlog.pipeline.reading import ReadRules, SplitReader, checked
+from protocol.records.columns import Wanted
+from protocol.records.layout import BatchHeader
+from warmlog.pipeline.lake import StagedFile, sync
+from warmlog.pipeline.measured import Measured, Stopwatch
+from warmlog.pipeline.origin import AnySplit, first_offset_of, read_batches
+from warmlog.pipeline.reading import ReadRules
 
-COMMITS = "_warmlog"
-LOCK = ".lock"
 MAX_OPEN_FILES = 32  # of one task: more hours than this at a time are no archive's, but a mess of clocks
+ROW_GROUP_BYTES = 16 << 20  # large enough that readers of columns need not jump, small enough to wait in memory
+OPEN_BYTES = 64 << 20  # of all files of a task that wait for their row group to be full
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SUFFIX = ".parquet"
 
 PartitionBy: TypeAlias = Literal["none", "day", "hour"]
 _WIDTHS = {"day": timedelta(days=1), "hour": timedelta(hours=1)}
@@ -45,7 +36,7 @@ _NAMES = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRules:
-    """How files are written. `compression`: a name that Parquet knows."""
+    """How files are written. `directory`: where they wait to be committed. `compression`: a name that Parquet knows."""
 
     directory: str
     columns: tuple[str, ...]
@@ -55,92 +46,92 @@ class ArchiveRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a task has written. `files`: relative to the archive, as they will be named."""
+    """What a task has written. `stopped_at`: where it stopped, before a damaged batch; None if it did not."""
 
     topic: str
     partition: int
-    rows: int
-    bytes: int
-    lost_offsets: int
+    files: tuple[StagedFile, ...]
     damaged: tuple[str, ...]
-    files: tuple[str, ...]
+    stopped_at: int | None
+    measured: Measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """A commit. `offsets`: by topic and partition (as text, it is JSON), where the next run begins."""
-
-    number: int
-    offsets: Mapping[str, Mapping[str, int]]
-    rows: int = 0
-    lost_offsets: int = 0
-    damaged: tuple[str, ...] = ()
-    files: tuple[str, ...] = field(default=())
-
-
-def archive_split(rules: ArchiveRules, read_rules: ReadRules, number: int, split: Split) -> Written:
+def archive_split(rules: ArchiveRules, read_rules: ReadRules, split: AnySplit) -> Written:
     """Write a split's records as files that are not committed. In a worker. Raises PipelineError, OSError."""
     from warmlog.pipeline.arrow import ArrowDecoder, record_batches  # pyarrow is loaded where it is needed
 
+    reading, decoding, writing = Stopwatch(), Stopwatch(), Stopwatch()
     decoder = ArrowDecoder(split.topic, split.partition, rules.columns)
-    reader = SplitReader(split, read_rules, checked(decoder.add))
-    attempt = uuid4().hex[:8]  # Spark may run a task twice, even at the same time; one of them is committed
-    stem = f"{split.topic}-{split.partition}-{split.pieces[0].first_offset:020d}.{number}-{attempt}"
+    reached = first_offset_of(split)
+
+    def take(buffer: memoryview, position: int, header: BatchHeader, wanted: Wanted) -> None:
+        nonlocal reached
+        decoder.add(buffer, position, header, wanted)
+        reached = max(reached, header.next_offset)
+
+    steps, tally = read_batches(split, read_rules, decoding.timed(take))
+    stem = f"{split.topic}-{split.partition}-{first_offset_of(split):020d}-{uuid4().hex[:8]}"
     with FileSet(rules, stem) as files:
-        for batch in record_batches(decoder, reader.run()):
-            files.write(batch)
+        write = writing.timed(files.write)
+        for batch in record_batches(decoder, reading.steps(steps)):
+            write(batch)
+        writing.timed(files.finish)()
+    measured = Measured(rows=files.rows, tasks=1, decode_s=decoding.seconds, write_s=writing.seconds)
+    measured.read_s = reading.seconds - decoding.seconds  # a batch is read and decoded in one step
+    measured.take(tally)
     return Written(
         topic=split.topic,
         partition=split.partition,
-        rows=files.rows,
-        bytes=reader.tally.bytes,
-        lost_offsets=reader.tally.lost_offsets,
-        damaged=tuple(map(str, reader.tally.damaged)),
-        files=tuple(files.names),
+        files=tuple(files.staged),
+        damaged=tuple(map(str, tally.damaged)),
+        stopped_at=reached if tally.damaged and read_rules.on_corrupt == "stop" else None,
+        measured=measured,
     )
 
 
-def archiver(rules: ArchiveRules, read_rules: ReadRules, number: int) -> partial[Written]:
+def archiver(rules: ArchiveRules, read_rules: ReadRules) -> partial[Written]:
     """`archive_split` with its rules, to be sent to workers."""
-    return partial(archive_split, rules, read_rules, number)
+    return partial(archive_split, rules, read_rules)
 
 
 class FileSet:
-    """The files of one task, one for each hour or day. A context manager: leaving it well writes them out and syncs."""
+    """The files of one task, one for each hour or day. A context manager, which closes them; `finish` makes them whole.
+
+    `stem`: what their names begin with, used by no other task.
+    """
 
     def __init__(self, rules: ArchiveRules, stem: str) -> None:
         self._rules = rules
         self._stem = stem
-        self._open: dict[str, Any] = {}
-        self.names: list[str] = []
+        self._open: dict[str, _File] = {}
+        self.staged: list[StagedFile] = []
         self.rows = 0
 
     def write(self, batch: Any) -> None:
-        """Write the rows of a record batch where they belong."""
+        """Write the rows of a record batch where they belong. Raises OSError."""
         self.rows += batch.num_rows
-        for directory, part in _parts(batch, self._rules.partition_by):
-            self._writer(directory, batch.schema).write_batch(part)
+        for directory, rows in _parts(batch, self._rules.partition_by):
+            self._file(directory, batch.schema).add(rows)
+        if sum(file.waiting_bytes for file in self._open.values()) > OPEN_BYTES:
+            for file in self._open.values():
+                file.flush()
 
-    def _writer(self, directory: str, schema: Any) -> Any:
+    def _file(self, directory: str, schema: Any) -> "_File":
         if directory in self._open:
             self._open[directory] = self._open.pop(directory)  # the most recently used is the last
             return self._open[directory]
         if len(self._open) >= MAX_OPEN_FILES:
-            self._open.pop(next(iter(self._open))).close()
-        from pyarrow import parquet
+            self._open.pop(next(iter(self._open))).finish()
+        name = f"{self._stem}-{len(self.staged)}{SUFFIX}" if self.staged else f"{self._stem}{SUFFIX}"
+        self.staged.append(StagedFile(staged=name, name=os.path.join(directory, name)))
+        made = self._open[directory] = _File(Path(self._rules.directory, name), schema, self._rules.compression)
+        return made
 
-        name = f"{self._stem}-{len(self.names)}.parquet" if self.names else f"{self._stem}.parquet"
-        self.names.append(os.path.join(directory, name))
-        path = Path(self._rules.directory, hidden(self.names[-1]))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        writer = parquet.ParquetWriter(
-            path,
-            schema,
-            compression=self._rules.compression,
-            use_dictionary=[name for name in ("topic", "partition", "timestampType") if name in schema.names],
-        )
-        self._open[directory] = writer
-        return writer
+    def finish(self) -> None:
+        """Write out what waits, and have all of it on the disk. Raises OSError."""
+        for file in self._open.values():
+            file.finish()
+        self._open.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -148,17 +139,45 @@ class FileSet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for writer in self._open.values():
-            writer.close()
-        if error is None:
-            for name in self.names:
-                _sync(Path(self._rules.directory, hidden(name)))
+        for file in self._open.values():
+            file.close()
 
 
-def hidden(name: str) -> str:
-    """A file's name before it is committed."""
-    directory, _, last = name.rpartition("/")
-    return os.path.join(directory, f".{last}")
+class _File:
+    """A Parquet file that is being written, a row group at a time."""
+
+    def __init__(self, path: Path, schema: Any, compression: str) -> None:
+        from pyarrow import parquet
+
+        repeated = [name for name in ("topic", "partition", "timestampType") if name in schema.names]
+        self._path = path
+        self._schema = schema
+        self._writer = parquet.ParquetWriter(path, schema, compression=compression, use_dictionary=repeated)
+        self._waiting: list[Any] = []
+        self.waiting_bytes = 0
+
+    def add(self, batch: Any) -> None:
+        self._waiting.append(batch)
+        self.waiting_bytes += batch.nbytes
+        if self.waiting_bytes >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits as one row group."""
+        if self._waiting:
+            import pyarrow as pa
+
+            table = pa.Table.from_batches(self._waiting, self._schema)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._waiting, self.waiting_bytes = [], 0
+
+    def finish(self) -> None:
+        self.flush()
+        self._writer.close()
+        sync(self._path)
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def _parts(batch: Any, partition_by: PartitionBy) -> Iterator[tuple[str, Any]]:
@@ -183,69 +202,3 @@ def _period(number: int, partition_by: PartitionBy) -> str:
         return (EPOCH + number * _WIDTHS[partition_by]).strftime(_NAMES[partition_by])
     except OverflowError:
         return "unknown"  # somebody's microseconds, past the year 9999
-
-
-class Archive:
-    """The directory of an archive. Use it within `locked`."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._commits = directory / COMMITS
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Alone with it, and with what an earlier run left half done put right. Raises PipelineError, OSError."""
-        self._commits.mkdir(parents=True, exist_ok=True)
-        with open(self._commits / LOCK, "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise PipelineError(f"{self.directory}: another job is writing to it") from None
-            self._put_right()
-            yield
-
-    def last_commit(self) -> Commit | None:
-        """The last commit; None before the first. Raises PipelineError where it cannot be read."""
-        names = sorted(path.name for path in self._commits.glob("*.json"))
-        if not names:
-            return None
-        path = self._commits / names[-1]
-        try:
-            told = json.loads(path.read_text())
-            return Commit(**{**told, "files": tuple(told["files"]), "damaged": tuple(told["damaged"])})
-        except (ValueError, TypeError, KeyError) as error:
-            raise PipelineError(f"{path} is no commit of an archive: {error}") from error
-
-    def commit(self, commit: Commit) -> None:
-        """Make files and offsets true, in one step. Raises OSError."""
-        for directory in {(self.directory / name).parent for name in commit.files}:
-            _sync(directory)
-        path = self._commits / f"{commit.number:020d}.json"
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(commit), indent=1))
-        _sync(temporary)
-        os.rename(temporary, path)
-        _sync(self._commits)
-        self._show(commit.files)
-
-    def _put_right(self) -> None:
-        """Finish the last commit; remove what was never committed."""
-        last = self.last_commit()
-        if last is not None:
-            self._show(last.files)
-        for path in self.directory.rglob(".*.parquet"):
-            path.unlink()
-
-    def _show(self, files: Iterable[str]) -> None:
-        for name in files:
-            before = self.directory / hidden(name)
-            if before.exists():
-                os.rename(before, self.directory / name)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,6 +6,7 @@ A batch at an edge of what is asked for is opened; all others are counted by the
 (`audit` does that).
 """
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +14,11 @@ from functools import partial
 from protocol.records.batch import BatchHeader
 from protocol.records.columns import Wanted
 from protocol.records.reader import decode_batch
-from warmlog.pipeline.directory import SCAN_WINDOW_BYTES
 from warmlog.pipeline.log_file import LogFile
+from warmlog.pipeline.measured import Measured, Stopwatch
 from warmlog.pipeline.planning import Split
 from warmlog.pipeline.reading import ReadRules, SplitReader
+from warmlog.pipeline.segments import SCAN_WINDOW_BYTES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,15 +60,18 @@ def _records_inside(file: LogFile, position: int, header: BatchHeader, wanted: W
     return sum(wanted.first_offset <= record.offset <= wanted.last_offset for record in records)
 
 
-def count_split(rules: ReadRules, split: Split) -> Counted:
+def count_split(rules: ReadRules, split: Split) -> tuple[Counted, Measured]:
     """What a split holds. In a worker. Raises PipelineError."""
     counted = Counted(topic=split.topic, partition=split.partition)
-    for _ in SplitReader(split, rules, counted.take, window_bytes=SCAN_WINDOW_BYTES).run():
-        pass
-    return counted
+    reading = Stopwatch()
+    reader = SplitReader(split, rules, counted.take, window_bytes=SCAN_WINDOW_BYTES)
+    reading.timed(lambda: deque(reader.run(), maxlen=0))()
+    measured = Measured(rows=counted.records, tasks=1, read_s=reading.seconds)
+    measured.take(reader.tally)
+    return counted, measured
 
 
-def counter(rules: ReadRules) -> partial[Counted]:
+def counter(rules: ReadRules) -> partial[tuple[Counted, Measured]]:
     """`count_split` with its rules, to be sent to workers."""
     return partial(count_split, rules)
 

@@ -1,23 +1,29 @@
 """The Spark that a job of the command line runs on.
 
-Owns: how it is started, and how functions are run over splits. Must not know: what the jobs do.
+Owns: how it is started, how functions are run over splits, and what becomes of their errors. Must not know: what the
+jobs do.
 
 1. Workers run the Python that runs the job, not whatever python3 is on their path, unless the user has said otherwise.
 2. Within `spark-submit`, master and settings are its own.
+3. What a worker says is wrong is raised here as what it was there: a PipelineError, not the trace that Spark makes.
 """
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from warmlog.pipeline.availability import check_spark
-from warmlog.pipeline.planning import Split
+from warmlog.pipeline.errors import DataLossError, PipelineError
 
 DEFAULT_MASTER = "local[*]"
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program it starts
+WATCH_S = 0.2  # between two looks at how far a job is
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -31,7 +37,7 @@ def spark_session(job: str, master: str | None = None) -> Iterator[Any]:
     builder = SparkSession.builder.appName(f"warmlog {job}")
     if master is not None or SUBMITTED not in os.environ:
         builder = builder.master(master or DEFAULT_MASTER).config("spark.ui.enabled", "false")
-        builder = builder.config("spark.log.level", "ERROR")
+        builder = builder.config("spark.log.level", "ERROR").config("spark.ui.showConsoleProgress", "false")
     session = builder.getOrCreate()
     try:
         yield session
@@ -39,9 +45,80 @@ def spark_session(job: str, master: str | None = None) -> Iterator[Any]:
         session.stop()
 
 
-def run_over(session: Any, splits: Sequence[Split], work: Callable[[Split], T]) -> list[T]:
-    """What `work` gives for each split, in their order; it runs in the workers, a task a split."""
-    if not splits:
-        return []
-    found: list[T] = session.sparkContext.parallelize(splits, len(splits)).map(work).collect()
-    return found
+class SparkRunner:
+    """Runs a function over splits in Spark's workers, a task a split.
+
+    `watch` is told now and then how many tasks are done, and of how many.
+    """
+
+    def __init__(self, session: Any, watch: Callable[[int, int], None] | None = None) -> None:
+        self.session = session
+        self._context = session.sparkContext
+        self._watch = watch
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at a time."""
+        count: int = self._context.defaultParallelism
+        return count
+
+    def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
+        """The results in order. Raises PipelineError where the function did."""
+        if not splits:
+            return []
+        with self._watched(len(splits)), worker_errors():
+            found: list[T] = self._context.parallelize(splits, len(splits)).map(work).collect()
+        return found
+
+    @contextmanager
+    def _watched(self, task_count: int) -> Iterator[None]:
+        if self._watch is None:
+            yield
+            return
+        group, done = f"warmlog-{uuid4().hex[:8]}", threading.Event()
+        self._context.setJobGroup(group, "warmlog pipeline")
+        watcher = threading.Thread(target=self._look, args=(group, task_count, done), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+
+    def _look(self, group: str, task_count: int, done: threading.Event) -> None:
+        """Until it is done, tell how far it is."""
+        assert self._watch is not None, "else nobody looks"
+        tracker = self._context.statusTracker()
+        while not done.wait(WATCH_S):
+            stages = [
+                tracker.getStageInfo(stage)
+                for number in tracker.getJobIdsForGroup(group)
+                for stage in getattr(tracker.getJobInfo(number), "stageIds", ())
+            ]
+            self._watch(sum(one.numCompletedTasks for one in stages if one is not None), task_count)
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Around what runs in workers: what they raise of ours is raised as it was. Raises PipelineError."""
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        told = worker_error(str(error))
+        if told is None:
+            raise
+        raise told from error
+
+
+def worker_error(text: str) -> PipelineError | None:
+    """A pipeline's error in a worker, out of the trace that Spark makes of it; None for any other error."""
+    from warmlog.pipeline.wire import LostError  # who reads directories does without
+
+    kinds = {"LostError": LostError, "DataLossError": DataLossError}
+    for line in text.splitlines():
+        name, colon, said = line.strip().partition(": ")
+        if colon and name.startswith("warmlog.pipeline.") and name.endswith("Error") and " " not in name:
+            return kinds.get(name.rpartition(".")[2], PipelineError)(said)
+    return None
