@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.contestants import StartError
 from benchmarks.cost_workloads import COST_WORKLOADS
 from benchmarks.harness import Plan, Workload, run
+from benchmarks.index_workloads import INDEX_WORKLOADS
 from benchmarks.kafka_workloads import KAFKA_WORKLOADS
 from benchmarks.live_workloads import LIVE_WORKLOADS, STANDING
 from benchmarks.load import LoadError
@@ -22,7 +23,7 @@ from benchmarks.report import document, machine_sentence, put_figures, table
 from benchmarks.workloads import WORKLOADS
 
 QUICK_SECONDS = 0.2
-EVERY = (*WORKLOADS, *KAFKA_WORKLOADS, *LIVE_WORKLOADS, *COST_WORKLOADS)
+EVERY = (*WORKLOADS, *KAFKA_WORKLOADS, *LIVE_WORKLOADS, *COST_WORKLOADS, *INDEX_WORKLOADS)
 QUICK_SCALE = 0.02  # 20 partitions for 1,000, 5 MiB for 256
 
 

@@ -85,15 +85,16 @@ class Switches:
         self._broker = broker
         self._residency = broker._files.residency  # noqa: SLF001  # the switch is not the broker's
         self._method = self._residency.method
+        self._is_off: set[str] = set()
 
     def turn(self, what: str, *, on: bool) -> None:
         """In the loop's thread."""
         turned: dict[str, Callable[[bool], None]] = {"gate": self._gate, "measuring": self._measuring}
-        turned[what](on)
+        if on is (what in self._is_off):
+            turned[what](on)
+            self._is_off ^= {what}
 
     def _gate(self, on: bool) -> None:
-        if type(self._residency.method) is not Off:
-            self._method = self._residency.method
         self._residency.method = self._method if on else Off()
 
     def _measuring(self, on: bool) -> None:
