@@ -225,6 +225,7 @@ class Broker:
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, writer, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
+            maintained.start_soon(self._reads.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
             async with trio.open_nursery() as listening:
                 for listener in listeners:

@@ -6,7 +6,8 @@ or how pages are dropped.
 Invariants:
 1. Only what was brought in here is ever given to be dropped: what was in memory for other reasons stays.
 2. A range is given when every consumer of its file that is known here has passed it, and once.
-3. Only files are known of which something was brought in and not yet passed, and the latest of them: each is held open.
+3. Only files are known of which something was brought in and not yet passed, and the latest of them, for as long as
+   somebody moves in them: each is held open.
 """
 
 from collections import OrderedDict
@@ -22,12 +23,13 @@ Range = tuple[OpenFile, int, int]
 class _Lagging:
     """One file: its descriptor, what was brought in ([start, end), in order), and where each consumer is."""
 
-    __slots__ = ("consumers", "descriptor", "ranges")
+    __slots__ = ("consumers", "descriptor", "is_idle", "ranges")
 
     def __init__(self, descriptor: OpenFile) -> None:
         self.descriptor = descriptor
         self.ranges: list[tuple[int, int]] = []
         self.consumers: dict[Hashable, int] = {}
+        self.is_idle = False  # since `let_go_of_idle` was called last
 
     def add(self, start: int, end: int) -> None:
         """Ranges that touch become one."""
@@ -69,6 +71,7 @@ class PassedPages:
             lagging = self._files[identity] = _Lagging(descriptor)
             if len(self._files) > MAX_FILES:
                 self._files.popitem(last=False)
+        lagging.is_idle = False
         lagging.add(start, end)
         lagging.consumers.setdefault(consumer, start)
 
@@ -76,6 +79,7 @@ class PassedPages:
         """A consumer is about to be sent what begins at a position: what it may need is not to go."""
         lagging = self._files.get(descriptor.identity())
         if lagging is not None:
+            lagging.is_idle = False
             lagging.consumers.setdefault(consumer, position)
 
     def passed(self, consumer: Hashable, descriptor: OpenFile, position: int) -> list[Range]:
@@ -83,6 +87,7 @@ class PassedPages:
         lagging = self._files.get(descriptor.identity())
         if lagging is None:
             return []
+        lagging.is_idle = False
         lagging.consumers[consumer] = position
         return self._taken(descriptor.identity(), min(lagging.consumers.values()))
 
@@ -97,6 +102,16 @@ class PassedPages:
             if not lagging.consumers:
                 self._files.pop(identity, None)
         return ranges
+
+    def let_go_of_idle(self) -> None:
+        """Close the files in which nobody has moved since this was called last: who lagged there is elsewhere by now.
+
+        A file that was removed takes room for as long as it is open. What was brought in stays in memory.
+        """
+        for identity, lagging in list(self._files.items()):
+            if lagging.is_idle:
+                del self._files[identity]
+            lagging.is_idle = True
 
     def _taken(self, identity: tuple[int, int], position: int) -> list[Range]:
         lagging = self._files[identity]

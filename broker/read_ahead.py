@@ -35,6 +35,7 @@ from broker.log.residency import ColdReadError, OpenFile, Residency
 from broker.metrics import Metrics
 from broker.passed_pages import PassedPages
 
+IDLE_S = 60.0  # far longer than a consumer is busy with what it was sent
 MAX_ROUNDS = 3  # of reading what is gone again: memory is so short that the sender has to do without
 
 
@@ -160,6 +161,12 @@ class ReadAhead:
             if not self.residency.missing_pages(descriptor, position, length, None):
                 return True
         return False
+
+    async def run(self) -> None:
+        """Let go of files that consumers have left without a word, until cancelled."""
+        while True:
+            await trio.sleep(IDLE_S)
+            self.passed.let_go_of_idle()
 
     def forget(self, consumer: Hashable) -> None:
         """A consumer has gone."""

@@ -16,7 +16,7 @@ from broker.log.disk import Disk
 from broker.log.files import Descriptor, FileSlice
 from broker.log.residency import ColdReadError, Off, Residency, missing_by_mincore
 from broker.metrics import Metrics
-from broker.read_ahead import ReadAhead, ReadLimits
+from broker.read_ahead import IDLE_S, ReadAhead, ReadLimits
 from tests.broker.log.eviction import evict, file_of, needs_eviction
 
 PIECE = 4 * PAGESIZE
@@ -267,6 +267,22 @@ async def test_not_while_another_one_follows(tmp_path: Path) -> None:
         assert pages_missing(piece) == 8
         reads.forget("two")
     assert pages_missing(piece) == 16
+
+
+async def test_a_file_that_its_consumer_has_left_without_a_word_is_closed(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A consumer that seeks elsewhere kept it open until it disconnected, and its room taken if it was removed."""
+    left, followed = cold(tmp_path / "a", 16, Disk()), cold(tmp_path / "b", 16, Disk())
+    async with reading(drop=True) as reads, trio.open_nursery() as nursery:
+        nursery.start_soon(reads.run)
+        for piece in (left, followed):
+            assert await reads.bring("one", piece, 0, 2 * PIECE)
+        for _ in range(7):
+            await trio.sleep(0.4 * IDLE_S)
+            reads.begun("one", part(followed, PAGESIZE))
+        assert (reads.passed.knows(left.descriptor), reads.passed.knows(followed.descriptor)) == (False, True)
+        nursery.cancel_scope.cancel()
 
 
 async def test_what_is_read_for_a_consumer_that_has_gone_is_not_remembered(tmp_path: Path, disk: SlowDisk) -> None:
