@@ -1,0 +1,33 @@
+"""The outside tools that judge the files of deploy/: a missing one skips a test, and fails it in CI."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Tool = Callable[[str], str]
+PACKAGES = {"prometheus": "prometheus", "promtool": "prometheus", "systemd-analyze": "systemd"}
+
+
+@pytest.fixture(scope="session")
+def tool() -> Tool:
+    """The path of a tool by its name."""
+
+    def find(name: str) -> str:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+        missing = f"{name} is missing (apt: {PACKAGES[name]})"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def schemas() -> Path:
+    """See its README."""
+    return Path(__file__).parent.parent / "fixtures" / "schemas"
