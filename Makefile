@@ -7,6 +7,7 @@
 #   make bench      the figures of docs/performance.md, ARGS="..." chooses among them
 #   make setup      .venv and nothing else; builds what is compiled, which takes a minute
 #   make pure       take the compiled modules away until the next setup, to work on them
+#   make figures    the pictures of docs/page-cache.md, from the figures beside them
 #   make coverage   the suite with branch coverage
 #   make fixtures   tests/fixtures/kafka anew, with real Kafka
 #   make docs       the tables of docs/kafka-compatibility.md, made from the code
@@ -25,7 +26,7 @@ ARGS ?=
 UV_VERSION := 0.13.8
 
 .DELETE_ON_ERROR:
-.PHONY: help setup pure run test lint interop bench coverage fixtures docs lock dist clean
+.PHONY: help setup pure run test lint interop bench figures coverage fixtures docs lock dist clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -58,10 +59,13 @@ lint: setup
 	$(BIN)/lint-imports
 
 interop: setup
-	PATH="$$PATH:/usr/local/go/bin" $(BIN)/pytest -m interop tests/interop $(ARGS)
+	PATH="$$PATH:/usr/local/go/bin" $(BIN)/pytest -m interop tests/interop tests/deploy $(ARGS)
 
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
+
+figures: setup
+	$(BIN)/python -m benchmarks.pictures
 
 # Of what is compiled, coverage sees nothing.
 coverage: setup
