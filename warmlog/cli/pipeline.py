@@ -182,11 +182,10 @@ def _reported(job: "ArchiveJob", report_file: Path | None, *, as_json: bool) -> 
     """The report is due however the job ends, an interrupted one as well."""
     try:
         yield
-    finally:
-        report = job.reporter.report()
         if not job.commits and not as_json:
             print_line("nothing new")
-        show_measured(report, report_file, quiet=as_json or not job.commits)
+    finally:
+        show_measured(job.reporter.report(), report_file, quiet=as_json or not job.commits)
 
 
 @contextmanager

@@ -77,16 +77,23 @@ def bootstrap_option(command: Command) -> Command:
     )(command)
 
 
-def read_job_options(
+def job_options(
     path: str | None, topic: str, assignments: tuple[tuple[str, str], ...], **given: str | None
-) -> "ReadOptions":
-    """The data source's options; `given`: further ones, None where not. Raises PipelineError."""
-    from warmlog.pipeline.options import read_options
-
+) -> dict[str, str]:
+    """The data source's options by name; `given`: further ones, None where not."""
     if path is None and given.get("bootstrap") is None:
         path = DEFAULT_PATH
     named = {"path": None if path is None else str(Path(path).absolute()), "topic": topic, **given}
-    return read_options({**{name: text for name, text in named.items() if text is not None}, **dict(assignments)})
+    return {**{name: text for name, text in named.items() if text is not None}, **dict(assignments)}
+
+
+def read_job_options(
+    path: str | None, topic: str, assignments: tuple[tuple[str, str], ...], **given: str | None
+) -> "ReadOptions":
+    """The same, checked. Raises PipelineError."""
+    from warmlog.pipeline.options import read_options
+
+    return read_options(job_options(path, topic, assignments, **given))
 
 
 @contextmanager
@@ -161,7 +168,8 @@ def measured_line(report: "Report") -> str:
     parts = [f"{report.elapsed_s:.1f} s, {done.rows / max(report.elapsed_s, 1e-9):,.0f} records/s"]
     times = ((done.read_s, "reading"), (done.decode_s, "decoding"), (done.write_s, "writing"))
     work = "".join(f", {what} {seconds:.1f} s" for seconds, what in times if seconds)
-    parts.append(f"{binary_size(done.bytes)} in {done.batches:,} batches{work}")
+    if done.batches:
+        parts.append(f"{binary_size(done.bytes)} in {done.batches:,} batches{work}")
     if done.skipped_bytes:
         parts.append(f"{binary_size(done.skipped_bytes)} left out by the indexes")
     if done.skipped_batches:

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -36,13 +37,21 @@ def spark_session(job: str, master: str | None = None) -> Iterator[Any]:
 
     builder = SparkSession.builder.appName(f"warmlog {job}")
     if master is not None or SUBMITTED not in os.environ:
-        builder = builder.master(master or DEFAULT_MASTER).config("spark.ui.enabled", "false")
-        builder = builder.config("spark.log.level", "ERROR").config("spark.ui.showConsoleProgress", "false")
+        builder = _quiet(builder.master(master or DEFAULT_MASTER))
+        if (master or DEFAULT_MASTER).startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # nobody else need reach it
     session = builder.getOrCreate()
     try:
         yield session
     finally:
         session.stop()
+
+
+def _quiet(builder: Any) -> Any:
+    """Without a page for browsers, progress bars or warnings: people look at the job."""
+    log = Path(__file__).with_name("log4j2.properties").as_uri()
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    return builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log}")
 
 
 class SparkRunner:

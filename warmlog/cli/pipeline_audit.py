@@ -1,0 +1,206 @@
+"""`warmlog pipeline audit` and `compact-report`: what is wrong with partitions, and what compaction would save.
+
+Owns: their options on the command line and how results are shown. Must not know: how anything is found
+(`warmlog.pipeline.audit_job`, `compact_report`).
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from warmlog.cli.options import json_option
+from warmlog.cli.output import Column, binary_size, counted, iso_time, print_json, print_line, print_table
+from warmlog.cli.pipeline_jobs import (
+    bootstrap_option,
+    job_options,
+    pipeline_errors,
+    read_job_options,
+    reading_options,
+    running,
+    show_measured,
+)
+
+if TYPE_CHECKING:
+    from warmlog.pipeline.audit import Hour
+    from warmlog.pipeline.audit_job import Audit, PartitionAudit
+    from warmlog.pipeline.compact_report import Compactable
+
+HOUR_MS = 3_600_000
+COUNTS = ("markers", "compacted", "missing", "duplicates", "damaged")
+AUDIT_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    Column("hour"),
+    Column("records", number=True),
+    Column("bytes", number=True),
+    Column("first offset", number=True),
+    Column("last offset", number=True),
+    *(Column(name, number=True) for name in COUNTS),
+)
+TABLE_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    *(Column(name, number=True) for name in ("both", "only log", "only archive", "twice", "compacted since")),
+)
+COMPACT_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    *(Column(name, number=True) for name in ("records", "keys", "tombstones", "would go")),
+    Column("on disk", number=True),
+    Column("would be saved", number=True),
+    Column("dirty ratio", number=True),
+)
+TOP_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    Column("key"),
+    Column("records", number=True),
+    Column("bytes", number=True),
+)
+
+
+@click.command()
+@reading_options
+@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="An archive, to be held against the log.")
+@click.option("--by", type=click.Choice(["hour", "partition"]), default="hour", show_default=True, help="A row is one.")
+@click.option("--plot", "plot_file", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .svg or .png.")
+@json_option("One object: partitions by hour, and the findings.")
+@click.pass_context
+def audit(
+    context: click.Context,
+    path: str | None,
+    topic: str,
+    assignments: tuple[tuple[str, str], ...],
+    master: str | None,
+    report_file: Path | None,
+    table: Path | None,
+    by: str,
+    plot_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Account for every offset of topics.
+
+    Each batch is read and its CRC checked; offsets that are missing, taken by compaction or there twice are counted by
+    partition and hour, and both indexes are held against the log. The exit status is 1 if something is wrong.
+    """
+    from warmlog.pipeline.audit_job import audit_topics
+    from warmlog.pipeline.audit_plot import check_plot, plot_audit
+    from warmlog.pipeline.measured import Reporter
+
+    with pipeline_errors():
+        if plot_file is not None:
+            check_plot(plot_file)
+        options = read_job_options(path, topic, assignments)
+        if options.path is None:
+            raise click.UsageError("audit reads directories: --path.")
+        with running("audit", master) as run:
+            reporter = Reporter("audit")
+            found = audit_topics(run, options, reporter, None if table is None else table.absolute())
+            report = reporter.report()
+        if plot_file is not None:
+            plot_audit(found.partitions, plot_file)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _show_audit(found, by)
+    show_measured(report, report_file, quiet=as_json)
+    if found.finding_count:
+        context.exit(1)
+
+
+def _show_audit(audit: "Audit", by: str) -> None:
+    print_table(AUDIT_COLUMNS, [row for one in audit.partitions for row in _audit_rows(one, by)])
+    if any(one.table is not None for one in audit.partitions):
+        print_line()
+        print_table(TABLE_COLUMNS, [_table_row(one) for one in audit.partitions if one.table is not None])
+    for finding in audit.findings:
+        print_line(str(finding))
+    if audit.finding_count > len(audit.findings):
+        print_line(f"and {audit.finding_count - len(audit.findings):,} more")
+    for one in audit.partitions:
+        if one.changed:
+            what = "changed while it was read, and not judged whole"
+            print_line(f"{one.topic}-{one.partition}: {counted(one.changed, 'segment')} {what}")
+    records = sum(hour.records for one in audit.partitions for hour in one.hours)
+    wrong = counted(audit.finding_count, "finding") if audit.finding_count else "nothing wrong"
+    print_line(f"{counted(len(audit.partitions), 'partition')}, {counted(records, 'record')}: {wrong}")
+
+
+def _audit_rows(one: "PartitionAudit", by: str) -> list[tuple[object, ...]]:
+    hours = one.hours if by == "hour" else [one.total()]
+    return [(one.topic, one.partition, *_hour_cells(hour)) for hour in hours]
+
+
+def _hour_cells(hour: "Hour") -> tuple[object, ...]:
+    time = None if hour.hour is None else (iso_time(hour.hour * HOUR_MS) or "")[:13]
+    counts = (getattr(hour, name) or None for name in COUNTS)
+    places = (hour.first_offset, hour.last_offset)
+    return (time, f"{hour.records:,}", binary_size(hour.bytes), *places, *counts)
+
+
+def _table_row(one: "PartitionAudit") -> tuple[object, ...]:
+    table = one.table
+    assert table is not None, "only those that were compared are shown"
+    counts = (table.both, table.only_log, table.only_table, table.twice, table.compacted)
+    return (one.topic, one.partition, *(f"{count:,}" for count in counts))
+
+
+@click.command("compact-report")
+@reading_options
+@bootstrap_option
+@click.option("--top", metavar="N", type=click.IntRange(min=0), default=5, show_default=True, help="Keys to be named.")
+@json_option("One object a partition.")
+def compact_report(
+    path: str | None,
+    topic: str,
+    assignments: tuple[tuple[str, str], ...],
+    master: str | None,
+    report_file: Path | None,
+    bootstrap: str | None,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Tell what compaction would save, by partition, and which keys take most bytes."""
+    from warmlog.pipeline.compact_report import report_compaction
+    from warmlog.pipeline.measured import Measured, Reporter
+    from warmlog.pipeline.session import worker_errors
+
+    with pipeline_errors():
+        given = job_options(path, topic, assignments, bootstrap=bootstrap)
+        options = read_job_options(path, topic, assignments, bootstrap=bootstrap)
+        with running("compact-report", master) as run, worker_errors():
+            reporter = Reporter("compact-report")
+            found = report_compaction(run.session, given, options, top)
+            reporter.add(Measured(rows=sum(one.records for one in found), bytes=sum(one.bytes for one in found)))
+            report = reporter.report()
+    if as_json:
+        print_json(*(asdict(one) for one in found))
+    else:
+        _show_compaction(found)
+    show_measured(report, report_file, quiet=as_json)
+
+
+def _show_compaction(found: list["Compactable"]) -> None:
+    print_table(COMPACT_COLUMNS, [_compact_row(one) for one in found])
+    keys = [
+        (one.topic, one.partition, key.text, f"{key.records:,}", binary_size(key.bytes))
+        for one in found
+        for key in one.top
+    ]
+    if keys:
+        print_line()
+        print_table(TOP_COLUMNS, keys)
+    for one in found:
+        if one.keyless:
+            print_line(f"{one.topic}-{one.partition}: {counted(one.keyless, 'record')} without a key, not counted")
+
+
+def _compact_row(one: "Compactable") -> tuple[object, ...]:
+    stored = None if one.stored_bytes is None else binary_size(one.stored_bytes)
+    saved = one.saved_bytes if one.stored_saved_bytes is None else one.stored_saved_bytes
+    share = f"{binary_size(saved)} ({100 * one.saved_bytes // max(one.bytes, 1)} %)"
+    ratio = None if one.dirty_ratio is None else f"{one.dirty_ratio:.2f}"
+    counts = (one.records, one.keys, one.tombstones, one.saved_records)
+    return (one.topic, one.partition, *(f"{count:,}" for count in counts), stored, share, ratio)
