@@ -14,8 +14,8 @@ Invariants:
 4. A file is cut only after `seal()` or `close()` has dropped its mapping, and mappings made later cover the entries
    alone. An entry that truncation takes away is overwritten with zeros instead, so a reader of the old length finds the
    file as long as it was.
-5. Where there is a residency gate, a page of the mapping is touched only once it is known to be in memory: a fault
-   there holds the GIL, and an error ends the process.
+5. Where there is a residency gate, a page of the mapping is touched only once it is known to be in memory, or was
+   so just now (KNOWN_S): a fault there holds the GIL, and an error ends the process.
 6. `entries` goes up after the entry is in the file: a worker may search while the loop appends.
 """
 
@@ -24,13 +24,14 @@ from collections.abc import Callable
 from functools import partial
 from mmap import mmap
 from struct import Struct
+from time import perf_counter
 from typing import Any, ClassVar
 
 from broker.log.config import SearchName
 from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
 from broker.log.files import Descriptor, File, Mapping, OpenFiles, open_either
 from broker.log.index_search import PAGE_SIZE, Column, Section, first_warm_slot, floor_slot, touched_pages
-from broker.log.residency import Place
+from broker.log.residency import KNOWN_S, Place
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1  # entries hold offsets relative to the segment's base as signed 32-bit numbers
 
@@ -65,6 +66,7 @@ class MappedIndex:
         self._sealed = False
         self._extended = False
         self._dirty = False
+        self._warm_until = self._whole_until = 0.0  # perf_counter: till when they are known to be in memory
 
     def create(self) -> None:
         """Make the file, empty and of full size (a hole: it takes no blocks). An existing one is replaced.
@@ -171,13 +173,19 @@ class MappedIndex:
         """
         view, file, need, stride = self.view(), self._file.descriptor(), self._residency.need, self.stride
         size, again = entries * stride, partial(self._gated_floor, column, entries, target, search)
+        now = perf_counter()
         if search == "warm":
             warm = first_warm_slot(column, entries) * stride
-            need(file, warm, size - warm, self.place, again)
+            if now >= self._warm_until:
+                need(file, warm, size - warm, self.place, again)
+                self._warm_until = now + KNOWN_S
             if column.read(view, warm + column.at)[0] < target:
                 return floor_slot(column, view, entries, target, search)
-        if self._residency.missing_pages(file, 0, size, None):
-            column = column._replace(read=self._checked_read(column, file, size, again))
+        if now >= self._whole_until:
+            if self._residency.missing_pages(file, 0, size, None):
+                column = column._replace(read=self._checked_read(column, file, size, again))
+            else:
+                self._whole_until = now + KNOWN_S
         return floor_slot(column, view, entries, target, search)
 
     def _checked_read(
@@ -251,6 +259,7 @@ class MappedIndex:
         dropped = self.entries - count
         if dropped > 0:
             self._known_entries = count
+            self._warm_until = 0.0  # it begins further in front now
             self._dirty = True
             self._file.descriptor().write_all([bytes(dropped * self.stride)], count * self.stride)
 
@@ -302,5 +311,6 @@ class MappedIndex:
 
     def close(self) -> None:
         """Drop file and mapping; they come back if they are used again."""
+        self._warm_until = self._whole_until = 0.0
         self._mapping.close()
         self._file.close()

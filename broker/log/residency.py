@@ -41,6 +41,7 @@ SYS_CACHESTAT = 451  # the same number on every architecture
 PROBE_FILE = ".residency-probe"
 PROBE_PAGES = 16
 COPY_BYTES = 256 << 10  # one RWF_NOWAIT read: its target stays in the processor's cache
+KNOWN_S = 0.01  # so long what was found in memory may be taken to be there: who comes often asks less often
 SMALL_BYTES = 16 << 10  # up to here cachestat is believed: asking twice would be felt in small fetches
 
 
@@ -119,6 +120,12 @@ class Nowait:
             position += copied
         return 0
 
+    def lacks_byte(self, fd: int, position: int) -> bool:
+        """Whether one byte is not there, asked without giving up the GIL: that costs as much as the call."""
+        if _preadv2 is None:
+            return not self._copy(fd, position, 1)
+        return _preadv2(fd, _ONE_BYTE, 1, position, os.RWF_NOWAIT) != 1
+
     def _copy(self, fd: int, position: int, wanted: int) -> int:
         try:
             return os.preadv(fd, (self._whole[:wanted],), position, os.RWF_NOWAIT)
@@ -159,7 +166,7 @@ class Cachestat:
         missing = pages_of(position, length) - int(arguments.counts[0])
         if missing > 0 or nowait is None or length <= SMALL_BYTES:
             return max(0, missing)
-        return nowait.missing_pages(fd, position + length - 1, 1)
+        return int(nowait.lacks_byte(fd, position + length - 1))
 
     def without_nowait(self) -> "Cachestat":
         """The same, for a file system that does not know RWF_NOWAIT."""
@@ -172,6 +179,26 @@ def _syscall() -> Callable[..., int]:
     syscall.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
     syscall.restype = ctypes.c_long
     return syscall
+
+
+def _libc_preadv2() -> Callable[..., int] | None:
+    """None where libc has none; the name for 64-bit positions first."""
+    libc = ctypes.PyDLL(None)
+    preadv2: Callable[..., int] | None = getattr(libc, "preadv64v2", None) or getattr(libc, "preadv2", None)
+    if preadv2 is not None:
+        preadv2.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int]  # type: ignore[attr-defined]
+        preadv2.restype = ctypes.c_ssize_t  # type: ignore[attr-defined]
+    return preadv2
+
+
+class _Iovec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_preadv2 = _libc_preadv2()
+_target = ctypes.create_string_buffer(1)  # threads may share it: nobody looks at what is in it
+_iovec = _Iovec(ctypes.addressof(_target), 1)
+_ONE_BYTE = ctypes.addressof(_iovec)
 
 
 def pages_of(position: int, length: int) -> int:

@@ -25,10 +25,10 @@ from time import perf_counter
 import trio
 
 from broker.log.files import FileSlice
+from broker.log.residency import KNOWN_S
 from broker.read_ahead import ReadAhead
 
 CHUNK_BYTES = 1 << 20  # between chunks others get their turn: 1 MiB takes about half a millisecond over loopback
-KNOWN_S = 0.01  # so long after it was asked for, what was in memory is taken to be there: a full socket asks less often
 SEND_THREADS = 2  # for what does not stay in memory: then there is no speed to be had anyway
 
 
