@@ -1,9 +1,12 @@
-"""What the page cache does to a lookup is seen in the metrics: with the plain search and no gate, and without both."""
+"""What the page cache does to a request is seen in the metrics: with the plain search and no gate, and without both."""
 
 import os
 import time
 from pathlib import Path
 
+import pytest
+
+from benchmarks.throttle import ThrottleError, throttled
 from tests.broker.clients import RawClient, batch, running
 from tests.broker.log.eviction import evict_files, needs_eviction
 
@@ -43,3 +46,36 @@ async def test_plain_search_without_a_gate_waits_for_the_disk_and_the_gate_does_
     gated = await faults_of_fetches(tmp_path, *offsets)
     assert gated[major % "index_cold"] == gated[major % "index_warm"] == 0
     assert gated['warmlog_cold_pages_total{where="index"}'] >= 3
+
+
+async def test_without_a_gate_a_slow_disk_holds_the_loop_and_the_metrics_tell(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is fetched takes 0.8 s to read, in which the loop's timer is due three times."""
+    needs_eviction(tmp_path)
+    async with running(tmp_path) as broker:
+        client = await broker.connect()
+        await client.create("orders")
+        for _ in range(4):
+            assert not (await client.produce("orders", batch(os.urandom(200_000), timestamp=START_MS))).error
+    seen = {}
+    for gate in ("off", "auto"):
+        settings = {"warmlog.gate": gate, "warmlog.loop.stall.log.ms": 20}
+        evict_files(tmp_path / "orders-0", "*.log")
+        caplog.clear()
+        async with running(tmp_path, settings, http="127.0.0.1:0") as broker:
+            client = await broker.connect()
+            try:
+                with throttled(os.getpid(), tmp_path, 1_000_000):
+                    assert len((await client.fetch("orders", 0)).records) > 800_000
+            except ThrottleError as error:
+                pytest.skip(str(error))
+            seen[gate] = await broker.scrape(), caplog.text
+    metrics, told = seen["off"]
+    stalls = metrics["warmlog_loop_stall_seconds_count"] - metrics['warmlog_loop_stall_seconds_bucket{le="0.025"}']
+    assert stalls >= 1
+    assert "the event loop was held for" in told
+    assert metrics["warmlog_cold_read_bytes_total"] == 0
+    gated, told = seen["auto"]
+    assert "_send_some" not in told
+    assert gated["warmlog_cold_read_bytes_total"] > 700_000
