@@ -25,7 +25,7 @@ from warmlog.cli.pipeline_jobs import (
     reading_options,
     running,
     show_measured,
-    terminated_as_interrupted,
+    until_terminated,
 )
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ def archive(
         lake = Lake(Path(target).absolute())
         with lake.locked(), running("archive", master) as run:
             job = ArchiveJob(run, options, lake, settings, parallelism=run.parallelism)
-            with terminated_as_interrupted(), _warnings_shown(), _reported(job, report_file, as_json=as_json):
+            ending = until_terminated(is_endless=every is not None)
+            with ending, _warnings_shown(), _reported(job, report_file, as_json=as_json):
                 for commit in _commits(job, every):
                     _show_commit(commit, as_json=as_json)
     if job.is_stopped:

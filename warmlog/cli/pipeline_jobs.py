@@ -138,15 +138,24 @@ def pipeline_errors() -> Iterator[None]:
 
 
 @contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C: what was not committed is given up. Raises KeyboardInterrupt then."""
+def until_terminated(*, is_endless: bool) -> Iterator[None]:
+    """SIGTERM is as good as Ctrl-C, and the regular end of a job that has no other: then it does not raise.
+
+    What was not committed is given up. Raises KeyboardInterrupt.
+    """
+    told = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal told
+        told = True
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
+    except KeyboardInterrupt:
+        if not (told and is_endless):
+            raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
