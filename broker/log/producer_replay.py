@@ -13,12 +13,11 @@ Invariants:
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, ProducerStateManager.truncateAndReload.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from broker.log import producer_trail
-from broker.log.config import MAX_INT64
 from broker.log.errors import IndexCorruptError
 from broker.log.log_scan import WALK_CHUNK_SIZE, walk_headers
 from broker.log.producer_snapshot import ProducerSnapshots
@@ -30,6 +29,7 @@ from protocol.records.batch import read_header
 from protocol.records.layout import BatchHeader
 from protocol.records.markers import EndMarker, end_marker
 from protocol.records.reader import decode_batch
+from protocol.records.record import MAX_INT64
 
 
 class Bounds(NamedTuple):
@@ -54,14 +54,13 @@ def rebuild_producers(
     segments: Sequence[Segment],
     bounds: Bounds,
     *,
-    is_expired: Callable[[ProducerState], bool],
     scan_without: bool = True,
     scanned: Scanned = NOTHING_SCANNED,
 ) -> list[ProducerState]:
     """The states at the end of the log. Blocking. Raises OSError.
 
-    States in a snapshot that have expired are left out. `scan_without`: whether the whole log is read where there never
-    was a snapshot. What was `scanned` is not read again.
+    Those that have expired are among them: see `Producers.forget_expired`. `scan_without`: whether the whole log is
+    read where there never was a snapshot. What was `scanned` is not read again.
     """
     had_any = bool(snapshots.offsets)
     offsets = snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
@@ -70,7 +69,7 @@ def rebuild_producers(
         begin = bounds.end
     else:
         begin, found = _newest(snapshots, bounds.start)
-        states = {state.producer_id: state for state in found if not is_expired(state)}
+        states = {state.producer_id: state for state in found}
         replay(states, segments, Bounds(begin, min(bounds.end, scanned.from_offset)))
         _follow(states, scanned, begin)
     if begin < bounds.end or (bounds.end and not offsets):

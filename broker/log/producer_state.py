@@ -128,11 +128,12 @@ class ProducerState(Struct, frozen=True, gc=False):
 class Producers:
     """All producers of one log, as committed and as planned. Belongs to the loop; memory only."""
 
-    __slots__ = ("_committed", "_planned")
+    __slots__ = ("_committed", "_idle_since", "_planned")
 
     def __init__(self, states: Iterable[ProducerState] = ()) -> None:
         self._committed = {state.producer_id: state for state in states}
         self._planned: dict[int, ProducerState] = {}
+        self._idle_since: dict[int, tuple[ProducerState, int]] = {}
 
     def __len__(self) -> int:
         return len(self._committed)
@@ -200,10 +201,22 @@ class Producers:
         self._planned.clear()
 
     def forget_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have been idle for so long. What is planned stays."""
-        expired = [state.producer_id for state in self._committed.values() if state.is_expired(now_ms, expiration_ms)]
-        for producer_id in expired:
-            del self._committed[producer_id]
+        """Forget producers that have been idle for so long. What is planned stays.
+
+        Idle by their records' own times, and by our clock since this was first called after their last batch: who
+        copies records of last year would otherwise be forgotten at work.
+        """
+        idle, self._idle_since = self._idle_since, {}
+        for producer_id, state in list(self._committed.items()):
+            if not state.is_expired(now_ms, expiration_ms):
+                continue
+            found_idle, since_ms = idle.get(producer_id, (None, 0))
+            if found_idle is not state:
+                self._idle_since[producer_id] = (state, now_ms)
+            elif now_ms - since_ms >= expiration_ms:
+                del self._committed[producer_id]
+            else:
+                self._idle_since[producer_id] = (state, since_ms)
 
     def _forget_oldest(self) -> None:
         """Make room for many: forget the quarter whose last batches are the oldest."""

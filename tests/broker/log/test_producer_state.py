@@ -176,7 +176,20 @@ def test_an_idle_producer_is_forgotten_but_not_one_with_an_open_transaction() ->
     fresh = ProducerState(3, epoch=0, last_timestamp=NOW_MS - DAY_MS + 1)
     producers = Producers([old, open_since, fresh])
     producers.forget_expired(NOW_MS, DAY_MS)
+    producers.forget_expired(NOW_MS + DAY_MS - 1, DAY_MS)
+    assert [state.producer_id for state in producers.committed()] == [1, 2, 3]
+    producers.forget_expired(NOW_MS + DAY_MS, DAY_MS)
     assert [state.producer_id for state in producers.committed()] == [2, 3]
+
+
+def test_a_producer_of_old_records_is_not_forgotten_while_it_writes() -> None:
+    log = Log()
+    for at in range(3):
+        log.append(header(at))
+        log.producers.forget_expired(NOW_MS + at * DAY_MS, 1)
+    assert len(log.producers) == 1
+    log.producers.forget_expired(NOW_MS + 3 * DAY_MS, 1)
+    assert len(log.producers) == 0
 
 
 def test_of_too_many_producers_those_that_were_idle_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +206,8 @@ def test_of_too_many_producers_those_that_were_idle_longest_are_forgotten(monkey
 def test_what_is_planned_outlives_the_state_it_stands_on() -> None:
     log = Log([ProducerState(7, epoch=0, last_timestamp=NOW_MS - DAY_MS, batches=(ProducerBatch(4, 4, 4, 0),))])
     log.plan(header(5))
-    log.producers.forget_expired(NOW_MS, DAY_MS)
+    for now_ms in (NOW_MS, NOW_MS + DAY_MS):
+        log.producers.forget_expired(now_ms, DAY_MS)
     assert len(log.producers) == 0
     log.plan(header(6))
     log.commit()
