@@ -51,15 +51,7 @@ from broker.log.disk import DirectoryEntry, Disk
 from broker.log.errors import CheckpointError, IndexCorruptError
 from broker.log.facts import RecoveryReport
 from broker.log.files import OpenFiles
-from broker.log.index_rebuild import (
-    Scan,
-    check_from,
-    cut_log,
-    remember_end,
-    resume,
-    rewrite_indexes,
-    scan_segment,
-)
+from broker.log.index_rebuild import Scan, cut_log, resume, rewrite_indexes, scan_segment, sound_entries
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_scan import walk_headers
 from broker.log.producer_replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
@@ -345,9 +337,15 @@ class _Loader:
         segment.activate(self._place.config, tail)
         if self._findings.scanned:
             segment.doubt_indexes()
-        remember_end(segment, tail)
-        segment.reader.close()
+        self._remember_end(segment, tail)
         return tail
+
+    def _remember_end(self, segment: Segment, tail: Tail) -> None:
+        """Know the batches since the last index entry by heart."""
+        start = tail.size - tail.unindexed_size
+        for position, header in walk_headers(segment.reader.descriptor(), start, tail.size):
+            segment.remember(header.last_offset, position, indexed=position == start)
+        segment.reader.close()
 
     # -- unclean -------------------------------------------------------------------------------------------------------
 
@@ -414,9 +412,12 @@ class _Loader:
         return False
 
     def _recover_segment(self, segment: Segment, recovery_point: int) -> Scan:
-        place = self._place
-        checked = check_from(segment, recovery_point, lambda: place.new_tail(segment.base_offset), place.scanned)
-        scan, offsets, times = checked
+        offsets, times = sound_entries(segment, recovery_point)
+        scan = self._scan_from(segment, offsets, times)
+        if scan is None:
+            offsets = times = 0
+            scan = self._scan_from(segment, 0, 0)
+        assert scan is not None, "a scan from the start needs no index"
         start = segment.offset_index.entry_at(offsets - 1).offset if offsets else segment.base_offset
         if segment is not self._segments[-1]:
             scan.time_entries.extend(scan.tail.last_time_entry())
@@ -433,6 +434,15 @@ class _Loader:
         known = findings.producers
         findings.producers = Scanned(min(known.from_offset, start), [*known.trails, (segment, scan.trail)])
         return scan
+
+    def _scan_from(self, segment: Segment, offsets: int, times: int) -> Scan | None:
+        """Scan from the last of so many index entries on; None if the batch it points to is not sound."""
+        try:
+            tail = resume(segment, self._place.new_tail(segment.base_offset), offsets, times)
+        except (IndexCorruptError, ProtocolError):
+            return None
+        scan = scan_segment(segment, tail, verified=True, advanced=self._place.scanned)
+        return None if offsets and scan.tail.size == scan.start else scan
 
     def _truncate(self, segment: Segment, scan: Scan) -> None:
         """End the log where a scan ended: the newest segments go first, and the file is cut when they are gone."""
