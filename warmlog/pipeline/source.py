@@ -1,4 +1,4 @@
-"""Spark's side of reading: the data source `warmlog`.
+"""Spark's side of reading: the data source `warmlog`. That of writing is `sink`.
 
 Owns: what Spark calls, and the mapping of its filters. Must not know: files, batches, columns' bytes.
 
@@ -10,12 +10,15 @@ Source: pyspark.sql.datasource (SPARK-44076).
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import (
@@ -51,9 +54,10 @@ SPARK_TYPES: dict[str, DataType] = {
 class WarmlogDataSource(DataSource):
     """`spark.read.format("warmlog")`: the records of topics as rows, in the schema of Spark's Kafka connector."""
 
-    def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
-        self._asked = read_options(options)
+    @cached_property
+    def _asked(self) -> ReadOptions:
+        """The options of a read, asked for by `schema`, so checked before anything else. Raises PipelineError."""
+        return read_options(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -74,6 +78,20 @@ class WarmlogDataSource(DataSource):
         from warmlog.pipeline.stream import StreamReader  # batch jobs do without
 
         return StreamReader(replace(self._asked, columns=_columns(schema)))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer of a batch job. Raises PipelineError where options, frame or mode are none of a log."""
+        from warmlog.pipeline.sink import batch_writer  # who reads does without
+        from warmlog.pipeline.sink_options import write_options
+
+        return batch_writer(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """A writer of a stream. Raises as `writer`."""
+        from warmlog.pipeline.sink import stream_writer  # as above
+        from warmlog.pipeline.sink_options import write_options
+
+        return stream_writer(write_options(self.options), schema, overwrite=overwrite)
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:

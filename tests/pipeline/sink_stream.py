@@ -1,0 +1,82 @@
+"""A program for test_spark_sink.py: a stream from one topic into another, with faults.
+
+    sink_stream.py ADDRESS DIRECTORY FAULTS
+
+`fail`: the first attempt at a task fails after it has stored half of its rows. `kill`: the driver is killed when the
+second micro-batch is written and Spark is about to be told.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from warmlog.pipeline import WarmlogDataSource
+from warmlog.pipeline.sink import ArrowStreamWriter
+from warmlog.pipeline.sink_options import write_options
+
+ADDRESS, DIRECTORY, FAULTS = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split()
+DRIVER = os.getpid()
+BATCH_ROWS = 200
+
+
+class FaultyWriter(ArrowStreamWriter):  # type: ignore[misc]
+    def __init__(self, options: Any, directory: str, faults: list[str], victims: list[int]) -> None:
+        super().__init__(options)
+        self._directory = directory
+        self._faults = faults
+        self._victims = victims
+
+    def write(self, iterator: Iterator[Any]) -> Any:
+        return super().write(self._poisoned(iterator) if "fail" in self._faults else iterator)
+
+    def _poisoned(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """The first task that gets here is given half of its rows, and then fails, for once."""
+        failed = Path(self._directory) / "failed"
+        for batch in iterator:
+            half = batch.num_rows // 2
+            yield batch.slice(0, half)
+            try:
+                os.close(os.open(failed, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                yield batch.slice(half)
+            else:
+                raise RuntimeError("a fault")
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
+        if "kill" in self._faults and batchId == 1:
+            for victim in self._victims:
+                os.kill(victim, signal.SIGKILL)
+        super().commit(messages, batchId)
+
+
+class FaultySource(WarmlogDataSource):
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
+        given = dict(self.options)
+        directory, faults, victims = given.pop("directory"), given.pop("faults"), given.pop("victims")
+        return FaultyWriter(write_options(given), directory, faults.split(), [int(pid) for pid in victims.split()])
+
+
+def main() -> None:
+    builder = SparkSession.builder.master("local[2,2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    spark = builder.config("spark.local.dir", str(DIRECTORY / "spark")).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(FaultySource)
+    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    reader = spark.readStream.format("warmlog").options(bootstrap=ADDRESS, topic="source", startingOffsets="earliest")
+    frame = reader.option("maxOffsetsPerTrigger", str(BATCH_ROWS)).load().select("key", "value")
+    writer = frame.writeStream.format("warmlog").options(bootstrap=ADDRESS, topic="copy", batchBytes="300")
+    writer = writer.options(directory=str(DIRECTORY), faults=" ".join(FAULTS), victims=f"{jvm} {DRIVER}")
+    writer = writer.options(checkpointLocation=str(DIRECTORY / "checkpoint"), report=str(DIRECTORY / "report"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

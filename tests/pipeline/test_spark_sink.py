@@ -1,0 +1,149 @@
+"""Real Spark writes into a real broker: batch jobs and streams, each record once where that is promised."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmlog.client.blocking import Client
+from warmlog.pipeline.sink_options import WRITE_TABLE
+from warmlog.pipeline.sink_rows import COLUMN_TYPES
+from warmlog.testing import Broker
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "pipeline.md").read_text()
+STREAM = Path(__file__).with_name("sink_stream.py")
+STREAM_TIMEOUT_S = 300
+NOW_S = int(time.time()) - 3600  # retention takes what is older than a week
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(broker: Broker) -> Iterator[Client]:
+    with Client(broker.native) as connected:
+        connected.create_topic("totals", partitions=3)
+        connected.create_topic("source", partitions=2)
+        connected.produce_many("source", [(b"k%d" % (at % 5), b"%d" % at) for at in range(600)])
+        yield connected
+
+
+def write(frame: Any, broker: Broker, mode: str = "append", **options: str) -> None:
+    given = {"bootstrap": broker.native, "topic": "totals", **options}
+    frame.write.format("warmlog").options(**given).mode(mode).save()
+
+
+def read(spark: Any, broker: Broker, topic: str, **options: str) -> Any:
+    return spark.read.format("warmlog").options(bootstrap=broker.native, topic=topic, **options).load()
+
+
+def values(spark: Any, broker: Broker, topic: str) -> Counter[int]:
+    return Counter(int(bytes(row.value)) for row in read(spark, broker, topic).select("value").collect())
+
+
+def test_a_frame_is_written_with_all_its_columns_and_told_of(
+    spark: Any, broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    columns = ["string(id) AS key", "'v' || id AS value", f"timestamp_millis({NOW_S} * 1000 + id * 1000) AS timestamp"]
+    headers = "array(struct('h' AS key, binary(string(id)) AS value)) AS headers"
+    frame = spark.range(0, 200, 1, 3).selectExpr(*columns, headers)
+    write(frame, broker, report=str(tmp_path / "report"), compression="zstd")
+    rows = read(spark, broker, "totals", includeHeaders="true").orderBy("timestamp").collect()
+    assert [bytes(row.key) + bytes(row.value) for row in rows] == [b"%dv%d" % (at, at) for at in range(200)]
+    assert [[tuple(header) for header in row.headers] for row in rows] == [[("h", b"%d" % at)] for at in range(200)]
+    assert [round(row.timestamp.timestamp()) for row in rows] == [NOW_S + at for at in range(200)]
+    report = json.loads((tmp_path / "report").read_text())
+    assert (report["rows"], report["tasks"], report["outcome"]) == (200, 3, "done")
+
+
+def test_what_is_no_append_of_records_is_refused_in_words(spark: Any, broker: Broker) -> None:
+    frame = spark.range(3).selectExpr("string(id) AS value")
+    with pytest.raises(Exception, match="a topic is appended to, never overwritten"):
+        write(frame, broker, "overwrite")
+    with pytest.raises(Exception, match='cannot be written in the "ErrorIfExists" mode'):
+        frame.write.format("warmlog").options(bootstrap=broker.native, topic="totals").save()
+    with pytest.raises(Exception, match="there is no column value"):
+        write(frame.withColumnRenamed("value", "values").drop("values"), broker)
+    with pytest.raises(Exception, match="column topic: a row's topic is null"):
+        frame.selectExpr("value", "string(NULL) AS topic").write.format("warmlog").option(
+            "bootstrap", broker.native
+        ).mode("append").save()
+
+
+def test_a_job_that_failed_halfway_is_run_again_and_stores_each_row_once(spark: Any, broker: Broker) -> None:
+    """The rows come in another order the second time."""
+    frame = spark.range(0, 400, 1, 2)
+    poisoned = frame.selectExpr("IF(id = 390, raise_error('poison'), string(id)) AS value")
+    options = {"topic": "once", "writeId": "2026-11-20", "batchBytes": "300"}
+    with pytest.raises(Exception, match="poison"):
+        write(poisoned, broker, **options)
+    stored = values(spark, broker, "once")
+    assert 200 <= stored.total() < 400
+    write(frame.sortWithinPartitions(frame.id.desc()).selectExpr("string(id) AS value"), broker, **options)
+    assert values(spark, broker, "once") == Counter(range(400))
+    write(
+        frame.selectExpr("string(id) AS value"), broker, topic="once", batchBytes="300"
+    )  # another write is another one
+    assert values(spark, broker, "once").total() == 800
+
+
+def test_the_examples_of_the_document_run(spark: Any, broker: Broker, client: Client, tmp_path: Path) -> None:
+    client.create_topic("readings", partitions=3)
+    client.produce_many("readings", [(b"sensor-%d" % (at % 3), b"%d" % (at * 7919 % 100)) for at in range(300)])
+    names = {"spark": spark}
+    for code in re.findall(r"```python sink\n(.*?)```", DOCUMENT, re.DOTALL):
+        exec(code.replace("127.0.0.1:9091", broker.native).replace('"lake/', f'"{tmp_path}/lake/'), names)
+    for topic in ("counts", "running"):
+        counts = read(spark, broker, topic).collect()
+        assert sorted((bytes(row.key), int(bytes(row.value))) for row in counts) == [
+            (b"sensor-%d" % at, 100) for at in range(3)
+        ]
+    assert values(spark, broker, "alarms") == Counter(value for at in range(300) if (value := at * 7919 % 100) > 90)
+
+
+def test_the_tables_of_the_document_are_the_codes() -> None:
+    section = DOCUMENT.split("## Writing")[1].split("\n## ")[0]
+    columns, options = (
+        re.findall(r"^\| (\w+) \|", table, re.MULTILINE)
+        for table in re.split(r"^\| option ", section, flags=re.MULTILINE)
+    )
+    assert sorted(columns) == sorted(["column", *COLUMN_TYPES])
+    assert sorted(options) == sorted(WRITE_TABLE)
+
+
+def run_stream(broker: Broker, directory: Path, faults: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, str(STREAM), broker.native, str(directory), faults]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=STREAM_TIMEOUT_S, check=False
+    )
+
+
+def test_a_stream_whose_tasks_fail_and_whose_driver_is_killed_stores_each_record_once(
+    spark: Any, broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    """A task dies after half of its rows and is tried again; the driver is killed between the write of a micro-batch
+    and its commit; then the query goes on from its checkpoint."""
+    killed = run_stream(broker, tmp_path, "fail kill")
+    assert killed.returncode == -9, killed.stderr
+    assert (tmp_path / "failed").exists()
+    before = values(spark, broker, "copy")
+    assert 400 <= before.total() < 600  # the second micro-batch is stored, and nothing says so
+    went_on = run_stream(broker, tmp_path, "")
+    assert went_on.returncode == 0, went_on.stderr
+    assert values(spark, broker, "copy") == Counter(range(600))
+    told = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
+    again = next(one for one in told if one["batch_id"] == 1)
+    assert (again["rows"], again["stored_before"]) == (0, 200)

@@ -1,0 +1,282 @@
+"""Batches on their way to the broker, each stored once.
+
+Owns: what is in flight, sending again, and what the broker's answers mean. Must not know: rows, how batches are made.
+
+    send -> collected into a request -> in flight -> settled
+                                          |  the connection is lost, or the broker says: not now
+                                          +-> one batch at a time, in order, until all are settled
+
+Invariants:
+1. At most MAX_IN_FLIGHT requests and half of `buffer_bytes` are unanswered, or one request. A request holds one batch
+   of a partition at most, so of a partition no more batches are unanswered than the broker remembers (five).
+2. Batches of a partition are stored in the order in which they were sent: their sequences see to it.
+3. A batch that was sent once and that the broker says it had is somebody else's: then this attempt ends. One that was
+   sent twice is looked at.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from protocol.errors import ErrorCode
+from protocol.records.builder import build_batch
+from protocol.records.layout import Codec
+from protocol.records.reader import Record, records_in
+from protocol.request import PartitionRecords, ProduceRequest
+from protocol.response import ProducedPartition, ProduceResponse
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.sink_broker import PatientBroker
+from warmlog.pipeline.sink_identity import Identity
+from warmlog.pipeline.sink_stored import StoredReader
+from warmlog.pipeline.wire import LostError, refusal
+
+MAX_IN_FLIGHT = 5
+MAX_REQUEST_BYTES = 1 << 20  # Kafka's max.request.size; a single batch may be larger
+# Of a partition, while a broker starts, a disk recovers or a leader moves.
+PASSING = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+
+@dataclass(slots=True, kw_only=True)
+class SinkBatch:
+    """A batch of one partition as it is sent. `resent`: the broker may have it from before."""
+
+    topic: str
+    partition: int
+    base_sequence: int
+    count: int
+    encoded: bytes
+    resent: bool = False
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Its topic and partition."""
+        return self.topic, self.partition
+
+    @property
+    def name(self) -> str:
+        """The same for people."""
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(slots=True)
+class SentTally:
+    """What was stored. `bytes`: of batches, as they were sent. `retries`: batches that were sent once more."""
+
+    rows: int = 0
+    bytes: int = 0
+    batches: int = 0
+    retries: int = 0
+
+
+class Sender:
+    """Sends batches; `flush` at the end. Not thread-safe. `tally` counts what is stored."""
+
+    def __init__(self, broker: PatientBroker, identity: Identity, codec: Codec, buffer_bytes: int) -> None:
+        self._broker = broker
+        self._identity = identity
+        self._codec = codec
+        self._max_bytes = buffer_bytes // 2
+        self._collected: dict[tuple[str, int], SinkBatch] = {}
+        self._collected_bytes = 0
+        self._in_flight: deque[list[SinkBatch]] = deque()
+        self._in_flight_bytes = 0
+        self.tally = SentTally()
+
+    def send(self, batch: SinkBatch) -> None:
+        """Send a batch; waits where too much is in flight. Raises PipelineError."""
+        size = len(batch.encoded)
+        if batch.place in self._collected or self._collected_bytes + size > MAX_REQUEST_BYTES:
+            self._post()
+        self._collected[batch.place] = batch
+        self._collected_bytes += size
+
+    def flush(self) -> None:
+        """Return when all that was sent is stored. Raises PipelineError."""
+        self._post()
+        while self._in_flight:
+            self._take_reply()
+
+    # -- in flight --
+
+    def _post(self) -> None:
+        """Send what is collected, as one request."""
+        size, batches = self._collected_bytes, list(self._collected.values())
+        if not batches:
+            return
+        self._collected.clear()
+        self._collected_bytes = 0
+        while self._in_flight and not self._has_room(size):
+            self._take_reply()
+        self._in_flight.append(batches)
+        self._in_flight_bytes += size
+        try:
+            self._broker.connection().send(_request(batches))
+        except LostError as error:
+            self._come_back(error)
+
+    def _has_room(self, size: int) -> bool:
+        return len(self._in_flight) < MAX_IN_FLIGHT and self._in_flight_bytes + size <= self._max_bytes
+
+    def _take_reply(self) -> None:
+        """Take the oldest reply, and see to what it refuses."""
+        failed: list[tuple[SinkBatch, ProducedPartition]] = []
+        try:
+            failed = self._take_outcomes(set())
+            if not failed:
+                return
+            places = {batch.place for batch, _ in failed}
+            while self._in_flight:  # what follows in a partition is out of order now
+                failed += self._take_outcomes(places)
+        except LostError as error:
+            self._come_back(error, [batch for batch, _ in failed])
+            return
+        self._wait_for_passing(failed)
+        for batch, _ in failed:
+            self._deliver(batch)
+
+    def _take_outcomes(self, failed_places: set[tuple[str, int]]) -> list[tuple[SinkBatch, ProducedPartition]]:
+        """Take one reply; gives what may be sent again. Raises LostError, PipelineError."""
+        response = self._broker.connection().receive(ProduceResponse)
+        batches = self._in_flight.popleft()
+        self._in_flight_bytes -= sum(len(batch.encoded) for batch in batches)
+        failed = []
+        for batch, outcome in zip(batches, response.partitions, strict=True):
+            follows = outcome.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.place in failed_places
+            if follows or outcome.error in PASSING or outcome.error in TOO_LARGE:
+                failed.append((batch, outcome))
+            else:
+                self._settle(batch, outcome)
+        return failed
+
+    def _come_back(self, error: LostError, refused: Sequence[SinkBatch] = ()) -> None:
+        """The connection is lost: send what was refused for now and all that is unanswered, one by one."""
+        unanswered = [*refused, *(batch for batches in self._in_flight for batch in batches)]
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        self._broker.lose()
+        self._broker.wait(error)
+        for batch in unanswered:
+            batch.resent = True
+        for batch in unanswered:
+            self._deliver(batch)
+
+    # -- one at a time --
+
+    def _wait_for_passing(self, failed: Sequence[tuple[SinkBatch, ProducedPartition]]) -> None:
+        """Wait a little if the broker said of any of these: not now. Raises PipelineError."""
+        for batch, outcome in failed:
+            if outcome.error in PASSING:
+                self._broker.wait(LostError(str(refusal(outcome.error, outcome.message, about=batch.name))))
+                return
+
+    def _deliver(self, batch: SinkBatch) -> None:
+        """Send a batch until it is stored; nothing else is in flight. Raises PipelineError."""
+        while True:
+            self.tally.retries += 1
+            try:
+                (outcome,) = self._broker.connection().ask(_request([batch]), ProduceResponse).partitions
+            except LostError as error:
+                batch.resent = True
+                self._broker.lose()
+                self._broker.wait(error)
+                continue
+            if outcome.error in TOO_LARGE:
+                self._deliver_halves(batch, outcome)
+                return
+            if outcome.error not in PASSING:
+                self._settle(batch, outcome)
+                return
+            self._wait_for_passing([(batch, outcome)])
+
+    def _deliver_halves(self, batch: SinkBatch, outcome: ProducedPartition) -> None:
+        """The topic takes smaller batches only. Raises PipelineError where a record alone is too large."""
+        records = list(records_in(batch.encoded, check_crc=False))
+        if len(records) == 1:
+            raise _too_large(batch, records[0], outcome)
+        middle = len(records) // 2
+        for part, sequence in ((records[:middle], 0), (records[middle:], middle)):
+            self._deliver(self._part(batch, part, batch.base_sequence + sequence))
+
+    def _part(self, batch: SinkBatch, records: Sequence[Record], base_sequence: int) -> SinkBatch:
+        encoded = build_batch(
+            [(record.timestamp, record.key, record.value, record.headers) for record in records],
+            compression=self._codec,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.producer_epoch,
+            base_sequence=base_sequence,
+        )
+        return SinkBatch(
+            topic=batch.topic,
+            partition=batch.partition,
+            base_sequence=base_sequence,
+            count=len(records),
+            encoded=encoded,
+            resent=batch.resent,
+        )
+
+    # -- answers --
+
+    def _settle(self, batch: SinkBatch, outcome: ProducedPartition) -> None:
+        """The batch is stored, or never will be. Raises PipelineError."""
+        if outcome.error:
+            raise _refused(batch, outcome)
+        if outcome.duplicate is not UNSET and not (batch.resent and self._is_ours(batch, outcome.base_offset)):
+            raise PipelineError(f"{batch.name}: another attempt at this task is at work, too: it has sent other rows")
+        self._broker.progressed()
+        self.tally.rows += batch.count
+        self.tally.bytes += len(batch.encoded)
+        self.tally.batches += 1
+
+    def _is_ours(self, batch: SinkBatch, offset: int) -> bool:
+        """Whether what is stored there is what was sent (its time may be the broker's)."""
+        reader = StoredReader(self._broker, self._identity)
+        stored = reader.records_at(batch.topic, batch.partition, offset, batch.count)
+        sent = records_in(batch.encoded, check_crc=False)
+        return [_content(record) for record in stored] == [_content(record) for record in sent]
+
+
+def _content(record: Record) -> Record:
+    return replace(record, offset=0, timestamp=0)
+
+
+def _request(batches: Sequence[SinkBatch]) -> ProduceRequest:
+    return ProduceRequest(
+        partitions=tuple(
+            PartitionRecords(topic=batch.topic, partition=batch.partition, records=memoryview(batch.encoded))
+            for batch in batches
+        )
+    )
+
+
+def _refused(batch: SinkBatch, outcome: ProducedPartition) -> PipelineError:
+    if outcome.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        return PipelineError(
+            f"{batch.name}: another attempt at this task has written since this one began, or the broker has lost what"
+            f" it had taken: {outcome.message}"
+        )
+    if outcome.error is ErrorCode.INVALID_PRODUCER_EPOCH:
+        return PipelineError(f"{batch.name}: a later micro-batch is being written: {outcome.message}")
+    why = refusal(outcome.error, outcome.message, about=batch.name)
+    if outcome.record_errors is UNSET:
+        return why
+    return PipelineError(f"{why} ({'; '.join(each.message for each in outcome.record_errors[:3])})")
+
+
+def _too_large(batch: SinkBatch, record: Record, outcome: ProducedPartition) -> PipelineError:
+    size = len(record.key or b"") + len(record.value or b"")
+    key = "without a key" if record.key is None else f"with key {record.key[:40]!r}"
+    return PipelineError(f"{batch.name}: a record of {size} bytes {key} is too large: {outcome.message}")
