@@ -37,6 +37,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round there")
     parser.add_argument("--page", type=Path, metavar="FILE", help="put the table into this Markdown page")
     parser.add_argument("--directory", type=Path, default="/var/tmp", help="on the disk to measure (/var/tmp)")
+    parser.add_argument("--kept", type=Path, metavar="DIR", help="keep what is dear to make there, for other runs")
     parser.add_argument("--quick", action="store_true", help="a round of a fifth of a second: does it run at all?")
     chosen = parser.parse_args()
     unknown = [pattern for pattern in chosen.workloads if not any(fnmatchcase(name, pattern) for name in names)]
@@ -56,10 +57,21 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
     """How long and how often."""
     if chosen.quick:
         return Plan(
-            rounds=1, seconds=QUICK_SECONDS, warmup_s=QUICK_SECONDS / 4, directory=chosen.directory, scale=QUICK_SCALE
+            rounds=1,
+            seconds=QUICK_SECONDS,
+            warmup_s=QUICK_SECONDS / 4,
+            directory=chosen.directory,
+            scale=QUICK_SCALE,
+            kept=chosen.kept,
         )
     warmup_s = min(1.0, chosen.seconds / 3)
-    return Plan(rounds=chosen.rounds, seconds=chosen.seconds, warmup_s=warmup_s, directory=chosen.directory)
+    return Plan(
+        rounds=chosen.rounds,
+        seconds=chosen.seconds,
+        warmup_s=warmup_s,
+        directory=chosen.directory,
+        kept=chosen.kept,
+    )
 
 
 def main() -> int:

@@ -141,19 +141,23 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long and how often. `directory`: where measurements make theirs; it decides which disk is measured."""
+    """How long and how often. `directory`: where measurements make theirs; it decides which disk is measured.
+
+    `kept`: where what is dear to make stays for other runs; None: it goes with the run.
+    """
 
     rounds: int
     seconds: float
     warmup_s: float
     directory: Path
     scale: float = 1.0
+    kept: Path | None = None
 
 
 def run(workload: Workload[C], plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Outcome:
     """Measure all contestants in turn, round after round. Raises whatever a measurement raises."""
     outcome = Outcome(workload, {contestant.name: [] for contestant in workload.contestants})
-    with _directory(plan.directory) as kept:
+    with _kept(workload.name, plan) as kept:
         for number in range(plan.rounds):
             for contestant in workload.contestants:
                 progress(f"{workload.name}: round {number + 1} of {plan.rounds}, {contestant.name}")
@@ -167,6 +171,18 @@ def _measure(workload: Workload[C], contestant: C, plan: Plan, kept: Path) -> Fi
             seconds=plan.seconds, warmup_s=plan.warmup_s, scale=plan.scale, directory=directory, kept=kept
         )
         return workload.measure(contestant, conditions)
+
+
+@contextmanager
+def _kept(name: str, plan: Plan) -> Iterator[Path]:
+    """The directory that lasts over all rounds of a workload."""
+    if plan.kept is None:
+        with _directory(plan.directory) as path:
+            yield path
+    else:
+        path = plan.kept / name
+        path.mkdir(parents=True, exist_ok=True)
+        yield path
 
 
 @contextmanager
