@@ -66,6 +66,16 @@ def test_a_topic_of_its_own_durability_is_made(warmlog_broker: Broker, bin_direc
     assert configs["flush.messages"] == "1"
 
 
+def test_what_is_in_memory_is_shown(data: Path, bin_directory: Path) -> None:
+    with Broker(data_dir=data) as broker:
+        shown = run_block(BLOCKS["memory"], bin_directory, data, {"WARMLOG": data, "WARMLOG_NATIVE": broker.native})
+    assert "orders-0: " in shown
+    assert "% in memory" in shown
+    assert shown.count("major faults expected: ") == 2
+    assert "plain search: " in shown
+    assert "time index" in shown
+
+
 def test_receipts_and_verify_and_repair(data: Path, bin_directory: Path) -> None:
     """After a kill that tore a log."""
     (data / ".kafka_cleanshutdown").unlink()

@@ -9,7 +9,8 @@ from broker.api.errors import RequestError
 from broker.api.handler import Handler
 from broker.api.session import Session
 from broker.log.errors import LogError
-from broker.log.explain import SEARCHES, Explanation, LogSight, explain_offset, explain_time, looking
+from broker.log.explain import SEARCHES, LogSight, explain_offset, explain_time
+from broker.log.explanation import Explanation
 from broker.log.partition_log import PartitionLog
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
@@ -58,8 +59,7 @@ class ExplainApi:
 
 def _explained(sight: LogSight, request: ExplainRequest) -> Explanation:
     searches = SEARCHES if request.plain else ()
-    with looking(sight):
-        if request.timestamp is not None:
-            return explain_time(sight, request.timestamp, searches=searches)
-        assert request.offset is not None, "one of the two is given"
-        return explain_offset(sight, request.offset, searches=searches)
+    if request.timestamp is not None:
+        return explain_time(sight, request.timestamp, searches=searches)
+    assert request.offset is not None, "one of the two is given"
+    return explain_offset(sight, request.offset, searches=searches)

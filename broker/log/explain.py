@@ -1,8 +1,7 @@
 """The way of a fetch, told and not gone: segment, index pages, entry, scan, batch, and what of it is in memory.
 
-Owns: what an explanation says, and how it is found: by the very search, check and scan that fetches use, on twins of
-the segments over an `ObservedDisk`. Must not know: who asks, or where segments come from (`PartitionLog.sight`,
-`offline_sight`).
+Owns: how it is found: by the very search, check and scan that fetches use, on twins of the segments over an
+`ObservedDisk`. Must not know: who asks, or where segments come from (`PartitionLog.sight`, `offline_sight`).
 
     offset   floor segment -> offset index -> headers from the entry's position on -> batch
     time     first segment whose largest time reaches it -> time index -> offset index -> batches -> record
@@ -14,16 +13,24 @@ Invariants:
    broker would have of it first.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple, TypeAlias
 
 from broker.log.config import SearchName
 from broker.log.errors import IndexCorruptError, OffsetOutOfRangeError, TimeOutOfRangeError
+from broker.log.explanation import (
+    ExplainedBatch,
+    ExplainedLookup,
+    ExplainedRange,
+    ExplainedSegment,
+    Explanation,
+    IndexName,
+    PageRun,
+)
 from broker.log.files import OpenFiles
-from broker.log.index_search import PAGE_SIZE, Section
 from broker.log.log_scan import BatchEnd, find_batch, read_header_at, walk_headers
 from broker.log.mapped_index import MappedIndex
 from broker.log.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
@@ -34,111 +41,37 @@ from broker.log.segments import Segments
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
 from broker.log.time_search import check_entries, first_from
 
-IndexName: TypeAlias = Literal["offset", "time"]
 SEARCHES: tuple[SearchName, ...] = ("warm", "plain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedSegment:
-    """The segment that holds what was asked for. Offsets [base_offset, next_offset), bytes of its log."""
+class LogSight:
+    """A log at one moment, to be looked at. `segments` are the log's own, oldest first, `active` the last one's twin.
 
-    base_offset: int
-    next_offset: int
-    size: int
-    active: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedLookup:
-    """A lookup in an index of `entries` entries.
-
-    `pages`: of its file, in the order of the first touch; `missing`: those that are not in memory, None where that is
-    not known; each would be a major fault, were it touched unasked. `slot`: of the entry found, None: none is so low,
-    and the scan begins at the segment's start. `timestamp` (ms) is a time index's, `position` (bytes) an offset
-    index's. `section`: None in an empty index, and for the plain search, which knows none.
+    `files`: where twins of the sealed ones are opened; None: they are over observed files themselves.
     """
-
-    index: IndexName
-    search: SearchName
-    section: Section | None
-    entries: int
-    pages: tuple[int, ...]
-    missing: tuple[int, ...] | None
-    faults_expected: int | None
-    slot: int | None
-    timestamp: int | None
-    offset: int
-    position: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageRun:
-    """Pages of a file that follow each other."""
-
-    first: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedRange:
-    """`size` bytes of a log file, and the pages that are read for them, which may be more.
-
-    `missing_pages` counts those that are not in memory, `missing` says which; None where that is not known.
-    """
-
-    position: int
-    size: int
-    first_page: int
-    pages: int
-    missing_pages: int | None
-    missing: tuple[PageRun, ...] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedBatch:
-    """The batch at the end of the way: offsets [base_offset, last_offset], and its place."""
-
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-    place: ExplainedRange
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """The way. `offset` is the first one that a fetch would get, `timestamp` (ms) its record's where a time was asked.
-
-    `passed`: segments that were looked at before this one in vain. `index_fault`: why the segment's indexes cannot be
-    believed. `known_by_heart`: the batch lies behind the last index entry of a log that is being appended to, and is
-    known without a scan. Without a `batch` the offset is the log's end. `asked`: by which call it is known what is in
-    memory; None: it is not known, for the reason of `not_asked`.
-    """
-
-    log_start_offset: int
-    log_end_offset: int
-    offset: int
-    timestamp: int | None
-    passed: int
-    segment: ExplainedSegment
-    index_fault: str | None
-    lookups: tuple[ExplainedLookup, ...]
-    known_by_heart: bool
-    scan: ExplainedRange | None
-    batch: ExplainedBatch | None
-    asked: str | None
-    not_asked: str | None
-
-
-class LogSight(NamedTuple):
-    """A log at one moment, to be looked at: segments over files of their own, oldest first; the last one is active."""
 
     disk: ObservedDisk
+    files: OpenFiles | None
     segments: Sequence[Segment]
+    active: Segment
     log_start_offset: int
     log_end_offset: int
     search: SearchName
-    end_fault: str | None = None  # why the last segment's indexes cannot be believed, where that is known already
-    snapshot: Sequence[Segment] = ()  # the log's own segments, which these are twins of
+    end_fault: str | None = None  # why the active one's indexes cannot be believed, where that is known already
+
+    @contextmanager
+    def segment(self, slot: int) -> Iterator[Segment]:
+        """A segment for a look, of which nothing stays open: there may be thousands."""
+        last = slot == len(self.segments) - 1
+        segment = self.active if last else self.segments[slot]
+        if not last and self.files is not None:
+            segment = segment.twin(self.files)
+        try:
+            yield segment
+        finally:
+            segment.close()
+            self.disk.restore()
 
 
 def observed_files() -> tuple[ObservedDisk, OpenFiles]:
@@ -148,48 +81,44 @@ def observed_files() -> tuple[ObservedDisk, OpenFiles]:
 
 
 def take_sight(segments: Segments, log_start_offset: int, log_end_offset: int, search: SearchName) -> LogSight:
-    """A log's segments as they are now. On the loop; memory only."""
+    """A log as it is now. On the loop; memory only."""
     disk, files = observed_files()
-    twins = [segment.twin(files) for segment in segments.snapshot]
-    return LogSight(disk, twins, log_start_offset, log_end_offset, search, snapshot=segments.snapshot)
-
-
-@contextmanager
-def looking(sight: LogSight) -> Iterator[None]:
-    """Close what was looked at, and have memory hold what it held before."""
-    try:
-        yield
-    finally:
-        for segment in sight.segments:
-            segment.close()
-        sight.disk.restore()
-
-
-def _leave(sight: LogSight, segment: Segment) -> None:
-    """A segment was looked at in vain: keep none of its files open, for there may be thousands."""
-    segment.close()
-    sight.disk.restore()
+    return LogSight(
+        disk=disk,
+        files=files,
+        segments=segments.snapshot,
+        active=segments.active.twin(files),
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        search=search,
+    )
 
 
 # -- by offset ---------------------------------------------------------------------------------------------------------
 
 
 def explain_offset(sight: LogSight, offset: int, *, searches: Sequence[SearchName] = ()) -> Explanation:
-    """The way to an offset, by the sight's search; `searches` are told beside it. Within `looking`.
+    """The way to an offset, by the sight's search; `searches` are told beside it.
 
     Raises OffsetOutOfRangeError, CorruptBatchError, OSError.
     """
     if not sight.log_start_offset <= offset <= sight.log_end_offset:
         raise OffsetOutOfRangeError(offset, sight.log_start_offset, sight.log_end_offset)
+    last = len(sight.segments) - 1
     if offset == sight.log_end_offset:
-        return _Way(sight, sight.segments[-1], 0, searches).at_end()
-    first = max(0, sum(segment.base_offset <= offset for segment in sight.segments) - 1)
-    for passed, segment in enumerate(sight.segments[first:]):
-        found = _Way(sight, segment, passed, searches).to_offset(offset)
-        if found is not None:
-            return found
-        _leave(sight, segment)
-    return _Way(sight, sight.segments[-1], len(sight.segments) - first - 1, searches).at_end()
+        return _at_end(sight, 0)
+    first = max(0, bisect_right(sight.segments, offset, key=lambda segment: segment.base_offset) - 1)
+    for slot in range(first, last + 1):
+        with sight.segment(slot) as segment:
+            found = _Way(sight, segment, slot - first, searches).to_offset(offset)
+            if found is not None:
+                return found
+    return _at_end(sight, last - first)
+
+
+def _at_end(sight: LogSight, passed: int) -> Explanation:
+    with sight.segment(len(sight.segments) - 1) as segment:
+        return _Way(sight, segment, passed, ()).at_end()
 
 
 # -- by time -----------------------------------------------------------------------------------------------------------
@@ -198,22 +127,23 @@ def explain_offset(sight: LogSight, offset: int, *, searches: Sequence[SearchNam
 def explain_time(sight: LogSight, timestamp: int, *, searches: Sequence[SearchName] = ()) -> Explanation:
     """The way to the first record at or past a time (ms). As `explain_offset`; raises TimeOutOfRangeError, too."""
     largest = NO_TIMESTAMP
-    for passed, segment in enumerate(sight.segments):
-        way = _Way(sight, segment, passed, searches)
-        latest = way.largest_timestamp()
-        found = way.to_time(timestamp) if latest >= timestamp else None
-        if found is not None and found.offset < sight.log_end_offset:
-            return found
-        largest = max(largest, latest)
-        _leave(sight, segment)
+    for slot in range(len(sight.segments)):
+        with sight.segment(slot) as segment:
+            way = _Way(sight, segment, slot, searches)
+            latest = way.largest_timestamp()
+            found = way.to_time(timestamp) if latest >= timestamp else None
+            if found is not None and found.offset < sight.log_end_offset:
+                return found
+            largest = max(largest, latest)
     raise TimeOutOfRangeError(_outside(sight, timestamp, largest))
 
 
 def _outside(sight: LogSight, timestamp: int, largest: int) -> str:
     if largest == NO_TIMESTAMP:
         return f"time {_readable(timestamp)} is outside the log, which holds no record with a time"
-    first = next(segment for segment in sight.segments if segment.size)
-    since = read_header_at(first.reader.descriptor(), 0).base_timestamp
+    first = next(slot for slot, segment in enumerate(sight.segments) if segment.size)
+    with sight.segment(first) as segment:
+        since = read_header_at(segment.reader.descriptor(), 0).base_timestamp
     held = f"from {_readable(since)}, its first one's, to {_readable(largest)}"
     return f"time {_readable(timestamp)} is outside the log, whose records have times {held}"
 
@@ -237,7 +167,7 @@ class _Way:
         self._segment = segment
         self._passed = passed
         self._searches = (sight.search, *(search for search in searches if search != sight.search))
-        self._fault = sight.end_fault if segment is sight.segments[-1] else None
+        self._fault = sight.end_fault if segment is sight.active else None
         self._lookups: list[ExplainedLookup] = []
 
     def largest_timestamp(self) -> int:
@@ -362,7 +292,7 @@ class _Way:
     ) -> Explanation:
         segment, sight = self._segment, self._sight
         log = self._log()
-        active = segment is sight.segments[-1]
+        active = segment is sight.active
         next_base = segment.next_base_offset
         return Explanation(
             log_start_offset=sight.log_start_offset,
@@ -388,15 +318,17 @@ class _Way:
 
 def _range(log: ObservedFile, position: int, size: int, pages: Sequence[int]) -> ExplainedRange:
     missing = log.missing(pages)
-    found = None if missing is None else runs(sorted(missing))
     return ExplainedRange(
         position=position,
         size=size,
-        first_page=min(pages, default=position // PAGE_SIZE),
-        pages=len(pages),
+        pages=_page_runs(pages),
+        missing=None if missing is None else _page_runs(missing),
         missing_pages=None if missing is None else len(missing),
-        missing=None if found is None else tuple(PageRun(first=first, count=last - first + 1) for first, last in found),
     )
+
+
+def _page_runs(pages: Sequence[int]) -> tuple[PageRun, ...]:
+    return tuple(PageRun(first=first, count=last - first + 1) for first, last in runs(sorted(pages)))
 
 
 def _frozen(pages: list[int] | None) -> tuple[int, ...] | None:

@@ -26,6 +26,7 @@ from broker.log.directory_names import (
 from broker.log.errors import CheckpointError, IndexCorruptError
 from broker.log.explain import LogSight, observed_files
 from broker.log.index_rebuild import MAX_INDEX_BYTES, resume, scan_segment
+from broker.log.log_scan import read_header_at
 from broker.log.observed_disk import ObservedDisk
 from broker.log.offset_index import OffsetIndex
 from broker.log.segment import Segment
@@ -38,7 +39,7 @@ class NoSegmentsError(Exception):
 
 
 def take_offline_sight(directory: Path, *, index_interval_bytes: int) -> LogSight:
-    """The log in a partition's directory, as it is now. Use it within `explain.looking`. Blocking.
+    """The log in a partition's directory, as it is now. Blocking.
 
     `index_interval_bytes`: the topic's, by which an empty index is judged. Raises NoSegmentsError, OSError.
     """
@@ -61,7 +62,18 @@ def take_offline_sight(directory: Path, *, index_interval_bytes: int) -> LogSigh
     end = _End(disk, segments[-1], index_interval_bytes)
     log_end = end.find()
     start = min(max(bases[0], _checkpointed_start(disk, directory)), log_end)
-    return LogSight(disk, segments, start, log_end, "warm", end.fault)
+    segments[-1].close()
+    disk.restore()
+    return LogSight(
+        disk=disk,
+        files=None,
+        segments=segments,
+        active=segments[-1],
+        log_start_offset=start,
+        log_end_offset=log_end,
+        search="warm",
+        end_fault=end.fault,
+    )
 
 
 def _checkpointed_start(disk: ObservedDisk, directory: Path) -> int:
@@ -108,6 +120,8 @@ class _End:
         segment.time_index.sanity_check(beyond)
         if not offsets and segment.reaches_past_interval():
             raise IndexCorruptError(segment.base_offset, "it is empty, but the log is longer than its interval")
+        if offsets and not times and read_header_at(segment.reader.descriptor(), 0).max_timestamp >= 0:
+            raise IndexCorruptError(segment.base_offset, "its time index is empty, but its records have times")
         tail = resume(segment, self._new_tail(), offsets, times)
         if times and segment.max_timestamp_of(tail.max_timestamp_offset) != tail.max_timestamp:
             reason = f"no batch ending at {tail.max_timestamp_offset} has time {tail.max_timestamp}"

@@ -59,14 +59,13 @@ class PageRun(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ExplainedRange(Value, frozen=True, kw_only=True, gc=False):
-    """Bytes of the log file, and the pages that are read for them; `missing`: those not in memory."""
+    """Bytes of the log file, and the pages that are read for them; `missing`: those not in memory, so many."""
 
     position: int
     size: int
-    first_page: int
-    pages: int
-    missing_pages: int | None
+    pages: tuple[PageRun, ...]
     missing: tuple[PageRun, ...] | None
+    missing_pages: int | None
 
 
 class ExplainedBatch(Value, frozen=True, kw_only=True, gc=False):

@@ -105,7 +105,7 @@ def explain_directory(directory: Path, question: Question, index_interval_bytes:
     import msgspec
 
     from broker.log.errors import LogError
-    from broker.log.explain import SEARCHES, explain_offset, explain_time, looking
+    from broker.log.explain import SEARCHES, explain_offset, explain_time
     from broker.log.offline_sight import NoSegmentsError, take_offline_sight
     from protocol.errors import ProtocolError
 
@@ -117,12 +117,11 @@ def explain_directory(directory: Path, question: Question, index_interval_bytes:
     searches = SEARCHES if question.plain else ()
     try:
         sight = take_offline_sight(directory, index_interval_bytes=index_interval_bytes)
-        with looking(sight):
-            if question.offset is None:
-                assert question.timestamp is not None, "one of the two is asked for"
-                found = explain_time(sight, question.timestamp, searches=searches)
-            else:
-                found = explain_offset(sight, question.offset, searches=searches)
+        if question.offset is None:
+            assert question.timestamp is not None, "one of the two is asked for"
+            found = explain_time(sight, question.timestamp, searches=searches)
+        else:
+            found = explain_offset(sight, question.offset, searches=searches)
     except NoSegmentsError as error:
         raise CannotStart(str(error)) from error
     except (LogError, ProtocolError) as error:

@@ -3,9 +3,9 @@
 Owns: what is said in which words, and the table. Must not know: who explained.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from protocol.native.explain import ExplainedLookup, ExplainedRange, ExplainResponse
+from protocol.native.explain import ExplainedLookup, ExplainedRange, ExplainResponse, PageRun
 from warmlog.cli.output import Column, binary_size, counted, iso_time, print_line, print_table
 
 MAX_SHOWN = 12  # runs of pages in a cell: what is scattered more than that is counted
@@ -89,21 +89,15 @@ def page_numbers(pages: Iterable[int]) -> str:
 
 def range_cells(of: ExplainedRange) -> tuple[str, str]:
     """The pages of a range, and those that are not in memory."""
-    touched = run(of.first_page, of.pages)
-    if of.missing is None:
-        return touched, UNKNOWN
-    shown = " ".join(run(each.first, each.count) for each in of.missing[:MAX_SHOWN])
-    rest = len(of.missing) - MAX_SHOWN
-    if rest > 0:
-        shown += f" and {counted(rest, 'more run')}, {of.missing_pages} pages in all"
-    return touched, shown or "none"
+    return page_runs(of.pages), UNKNOWN if of.missing is None else page_runs(of.missing)
 
 
-def run(first: int, count: int) -> str:
-    """Pages that follow each other: `7`, `7..9`."""
-    if not count:
-        return "none"
-    return str(first) if count == 1 else f"{first}..{first + count - 1}"
+def page_runs(runs: Sequence[PageRun]) -> str:
+    """Pages in increasing order: `7 9..12`; how many there are in all, where not all of them are shown."""
+    shown = [str(run.first) if run.count == 1 else f"{run.first}..{run.first + run.count - 1}" for run in runs]
+    if len(runs) > MAX_SHOWN:
+        shown[MAX_SHOWN:] = [f"and more, {counted(sum(run.count for run in runs), 'page')} in all"]
+    return " ".join(shown) or "none"
 
 
 def summary(found: ExplainResponse) -> Iterator[str]:
@@ -115,10 +109,9 @@ def summary(found: ExplainResponse) -> Iterator[str]:
         return
     used = found.lookups[0].search if found.lookups else "warm"
     expected = faults_expected(found.lookups, used)
-    beside = [faults_expected(found.lookups, search) for search in ("warm", "plain") if search != used]
-    others = [lookup for lookup in found.lookups if lookup.search != used]
-    plain = f" ({others[0].search} search: {beside[0]})" if others else ""
-    yield f"major faults expected: {expected}{plain}"
+    others = sorted({lookup.search for lookup in found.lookups} - {used})
+    beside = "".join(f" ({other} search: {faults_expected(found.lookups, other)})" for other in others)
+    yield f"major faults expected: {expected}{beside}"
     scan, batch = found.scan.missing_pages, found.batch.place.missing_pages
     yield f"pages of the log to come from the disk: {scan} for the scan, {batch} for the batch"
     if expected or scan or batch:

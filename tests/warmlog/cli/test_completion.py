@@ -17,6 +17,8 @@ def test_each_shell_gets_a_script_that_asks_the_command_itself(shell: str) -> No
         ("warmlog ", {"serve", "topic", "produce", "consume", "group", "log", "pipeline", "completion"}),
         ("warmlog to", {"topic"}),
         ("warmlog log v", {"verify"}),
+        ("warmlog log e", {"explain"}),
+        ("warmlog log re", {"residency", "receipts", "repair"}),
         ("warmlog completion f", {"fish"}),
     ],
 )
