@@ -22,7 +22,6 @@ from msgspec import Meta, Struct
 
 from broker.setting_types import (
     MAX_INT32,
-    MAX_INT64,
     BufferBytes,
     Bytes,
     CleanupPolicy,
@@ -46,6 +45,7 @@ from broker.setting_types import (
     nearest,
     parts,
 )
+from protocol.records.record import MAX_INT64
 
 MAX_PORT = 65535
 MS_PER_MINUTE = 60_000

@@ -11,8 +11,8 @@ import trio
 
 from broker.config import MAX_FLUSH_CHECK_MS, MIN_FLUSH_CHECK_MS
 from broker.partition import Partition
-from broker.setting_types import MAX_INT64
 from broker.writer import Writer
+from protocol.records.record import MAX_INT64
 
 
 class Flushing:

@@ -477,7 +477,7 @@ def _in_words(report: RecoveryReport) -> str:
         did.append(f"{report.truncated_bytes:,} bytes cut at offset {report.truncated_at} ({report.truncation_reason})")
     if report.removed_segments:
         did.append(f"segments removed: {', '.join(map(str, report.removed_segments))}")
-    rebuilt = {*report.rebuilt_indexes, *report.rebuilt_time_indexes}
+    rebuilt = {*report.rebuilt_indexes, *report.rebuilt_time_indexes, *report.rebuilt_transaction_indexes}
     if rebuilt:
         did.append(f"indexes of {len(rebuilt)} segments rebuilt")
     if report.removed_snapshots:

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
+from protocol.records.record import MAX_INT64
+
 MAX_INT32 = (1 << 31) - 1
-MAX_INT64 = (1 << 63) - 1
 
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Bytes = Annotated[int, Meta(ge=0, le=MAX_INT32)]

@@ -23,7 +23,6 @@ from broker.groups.group_log import TOPIC, Rows
 from broker.groups.registry import GroupRegistry
 from broker.groups.state import Group
 from broker.partitions import Partitions
-from broker.setting_types import MAX_INT64
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, OffsetToCommit
 from protocol.kafka.group_records import (
@@ -34,6 +33,7 @@ from protocol.kafka.group_records import (
     encode_offset_key,
 )
 from protocol.kafka.primitives import NO_TOPIC_ID, MalformedError
+from protocol.records.record import MAX_INT64
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from broker.log.config import MAX_INT64, LogConfig
+from broker.log.config import LogConfig
 from broker.log.mapped_index import MAX_RELATIVE_OFFSET
 from broker.log.offset_index import OffsetIndex
 from broker.log.producer_state import ProducerBatch, ProducerState
@@ -27,6 +27,7 @@ from broker.log.time_index import NO_TIMESTAMP, TimeIndex
 from protocol.errors import InvalidRecordError
 from protocol.records.batch import rewritten_start, stamped_start
 from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, STALE_CRC, STAMPED_SIZE
+from protocol.records.record import MAX_INT64
 from protocol.records.validation import CheckedBatches
 
 Buffer = bytes | bytearray | memoryview

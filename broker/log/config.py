@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from protocol.records.layout import Codec
+from protocol.records.record import MAX_INT64
 from protocol.records.validation import BatchRules
-
-MAX_INT64 = (1 << 63) - 1
 
 SearchName: TypeAlias = Literal["warm", "plain"]
 TimestampTypeName: TypeAlias = Literal["CreateTime", "LogAppendTime"]

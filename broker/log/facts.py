@@ -6,6 +6,8 @@ Owns: their shape. Must not know how they come about, or who shows them.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from broker.log.files import FileSlice
 from broker.log.index_search import Section
 
@@ -58,8 +60,7 @@ class LogDescription:
     segments: tuple[SegmentFacts, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryReport:
+class RecoveryReport(Struct, frozen=True, kw_only=True):
     """What recovery did to a log. Sizes in bytes, segments by their base offsets, files by their names.
 
     `truncated_at` is the offset of the first record that is gone. Rebuilt are indexes that were missing or did not say
@@ -77,6 +78,7 @@ class RecoveryReport:
     rebuilt_indexes: tuple[int, ...]
     seconds: float
     rebuilt_time_indexes: tuple[int, ...] = ()
+    rebuilt_transaction_indexes: tuple[int, ...] = ()
     removed_snapshots: tuple[int, ...] = ()
     rebuilt_epochs: bool = False
     leftovers: tuple[str, ...] = ()
@@ -89,5 +91,6 @@ class RecoveryReport:
     @property
     def repairs(self) -> int:
         """How many things had to be put right: cuts, segments, indexes, snapshots, checkpoints, leftovers."""
-        changed = (self.removed_segments, self.rebuilt_indexes, self.rebuilt_time_indexes, self.removed_snapshots)
-        return sum(map(len, (*changed, self.leftovers))) + bool(self.truncated_bytes) + self.rebuilt_epochs
+        rebuilt = (self.rebuilt_indexes, self.rebuilt_time_indexes, self.rebuilt_transaction_indexes)
+        gone = (self.removed_segments, self.removed_snapshots, self.leftovers)
+        return sum(map(len, (*rebuilt, *gone))) + bool(self.truncated_bytes) + self.rebuilt_epochs

@@ -9,6 +9,12 @@ Invariants:
    a worker, never loses its file.
 2. At most `limit` resources are held by owners; what is in use beyond that is bounded by its users.
 3. Everything here may be called from any thread.
+
+Opening may read a file's inode from the disk. A sealed segment's files are opened by a thread before the first fetch
+looks into them (`Segment.find`); what the LRU has given up, and the index of a new segment at its first entry, is
+opened where it is needed, on the loop, too. On the disk of the figures that took 5 us with the inode in memory, 13 us
+(99 of 100 below 92) once the kernel had let go of inodes and names, 87 us (351; the worst of 1,500: 4.7 ms) with
+nothing left in memory: about what it takes to ask a thread and come back, for every append to a log that was idle.
 """
 
 import os

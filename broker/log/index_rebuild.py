@@ -58,6 +58,14 @@ class Scan(NamedTuple):
     trail: ProducerTrail
 
 
+class Checked(NamedTuple):
+    """A scan from a recovery point on, and how many entries of both indexes could be kept."""
+
+    scan: Scan
+    offset_entries: int
+    time_entries: int
+
+
 def scan_segment(
     segment: Segment, tail: Tail, *, verified: bool, advanced: Callable[[int], None] = lambda _: None
 ) -> Scan:
@@ -188,6 +196,42 @@ def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
             return slot
         previous = fields
     return index.entries
+
+
+def check_from(
+    segment: Segment,
+    recovery_point: int,
+    new_tail: Callable[[], Tail],
+    advanced: Callable[[int], None] = lambda _: None,
+) -> Checked:
+    """Check the batches of a segment from a recovery point on: from the last index entry below it. Raises OSError.
+
+    `new_tail` gives the end of the segment while it is empty.
+    """
+    offsets, times = sound_entries(segment, recovery_point)
+    scan = _scan_from(segment, new_tail(), offsets, times, advanced)
+    if scan is None:
+        offsets = times = 0
+        scan = _scan_from(segment, new_tail(), 0, 0, advanced)
+    assert scan is not None, "a scan from the start needs no index"
+    return Checked(scan, offsets, times)
+
+
+def _scan_from(segment: Segment, tail: Tail, offsets: int, times: int, advanced: Callable[[int], None]) -> Scan | None:
+    """Scan from the last of so many index entries on; None if the batch it points to is not sound."""
+    try:
+        tail = resume(segment, tail, offsets, times)
+    except (IndexCorruptError, ProtocolError):
+        return None
+    scan = scan_segment(segment, tail, verified=True, advanced=advanced)
+    return None if offsets and scan.tail.size == scan.start else scan
+
+
+def remember_end(segment: Segment, tail: Tail) -> None:
+    """Know the batches of an active segment since its last index entry by heart. Raises OSError."""
+    start = tail.size - tail.unindexed_size
+    for position, header in walk_headers(segment.reader.descriptor(), start, tail.size):
+        segment.remember(header.last_offset, position, indexed=position == start)
 
 
 # -- new index files ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from broker.log import producer_trail
-from broker.log.config import MAX_INT64
 from broker.log.errors import IndexCorruptError
 from broker.log.log_scan import WALK_CHUNK_SIZE, walk_headers
 from broker.log.producer_snapshot import ProducerSnapshots
@@ -30,6 +29,7 @@ from protocol.records.batch import read_header
 from protocol.records.layout import BatchHeader
 from protocol.records.markers import EndMarker, end_marker
 from protocol.records.reader import decode_batch
+from protocol.records.record import MAX_INT64
 
 
 class Bounds(NamedTuple):

@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec import DecodeError, Struct
 from msgspec.json import Decoder, Encoder
+from msgspec.structs import asdict
 
 from broker.log.disk import Disk, read_file, replace_file
 from broker.log.errors import LogError
@@ -35,26 +36,13 @@ class ReceiptError(LogError):
     """A receipt that cannot be understood."""
 
 
-class LogReceipt(Struct, frozen=True, kw_only=True):
-    """What was done to one log; the fields of `RecoveryReport` but its name."""
+class LogReceipt(RecoveryReport, frozen=True, kw_only=True):
+    """What was done to one log: what its report says, and how many things had to be put right."""
 
     topic: str
     partition: int
-    recovery_point: int
     log_end_offset: int
-    scanned_segments: int
-    scanned_bytes: int
-    truncated_bytes: int
-    truncated_at: int | None
-    truncation_reason: str | None
-    removed_segments: tuple[int, ...]
-    rebuilt_indexes: tuple[int, ...]
-    rebuilt_time_indexes: tuple[int, ...]
-    removed_snapshots: tuple[int, ...]
-    rebuilt_epochs: bool
-    leftovers: tuple[str, ...]
     repairs: int
-    seconds: float
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
@@ -83,25 +71,8 @@ _decode: Any = Decoder(Receipt).decode
 
 def log_receipt(topic: str, partition: int, log_end_offset: int, report: RecoveryReport) -> LogReceipt:
     """What a receipt says of a log."""
-    return LogReceipt(
-        topic=topic,
-        partition=partition,
-        recovery_point=report.recovery_point,
-        log_end_offset=log_end_offset,
-        scanned_segments=report.scanned_segments,
-        scanned_bytes=report.scanned_bytes,
-        truncated_bytes=report.truncated_bytes,
-        truncated_at=report.truncated_at,
-        truncation_reason=report.truncation_reason,
-        removed_segments=report.removed_segments,
-        rebuilt_indexes=report.rebuilt_indexes,
-        rebuilt_time_indexes=report.rebuilt_time_indexes,
-        removed_snapshots=report.removed_snapshots,
-        rebuilt_epochs=report.rebuilt_epochs,
-        leftovers=report.leftovers,
-        repairs=report.repairs,
-        seconds=report.seconds,
-    )
+    told: dict[str, Any] = asdict(report)
+    return LogReceipt(topic=topic, partition=partition, log_end_offset=log_end_offset, repairs=report.repairs, **told)
 
 
 def time_of(timestamp_ms: int) -> str:

@@ -51,7 +51,15 @@ from broker.log.disk import DirectoryEntry, Disk
 from broker.log.errors import CheckpointError, IndexCorruptError
 from broker.log.facts import RecoveryReport
 from broker.log.files import OpenFiles
-from broker.log.index_rebuild import Scan, cut_log, resume, rewrite_indexes, scan_segment, sound_entries
+from broker.log.index_rebuild import (
+    Scan,
+    check_from,
+    cut_log,
+    remember_end,
+    resume,
+    rewrite_indexes,
+    scan_segment,
+)
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_scan import walk_headers
 from broker.log.producer_replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
@@ -145,6 +153,7 @@ class _Findings:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     rebuilt: list[int] = field(default_factory=list)
     rebuilt_times: list[int] = field(default_factory=list)
+    rebuilt_transactions: list[int] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
     lost_epochs: bool = False
     producers: Scanned = NOTHING_SCANNED
@@ -301,8 +310,7 @@ class _Loader:
     def _rebuild_transaction_indexes(self) -> None:
         """Where transactions were scanned: a crash has left any state of these files, as of the others."""
         if any(trail.has_transactions for _, trail in self._findings.producers.trails):
-            rebuilt = rebuild_transaction_indexes(self._segments)
-            self._findings.rebuilt = sorted({*self._findings.rebuilt, *rebuilt})
+            self._findings.rebuilt_transactions += rebuild_transaction_indexes(self._segments)
 
     # -- clean ---------------------------------------------------------------------------------------------------------
 
@@ -337,15 +345,9 @@ class _Loader:
         segment.activate(self._place.config, tail)
         if self._findings.scanned:
             segment.doubt_indexes()
-        self._remember_end(segment, tail)
-        return tail
-
-    def _remember_end(self, segment: Segment, tail: Tail) -> None:
-        """Know the batches since the last index entry by heart."""
-        start = tail.size - tail.unindexed_size
-        for position, header in walk_headers(segment.reader.descriptor(), start, tail.size):
-            segment.remember(header.last_offset, position, indexed=position == start)
+        remember_end(segment, tail)
         segment.reader.close()
+        return tail
 
     # -- unclean -------------------------------------------------------------------------------------------------------
 
@@ -412,12 +414,9 @@ class _Loader:
         return False
 
     def _recover_segment(self, segment: Segment, recovery_point: int) -> Scan:
-        offsets, times = sound_entries(segment, recovery_point)
-        scan = self._scan_from(segment, offsets, times)
-        if scan is None:
-            offsets = times = 0
-            scan = self._scan_from(segment, 0, 0)
-        assert scan is not None, "a scan from the start needs no index"
+        place = self._place
+        checked = check_from(segment, recovery_point, lambda: place.new_tail(segment.base_offset), place.scanned)
+        scan, offsets, times = checked
         start = segment.offset_index.entry_at(offsets - 1).offset if offsets else segment.base_offset
         if segment is not self._segments[-1]:
             scan.time_entries.extend(scan.tail.last_time_entry())
@@ -434,15 +433,6 @@ class _Loader:
         known = findings.producers
         findings.producers = Scanned(min(known.from_offset, start), [*known.trails, (segment, scan.trail)])
         return scan
-
-    def _scan_from(self, segment: Segment, offsets: int, times: int) -> Scan | None:
-        """Scan from the last of so many index entries on; None if the batch it points to is not sound."""
-        try:
-            tail = resume(segment, self._place.new_tail(segment.base_offset), offsets, times)
-        except (IndexCorruptError, ProtocolError):
-            return None
-        scan = scan_segment(segment, tail, verified=True, advanced=self._place.scanned)
-        return None if offsets and scan.tail.size == scan.start else scan
 
     def _truncate(self, segment: Segment, scan: Scan) -> None:
         """End the log where a scan ended: the newest segments go first, and the file is cut when they are gone."""
@@ -476,6 +466,7 @@ class _Loader:
             rebuilt_indexes=tuple(findings.rebuilt),
             seconds=(self._place.clock() - started_ms) / 1000,
             rebuilt_time_indexes=tuple(findings.rebuilt_times),
+            rebuilt_transaction_indexes=tuple(findings.rebuilt_transactions),
             removed_snapshots=tuple(sorted(findings.snapshots)),
             rebuilt_epochs=findings.lost_epochs,
             leftovers=tuple(sorted(findings.leftovers)),

@@ -37,8 +37,7 @@ from broker.log.directory_names import (
 )
 from broker.log.disk import Disk, read_file, write_all
 from broker.log.errors import IndexCorruptError
-from broker.log.index_rebuild import Scan, cut_log, resume, rewrite_indexes, scan_segment, sound_entries
-from broker.log.log_scan import walk_headers
+from broker.log.index_rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
 from broker.log.mapped_index import MappedIndex
 from broker.log.producer_replay import Bounds
 from broker.log.producer_snapshot import ProducerSnapshots
@@ -46,7 +45,6 @@ from broker.log.producer_state import Producers
 from broker.log.recovery import LogPlace
 from broker.log.segment import Segment
 from broker.log.transaction_index import cut_aborted
-from protocol.errors import ProtocolError
 
 COPY_BYTES = 1 << 20  # at a time; between two of them the work can be called off
 _FILES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)  # the log first: indexes without one are removed
@@ -174,12 +172,8 @@ class Reopening:
 
     def _recover(self, copy: Segment) -> Scan:
         """Check a copy from the recovery point on, make its indexes, and cut it where it is not sound."""
-        offsets, times = sound_entries(copy, self._failed.recovery_point)
-        scan = self._scan_from(copy, offsets, times)
-        if scan is None:
-            offsets = times = 0
-            scan = self._scan_from(copy, 0, 0)
-        assert scan is not None, "a scan from the start needs no index"
+        place, point = self._place, self._failed.recovery_point
+        scan, offsets, times = check_from(copy, point, lambda: place.new_tail(copy.base_offset))
         if copy.next_base_offset is not None:
             scan.time_entries.extend(scan.tail.last_time_entry())
         copy.close()
@@ -187,15 +181,6 @@ class Reopening:
         if scan.reason is not None:
             cut_log(copy, scan.tail.size)
         return scan
-
-    def _scan_from(self, copy: Segment, offsets: int, times: int) -> Scan | None:
-        """Scan from the last of so many index entries on; None if the batch it points to is not sound."""
-        try:
-            tail = resume(copy, self._place.new_tail(copy.base_offset), offsets, times)
-        except (IndexCorruptError, ProtocolError):
-            return None
-        scan = scan_segment(copy, tail, verified=True)
-        return None if offsets and scan.tail.size == scan.start else scan
 
     # -- taking the place ----------------------------------------------------------------------------------------------
 
@@ -266,9 +251,7 @@ class Reopening:
         tail.configure(config)
         active.activate(config, tail)
         active.synced = True
-        start = tail.size - tail.unindexed_size
-        for position, header in walk_headers(active.reader.descriptor(), start, tail.size):
-            active.remember(header.last_offset, position, indexed=position == start)
+        remember_end(active, tail)
         return tail
 
 

@@ -26,7 +26,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from broker.log.config import MAX_INT64
 from broker.log.directory_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -43,6 +42,7 @@ from broker.log.log_scan import walk_headers
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 from protocol.errors import ProtocolError
+from protocol.records.record import MAX_INT64
 
 _FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 

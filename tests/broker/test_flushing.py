@@ -7,8 +7,8 @@ import trio
 import trio.testing
 
 from broker.flushing import Flushing
-from broker.setting_types import MAX_INT64
 from broker.writer import MAX_SYNC_THREADS
+from protocol.records.record import MAX_INT64
 from tests.broker.sync_rig import SyncRig, sync_rig
 
 

@@ -300,11 +300,14 @@ class _LogRepair:
         return tuple(sorted(base for base in sealed if (self._path / f"{base:020}{LOG_SUFFIX}").exists()))
 
     def _rebuild_transactions(self) -> tuple[int, ...]:
-        """The transaction indexes, where verify found one wrong or the log has been cut."""
+        """The transaction indexes, where verify found one wrong or the log has been cut; and those of the recovery."""
         report = self._did.recovery
         was_cut = report is not None and (report.truncated_bytes or report.removed_segments)
         is_wrong = any(finding.path.suffix == TRANSACTION_INDEX_SUFFIX for finding in self._found)
-        return tuple(rebuild_transaction_indexes(self._segments())) if was_cut or is_wrong else ()
+        rebuilt = set() if report is None else {*report.rebuilt_transaction_indexes}
+        if was_cut or is_wrong:
+            rebuilt.update(rebuild_transaction_indexes(self._segments()))
+        return tuple(sorted(rebuilt))
 
     def _segments(self) -> list[Segment]:
         """All segments, now that the log is closed."""

@@ -89,6 +89,7 @@ def mended(log: LogReceipt) -> Iterator[str]:
         ("segments after it removed", log.removed_segments),
         ("offset indexes rebuilt of segments", log.rebuilt_indexes),
         ("time indexes rebuilt of segments", log.rebuilt_time_indexes),
+        ("transaction indexes rebuilt of segments", log.rebuilt_transaction_indexes),
         ("snapshots of producers removed", log.removed_snapshots),
         ("left over and resolved", log.leftovers),
     ):

@@ -82,6 +82,6 @@ def test_a_lost_transaction_index_past_the_recovery_point_is_made_anew(tmp_path:
         assert [path.read_bytes() for path in indexes] == expected
         assert len(read_aborted(machine.disk, str(first), int(first.name[:20]))) == 1
         assert machine.log.recovery is not None
-        assert int(first.name[:20]) in machine.log.recovery.rebuilt_indexes
+        assert int(first.name[:20]) in machine.log.recovery.rebuilt_transaction_indexes
     finally:
         machine.end()

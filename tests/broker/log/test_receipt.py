@@ -1,10 +1,10 @@
 """Receipts: written beside the data, bounded in number, and never in the way of a start."""
 
 import errno
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from broker.log.data_directory import DataDirectory
 from broker.log.disk import Disk
