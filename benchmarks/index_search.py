@@ -35,7 +35,7 @@ from broker.log.residency import Cachestat
 ENTRY = Struct(">ii")
 PER_PAGE = PAGE_SIZE // ENTRY.size
 MAX_PAGES = 2_560  # 10 MiB, what Kafka's `segment.index.bytes` is by default
-RECORDS_AN_ENTRY = 10
+RECORDS_AN_ENTRY, BYTES_AN_ENTRY = 10, 1_000  # so that the last one is still a number of 32 bits
 KEPT_PAGES = 3
 PRINTED = (1, 2, 3, 4, 5, 8, 13, 14, 32, 64, 128, 256, 512, 1_024, 2_048, 2_560)
 Advice = Literal["random", "default"]
@@ -84,7 +84,7 @@ class Searching:
 
 def write_index(path: Path) -> None:
     """An index of MAX_PAGES pages, on the disk."""
-    entries = (ENTRY.pack(RECORDS_AN_ENTRY * slot + 9, PAGE_SIZE * slot) for slot in range(MAX_PAGES * PER_PAGE))
+    entries = (ENTRY.pack(RECORDS_AN_ENTRY * slot + 9, BYTES_AN_ENTRY * slot) for slot in range(MAX_PAGES * PER_PAGE))
     with path.open("wb") as file:
         file.write(b"".join(entries))
         file.flush()

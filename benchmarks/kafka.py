@@ -73,8 +73,9 @@ class Standing:
         yield self._running
 
     def close(self) -> None:
-        """End it."""
+        """End it; the next use starts another one."""
         self._life.close()
+        self._running = self.home = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
