@@ -20,10 +20,11 @@ from benchmarks.live_workloads import LIVE_WORKLOADS, STANDING
 from benchmarks.load import LoadError
 from benchmarks.native import SetupError
 from benchmarks.report import document, machine_sentence, put_figures, table
+from benchmarks.upkeep_workloads import UPKEEP_WORKLOADS
 from benchmarks.workloads import WORKLOADS
 
 QUICK_SECONDS = 0.2
-EVERY = (*WORKLOADS, *KAFKA_WORKLOADS, *LIVE_WORKLOADS, *COST_WORKLOADS, *INDEX_WORKLOADS)
+EVERY = (*WORKLOADS, *KAFKA_WORKLOADS, *LIVE_WORKLOADS, *UPKEEP_WORKLOADS, *COST_WORKLOADS, *INDEX_WORKLOADS)
 QUICK_SCALE = 0.02  # 20 partitions for 1,000, 5 MiB for 256
 
 

@@ -266,10 +266,13 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def start_warmlog(directory: Path, listener: str = "native") -> AbstractContextManager[Running]:
+def start_warmlog(
+    directory: Path, listener: str = "native", settings: Sequence[str] = ()
+) -> AbstractContextManager[Running]:
     """Warmlog as a person starts it, on free ports; where the address is that of this listener."""
     listen = ["--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
-    return serving(_module("warmlog", "serve", "--data-dir", str(directory), *listen), listener)
+    options = [option for setting in settings for option in ("--set", setting)]
+    return serving(_module("warmlog", "serve", "--data-dir", str(directory), *listen, *options), listener)
 
 
 def start_echo(directory: Path) -> AbstractContextManager[Running]:

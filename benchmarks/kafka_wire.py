@@ -9,7 +9,14 @@ from itertools import count
 from struct import Struct
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
 
 from benchmarks.native import ANSWER_S, Address, SetupError
 from protocol.kafka.primitives import FlexibleWriter
@@ -71,6 +78,16 @@ class KafkaWire:
         while not _is_led(admin, topic, partitions):
             pass
         _latest(admin, [TopicPartition(topic, partition) for partition in range(partitions)])
+
+    def alter_topic(self, address: Address, topic: str, configs: Mapping[str, str]) -> None:
+        """Raises SetupError."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()
+        ]
+        admin = _admin(address)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        futures = admin.incremental_alter_configs([resource], request_timeout=ANSWER_S)
+        _done({str(each): future for each, future in futures.items()})
 
     def drop_topic(self, address: Address, topic: str) -> None:
         """Raises SetupError."""

@@ -3,8 +3,9 @@
 Owns: what waits, and until when. Must not know why they are to go.
 
 A removed segment's files keep their blocks until `file.delete.delay.ms` is over; then a worker unlinks them, for a
-large file takes its time. What still waits when the broker stops is removed by the next start, which knows it by its
-name.
+large file takes its time: 40 ms for 128 MB in memory, all of it the kernel's work on one core. After each file it rests
+for as long as that took, so that a log of many segments does not have that core for seconds. What still waits when the
+broker stops is removed by the next start, which knows it by its name.
 """
 
 from typing import NamedTuple
@@ -38,10 +39,18 @@ class Unlinking:
         now, failure = trio.current_time(), None
         for waiting in [each for each in self._waiting if each.due <= now]:
             try:
-                await trio.to_thread.run_sync(waiting.log.old_segments.unlink, waiting.names)
+                await _unlink(waiting)
             except OSError as error:  # the others' turn comes all the same
                 failure = error
             else:
                 self._waiting.remove(waiting)
         if failure is not None:
             raise failure
+
+
+async def _unlink(waiting: _Waiting) -> None:
+    """One file after the other, with a rest after each. Raises OSError."""
+    for name in waiting.names:
+        began_at = trio.current_time()
+        await trio.to_thread.run_sync(waiting.log.old_segments.unlink, [name])
+        await trio.sleep(trio.current_time() - began_at)

@@ -1,6 +1,6 @@
 """The partitions of a broker without its listeners: for tests of what goes on behind them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +26,15 @@ START_MS = 1_700_000_000_000
 
 
 class FailingDisk(Disk):
-    """Cannot rename what has `refused` in its path, unlink what has `kept` in it, read while it is unreadable."""
+    """Cannot rename what has `refused` in its path, unlink what has `kept` in it, read while it is unreadable.
+
+    Calls `at_unlink` at each unlink.
+    """
 
     def __init__(self) -> None:
         self.refused: str | None = None
         self.kept: str | None = None
+        self.at_unlink: Callable[[], None] = lambda: None
         self.is_unreadable = False
 
     def read_into(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
@@ -46,6 +50,7 @@ class FailingDisk(Disk):
     def unlink(self, path: str) -> None:
         if self.kept is not None and self.kept in path:
             raise PermissionError(13, "not today")
+        self.at_unlink()
         super().unlink(path)
 
 

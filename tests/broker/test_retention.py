@@ -84,6 +84,20 @@ async def test_files_go_after_their_delay(tmp_path: Path, autojump_clock: trio.t
             await made.unlinking.unlink_due()
 
 
+async def test_unlinking_rests_as_long_as_it_worked(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    # Twenty large files in a row had one core for most of a second, beside clients that ask every 2 ms.
+    async with rig(tmp_path) as made:
+        partition = await made.create("t", segment_bytes="400", retention_bytes="0", file_delete_delay_ms="0")
+        await made.append(partition, 4)
+        await retention_of(made).check()
+        made.disk.at_unlink = lambda: mock_clock.jump(3)
+        began_at, waiting = trio.current_time(), len(made.files("t", "*.deleted"))
+        mock_clock.autojump_threshold = 0
+        await made.unlinking.unlink_due()
+        assert waiting >= 4
+        assert trio.current_time() - began_at == 2 * 3 * waiting
+
+
 async def test_what_waits_for_its_delay_goes_with_its_topic(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         partition = await made.create("gone", segment_bytes="400", retention_bytes="0", file_delete_delay_ms="0")

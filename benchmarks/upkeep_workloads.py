@@ -1,0 +1,39 @@
+"""What is measured of a live producer beside compaction and retention, and what is wanted of it: warmlog alone.
+
+A p99 of a second or two on a busy machine is easily twice another one, so look at many rounds.
+"""
+
+from typing import Any
+
+from benchmarks.contestants import Broker
+from benchmarks.harness import Conditions, Figures, Target, Workload
+from benchmarks.kafka_wire import KafkaWire
+from benchmarks.kafka_workloads import SMALL_PER_S
+from benchmarks.paced import Pace
+from benchmarks.upkeep import COMPACTION, RETENTION, Upkeep, Work, start_eager
+from benchmarks.workloads import BASE_TIMESTAMP_MS, SMALL
+
+EAGER = Broker(name="warmlog", start=start_eager, wire=KafkaWire())
+
+
+def beside(name: str, title: str, work: Work) -> Workload[Any]:
+    """A workload of a live producer beside the broker's own work."""
+    upkeep = Upkeep(work=work, live=Pace(per_s=SMALL_PER_S, batch=SMALL), timestamp_ms=BASE_TIMESTAMP_MS)
+
+    def measure(contestant: Broker, conditions: Conditions) -> Figures:
+        return upkeep.measure(contestant, conditions)
+
+    return Workload(
+        name=name,
+        title=title,
+        figures=("quiet_p99_ms", "during_p99_ms", "during_max_ms", "p99_times"),
+        contestants=(EAGER,),
+        measure=measure,
+        targets=(Target(figure="p99_times", at_most=2),),
+    )
+
+
+UPKEEP_WORKLOADS: tuple[Workload[Any], ...] = (
+    beside("live-compaction", "a producer of 500 small requests/s while 2 GB are compacted", COMPACTION),
+    beside("live-retention", "the same while 2 GB are removed by retention", RETENTION),
+)
