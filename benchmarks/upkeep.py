@@ -83,7 +83,7 @@ class Upkeep:
         random = Random(1)
         flows = []
         for partition in range(PARTITIONS):
-            batches = [_keyed_batch(random, self.timestamp_ms) for _ in range(BATCHES)]
+            batches = [_keyed_batch(random, conditions.scaled(KEYS), self.timestamp_ms) for _ in range(BATCHES)]
             requests = tuple(wire.produce(WORKED_ON, partition, batch) for batch in batches)
             total = conditions.scaled(WORK_BYTES) // PARTITIONS // len(batches[0]) + 1
             flows.append(Flow(requests=requests, depth=2, total=total))
@@ -99,9 +99,9 @@ def start_eager(directory: Path) -> AbstractContextManager[Running]:
     return start_warmlog(directory, "kafka", SOON)
 
 
-def _keyed_batch(random: Random, timestamp_ms: int) -> bytes:
-    keys = (b"k%07d" % random.randrange(KEYS) for _ in range(BATCH_RECORDS))
-    return build_batch([(timestamp_ms, key, random.randbytes(VALUE_BYTES), ()) for key in keys])
+def _keyed_batch(random: Random, keys: int, timestamp_ms: int) -> bytes:
+    drawn = (b"k%07d" % random.randrange(keys) for _ in range(BATCH_RECORDS))
+    return build_batch([(timestamp_ms, key, random.randbytes(VALUE_BYTES), ()) for key in drawn])
 
 
 def _size(directory: Path) -> int:
