@@ -5,6 +5,7 @@ Where there is no Java the tests that need Spark are skipped with the reason; wi
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session = spark_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def on_this_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run on the Spark that is there."""
+    from warmlog.pipeline import session
+
+    @contextmanager
+    def the_one(_job: str, _master: str | None = None) -> Iterator[Any]:
+        yield spark
+
+    monkeypatch.setattr(session, "spark_session", the_one)
 
 
 class DirectoryWriter:

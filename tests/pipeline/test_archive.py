@@ -208,6 +208,18 @@ def test_an_archive_goes_on_as_it_was_begun(write_partition: WritePartition, tmp
         archived(lake, asked(writer, columns="offset"), partition_by="day")
 
 
+def test_an_end_before_what_is_archived_takes_nothing_back(write_partition: WritePartition, tmp_path: Path) -> None:
+    first = write_partition()
+    first.segment([b"a"] * 10)
+    lake = Lake(tmp_path / "lake")
+    archived(lake, asked(first))
+    write_partition(partition=1).segment([b"b"] * 10)
+    (commit,) = archived(lake, asked(first, endingOffsets='{"orders":{"0":4,"1":6}}'))
+    assert (commit.rows, commit.ends()) == (6, {("orders", 0): 10, ("orders", 1): 6})
+    (rest,) = archived(lake, asked(first))
+    assert (rest.rows, rest.ends()) == (4, {("orders", 0): 10, ("orders", 1): 10})
+
+
 @pytest.mark.parametrize("text", ["{}", "[", '{"spans": 7}'])
 def test_a_file_that_is_no_commit_is_said_to_be_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "batch=00000001").mkdir()

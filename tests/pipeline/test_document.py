@@ -7,16 +7,12 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 
 from warmlog.cli.root import root
-from warmlog.pipeline import session
 from warmlog.pipeline.options import TABLE
 from warmlog.testing import Broker
 
@@ -51,15 +47,6 @@ def run_python(code: str, broker: Broker, directory: Path, names: dict[str, Any]
     return said.getvalue()
 
 
-@pytest.fixture
-def on_this_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def the_one(_job: str, _master: str | None = None) -> Iterator[Any]:
-        yield spark
-
-    monkeypatch.setattr(session, "spark_session", the_one)
-
-
 def test_the_tutorial_runs(on_this_spark: None, tmp_path: Path) -> None:
     prepare, jobs = (block.strip().splitlines() for block in blocks("sh"))
     table, both, stream = blocks("python")
@@ -67,9 +54,11 @@ def test_the_tutorial_runs(on_this_spark: None, tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path / "data") as broker:
         for line in prepare:
             run_shell(line, broker)
-        count, archive = (run_job(line, tmp_path) for line in jobs)
+        count, archive, audit = (run_job(line, tmp_path) for line in jobs)
         assert "3,000 records" in count
         assert "3,000 records in " in archive
+        assert "3 partitions, 3,000 records: nothing wrong" in audit
+        assert (tmp_path / "lake" / "audit.svg").exists()
         chart = run_python(table, broker, tmp_path, names).splitlines()
         assert [line.split()[0] for line in chart] == ["sensor-0", "sensor-1", "sensor-2"]
         assert all(line.split()[1] == "#" * round(float(line.split()[2])) for line in chart)

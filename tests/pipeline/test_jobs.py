@@ -38,17 +38,8 @@ def test_records_are_counted_by_headers_and_opened_at_the_edges(write_partition:
 
 
 @pytest.fixture
-def command(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def command(on_this_spark: None) -> Callable[..., Any]:
     """A command as typed, on the Spark that is there."""
-    from contextlib import contextmanager
-
-    from warmlog.pipeline import session
-
-    @contextmanager
-    def the_one(job: str, master: str | None = None) -> Any:
-        yield spark
-
-    monkeypatch.setattr(session, "spark_session", the_one)
 
     def run(name: str, *arguments: str) -> Any:
         return CliRunner().invoke(getattr(commands, name), arguments)

@@ -10,8 +10,10 @@ what is asked for to offsets), `planning` (to splits), `selection` (all of these
 batches), `arrow` (batches to columns), `source` (Spark's side of it) with `splits` and `stream`.
 Writing: `sink` (Spark's side), `sink_options`, `sink_rows` (columns to rows), `sink_identity` and `sink_stored` (why
 nothing is stored twice), `sink_task` (rows to batches), `sink_sender` and `sink_broker`.
-`wire` and `remote` are what stands in place of `directory` and `reading` where records come from a broker. `jobs` with
-`count` and `archive` is what `warmlog pipeline` runs.
+`wire` and `remote` are what stands in place of `directory` and `reading` where records come from a broker.
+What `warmlog pipeline` runs: `session` (the Spark it runs on), `origin` (a directory or a broker), `measured` (what is
+reported), `jobs` with `count`; `archive` (what a task writes), `lake` (how it is committed), `archive_job` (what comes
+next); `table` (an archive read back), `replay`; `audit`, `audit_table`, `audit_job`, `audit_plot`; `compact_report`.
 
 Owns: that importing this package costs nothing, and what is said where Spark is missing. Spark comes with the extra
 `warmlog[spark]`; the modules up to `reading` need neither it nor Java.

@@ -22,7 +22,7 @@ from warmlog.pipeline.measured import Measured, Reporter, added
 from warmlog.pipeline.options import EARLIEST, ReadOptions
 from warmlog.pipeline.options import Place as Start
 from warmlog.pipeline.origin import JobPlan, Place, extents_of, plan_job, rules_of
-from warmlog.pipeline.positions import Extent, Range, resolve
+from warmlog.pipeline.positions import Extent, Range, last_of, resolve
 from warmlog.pipeline.stream import limited
 from warmlog.pipeline.wire import LostError
 
@@ -130,11 +130,19 @@ class ArchiveJob:
 
     def _choose(self, extents: list[Extent]) -> dict[Place, Range]:
         options = self._from_earliest(extents)
-        there = {_place(one): resolve(one, options) for one in extents if self._is_wanted(_place(one))}
+        there = {_place(one): self._wanted(one, options) for one in extents if self._is_wanted(_place(one))}
         starts = {place: wanted.start for place, wanted in there.items()}
         ends = {place: self._end(place, wanted) for place, wanted in there.items()}
         most = options.max_offsets_per_trigger or DEFAULT_BATCH_OFFSETS
         return {place: Range(start=starts[place], end=end) for place, end in limited(starts, ends, most).items()}
+
+    def _wanted(self, extent: Extent, options: ReadOptions) -> Range:
+        """What is to be archived of a partition; an end before what is archived already does not take that back."""
+        wanted = resolve(extent, options)
+        archived = (self._positions or {}).get(_place(extent), 0)
+        if wanted.start < archived <= last_of(extent, options):
+            return Range(start=archived, end=archived)
+        return wanted
 
     def _is_wanted(self, place: Place) -> bool:
         return place not in self._stopped and (self._until is None or place in self._until)

@@ -5,8 +5,8 @@ what must be true of an index (`warmlog.cli.index_checks`, which `log verify` us
 
 1. A segment is a task: whatever is told of it is told by itself and by where the next one begins.
 2. Every offset between the segment's first and the next one's is a record, a marker, taken by compaction, missing, or
-   behind damage; one that is there twice is a duplicate. Compaction may have taken what lies below the cleaner's
-   checkpoint, and nothing else.
+   behind damage; one that is there twice is a duplicate. Compaction may have taken what lies below `cleaned_until`, and
+   nothing else.
 3. An index is read before its log, so that beside a running broker whatever it tells of must be in the log.
 4. Memory is bounded by the window, the largest batch and the index.
 
@@ -45,7 +45,7 @@ class SegmentTask:
     """A segment to be audited.
 
     `end_position`: where its readable part ends. `next_base_offset`: of the following segment, or where the log ends.
-    `cleaned_until`: the cleaner's checkpoint, 0 without. `still`, `settled`: of its indexes, see `SegmentEnd`.
+    `cleaned_until`: how far compaction may have come, 0 without. `still`, `settled`: of its indexes, see `SegmentEnd`.
     """
 
     topic: str
@@ -188,7 +188,7 @@ class SegmentAudit:
         try:
             buffer, start = file.batch(position, header)
             self._place(position, header, hour)
-            self._decoder.add(buffer, start, header, EVERYTHING)
+            self._take(buffer, start, header, hour)
         except CutError as error:
             self._damage(position, str(error), hour)
             return
@@ -196,17 +196,20 @@ class SegmentAudit:
             self._damage(position, f"offsets {header.base_offset} to {header.last_offset}: {error}", hour)
             self._expected = max(self._expected, header.next_offset)
             return
-        if header.is_control:
-            self._count_records()  # what is waiting; then the marker, which is no record
-            marker = self._decoder.take()
-            hour.markers += marker.num_rows
-        elif self._decoder.is_full:
-            self._count_records()
         hour.bytes += header.size
         self._batches += 1
         self._audited.measured.batches += 1
         self._audited.measured.bytes += header.size
         self._expected = max(self._expected, header.next_offset)
+
+    def _take(self, buffer: memoryview, start: int, header: BatchHeader, hour: Hour) -> None:
+        """Its records; a marker is none. Raises ProtocolError where they are not what the header says."""
+        if header.is_control:
+            hour.markers += header.record_count
+            return
+        self._decoder.add(buffer, start, header, EVERYTHING)
+        if self._decoder.is_full:
+            self._count_records()
 
     def _place(self, position: int, header: BatchHeader, hour: Hour) -> None:
         """Where a batch stands among the offsets."""

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from broker.log.checkpoint import CLEANER_POINTS, TopicPartition, read_offsets
+from broker.log.directory_names import parse_partition_directory
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
 from warmlog.cli.directory_checks import broker_is_running, was_clean
+from warmlog.cli.metadata_checks import StoredMetadata
 from warmlog.cli.partition_checks import is_left_alone
 from warmlog.pipeline.audit import MAX_FINDINGS, Audited, Finding, Hour, SegmentTask, audit_segment
 from warmlog.pipeline.audit_table import Compared, TableTask, compare_split
@@ -77,7 +79,7 @@ def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: P
         finding_count=0,
     )
     audit.finding_count = len(audit.findings)
-    cleaned = cleaner_points(options)
+    cleaned = _cleaned(partitions, options)
     audited = run([task for one in partitions for task in _tasks(one, cleaned)], audit_segment)
     _add(audit, audited, reporter)
     if table is not None:
@@ -90,15 +92,37 @@ def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: P
 
 def cleaner_points(options: ReadOptions) -> Mapping[TopicPartition, int]:
     """Up to where compaction has come in each partition; a broker keeps it beside the partitions' directories."""
+    try:
+        return read_offsets(Disk(), str(_data_directory(options) / CLEANER_POINTS))
+    except CheckpointError:
+        return {}
+
+
+def _data_directory(options: ReadOptions) -> Path:
+    """The path, or the directory around it where it is a partition's."""
     assert options.path is not None, "an audit reads directories"
-    for directory in (Path(options.path), Path(options.path).parent):
-        path = directory / CLEANER_POINTS
-        if path.exists():
-            try:
-                return read_offsets(Disk(), str(path))
-            except CheckpointError:
-                return {}
-    return {}
+    path = Path(options.path).absolute()
+    return path if parse_partition_directory(path.name) is None else path.parent
+
+
+def _cleaned(partitions: Sequence[StoredPartition], options: ReadOptions) -> dict[TopicPartition, int]:
+    """How far compaction may have come.
+
+    While a broker is at work, or after it was killed, the cleaner may be ahead of its checkpoint, which it writes once
+    it has done a whole log: up to the segment that is being written, but no further.
+    """
+    directory = _data_directory(options)
+    found = dict(cleaner_points(options))
+    running = broker_is_running(directory)
+    if not running and was_clean(directory):
+        return found
+    metadata = StoredMetadata(directory, running=running)
+    compacted = {name for name in metadata.topics or {} if not metadata.is_gapless(name)}
+    for one in partitions:
+        if one.topic in compacted:
+            place = one.topic, one.partition
+            found[place] = max(found.get(place, 0), one.segments[-1].base_offset)
+    return found
 
 
 def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) -> Iterator[SegmentTask]:

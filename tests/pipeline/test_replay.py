@@ -1,0 +1,189 @@
+"""Records sent once more: from an archive or a part of a topic, each once also where a replay is tried again."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from tests.pipeline.conftest import NOW_MS, DirectoryWriter
+from tests.pipeline.test_archive import archived, asked
+from warmlog.cli.pipeline_replay import replay as command
+from warmlog.client.blocking import Client
+from warmlog.client.producer import Message
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.jobs import in_this_process
+from warmlog.pipeline.lake import Lake
+from warmlog.pipeline.measured import Reporter
+from warmlog.pipeline.options import ReadOptions, read_options
+from warmlog.pipeline.replay import (
+    Replayed,
+    ReplayRules,
+    ReplayTask,
+    _paced,
+    plan_from_log,
+    plan_from_table,
+    replay,
+    sink_options,
+)
+from warmlog.testing import Broker
+
+WritePartition = Callable[..., DirectoryWriter]
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(broker: Broker) -> Iterator[Client]:
+    with Client(broker.native) as connected:
+        yield connected
+
+
+@pytest.fixture
+def source(client: Client, request: pytest.FixtureRequest) -> str:
+    """A topic of 3 partitions with 40 records each, over two hours, one of each kind among them."""
+    name = re.sub(r"\W+", "-", request.node.name)
+    client.create_topic(name, partitions=3)
+    for partition in range(3):
+        messages = [
+            Message(
+                value=None if at == 3 else b"%d-%d" % (partition, at),
+                key=b"k%d" % (at % 5) if at % 4 else None,
+                headers=[("h", b"%d" % at), ("n", None)] if at % 2 else (),
+                timestamp=NOW_MS + at * HOUR_MS // 20,
+            )
+            for at in range(40)
+        ]
+        client.produce_many(name, messages, partition=partition)
+    client.create_topic(f"{name}-copy", partitions=3)
+    return name
+
+
+def options_of(broker: Broker, topic: str, **given: Any) -> ReadOptions:
+    options = {"path": str(broker.data_dir), "topic": topic, "includeHeaders": "true", **given}
+    return read_options({name: str(value) for name, value in options.items()})
+
+
+def sent(broker: Broker, tasks: list[ReplayTask], options: ReadOptions, to: str, **rules: Any) -> list[Replayed]:
+    given = {"replay_id": to, "keep_partitions": True, **rules}
+    made = ReplayRules(write=sink_options(broker.native, to), **given)
+    return replay(in_this_process, tasks, made, options, Reporter("replay"))
+
+
+def stored(client: Client, topic: str) -> Mapping[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for one in client.consume(topic, start="beginning", until_end=True):
+        found.setdefault(one.partition, []).append((one.key, one.value, tuple(one.headers), one.timestamp))
+    return found
+
+
+def test_a_replay_of_a_topic_keeps_all_of_a_record(broker: Broker, client: Client, source: str) -> None:
+    options = options_of(broker, source)
+    done = sent(broker, plan_from_log(options), options, f"{source}-copy")
+    assert [(one.partition, one.records, one.first_offset, one.last_offset) for one in done] == [
+        (partition, 40, 0, 39) for partition in range(3)
+    ]
+    assert stored(client, f"{source}-copy") == stored(client, source)
+
+
+@pytest.mark.parametrize("partition_by", ["none", "hour"])
+def test_a_replay_of_an_archive_keeps_all_of_a_record(
+    broker: Broker, client: Client, tmp_path: Path, partition_by: Any, source: str
+) -> None:
+    name = f"{source}-{partition_by}"
+    client.create_topic(name, partitions=3)
+    options = options_of(broker, source, maxOffsetsPerTrigger=50)
+    archived(Lake(tmp_path), options, partition_by=partition_by)
+    sent(broker, plan_from_table(tmp_path, options), options, name)
+    assert stored(client, name) == stored(client, source)
+
+
+def test_a_replay_that_is_tried_again_sends_what_is_missing(broker: Broker, client: Client, source: str) -> None:
+    options = options_of(broker, source)
+    part = options_of(broker, source, endingOffsets=json.dumps({source: {"0": 17, "1": 0, "2": 40}}))
+    sent(broker, plan_from_log(part), part, f"{source}-copy")
+    done = sent(broker, plan_from_log(options), options, f"{source}-copy")
+    assert [one.stored_before for one in done] == [17, 0, 40]
+    assert stored(client, f"{source}-copy") == stored(client, source)
+
+
+def test_parts_by_time_and_offset(broker: Broker, source: str, tmp_path: Path) -> None:
+    bounds = {"startingTimestamp": NOW_MS + HOUR_MS // 2, "endingTimestamp": NOW_MS + HOUR_MS}
+    options = options_of(broker, source, **bounds)
+    archived(Lake(tmp_path), options_of(broker, source), partition_by="hour")
+    for tasks in (plan_from_log(options), plan_from_table(tmp_path, options)):
+        rules = ReplayRules(write=None, replay_id="dry")
+        done = replay(in_this_process, tasks, rules, options, Reporter("replay"))
+        assert [(one.records, one.first_offset, one.last_offset) for one in done] == [(10, 10, 19)] * 3
+    each = {str(partition): 30 for partition in range(3)}
+    options = options_of(broker, source, startingOffsets=json.dumps({source: each}))
+    (first, *_) = plan_from_table(tmp_path, options)
+    done = replay(in_this_process, [first], ReplayRules(write=None, replay_id="dry"), options, Reporter("replay"))
+    assert [(one.records, one.first_offset) for one in done] == [(10, 30)]
+
+
+def test_files_of_several_hours_are_read_in_the_order_of_offsets(
+    write_partition: WritePartition, tmp_path: Path
+) -> None:
+    writer = write_partition()
+    for turn in range(4):  # clocks that go to and fro
+        writer.segment([b"a"] * 7, [b"b"] * 6, first_ms=NOW_MS + turn % 2 * HOUR_MS)
+    archived(Lake(tmp_path / "lake"), asked(writer), partition_by="hour")
+    tasks = plan_from_table(tmp_path / "lake", asked(writer))
+    from warmlog.pipeline.table import read_in_order
+
+    offsets = [
+        offset
+        for task in tasks
+        for batch in read_in_order(task.files, ("offset",))
+        for offset in batch.column("offset").to_pylist()
+    ]
+    assert offsets == list(range(52))
+
+
+def test_a_rate_is_kept() -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    batch = pa.record_batch({"offset": list(range(5000))})
+    parts = [(now, part.num_rows) for part in _paced(iter([batch]), 500.0, clock=lambda: now, sleep=sleep)]
+    assert parts == [(0, 1000), (2, 1000), (4, 1000), (6, 1000), (8, 1000)]
+
+
+def test_a_partition_that_the_target_does_not_have(broker: Broker, client: Client, source: str) -> None:
+    client.create_topic(f"{source}-narrow", partitions=1)
+    options = options_of(broker, source)
+    with pytest.raises(PipelineError, match="has partitions 0 to 0, not 1"):
+        sent(broker, plan_from_log(options), options, f"{source}-narrow")
+
+
+def test_the_command(on_this_spark: None, broker: Broker, client: Client, source: str, tmp_path: Path) -> None:
+    common = ["--path", str(broker.data_dir), "--topic", source, "--native", broker.native]
+    dry = CliRunner().invoke(command, [*common, "--to-topic", f"{source}-copy", "--dry-run"])
+    assert f"120 records would be sent to {source}-copy" in dry.stdout, dry.output
+    assert stored(client, f"{source}-copy") == {}
+    done = CliRunner().invoke(command, [*common, "--to-topic", f"{source}-copy", "--id", "a", "--rate", "100000"])
+    assert f"120 records sent to {source}-copy" in done.stdout, done.output
+    again = CliRunner().invoke(command, [*common, "--to-topic", f"{source}-copy", "--id", "a"])
+    assert "120 records were there already" in again.stdout, again.output
+    assert sum(map(len, stored(client, f"{source}-copy").values())) == 120
+    for arguments, message in (
+        ([], "a topic is not replayed into itself"),
+        (["--table", str(tmp_path)], "exclude each other"),
+    ):
+        refused = CliRunner().invoke(command, [*common, *arguments])
+        assert (refused.exit_code, message in refused.stderr) == (2, True), refused.output
+    failed = CliRunner().invoke(command, ["--table", str(tmp_path), "--topic", "t", "--native", broker.native])
+    assert (failed.exit_code, "is no archive" in failed.stderr) == (1, True), failed.output
