@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ SETTINGS = {
 }
 
 
-def spark_session(directory: Path) -> Any:
+def spark_session(directory: Path, more: Mapping[str, str] | None = None) -> Any:
+    """A session that keeps its files in a directory. `more`: settings of Spark."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else its workers are whatever python3 is on the path
     builder = SparkSession.builder.master("local[2]").appName("tests").config("spark.local.dir", str(directory))
     builder = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **(more or {})}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")

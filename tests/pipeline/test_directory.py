@@ -19,6 +19,7 @@ from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
 from tests.pipeline.local import plan
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import DataLossError, PipelineError
+from warmlog.pipeline.selection import Bounds
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]
@@ -191,6 +192,20 @@ def test_what_is_wrong_is_said_clearly(write_partition: WritePartition, options:
     writer.segment([b"a"])
     with pytest.raises(PipelineError, match=message):
         plan(writer.directory.parent, **options)
+
+
+def test_a_filter_on_times_leaves_earlier_segments_unread(write_partition: WritePartition) -> None:
+    writer = write_partition()
+    logs = [
+        writer.segment(*[[b"%d" % one] for one in range(10)], first_ms=NOW_MS + ms) for ms in (0, 10, 20, 5)
+    ]  # the last one is late
+    bounds = Bounds(first_ms=NOW_MS + 15)
+    made = plan(writer.directory.parent, bounds)
+    assert made.splits[0].pieces[0].path == str(logs[1])
+    assert made.splits[0].pieces[0].first_offset == 15
+    spoil(logs[1], positions(logs[1])[5] + 70)
+    assert plan(writer.directory.parent, bounds, onCorrupt="skip").splits[0].pieces[0].first_offset == 0
+    assert plan(writer.directory.parent, Bounds(first_ms=NOW_MS + 1000)).splits == []
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:

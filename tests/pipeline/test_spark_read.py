@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import DataSourceReader
 
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from warmlog.client.blocking import Client
@@ -69,6 +70,7 @@ def test_columns_that_are_not_asked_for_are_not_there(spark: Any, write_partitio
     ).load().collect() == [(0,), (1,)]
 
 
+@pytest.mark.skipif(not hasattr(DataSourceReader, "pushFilters"), reason="Spark tells no filters before 4.1")
 def test_filters_reach_the_files(spark: Any, write_partition: WritePartition) -> None:
     for partition in range(2):
         writer = write_partition(partition=partition)

@@ -11,7 +11,7 @@ from warmlog.pipeline.directory import StoredPartition, find_partitions
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.options import ReadOptions
 from warmlog.pipeline.planning import Split, plan_splits
-from warmlog.pipeline.positions import Range, check_named, resolve
+from warmlog.pipeline.positions import Extent, Range, check_named, resolve
 from warmlog.pipeline.segments import SegmentGoneError
 
 TRIES = 5  # to make a plan while a broker replaces segments; it does so every 15 s, not every millisecond
@@ -59,7 +59,7 @@ def plan_read(options: ReadOptions, bounds: Bounds) -> Plan:
 
 def _plan(options: ReadOptions, bounds: Bounds) -> Plan:
     parts = [
-        (partition, narrowed(resolve(partition, options), bounds))
+        (partition, narrowed(partition, resolve(partition, options), bounds))
         for partition in wanted_partitions(options)
         if bounds.partitions is None or partition.partition in bounds.partitions
     ]
@@ -67,9 +67,16 @@ def _plan(options: ReadOptions, bounds: Bounds) -> Plan:
     return Plan(splits=plan_splits(parts, options), ranges=ranges)
 
 
-def narrowed(wanted: Range, bounds: Bounds) -> Range:
-    """What filters leave of these offsets."""
+def narrowed(partition: Extent, wanted: Range, bounds: Bounds) -> Range:
+    """What filters leave of these offsets.
+
+    All before the first record at or past a time is earlier; of what follows, nothing can be said.
+    """
     start = max(wanted.start, bounds.first_offset)
+    if bounds.first_ms > 0:
+        with suppress(PipelineError):  # a damaged batch: whoever reads it says so
+            found = partition.offset_at_time(bounds.first_ms)
+            start = wanted.end if found is None else max(start, found)
     end = wanted.end if bounds.last_offset == MAX_INT64 else min(wanted.end, bounds.last_offset + 1)
     return Range(start=start, end=max(start, end))
 

@@ -71,7 +71,11 @@ class WarmlogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of a batch job. Raises PipelineError where the schema is not one of ours."""
         options = replace(self._asked, columns=_columns(schema))
-        return FilteredReader(options) if options.filter_pushdown else BatchReader(options)
+        if not options.filter_pushdown:
+            return BatchReader(options)
+        if not hasattr(DataSourceReader, "pushFilters"):
+            raise PipelineError("option filterPushdown: Spark tells a source its filters from 4.1 on")
+        return FilteredReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of a stream. Raises PipelineError where the schema or an option is not one of a stream."""
@@ -173,7 +177,7 @@ def plan_from_broker(options: ReadOptions, bounds: Bounds) -> list[Any]:
     assert options.bootstrap is not None, "the options see to it"
     with BrokerConnection(options.bootstrap) as broker:
         ranges = {
-            (partition.topic, partition.partition): narrowed(resolve(partition, options), bounds)
+            (partition.topic, partition.partition): narrowed(partition, resolve(partition, options), bounds)
             for partition in remote_partitions(broker, options)
             if bounds.partitions is None or partition.partition in bounds.partitions
         }
