@@ -72,19 +72,20 @@ class FlushPlan:
     def _sync(self) -> None:
         for segment in self.sealed:
             if not segment.synced:
-                _sync_unless_removed(segment)
-        self.active.sync_end()
+                _unless_removed(segment, segment.sync)
+                segment.synced = True
+        _unless_removed(self.active, self.active.sync_end)  # it may have been sealed since
         if self.directory is not None:
             self.disk.sync_directory(self.directory)
 
 
-def _sync_unless_removed(segment: Segment) -> None:
+def _unless_removed(segment: Segment, sync: Callable[[], None]) -> None:
+    """Sync a segment, if it is still the log's: retention or compaction may be quicker, and nobody will ask for it."""
     try:
-        segment.sync()
+        sync()
     except FileNotFoundError:
-        if not segment.removed:  # else retention was quicker, and nobody will ask for it
+        if not segment.removed:
             raise
-    segment.synced = True
 
 
 class Durability:

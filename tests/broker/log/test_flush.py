@@ -174,3 +174,42 @@ def test_a_sync_that_comes_after_one_that_failed_counts_for_nothing(bench: Bench
     log.finish_reopening(reopened)
     assert sealed in reopened.replaced
     assert (log.failed, log.recovery_point) == (False, 2)
+
+
+def test_a_sync_whose_segment_was_sealed_and_removed_meanwhile_has_nothing_to_wait_for(
+    bench: Bench, batch: Batch
+) -> None:
+    """Retention by size can be quicker than the end of a roll: the log was put out of service by it."""
+    log = bench.open(segment_bytes=2 * len(batch()))
+    for _ in range(2):
+        log.append(batch())
+    planned = log.plan(batch())
+    prepared, plan = log.prepare_roll(planned), log.begin_flush()
+    sealed = log.commit_roll(prepared)
+    log.write([planned])
+    log.commit([planned])
+    log.finish_roll(sealed)
+    log.advance_start(2)
+    log.old_segments.rename(log.old_segments.take_out())
+    plan.sync()
+    assert not log.failed
+    log.finish_flush(plan)
+    log.flush()
+    assert log.recovery_point == 3
+
+
+def test_a_file_that_vanished_while_the_log_has_it_is_a_failure(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=2 * len(batch()))
+    for _ in range(2):
+        log.append(batch())
+    planned = log.plan(batch())
+    prepared, plan = log.prepare_roll(planned), log.begin_flush()
+    sealed = log.commit_roll(prepared)
+    log.write([planned])
+    log.commit([planned])
+    log.finish_roll(sealed)
+    sealed.close()
+    min(bench.directory.glob("*.log")).unlink()
+    with pytest.raises(FileNotFoundError):
+        plan.sync()
+    assert log.failed
