@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -25,7 +26,7 @@ from warmlog.pipeline.sink_broker import PatientBroker
 from warmlog.pipeline.sink_identity import EPOCHS, FIRST_ID, Identity, batch_identity, stream_identity
 from warmlog.pipeline.sink_options import WriteOptions, write_options
 from warmlog.pipeline.sink_rows import Rows, check_columns, rows_of, rows_of_spark
-from warmlog.pipeline.sink_sender import MAX_IN_FLIGHT, Sender, SinkBatch
+from warmlog.pipeline.sink_sender import MAX_IN_FLIGHT, MAX_REQUEST_BYTES, Sender, SinkBatch
 from warmlog.pipeline.sink_stored import FETCH_BYTES
 from warmlog.pipeline.sink_task import TaskReport, TaskWriter
 from warmlog.pipeline.wire import BrokerConnection, LostError
@@ -395,8 +396,10 @@ def test_a_micro_batch_is_not_the_one_before(broker: Broker, client: Client) -> 
     for batch_id in (0, 0, 1, 5, 5):
         Task(options(broker, topic), stream_identity("q", batch_id, 0)).add(values(b"a", b"b")).finish()
     assert stored_values(broker, topic) == [b"a"] * 3 + [b"b"] * 3
+    late = Task(options(broker, topic), stream_identity("q", 1, 0))
     with pytest.raises(PipelineError, match="a later micro-batch was written already"):
-        Task(options(broker, topic), stream_identity("q", 1, 0)).add(values(b"a"))
+        late.add(values(b"a"))
+    late.die()
 
 
 def test_rows_that_changed_are_told_or_let_be(broker: Broker, client: Client) -> None:
@@ -427,6 +430,37 @@ def test_an_attempt_that_is_overtaken_ends_and_what_it_sent_counts(broker: Broke
     last = Task(options(broker, topic, **one), identity).add(values(*[b"%c" % at for at in b"hgfedcba"]))
     last.finish()
     assert stored_values(broker, topic) == [b"%c" % at for at in b"abcdefgh"]
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_two_attempts_at_a_time_and_one_after_them_store_each_row_once(
+    broker: Broker, client: Client, data: st.DataObject
+) -> None:
+    """Both go through the same rows, each with a key, in orders of their own, until one finds it is not alone."""
+    topic, identity = new_topic(client), some_identity()
+    asked = options(broker, topic, batch_bytes=data.draw(st.integers(1, 300)))
+    rows = [{"key": b"k%d" % (at % 5), "value": b"v%d" % at} for at in range(30)]
+    attempts = [(Task(asked, identity), data.draw(st.permutations(rows))) for _ in range(2)]
+    for turn in data.draw(st.lists(st.integers(0, 1), max_size=12)):
+        task, order = attempts[turn]
+        try:
+            task.add(arrow(order[:5]))
+        except PipelineError:
+            break
+        del order[:5]
+    for task, _ in attempts:
+        task.die()
+    last = arrow(data.draw(st.permutations(rows)))
+    for _ in range(
+        5
+    ):  # what the others had on its way may come in between: then this one ends, too, and is tried again
+        task = Task(asked, identity)
+        with suppress(PipelineError):
+            task.add(last).finish()
+            break
+        task.die()
+    assert stored_values(broker, topic) == sorted(row["value"] for row in rows)
 
 
 class Unlucky(PatientBroker):
@@ -512,15 +546,23 @@ class SlowBroker:
         pass
 
 
-@pytest.mark.parametrize(("buffer_bytes", "most"), [(100_000, MAX_IN_FLIGHT), (6_000, 3), (1, 1)])
-def test_what_is_in_flight_is_bounded(buffer_bytes: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("partitions", "buffer_bytes", "most"),
+    [(50, 100 << 20, MAX_IN_FLIGHT), (50, 6 << 20, 3), (50, 1, 1), (2, 100 << 20, 2), (1, 100 << 20, 1)],
+)
+def test_what_is_in_flight_is_bounded_and_of_a_partition_it_is_one(
+    partitions: int, buffer_bytes: int, most: int
+) -> None:
     slow: Any = SlowBroker()
     sender = Sender(slow, some_identity(), Codec.NONE, buffer_bytes)
     for at in range(50):
-        sender.send(SinkBatch(topic="t", partition=0, base_sequence=at, count=1, encoded=bytes(1000)))
+        batch = SinkBatch(
+            topic="t", partition=at % partitions, base_sequence=at, count=1, encoded=bytes(MAX_REQUEST_BYTES)
+        )
+        sender.send(batch)
     sender.flush()
-    assert (slow.most_requests, slow.most_bytes) == (most, most * 1000)
-    assert (sender.tally.rows, sender.tally.bytes, sender.tally.batches) == (50, 50_000, 50)
+    assert (slow.most_requests, slow.most_bytes) == (most, most * MAX_REQUEST_BYTES)
+    assert (sender.tally.rows, sender.tally.batches) == (50, 50)
 
 
 def test_a_report_is_a_line_of_json(tmp_path: Path) -> None:

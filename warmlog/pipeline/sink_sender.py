@@ -7,9 +7,10 @@ Owns: what is in flight, sending again, and what the broker's answers mean. Must
                                           +-> one batch at a time, in order, until all are settled
 
 Invariants:
-1. At most MAX_IN_FLIGHT requests and half of `buffer_bytes` are unanswered, or one request. A request holds one batch
-   of a partition at most, so of a partition no more batches are unanswered than the broker remembers (five).
-2. Batches of a partition are stored in the order in which they were sent: their sequences see to it.
+1. At most MAX_IN_FLIGHT requests and half of `buffer_bytes` are unanswered, or one request.
+2. Of a partition one batch is unanswered at a time. So one that is stored was sent when all before it were known to be
+   stored, and nobody else has written under this identity since the partition was looked at: its sequence says so. (Of
+   two on their way the second could be taken after the first was refused, where another attempt filled the gap.)
 3. A batch that was sent once and that the broker says it had is somebody else's: then this attempt ends. One that was
    sent twice is looked at.
 """
@@ -94,6 +95,7 @@ class Sender:
         self._collected_bytes = 0
         self._in_flight: deque[list[SinkBatch]] = deque()
         self._in_flight_bytes = 0
+        self._unanswered: set[tuple[str, int]] = set()
         self.tally = SentTally()
 
     def send(self, batch: SinkBatch) -> None:
@@ -119,53 +121,56 @@ class Sender:
             return
         self._collected.clear()
         self._collected_bytes = 0
-        while self._in_flight and not self._has_room(size):
+        while self._in_flight and not (self._has_room(size) and self._unanswered.isdisjoint(self._places(batches))):
             self._take_reply()
         self._in_flight.append(batches)
         self._in_flight_bytes += size
+        self._unanswered |= self._places(batches)
         try:
             self._broker.connection().send(_request(batches))
         except LostError as error:
             self._come_back(error)
 
+    @staticmethod
+    def _places(batches: Sequence[SinkBatch]) -> set[tuple[str, int]]:
+        return {batch.place for batch in batches}
+
     def _has_room(self, size: int) -> bool:
         return len(self._in_flight) < MAX_IN_FLIGHT and self._in_flight_bytes + size <= self._max_bytes
 
     def _take_reply(self) -> None:
-        """Take the oldest reply, and see to what it refuses."""
-        failed: list[tuple[SinkBatch, ProducedPartition]] = []
+        """Take the oldest reply, and see to what it refuses for now. Raises PipelineError."""
         try:
-            failed = self._take_outcomes(set())
-            if not failed:
-                return
-            places = {batch.place for batch, _ in failed}
-            while self._in_flight:  # what follows in a partition is out of order now
-                failed += self._take_outcomes(places)
+            failed = self._take_outcomes()
         except LostError as error:
-            self._come_back(error, [batch for batch, _ in failed])
+            self._come_back(error)
             return
-        self._wait_for_passing(failed)
-        for batch, _ in failed:
-            self._deliver(batch)
+        if failed:
+            while self._in_flight:  # what is sent one by one is answered by the next reply
+                self._take_reply()
+            self._wait_for_passing(failed)
+            for batch, _ in failed:
+                self._deliver(batch)
 
-    def _take_outcomes(self, failed_places: set[tuple[str, int]]) -> list[tuple[SinkBatch, ProducedPartition]]:
+    def _take_outcomes(self) -> list[tuple[SinkBatch, ProducedPartition]]:
         """Take one reply; gives what may be sent again. Raises LostError, PipelineError."""
         response = self._broker.connection().receive(ProduceResponse)
         batches = self._in_flight.popleft()
         self._in_flight_bytes -= sum(len(batch.encoded) for batch in batches)
+        self._unanswered -= self._places(batches)
         failed = []
         for batch, outcome in zip(batches, response.partitions, strict=True):
-            follows = outcome.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.place in failed_places
-            if follows or outcome.error in PASSING or outcome.error in TOO_LARGE:
+            if outcome.error in PASSING or outcome.error in TOO_LARGE:
                 failed.append((batch, outcome))
             else:
                 self._settle(batch, outcome)
         return failed
 
-    def _come_back(self, error: LostError, refused: Sequence[SinkBatch] = ()) -> None:
-        """The connection is lost: send what was refused for now and all that is unanswered, one by one."""
-        unanswered = [*refused, *(batch for batches in self._in_flight for batch in batches)]
+    def _come_back(self, error: LostError) -> None:
+        """The connection is lost: send all that is unanswered again, one by one."""
+        unanswered = [batch for batches in self._in_flight for batch in batches]
         self._in_flight.clear()
+        self._unanswered.clear()
         self._in_flight_bytes = 0
         self._broker.lose()
         self._broker.wait(error)

@@ -13,7 +13,7 @@ Invariants:
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 from msgpack import packb
@@ -36,6 +36,11 @@ FETCH_BYTES = 4 << 20
 def fingerprint(topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
     """16 bytes for what is in a record: no two that differ are to be expected to have the same."""
     return blake2b(packb((topic, key, value, headers)), digest_size=16).digest()
+
+
+def _begins(found: Sequence[tuple[BatchHeader, Record]], start: int) -> bool:
+    """Whether these begin with all of the epoch's first batch (compaction may have taken records of it, or others)."""
+    return bool(found) and found[0][0].base_sequence == 0 and found[0][0].base_offset >= start
 
 
 class StoredRecords:
@@ -86,7 +91,7 @@ class StoredReader:
         while True:
             start = max(end - reach, first)
             found = list(self._written(topic, partition, start, end))
-            if start == first or (found and found[0][0].base_sequence == 0):
+            if start == first or len(found) == count or _begins(found, start):
                 break
             reach *= 2
         for header, record in found:
