@@ -7,18 +7,22 @@ A batch at an edge of what is asked for is opened; all others are counted by the
 """
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
+from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
 from protocol.records.columns import Wanted
+from protocol.records.layout import CONTROL_BIT, LOG_OVERHEAD
 from protocol.records.reader import decode_batch
 from warmlog.pipeline.log_file import LogFile
 from warmlog.pipeline.measured import Measured, Stopwatch
-from warmlog.pipeline.planning import Split
+from warmlog.pipeline.planning import Piece, Split
 from warmlog.pipeline.reading import ReadRules, SplitReader
-from warmlog.pipeline.segments import SCAN_WINDOW_BYTES
+
+COUNT_WINDOW_BYTES = 4 << 10  # a header and what is around it: bodies need not be copied
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class Counted:
     end_offset: int | None = None
 
     def take(self, file: LogFile, position: int, header: BatchHeader, wanted: Wanted) -> None:
-        """Count a batch."""
+        """Count a batch that is handed over: most likely one at an edge."""
         inside = header.base_offset >= wanted.first_offset and header.last_offset <= wanted.last_offset
         self.records += header.record_count if inside else _records_inside(file, position, header, wanted)
         self.batches += 1
@@ -60,11 +64,52 @@ def _records_inside(file: LogFile, position: int, header: BatchHeader, wanted: W
     return sum(wanted.first_offset <= record.offset <= wanted.last_offset for record in records)
 
 
+class HeaderCounter(SplitReader):
+    """Counts one split. Whole batches are counted as their headers pass; what is left to `SplitReader` is all else.
+
+    A header costs 2 µs this way, and 7 where each is handed over.
+    """
+
+    def __init__(self, split: Split, rules: ReadRules, counted: Counted) -> None:
+        super().__init__(split, rules, counted.take, window_bytes=COUNT_WINDOW_BYTES)
+        self._counted = counted
+
+    def _read_file(self, file: LogFile, piece: Piece) -> Iterator[None]:
+        position = piece.position if self._split.aborted else self._count_whole(file, piece)
+        yield from super()._read_file(file, replace(piece, position=position))
+
+    def _count_whole(self, file: LogFile, piece: Piece) -> int:
+        """Count batches as long as they lie within the piece; where the first one begins that does not."""
+        position, records, batches, skipped = piece.position, 0, 0, 0
+        first, end = piece.first_offset, piece.end_offset
+        begin: int | None = None
+        with suppress(ProtocolError):  # damage is for the reader to tell of
+            for at, header in file.headers(position, piece.end_position):
+                following = header.base_offset + header.last_offset_delta + 1
+                if header.base_offset < first or following > end:
+                    break
+                if header.attributes & CONTROL_BIT:
+                    skipped += 1
+                else:
+                    records += header.record_count
+                    batches += 1
+                    begin = header.base_offset if begin is None else begin
+                first, position = following, at + header.batch_length + LOG_OVERHEAD
+        if batches:
+            part = Counted(topic=self._split.topic, partition=self._split.partition, batches=batches, records=records)
+            part.bytes, part.first_offset, part.end_offset = position - piece.position, begin, first
+            self._counted.add(part)
+        self.tally.batches += batches
+        self.tally.bytes += position - piece.position
+        self.tally.skipped_batches += skipped
+        return position
+
+
 def count_split(rules: ReadRules, split: Split) -> tuple[Counted, Measured]:
     """What a split holds. In a worker. Raises PipelineError."""
     counted = Counted(topic=split.topic, partition=split.partition)
     reading = Stopwatch()
-    reader = SplitReader(split, rules, counted.take, window_bytes=SCAN_WINDOW_BYTES)
+    reader = HeaderCounter(split, rules, counted)
     reading.timed(lambda: deque(reader.run(), maxlen=0))()
     measured = Measured(rows=counted.records, tasks=1, read_s=reading.seconds)
     measured.take(reader.tally)
