@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from warmlog.pipeline import WarmlogDataSource
-from warmlog.pipeline.sink import ArrowStreamWriter
+from warmlog.pipeline.sink import ARROW_STREAMS, ArrowStreamWriter, RowStreamWriter
 from warmlog.pipeline.sink_options import write_options
 
 ADDRESS, DIRECTORY, FAULTS = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split()
@@ -24,9 +24,9 @@ DRIVER = os.getpid()
 BATCH_ROWS = 200
 
 
-class FaultyWriter(ArrowStreamWriter):  # type: ignore[misc]
-    def __init__(self, options: Any, directory: str, faults: list[str], victims: list[int]) -> None:
-        super().__init__(options)
+class FaultyWriter(ArrowStreamWriter if ARROW_STREAMS else RowStreamWriter):  # type: ignore[misc]
+    def __init__(self, options: Any, names: list[str], directory: str, faults: list[str], victims: list[int]) -> None:
+        super().__init__(options, *([] if ARROW_STREAMS else [names]))
         self._directory = directory
         self._faults = faults
         self._victims = victims
@@ -37,15 +37,14 @@ class FaultyWriter(ArrowStreamWriter):  # type: ignore[misc]
     def _poisoned(self, iterator: Iterator[Any]) -> Iterator[Any]:
         """The first task that gets here is given half of its rows, and then fails, for once."""
         failed = Path(self._directory) / "failed"
-        for batch in iterator:
-            half = batch.num_rows // 2
-            yield batch.slice(0, half)
-            try:
-                os.close(os.open(failed, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                yield batch.slice(half)
-            else:
+        rows = list(iterator)
+        if ARROW_STREAMS:
+            rows = [batch.slice(at, 1) for batch in rows for at in range(batch.num_rows)]
+        for at, row in enumerate(rows):
+            if at == len(rows) // 2 and not failed.exists():
+                failed.touch()
                 raise RuntimeError("a fault")
+            yield row
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
         if "kill" in self._faults and batchId == 1:
@@ -58,7 +57,8 @@ class FaultySource(WarmlogDataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         given = dict(self.options)
         directory, faults, victims = given.pop("directory"), given.pop("faults"), given.pop("victims")
-        return FaultyWriter(write_options(given), directory, faults.split(), [int(pid) for pid in victims.split()])
+        pids = [int(pid) for pid in victims.split()]
+        return FaultyWriter(write_options(given), schema.fieldNames(), directory, faults.split(), pids)
 
 
 def main() -> None:
