@@ -31,12 +31,12 @@ from broker.log.explanation import (
     PageRun,
 )
 from broker.log.files import OpenFiles
-from broker.log.log_scan import BatchEnd, find_batch, read_header_at, walk_headers
+from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_headers
 from broker.log.mapped_index import MappedIndex
 from broker.log.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
 from broker.log.offset_index import OffsetPosition
 from broker.log.residency import Residency
-from broker.log.segment import Segment
+from broker.log.segment import BatchFound, Segment
 from broker.log.segments import Segments
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
 from broker.log.time_search import check_entries, first_from
@@ -185,7 +185,8 @@ class _Way:
         segment = self._segment
         if not segment.size:
             return None
-        start, log, place = 0, self._log(), None
+        start, log = 0, self._log()
+        place: BatchFound | BatchPlace | None = None
         try:
             if self._fault is None:
                 self._look_up("offset", segment.checked_offset_index(), offset - segment.base_offset)
