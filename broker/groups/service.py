@@ -56,6 +56,12 @@ class GroupService:
             self._lags,
             ("group", "topic"),
         )
+        metrics.gauge(
+            "warmlog_group_committed_offsets",
+            "The sum of what a group has committed in the partitions of a topic: it grows as the group gets on.",
+            self._committed,
+            ("group", "topic"),
+        )
         metrics.gauge("warmlog_groups", "Groups, by state.", self._states, ("state",))
         metrics.counter(
             "warmlog_group_rebalances_total",
@@ -81,3 +87,7 @@ class GroupService:
                 if partition is not None:
                     lag += max(0, partition.log.high_watermark - entry.value.offset)
             yield (group, topic), lag
+
+    def _committed(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        for group, topic, committed in self.registry.offsets.by_topic():
+            yield (group, topic), sum(entry.value.offset for entry in committed.values())

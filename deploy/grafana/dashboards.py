@@ -149,7 +149,17 @@ def document(dashboard: Dashboard) -> dict[str, Any]:
         "multi": True,
         "current": {"text": "All", "value": "$__all"},
     }
-    links = [{"type": "dashboards", "tags": ["warmlog"], "title": "warmlog", "keepTime": True, "includeVars": True}]
+    links = {
+        "type": "dashboards",
+        "title": "warmlog",
+        "tags": ["warmlog"],
+        "icon": "external link",
+        "tooltip": "The other dashboards of warmlog",
+        "asDropdown": False,
+        "targetBlank": False,
+        "keepTime": True,
+        "includeVars": True,
+    }
     return {
         "uid": f"warmlog-{dashboard.name}",
         "title": dashboard.title,
@@ -163,7 +173,7 @@ def document(dashboard: Dashboard) -> dict[str, Any]:
         "timezone": "browser",
         "templating": {"list": [variable]},
         "annotations": {"list": []},
-        "links": links,
+        "links": [links],
         "panels": list(panels(dashboard)),
     }
 

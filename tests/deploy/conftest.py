@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 Tool = Callable[[str], str]
-PACKAGES = {"prometheus": "prometheus", "promtool": "prometheus", "systemd-analyze": "systemd"}
+PACKAGES = {
+    "node": "nodejs",
+    "npm": "npm",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "systemd-analyze": "systemd",
+}
 
 
 @pytest.fixture(scope="session")

@@ -387,6 +387,7 @@ async def test_lag_and_states_can_be_measured(tmp_path: Path, mock_clock: MockCl
             return metrics.registry.get_sample_value(name, labels)
 
         assert value("warmlog_group_lag", group="g", topic="orders") == 2
+        assert value("warmlog_group_committed_offsets", group="g", topic="orders") == 1
         assert value("warmlog_groups", state="Stable") == 1
         assert value("warmlog_groups", state="Empty") == 0
         assert value("warmlog_group_rebalances_total") == 1
