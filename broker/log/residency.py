@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from mmap import PAGESIZE, mmap
 from threading import get_ident, local
+from time import perf_counter
 from typing import Literal, Protocol, TypeAlias
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ PROBE_FILE = ".residency-probe"
 PROBE_PAGES = 16
 COPY_BYTES = 256 << 10  # one RWF_NOWAIT read: its target stays in the processor's cache
 KNOWN_S = 0.01  # so long what was found in memory may be taken to be there: who comes often asks less often
+AHEAD_BYTES = (1 << 20) + (64 << 10)  # what a fetch looks at before its reply, and what a scan passes on the way
 SMALL_BYTES = 16 << 10  # up to here cachestat is believed: asking twice would be felt in small fetches
 
 
@@ -330,6 +332,7 @@ class Residency:
     cold_pages: dict[Place, int] = field(default_factory=lambda: {"index": 0, "time_index": 0, "log": 0})
     busy: Callable[[OpenFile, int, int], bool] = _nothing_busy  # whether some of a range is being read now
     _gated_thread: int = 0
+    _seen: tuple[OpenFile, int, int, float] | None = None  # file, start, end, till when: just found to be in memory
     _own_reads: list[tuple[tuple[int, int], int, int]] = field(default_factory=list)  # by `need`: file, start, end
 
     @property
@@ -349,6 +352,7 @@ class Residency:
     def enter(self) -> None:
         """Begin what `gated` does, for the path of every fetch; `leave` must follow."""
         self._gated_thread = get_ident()
+        self._seen = None
 
     def leave(self) -> None:
         """End it."""
@@ -364,6 +368,8 @@ class Residency:
 
         Counted, where it is not none, as missing of `place`; None: they have been counted.
         """
+        if self._seen is not None and self._has_seen(descriptor, position, length):
+            return 0
         missing = self.method.missing_pages(descriptor.fd, position, length)
         if not missing and self.is_on and self._is_being_read(descriptor, position, length):
             missing = pages_of(position, length)
@@ -388,6 +394,21 @@ class Residency:
             self._read(descriptor, position, length)
             return
         raise ColdReadError(job or _Read(descriptor, position, length), descriptor, position, length)
+
+    def need_scanned(self, descriptor: OpenFile, position: int, length: int) -> None:
+        """As `need`, for headers on the way to a slice: one question for both, where all of both is in memory."""
+        ahead = length + AHEAD_BYTES
+        if self.must_not_wait and not self.missing_pages(descriptor, position, ahead, None):
+            self._seen = descriptor, position, position + ahead, perf_counter() + KNOWN_S
+            return
+        self.need(descriptor, position, length, "log")
+
+    def _has_seen(self, descriptor: OpenFile, position: int, length: int) -> bool:
+        """Whether a range was just found to be in memory; that is good for the one slice that follows."""
+        assert self._seen is not None, "the caller has looked"
+        file, start, end, until = self._seen
+        self._seen = None
+        return file is descriptor and start <= position and position + length <= end and perf_counter() < until
 
     def _is_being_read(self, descriptor: OpenFile, position: int, length: int) -> bool:
         """Whether some of a range is on its way into memory, for who waits there or by who may wait."""
@@ -418,7 +439,7 @@ class GatedFile:
 
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes at a position. Raises OSError, ColdReadError."""
-        self._residency.need(self._descriptor, position, size, "log")
+        self._residency.need_scanned(self._descriptor, position, size)
         return self._descriptor.pread(size, position)
 
 
