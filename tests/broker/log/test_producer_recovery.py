@@ -28,6 +28,19 @@ Batch = Callable[..., bytes]
 DAY_MS = 24 * 3600 * 1000
 
 
+class CountingDisk(FaultyDisk):
+    """Counts what is read of files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_bytes = 0
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        data = super().pread(fd, size, position)
+        self.read_bytes += len(data)
+        return data
+
+
 def send(log: PartitionLog, batch: Batch, sequence: int, count: int = 1, *, producer_id: int = 7) -> int:
     data = batch(count, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
     return log.append(data).base_offset
@@ -169,6 +182,17 @@ def test_without_any_snapshot_a_clean_start_takes_it_that_nobody_produced(bench:
     bench.path(5, ".snapshot").unlink()
     assert states(bench.open()) == {}
     assert decode_snapshot(bench.path(5, ".snapshot").read_bytes()) == []
+
+
+def test_recovery_reads_what_idempotent_producers_wrote_once(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    fill(log, batch, 200)
+    before, size = states(log), log.size
+    bench.kill(log)
+    bench.disk = CountingDisk()
+    bench.files = OpenFiles(disk=bench.disk)
+    assert states(bench.open(clean=False)) == before
+    assert size <= bench.disk.read_bytes < 1.5 * size
 
 
 @pytest.mark.parametrize("clean", [True, False])
