@@ -137,8 +137,11 @@ def _cut(partition: StoredPartition, pieces: Sequence[Piece], share: int) -> Ite
     for piece in pieces:
         rest = piece
         left -= piece.size
+        entries: OffsetEntries | None = None
         while rest.size > room + share * REST_SHARE:
-            halves = _cut_piece(rest, bases[piece.path], rest.position + max(room, 1))
+            if entries is None:  # two megabytes of a full segment: read once, however often it is cut
+                entries = OffsetEntries(piece.path, bases[piece.path])
+            halves = _cut_piece(rest, entries, bases[piece.path], rest.position + max(room, 1))
             if halves is None:
                 break
             group.append(halves[0])
@@ -153,10 +156,9 @@ def _cut(partition: StoredPartition, pieces: Sequence[Piece], share: int) -> Ite
         yield tuple(group)
 
 
-def _cut_piece(piece: Piece, base_offset: int, position: int) -> tuple[Piece, Piece] | None:
+def _cut_piece(piece: Piece, entries: OffsetEntries, base_offset: int, position: int) -> tuple[Piece, Piece] | None:
     """The piece in two, at the batch boundary that the index knows next to a position; None if it knows none."""
     segment = Segment(path=piece.path, base_offset=base_offset, size=piece.end_position, identity=piece.identity)
-    entries = OffsetEntries(piece.path, base_offset)
     with segment.open() as file:
         slot = min(entries.slot_at_position(position), len(entries) - 1)
         for at, header in confirmed_entries(file, entries, slot):

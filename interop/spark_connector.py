@@ -1,0 +1,49 @@
+"""Spark's own Kafka connector: its jars, and what is done with it against a broker.
+
+Owns: how the jars are fetched (Maven, once a version) and which version goes with which Spark. Knows nothing of
+warmlog, so that what it reads is the connector's word alone.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from interop.kafka_node import MissingToolError
+
+PROJECT = Path(__file__).parent / "spark"
+
+
+def connector_jars(version: str) -> str:
+    """The class path of a version of the connector, fetched if it is not there yet. Raises MissingToolError."""
+    if shutil.which("mvn") is None:
+        raise MissingToolError("not installed: mvn (Debian: maven)")
+    directory = PROJECT / "target" / version
+    stamp = directory / "fetched"
+    if not stamp.exists() or stamp.stat().st_mtime < (PROJECT / "pom.xml").stat().st_mtime:
+        command = ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", f"-Dspark-connector.version={version}"]
+        subprocess.run([*command, "package"], cwd=PROJECT, check=True)
+        stamp.touch()
+    return ",".join(str(path) for path in sorted(directory.glob("*.jar")))
+
+
+def read_batch(spark: Any, bootstrap: str, topic: str, **options: object) -> Any:
+    """A frame of what is in a topic, as the connector reads it. `options`: its own."""
+    return _with(spark.read.format("kafka"), bootstrap, {"subscribe": topic, **options}).load()
+
+
+def read_stream(spark: Any, bootstrap: str, topic: str, **options: object) -> Any:
+    """A streaming frame of a topic."""
+    return _with(spark.readStream.format("kafka"), bootstrap, {"subscribe": topic, **options}).load()
+
+
+def write_batch(frame: Any, bootstrap: str, **options: object) -> None:
+    """Write a frame by the connector's sink."""
+    _with(frame.write.format("kafka"), bootstrap, options).save()
+
+
+def _with(builder: Any, bootstrap: str, options: Mapping[str, object]) -> Any:
+    for name, value in {"kafka.bootstrap.servers": bootstrap, **options}.items():
+        builder = builder.option(name, str(value))
+    return builder
