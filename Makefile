@@ -3,6 +3,7 @@
 #   make run        serve on the default ports from ./data
 #   make test       the whole suite but for what needs real Kafka
 #   make interop    against real Kafka, and with clients of other languages (Java, Maven, Node, Go, kcat; what is missing is said)
+#   make sparks     the pipeline's tests with each Spark that it works with (some minutes, 450 MB each while it runs)
 #   make lint       ruff, mypy, import-linter
 #   make bench      the figures of docs/performance.md, ARGS="..." chooses among them
 #   make setup      .venv and nothing else; builds what is compiled, which takes a minute
@@ -22,11 +23,12 @@ READY := .venv/ready
 # The modules that mypyc compiles: a change of one of them asks for a build.
 COMPILED := $(shell sed -n 's/^    "\(.*\.py\)",$$/\1/p' setup.py)
 ARGS ?=
+SPARKS ?= 4.0.5 4.1.4 4.2.1
 # The one that writes the lock files; nothing else needs it.
 UV_VERSION := 0.13.8
 
 .DELETE_ON_ERROR:
-.PHONY: help setup pure run test lint interop bench figures coverage fixtures docs lock dist clean
+.PHONY: help setup pure run test lint interop sparks bench figures coverage fixtures docs lock dist clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -60,6 +62,14 @@ lint: setup
 
 interop: setup
 	PATH="$$PATH:/usr/local/go/bin" $(BIN)/pytest -m interop tests/interop tests/deploy $(ARGS)
+
+# Each is laid before the one of the environment. Its own sockets are not closed everywhere, which newer ones have mended.
+sparks: setup
+	@set -e; for version in $(SPARKS); do echo "Spark $$version"; \
+		$(BIN)/pip install --quiet --no-deps --no-compile --target build/spark-$$version pyspark==$$version; \
+		PYTHONPATH=build/spark-$$version SPARK_HOME=build/spark-$$version/pyspark $(BIN)/pytest tests/pipeline \
+			-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning $(ARGS); \
+		rm -rf build/spark-$$version; done
 
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
