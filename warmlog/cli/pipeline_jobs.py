@@ -172,13 +172,15 @@ def show_measured(report: "Report", report_file: Path | None, *, quiet: bool = F
 
 
 def measured_line(report: "Report") -> str:
-    """`4.1 s, 980,000 records/s; read 400.1 MiB in 40,000 batches, decoding 0.7 s; 1.0 GiB left out by the indexes`."""
+    """`4.1 s, 980,000 records/s; 400.1 MiB in 40,000 batches, decoding 0.7 s; 1.0 GiB left out by the indexes`."""
     done = report.measured
     parts = [f"{report.elapsed_s:.1f} s, {done.rows / max(report.elapsed_s, 1e-9):,.0f} records/s"]
     times = ((done.read_s, "reading"), (done.decode_s, "decoding"), (done.write_s, "writing"))
-    work = "".join(f", {what} {seconds:.1f} s" for seconds, what in times if seconds)
+    work = [f"{what} {seconds:.1f} s" for seconds, what in times if seconds]
     if done.batches:
-        parts.append(f"{binary_size(done.bytes)} in {done.batches:,} batches{work}")
+        work.insert(0, f"{binary_size(done.bytes)} in {done.batches:,} batches")
+    if work:
+        parts.append(", ".join(work))
     if done.skipped_bytes:
         parts.append(f"{binary_size(done.skipped_bytes)} left out by the indexes")
     if done.skipped_batches:
