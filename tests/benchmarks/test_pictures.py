@@ -1,0 +1,27 @@
+"""The pictures of the page cache's page: drawn from the figures that are kept, and all of them there."""
+
+import csv
+import json
+import re
+
+from matplotlib import pyplot as plt
+
+from benchmarks.load import ROOT
+from benchmarks.pictures import PLACE, index_faults, live_reader, pages_touched
+
+
+def test_every_picture_that_the_page_shows_is_there() -> None:
+    shown = re.findall(r"\]\((figures/[^)]+\.svg)\)", (ROOT / "docs" / "page-cache.md").read_text())
+    assert len(shown) == 3
+    assert all((ROOT / "docs" / path).exists() for path in shown)
+
+
+def test_pictures_are_drawn_from_the_figures_that_are_kept() -> None:
+    with (PLACE / "index-search.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["pages"] for row in rows] == [str(pages) for pages in range(1, 2561)]
+    workloads = json.loads((PLACE / "live-reader.json").read_text())["workloads"]
+    for figure, panels in ((index_faults(rows), 2), (live_reader(workloads), len(workloads)), (pages_touched(), 2)):
+        assert len(figure.axes) == panels
+        assert all(panel.lines for panel in figure.axes)
+        plt.close(figure)
