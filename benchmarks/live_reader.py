@@ -27,7 +27,7 @@ from benchmarks.throttle import throttled
 COLD = "cold"
 COLD_BYTES = 2_000_000_000
 DISK_BYTES_PER_S = 20_000_000
-QUIET_S, DURING_S = 5.0, 12.0  # at least; of which the first WARM_UP_S do not count
+QUIET_S, DURING_S = 5.0, 11.0  # at least; of which the first WARM_UP_S do not count
 WARM_UP_S = 2.0  # every reader has had its first reply by then
 ALLOWED_MS = 10.0  # a p99 below is good enough, whatever it was before
 _names = (f"live-{number}" for number in count())
