@@ -36,7 +36,8 @@ WINDOW = "20s"  # what Grafana would put in for $__rate_interval
 COLD = re.compile("cold", re.IGNORECASE)
 NEVER_ON_A_HEALTHY_BROKER = {
     "WarmlogDown", "WarmlogNobodyScraped", "WarmlogNotReady", "WarmlogRestarts", "WarmlogBytesCut",
-    "WarmlogDirectoryOffline", "WarmlogLogFailed", "WarmlogLogUnreadable", "WarmlogDiskFull", "WarmlogCleanerDead",
+    "WarmlogDirectoryOffline", "WarmlogLogFailed", "WarmlogLogsCameBack", "WarmlogLogUnreadable", "WarmlogDiskFull",
+    "WarmlogCleanerDead",
     "WarmlogCleanerFails", "WarmlogLogUncleanable", "WarmlogCleanerBehind", "WarmlogConnectionsRefused",
 }  # fmt: skip
 
