@@ -111,7 +111,7 @@ class TaskWriter:
         plain = self._options.topic is not None and rows.partitions is None
         target = self._target(self._options.topic) if plain and self._options.topic is not None else None
         if target is not None and not target.stored.left:
-            self._add_to(target, records, [None] * count if rows.keys is None else None, rows.largest)
+            self._add_to(target, records, rows.largest, keyed=rows.keys is not None)
         else:
             self._add_each(rows, records)
         self._bound_open()
@@ -133,9 +133,9 @@ class TaskWriter:
 
     # -- where rows go --
 
-    def _add_to(self, target: _Target, records: list[Record], unkeyed: list[None] | None, largest: int) -> None:
-        """Add records of one topic that name no partition. `unkeyed`: given where none has a key."""
-        if unkeyed is not None:
+    def _add_to(self, target: _Target, records: list[Record], largest: int, *, keyed: bool) -> None:
+        """Add records of one topic that name no partition. `keyed`: whether any may have a key."""
+        if not keyed:
             self._spread(target, records, largest)
             return
         count, spread = len(target.places), []
