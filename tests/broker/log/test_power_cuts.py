@@ -3,8 +3,8 @@
 The machine is cut off at the nth change it makes to the disk, for every n; what is durable by then, and any part of
 what is not (`crashing_disk`), is what the next start finds. Then that start is cut off, too.
 
-The suite takes every step for a crash and every fifth for other faults. A longer run, of every step for everything and
-of so many random lives from a seed on:
+The suite takes every step for a crash (of some scenarios every fourth) and every fifth for other faults. A longer run,
+of every step for everything and of so many random lives from a seed on:
 
     WARMLOG_FAULT_STRIDE=1 WARMLOG_FAULT_LIVES=5000 WARMLOG_FAULT_SEED=7 pytest tests/broker/log/test_power_cuts.py
 """
@@ -52,11 +52,15 @@ def delete_records(count: int) -> Step:
 
 
 class Scenario(NamedTuple):
-    """Steps over a log; `copied` puts one there first and gives what is in it."""
+    """Steps over a log; `copied` puts one there first and gives what is in it.
+
+    `stride`: the suite takes each so many of its steps for a crash.
+    """
 
     steps: list[Step]
     compacted: bool = False
     copied: Callable[[Path], list[Stored]] | None = None
+    stride: int = 1
 
     def machine(self, root: Path) -> Machine:
         """Where it begins, switched off."""
@@ -94,11 +98,13 @@ SCENARIOS: dict[str, Scenario] = {
          Machine.flush, Machine.compact, Machine.restart, append(3), Machine.roll, Machine.flush,
          Machine.let_time_pass, compact_little],
         compacted=True,
+        stride=4,
     ),
     "copied, with transactions": Scenario(
         [append(2), truncate(5), append(1), Machine.restart, truncate(9), append(2), delete_records(9), append(1),
          Machine.flush],
         copied=with_transactions,
+        stride=4,
     ),
     "copied and compacted": Scenario(
         [append(2, 60), Machine.roll, Machine.flush, Machine.compact, Machine.let_time_pass, *[append(2, 90)] * 4,
@@ -106,10 +112,12 @@ SCENARIOS: dict[str, Scenario] = {
          append(1)],
         compacted=True,
         copied=with_transactions,
+        stride=4,
     ),
     "copied from Kafka": Scenario(
         [append(2), Machine.restart, truncate(20), append(1), delete_records(12), Machine.flush],
         copied=written_by_kafka,
+        stride=4,
     ),
 }  # fmt: skip
 
@@ -196,10 +204,10 @@ def verbs_of(root: Path, scenario: Scenario) -> list[str]:
     return [verb for verb, _ in machine.disk.steps]
 
 
-def is_tried(fault: Fault, nth: int, verb: str) -> bool:
+def is_tried(scenario: Scenario, fault: Fault, nth: int, verb: str) -> bool:
     """Whether this fault can strike there, and is to, in this run."""
     if fault == "crash after":
-        return True
+        return nth % min(scenario.stride, STRIDE) == 0
     verbs = {"short": {"pwritev"}, "ENOSPC": {"pwritev", "open", "truncate", "rename", "sync"}}
     return (fault not in verbs or verb in verbs[fault]) and nth % STRIDE == FAULTS.index(fault) % STRIDE
 
@@ -211,7 +219,7 @@ def test_every_step_may_fail_or_be_the_last(place: Path, name: str, fault: Fault
     scenario = SCENARIOS[name]
     verbs = verbs_of(place, scenario)
     for nth, verb in enumerate(verbs):
-        if not is_tried(fault, nth, verb):
+        if not is_tried(scenario, fault, nth, verb):
             continue
         random = Random(nth)
         machine = scenario.machine(place / "life-0")
