@@ -6,19 +6,21 @@ from pathlib import Path
 import pytest
 import trio
 
+from broker.groups.group_log import java_hash
 from tests.broker.clients import running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 
 GOLDEN = Path(__file__).parents[2] / "fixtures/kafka/4.3.1/clean/__consumer_offsets-0"
 GROUP, TOPIC, COMMITTED = "golden-group", "plain", 42
 LOADING = 14
+NEIGHBOUR = "group-2"  # of fifty partitions, at home in the one that was copied
 
 
-async def committed(client: KafkaClient) -> int:
+async def committed(client: KafkaClient, group_id: str = GROUP) -> int:
     """What a client finds that asks as all do: who coordinates, then what is committed."""
-    await client.ask("FindCoordinator", 4, key_type=0, coordinator_keys=[GROUP])
+    await client.ask("FindCoordinator", 4, key_type=0, coordinator_keys=[group_id])
     while True:
-        asked = {"group_id": GROUP, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
+        asked = {"group_id": group_id, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
         (group,) = (await client.ask("OffsetFetch", 8, groups=[asked]))["groups"]
         if group["error_code"] != LOADING:
             return int(group["topics"][0]["partitions"][0]["committed_offset"])
@@ -37,10 +39,12 @@ async def test_groups_that_belong_to_another_partition_are_told_of_and_not_half_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The group's record lies where a topic of one partition has it; of fifty it is at home in another."""
+    assert java_hash(NEIGHBOUR) % 50 == 0
     shutil.copytree(GOLDEN, tmp_path / GOLDEN.name)
     async with running(tmp_path) as broker:
         await (await broker.connect()).create(TOPIC)
         async with kafka_client(broker.addresses.kafka) as client:
             assert await committed(client) == -1
+            await committed(client, NEIGHBOUR)  # all that was copied is read by then
     assert "their groups belong elsewhere" in caplog.text
     assert "offsets.topic.num.partitions" in caplog.text
