@@ -33,7 +33,7 @@ from broker.partition import Partition, StorageError
 from broker.partitions import Partitions, UnknownTopicError
 from broker.read_ahead import ReadAhead
 from broker.waiters import FetchWaiter
-from protocol.errors import ErrorCode, ProtocolError
+from protocol.errors import CorruptBatchError, ErrorCode, ProtocolError
 from protocol.kafka.primitives import NO_TOPIC_ID
 from protocol.kafka.values import (
     FINAL_SESSION_EPOCH,
@@ -56,6 +56,7 @@ MAX_REPLY_BYTES = (
 MAX_CHECKED_BYTES = 1 << 20  # of a slice, before its reply begins; the sender asks for the rest in its turn
 MAX_LOOKS = 8  # while the way to slices is read from the disk: segment, index, headers, and the same over a gap
 NO_FAILURES: Mapping[Partition, Exception] = {}
+UNREADABLE = (OSError, StorageError, CorruptBatchError)  # what is the disk's doing, not the request's
 
 
 class FetchSizeError(ProtocolError):
@@ -177,6 +178,9 @@ class Look:
         except ColdReadError as cold:
             self.cold_lookups.append((partition, cold))
             return b""
+        except UNREADABLE as error:
+            partition.cannot_read(error)
+            raise
         if found is None or found.slice is None or found.first_batch_incomplete:
             return b""
         if not partition.is_in_memory(found.slice, min(len(found.slice), MAX_CHECKED_BYTES)):
@@ -212,6 +216,7 @@ class Fetch:
         self._partitions = partitions
         self._found: list[FetchedPartition] = []
         self._failures: dict[Partition, Exception] = {}
+        self._missed: dict[Partition, object] = {}  # whose file was not there, with the layout of its log then
         self._look = self._look_again()
 
     @property
@@ -279,12 +284,26 @@ class Fetch:
             try:
                 partition.rebuild(damage)
             except StorageError as error:
-                self._failures[partition] = error
-        except FileNotFoundError:
-            return  # its segment was removed meanwhile: the next look goes to another one
+                self._fail(partition, error)
+        except FileNotFoundError as error:
+            if self._is_lost(partition):
+                self._fail(partition, error)
         except EXPECTED as error:
-            self._failures[partition] = error
-            partition.cannot_read(error)
+            self._fail(partition, error)
+
+    def _is_lost(self, partition: Partition) -> bool:
+        """Whether a file that is not there should be: for the second time in a log in which nothing has changed.
+
+        Else its segment, or the whole of the log, was removed meanwhile: the next look goes to another one.
+        """
+        layout = partition.log.layout
+        is_lost = self._missed.get(partition) is layout
+        self._missed[partition] = layout
+        return is_lost and self._partitions.get(partition.topic, partition.index) is partition
+
+    def _fail(self, partition: Partition, error: Exception) -> None:
+        self._failures[partition] = error
+        partition.cannot_read(error)
 
     def response(self) -> FetchResponse:
         """The answer, by the latest look."""

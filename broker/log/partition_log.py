@@ -423,6 +423,11 @@ class PartitionLog:
         """Whether there are other segments by now than a sight showed: its files may have gone, or have other names."""
         return self._segments.snapshot is not sight.segments
 
+    @property
+    def layout(self) -> object:
+        """What is another object as soon as a segment comes or goes: a file that is missing while it stays is lost."""
+        return self._segments.snapshot
+
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def offset_for_time(self, timestamp: int, *, isolation_end: int | None = None) -> TimestampOffset | None:

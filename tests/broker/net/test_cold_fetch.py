@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from broker.api.fetch import Fetch, Fetches
 from broker.api.fetch_sessions import FetchSessions
 from broker.log.residency import Cachestat, Residency, missing_by_mincore
 from broker.read_ahead import ReadAhead, ReadLimits
+from broker.retention import Retention
 from protocol.errors import ErrorCode
 from protocol.request import ListOffsetsRequest, OffsetQuery
 from tests.broker.clients import RawClient, Running, batch, fetch_request, running
@@ -118,6 +120,24 @@ async def test_a_file_cut_under_a_reader_is_told_and_others_go_on(
     assert "orders-0: cannot be read" in caplog.text
 
 
+@pytest.mark.parametrize("gate", ["auto", "off"])
+@pytest.mark.parametrize("vanished", ["log", "*"])
+async def test_a_segment_that_has_vanished_is_told_and_others_go_on(vanished: str, gate: str, tmp_path: Path) -> None:
+    async with filled(tmp_path):
+        pass
+    async with running(tmp_path / "data", {"warmlog.gate": gate}, http="127.0.0.1:0") as broker:
+        for path in (tmp_path / "data" / "orders-0").glob(f"{0:020}.{vanished}"):
+            path.unlink()
+        client = await broker.connect()
+        found = await client.fetch("orders", 5, max_wait_ms=60_000)
+        if vanished == "*" and not found.error:  # its indexes are being made anew, in vain
+            found = await client.fetch("orders", 5, max_wait_ms=60_000)
+        assert found.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await client.fetch("orders", 280)).records
+        samples = await broker.scrape()
+    assert samples["warmlog_unreadable_logs"] == 1
+
+
 async def test_past_the_beginning_of_a_reply_the_connection_closes(tmp_path: Path) -> None:
     """What was announced cannot be taken back, and cannot be sent either."""
     needs_eviction(tmp_path)
@@ -175,10 +195,13 @@ async def test_a_segment_that_is_removed_while_it_is_read_is_not_missed(tmp_path
         evict_files(tmp_path / "data" / "orders-0")
         fetch = fetches.begin(fetch_request("orders", 0))
         assert isinstance(fetch, Fetch)
-        for path in (tmp_path / "data" / "orders-0").glob("*00000000.*"):
+        partition.reconfigure(replace(partition.log.config, retention_bytes=0))
+        await Retention(made.partitions, made.unlinking, made.metrics).check()
+        for path in (tmp_path / "data" / "orders-0").glob("*.deleted"):
             path.unlink()
         (found,) = (await fetches.finish(fetch, "one")).partitions
-        assert found.error is ErrorCode.NONE
+        assert found.error is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert not partition.is_unreadable
 
 
 async def test_a_row_of_segments_that_compaction_emptied_is_passed(tmp_path: Path) -> None:
