@@ -6,8 +6,10 @@ how it looks (`explain_tables`).
 1. Nothing is written, and memory holds afterwards what it held before: asked again, the answer is the same.
 2. Offline, no broker is asked and none is disturbed; one that is running knows more of its log's end (what it has by
    heart), and says so when it is asked itself.
+3. Where it takes segments away or puts others in their place under the look, files are looked at again.
 """
 
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +25,7 @@ from warmlog.cli.options import complete_topics, index_interval_option, json_opt
 from warmlog.cli.output import print_json
 
 MAX_INT64 = (1 << 63) - 1
+MAX_LOOKS = 4  # while segments come and go
 
 
 class Question(NamedTuple):
@@ -101,12 +104,9 @@ def ask_broker(native: str, topic: str, partition: int, question: Question) -> E
 
 
 def explain_directory(directory: Path, question: Question, index_interval_bytes: int) -> ExplainResponse:
-    """What the files say. Raises CannotStart, Failure."""
-    import msgspec
-
+    """What the files say. Raises CannotStart, Failure, OSError."""
     from broker.log.errors import LogError
-    from broker.log.explain import SEARCHES, explain_offset, explain_time
-    from broker.log.offline_sight import NoSegmentsError, take_offline_sight
+    from broker.log.offline_sight import NoSegmentsError
     from protocol.errors import ProtocolError
 
     if not directory.is_dir():
@@ -114,16 +114,41 @@ def explain_directory(directory: Path, question: Question, index_interval_bytes:
         raise CannotStart(f"{directory}: {'not a directory' if directory.exists() else 'no such directory'}{hint}")
     if not is_partition_directory(directory):
         raise CannotStart(f"{directory}: not the directory of a partition")
-    searches = SEARCHES if question.plain else ()
-    try:
-        sight = take_offline_sight(directory, index_interval_bytes=index_interval_bytes)
-        if question.offset is None:
-            assert question.timestamp is not None, "one of the two is asked for"
-            found = explain_time(sight, question.timestamp, searches=searches)
+    for attempt in range(1, MAX_LOOKS + 1):
+        before = layout(directory)
+        try:
+            found = look(directory, question, index_interval_bytes)
+        except NoSegmentsError as error:
+            raise CannotStart(str(error)) from error
+        except (OSError, LogError, ProtocolError) as error:
+            if attempt == MAX_LOOKS or layout(directory) == before:
+                if isinstance(error, OSError):
+                    raise
+                raise Failure(f"{directory}: {error}") from error
         else:
-            found = explain_offset(sight, question.offset, searches=searches)
-    except NoSegmentsError as error:
-        raise CannotStart(str(error)) from error
-    except (LogError, ProtocolError) as error:
-        raise Failure(f"{directory}: {error}") from error
+            if attempt == MAX_LOOKS or layout(directory) == before:
+                return found
+    raise AssertionError("the last look raises or returns")
+
+
+def layout(directory: Path) -> dict[str, int]:
+    """The log files that there are: another one under the same name is another one. Raises OSError."""
+    with os.scandir(directory) as entries:
+        return {entry.name: entry.inode() for entry in entries if entry.name.endswith(".log")}
+
+
+def look(directory: Path, question: Question, index_interval_bytes: int) -> ExplainResponse:
+    """What the files say that are there now. Raises NoSegmentsError, LogError, ProtocolError, OSError."""
+    import msgspec
+
+    from broker.log.explain import SEARCHES, explain_offset, explain_time
+    from broker.log.offline_sight import take_offline_sight
+
+    searches = SEARCHES if question.plain else ()
+    sight = take_offline_sight(directory, index_interval_bytes=index_interval_bytes)
+    if question.offset is None:
+        assert question.timestamp is not None, "one of the two is asked for"
+        found = explain_time(sight, question.timestamp, searches=searches)
+    else:
+        found = explain_offset(sight, question.offset, searches=searches)
     return msgspec.convert(found, ExplainResponse, from_attributes=True)

@@ -43,7 +43,7 @@ def head(name: str, found: ExplainResponse) -> Iterator[str]:
     span = f"offsets from {segment.base_offset} up to {segment.next_offset}"
     yield f"segment {segment.base_offset:020d}, {kind}: {span}, {binary_size(segment.size)}"
     if found.passed:
-        yield f"{counted(found.passed, 'segment')} before it looked at in vain"
+        yield f"looked at in vain before it: {counted(found.passed, 'segment')}"
     if found.index_fault is not None:
         yield (
             f"its indexes cannot be believed ({found.index_fault}): at the first fetch a broker makes them anew from"

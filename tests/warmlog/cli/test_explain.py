@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from broker.log import offline_sight
+from broker.log.config import LogConfig
+from broker.log.explain import LogSight
+from broker.log.offline_sight import take_offline_sight
+from protocol.records.builder import build_batch
 from tests.broker.log.eviction import evict_files, needs_eviction
 from tests.golden.partitions import FIXTURES
 from tests.warmlog.cli.conftest import Run
@@ -20,9 +25,6 @@ LARGE_ENTRIES = 7168
 @pytest.fixture
 def words(tmp_path: Path) -> Path:
     """A stopped partition with an index of 14 full pages."""
-    from broker.log.config import LogConfig
-    from protocol.records.builder import build_batch
-
     log = opened(tmp_path, "words", 0, config=LogConfig(index_interval_bytes=0))
     log.append(b"".join([build_batch([(START_MS, None, b"", ())])] * (LARGE_ENTRIES + 1)))
     log.close()
@@ -128,6 +130,32 @@ def test_bad_input_is_one_line(run: Run, words: Path, arguments: list[str], stat
     assert (done.status, done.out) == (status, b"")
     assert len(done.err.splitlines()) == 1
     assert told in done.err
+
+
+def test_a_segment_that_a_broker_removes_under_the_look_is_looked_for_no_longer(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention and compaction beside it: the log is not what it was a moment ago."""
+    log = opened(tmp_path, "words", 0)
+    for _ in range(3):
+        log.append(build_batch([(START_MS, None, b"word", ())]))
+        log.roll()
+    log.close()
+    removed: list[LogSight] = []
+
+    def take_and_remove(directory: Path, *, index_interval_bytes: int) -> LogSight:
+        sight = take_offline_sight(directory, index_interval_bytes=index_interval_bytes)
+        if not removed:
+            for path in directory.glob(f"{0:020}.*"):
+                path.unlink()
+        removed.append(sight)
+        return sight
+
+    monkeypatch.setattr(offline_sight, "take_offline_sight", take_and_remove)
+    done = run("log", "explain", tmp_path / "words-0", "--time", START_MS)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.decode().startswith("words-0, offset 1 of ")
+    assert len(removed) == 2
 
 
 def test_through_a_broker_and_beside_it(run: Run, broker: Broker) -> None:
