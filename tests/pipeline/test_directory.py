@@ -223,6 +223,8 @@ def test_the_log_start_and_what_is_flushed_are_taken_from_the_checkpoints(write_
     (data_dir / "recovery-point-offset-checkpoint").write_text("0\n1\norders 0 8\n")
     assert plan(data_dir).offsets() == list(range(3, 10))
     assert plan(data_dir, readUpTo="flushed").offsets() == list(range(3, 8))
+    assert plan(writer.directory).offsets() == list(range(3, 10))
+    assert plan(writer.directory, readUpTo="flushed").offsets() == list(range(3, 8))
     with pytest.raises(DataLossError, match="offset 1 is gone: it begins at 3"):
         plan(data_dir, startingOffsets='{"orders":{"0":1}}')
 

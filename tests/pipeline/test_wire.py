@@ -3,23 +3,26 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader
 from protocol.records.columns import Wanted
 from protocol.records.reader import decode_batch
+from protocol.response import FoundOffset, ListOffsetsResponse
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.options import ReadOptions, read_options
 from warmlog.pipeline.reading import ReadRules
-from warmlog.pipeline.remote import RemoteReader, RemoteSplit
+from warmlog.pipeline.remote import RemotePartition, RemoteReader, RemoteSplit
 from warmlog.pipeline.selection import Bounds
 from warmlog.pipeline.source import plan_from_broker
 from warmlog.pipeline.stream import StreamReader, limited
+from warmlog.pipeline.wire import BrokerConnection, LostError
 from warmlog.testing import Broker
 
 
@@ -208,6 +211,49 @@ def test_a_stream_whose_records_went(broker: Broker, client: Client) -> None:
         reader.partitions({"short": {"1": 0}}, {"short": {"1": 9}})
     with pytest.raises(PipelineError, match="a stream has no end"):
         StreamReader(asked(broker, "short", endingOffsets='{"short":{"0":3}}'))
+
+
+def test_a_stream_whose_topic_was_made_anew(broker: Broker, client: Client) -> None:
+    """Its log ends before the stream's offset: without a word all up to there would be passed by."""
+    produced(client, "anew", 10, partitions=1)
+    client.delete_topic("anew")
+    produced(client, "anew", 4, partitions=1)
+    before = {"anew": {"0": 10}}
+    with pytest.raises(DataLossError, match="anew-0: offset 10 is not there any more: it ends at 4"):
+        StreamReader(asked(broker, "anew")).latestOffset(before)
+    reader = StreamReader(asked(broker, "anew", failOnDataLoss="false"))
+    end = reader.latestOffset(before)
+    assert (end, list(reader.partitions(before, end)), reader.lost_offsets) == ({"anew": {"0": 4}}, [], 6)
+    produced(client, "anew", 2, partitions=1)
+    assert reader.latestOffset(end) == {"anew": {"0": 6}}
+
+
+def test_a_stream_whose_partition_is_gone(broker: Broker, client: Client) -> None:
+    produced(client, "stays", 2, partitions=1)
+    before = {"stays": {"0": 1}, "went": {"0": 7}}
+    options = {"bootstrap": broker.native, "subscribePattern": "stays|went"}
+    with pytest.raises(DataLossError, match="went-0 is gone"):
+        StreamReader(read_options(options)).latestOffset(before)
+    allowing = StreamReader(read_options({**options, "failOnDataLoss": "false"}))
+    assert allowing.latestOffset(before) == {"stays": {"0": 2}}
+
+
+@pytest.mark.parametrize(
+    ("code", "passes"),
+    [
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, True),  # a group's, while a broker that came back reads its log
+        (ErrorCode.KAFKA_STORAGE_ERROR, True),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False),
+    ],
+)
+def test_what_may_pass_is_waited_for(code: ErrorCode, passes: bool) -> None:
+    class Told:
+        def ask(self, *_: object) -> ListOffsetsResponse:
+            return ListOffsetsResponse(partitions=(FoundOffset(topic="t", partition=0, error=code, message=None),))
+
+    with pytest.raises(PipelineError) as raised:
+        _ = RemotePartition(broker=cast("BrokerConnection", Told()), topic="t", partition=0).start_offset
+    assert isinstance(raised.value, LostError) is passes
 
 
 def test_spark_reads_over_the_wire(spark: Any, broker: Broker, client: Client) -> None:

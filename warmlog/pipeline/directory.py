@@ -96,9 +96,9 @@ def find_partitions(path: str) -> list[StoredPartition]:
         raise PipelineError(f"{path}: {'not a directory' if directory.exists() else 'no such directory'}")
     own = parse_partition_directory(directory.absolute().name)
     if own is not None and own.moved is None and any(list_segments(path)):
-        return [_stored(directory.absolute(), own.topic, own.partition, {}, {})]
+        return [_stored(directory.absolute(), own.topic, own.partition, *_checkpoints(directory.absolute().parent))]
     named = [(parse_partition_directory(entry.name), entry) for entry in directory.iterdir() if entry.is_dir()]
-    starts, flushed = _checkpoint(directory / LOG_STARTS), _checkpoint(directory / RECOVERY_POINTS)
+    starts, flushed = _checkpoints(directory)
     found = [
         _stored(entry.absolute(), name.topic, name.partition, starts, flushed)
         for name, entry in named
@@ -119,6 +119,11 @@ def _stored(
         log_start=starts.get((topic, partition)),
         flushed_end=ends.get((topic, partition)),
     )
+
+
+def _checkpoints(data_dir: Path) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
+    """Where logs start, and what of them is flushed; a partition that was copied alone has none beside it."""
+    return _checkpoint(data_dir / LOG_STARTS), _checkpoint(data_dir / RECOVERY_POINTS)
 
 
 def _checkpoint(path: Path) -> dict[tuple[str, int], int]:

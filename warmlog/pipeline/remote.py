@@ -46,8 +46,16 @@ FETCH_BYTES = 4 << 20  # of one reply; the next is on its way meanwhile, so a wo
 FETCH_MAX_WAIT_MS = 500
 PATIENCE_S = 60.0  # with a broker that is away, or has nothing of what it said it had
 RETRY_S = 0.2
-# Of a partition, while a broker starts or a disk recovers.
-PASSING = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
+# Of a partition or a group, while a broker starts or a disk recovers.
+PASSING = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +94,7 @@ class RemotePartition:
         request = ListOffsetsRequest(partitions=(query,), isolation=isolation)
         (found,) = self.broker.ask(request, ListOffsetsResponse).partitions
         if found.error:
-            raise refusal(found.error, found.message, about=f"{self.topic}-{self.partition}")
+            raise trouble(found.error, found.message, about=f"{self.topic}-{self.partition}")
         return found.offset
 
 
@@ -96,7 +104,7 @@ def remote_partitions(broker: BrokerConnection, options: ReadOptions) -> list[Re
     told = broker.ask(MetadataRequest(topics=names), MetadataResponse)
     for topic in told.topics:
         if topic.error and topic.name in options.topics.named:
-            raise refusal(topic.error, topic.message, about=f"topic {topic.name}")
+            raise trouble(topic.error, topic.message, about=f"topic {topic.name}")
     found = [
         RemotePartition(broker=broker, topic=topic.name, partition=partition.partition, topic_id=topic.topic_id)
         for topic in told.topics
@@ -217,10 +225,8 @@ class RemoteReader:
         if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and self._position < part.log_start_offset:
             self._lose(part.log_start_offset)
             raise LostError(f"{self._name}: to be asked anew")
-        if part.error in PASSING:
-            raise LostError(f"{self._name}: {part.message or part.error.name}")
         if part.error:
-            raise refusal(part.error, part.message, about=f"{self._name}, offset {self._position}")
+            raise trouble(part.error, part.message, about=f"{self._name}, offset {self._position}")
 
     def _lose(self, log_start_offset: int) -> None:
         end = min(log_start_offset, self._split.end_offset)
@@ -273,6 +279,13 @@ class RemoteReader:
         return f"{self._split.topic}-{self._split.partition}"
 
 
+def trouble(code: ErrorCode, message: str | None, *, about: str) -> PipelineError:
+    """The error for what a broker says of a topic, a partition or a group: LostError where it may pass."""
+    if code in PASSING:
+        return LostError(f"{about}: {message or code.name}")
+    return refusal(code, message, about=about)
+
+
 def patiently(
     act: Callable[[], T],
     *,
@@ -302,4 +315,4 @@ def commit_offsets(bootstrap: str, group: str, offsets: Iterable[tuple[str, int,
         if one.error is ErrorCode.UNKNOWN_MEMBER_ID:
             raise PipelineError(f"group {group} has members: a job commits only for a group of its own")
         if one.error:
-            raise refusal(one.error, one.message, about=f"group {group}, {one.topic}-{one.partition}")
+            raise trouble(one.error, one.message, about=f"group {group}, {one.topic}-{one.partition}")

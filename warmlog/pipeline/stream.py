@@ -10,7 +10,8 @@ Invariants:
 2. A group's offsets are committed when Spark says that a micro-batch is done, which it does as it begins the next one.
    They are for people and lag tools; a stream goes on where its checkpoint says.
 3. Partitions that come later are read from their beginning. Records that went before they were read are an error, or a
-   warning that counts them (`failOnDataLoss`).
+   warning that counts them (`failOnDataLoss`); so are a partition that is gone, and a log that ends before the stream's
+   offset, with which the stream then goes on at its end.
 4. With both, a directory and a broker, what is there when the query begins is read from the directory (`handover`).
 5. A broker that goes away in mid-query is waited for (`remote.PATIENCE_S`).
 
@@ -76,8 +77,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = self._until or self._there()
         if begin is None:
             return _as_json({place: wanted.end for place, wanted in there.items()})
-        starts = {place: _places(begin).get(place, wanted.start) for place, wanted in there.items()}
-        return _as_json(limited(starts, {place: wanted.end for place, wanted in there.items()}, most))
+        before = _places(begin)
+        self._miss(before, there)
+        starts = {place: before.get(place, wanted.start) for place, wanted in there.items()}
+        ends = {place: wanted.end for place, wanted in there.items()}
+        return _as_json({**limited(starts, ends, most), **self._cut(starts, ends)})
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """`maxOffsetsPerTrigger`, as Spark puts it."""
@@ -160,6 +164,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lose(f"{name}: offset {end} is not there: it ends at {last}", end - max(last, start or 0))
         end = min(end, last)
         return Range(start=min(max(first, start or 0), end), end=end)
+
+    def _miss(self, before: Places, there: Mapping[tuple[str, int], Range]) -> None:
+        """Partitions that were read and are not there any more: what they got since, nobody will read."""
+        for topic, partition in before.keys() - there.keys():
+            self._lose(f"{topic}-{partition} is gone, or not asked for any more", 0)
+
+    def _cut(self, starts: Places, ends: Places) -> Places:
+        """The ends of logs that end before where the stream is: made anew, or cut by a loss of power.
+
+        Else all that comes below the old end would be passed by, and nobody told.
+        """
+        if self._options.flushed_only:
+            return {}  # where the recovery point cannot be read, nothing counts as flushed for a while
+        cut = {place: end for place, end in ends.items() if end < starts[place]}
+        for (topic, partition), end in cut.items():
+            start = starts[topic, partition]
+            self._lose(f"{topic}-{partition}: offset {start} is not there any more: it ends at {end}", start - end)
+        return cut
 
     def _lose(self, what: str, count: int) -> None:
         if self._options.fail_on_data_loss:
