@@ -23,7 +23,6 @@ from protocol.records.reader import decode_batch
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.index_files import IndexedTime, OffsetEntries, TimeEntries
 from warmlog.pipeline.log_file import CutError, LogFile
-from warmlog.pipeline.segments import SCAN_WINDOW_BYTES as SCAN_WINDOW_BYTES
 from warmlog.pipeline.segments import Segment, list_segments
 from warmlog.pipeline.transactions import Transactions, find_transactions
 
