@@ -321,6 +321,9 @@ def _nothing_busy(descriptor: OpenFile, position: int, length: int) -> bool:
     return False
 
 
+Seen: TypeAlias = tuple[OpenFile, int, int, float]  # file, start, end, till when
+
+
 @dataclass(slots=True)
 class Residency:
     """What a broker's logs ask. Made with `Off`, it answers that all is there, at once.
@@ -332,7 +335,7 @@ class Residency:
     cold_pages: dict[Place, int] = field(default_factory=lambda: {"index": 0, "time_index": 0, "log": 0})
     busy: Callable[[OpenFile, int, int], bool] = _nothing_busy  # whether some of a range is being read now
     _gated_thread: int = 0
-    _seen: tuple[OpenFile, int, int, float] | None = None  # file, start, end, till when: just found to be in memory
+    _seen: Seen | None = None  # just found to be in memory
     _own_reads: list[tuple[tuple[int, int], int, int]] = field(default_factory=list)  # by `need`: file, start, end
 
     @property
@@ -368,7 +371,8 @@ class Residency:
 
         Counted, where it is not none, as missing of `place`; None: they have been counted.
         """
-        if self._seen is not None and self._has_seen(descriptor, position, length):
+        seen = self._seen  # once: another thread may have it by now
+        if seen is not None and self._has_seen(seen, descriptor, position, length):
             return 0
         missing = self.method.missing_pages(descriptor.fd, position, length)
         if not missing and self.is_on and self._is_being_read(descriptor, position, length):
@@ -403,10 +407,9 @@ class Residency:
             return
         self.need(descriptor, position, length, "log")
 
-    def _has_seen(self, descriptor: OpenFile, position: int, length: int) -> bool:
+    def _has_seen(self, seen: Seen, descriptor: OpenFile, position: int, length: int) -> bool:
         """Whether a range was just found to be in memory; that is good for the one slice that follows."""
-        assert self._seen is not None, "the caller has looked"
-        file, start, end, until = self._seen
+        file, start, end, until = seen
         self._seen = None
         return file is descriptor and start <= position and position + length <= end and perf_counter() < until
 

@@ -5,10 +5,12 @@ import errno
 import logging
 import os
 import random
+import sys
 import threading
 from collections.abc import Callable
 from mmap import PAGESIZE
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -206,6 +208,27 @@ def test_what_another_thread_reads_on_its_way_is_not_there_yet(method: Method, o
     worker.join()
     with gate.gated():
         gate.need(opened, PAGESIZE + 100, 20, "log")
+
+
+def test_a_worker_that_asks_while_the_next_fetch_begins_is_answered(tmp_path: Path) -> None:
+    """The loop forgets what the last fetch has seen, between a worker's glance at that and its use of it."""
+    opened = file_of(tmp_path / "long", 512)
+    gate = Residency(method=Nowait())
+    with gate.gated():
+        gate.need_scanned(opened, 0, PAGESIZE)
+    assert gate._seen is not None
+
+    def begin_the_next_one(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == "_has_seen":
+            gate.enter()
+
+    sys.setprofile(begin_the_next_one)
+    try:
+        assert gate.missing_pages(opened, 0, PAGESIZE, None) == 0
+    finally:
+        sys.setprofile(None)
+        gate.leave()
+    assert gate._seen is None
 
 
 def test_a_gate_that_is_off_asks_nobody() -> None:
