@@ -238,6 +238,14 @@ def test_a_header_without_a_key_is_told() -> None:
         arrow([{"headers": [{"key": None, "value": b"1"}]}])
 
 
+def test_a_time_that_no_record_can_have_is_told() -> None:
+    assert arrow([{"timestamp": -1000}]).times == [-1]  # that of records without one: Kafka's NO_TIMESTAMP
+    with pytest.raises(PipelineError, match="column timestamp: -2 ms is before 1970"):
+        arrow([{"timestamp": -1001}])
+    with pytest.raises(PipelineError, match="column timestamp: -86400000 ms is before 1970"):
+        list(rows_of_spark([(b"x", datetime(1969, 12, 31, tzinfo=UTC))], ["value", "timestamp"]))
+
+
 # -- identities ------------------------------------------------------------------------------------------------------
 
 

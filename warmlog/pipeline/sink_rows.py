@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from protocol.records.layout import NO_TIMESTAMP
 from warmlog.pipeline.errors import PipelineError
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -114,8 +115,16 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
 
 
 def _milliseconds(column: pa.Array) -> list[int | None]:
-    microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64()).to_pylist()
-    return [None if each is None else each // MICROSECONDS for each in microseconds]
+    microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+    _check_time(pc.min(microseconds).as_py())
+    return [None if each is None else each // MICROSECONDS for each in microseconds.to_pylist()]
+
+
+def _check_time(microseconds: int | None) -> None:
+    """Raise PipelineError where a record cannot have this time."""
+    if microseconds is not None and microseconds // MICROSECONDS < NO_TIMESTAMP:
+        found = microseconds // MICROSECONDS
+        raise PipelineError(f"column timestamp: {found} ms is before 1970, when the time of records begins")
 
 
 def _headers(column: pa.Array) -> list[Headers]:
@@ -186,4 +195,8 @@ def _plain_headers(given: Iterable[Any] | None) -> Headers:
 
 def _plain_milliseconds(given: datetime | None) -> int | None:
     """A time as Spark makes it: of the local zone where it names none."""
-    return None if given is None else round(given.timestamp() * 1_000_000) // MICROSECONDS
+    if given is None:
+        return None
+    microseconds = round(given.timestamp() * 1_000_000)
+    _check_time(microseconds)
+    return microseconds // MICROSECONDS
