@@ -21,6 +21,7 @@ Invariants:
 
 import os
 from collections.abc import Callable
+from errno import ENODATA
 from functools import partial
 from mmap import mmap
 from struct import Struct
@@ -126,7 +127,7 @@ class MappedIndex:
             raise IndexError(f"entry {slot} of {self.entries}")
         view, position = self.view(), slot * self.stride
         if self._residency.is_on:
-            self._residency.need(self._file.descriptor(), position, self.stride, self.place, partial(self.fields, slot))
+            self._need(self._file.descriptor(), position, self.stride, partial(self.fields, slot))
         key, value = self.entry.unpack_from(view, position)
         return key, value
 
@@ -171,13 +172,13 @@ class MappedIndex:
         One for all the rest; where not all of it is there, one for each page that the search comes to. Raises
         ColdReadError in a thread that must not wait; any other reads those pages, one after the other.
         """
-        view, file, need, stride = self.view(), self._file.descriptor(), self._residency.need, self.stride
+        view, file, stride = self.view(), self._file.descriptor(), self.stride
         size, again = entries * stride, partial(self._gated_floor, column, entries, target, search)
         now = perf_counter()
         if search == "warm":
             warm = first_warm_slot(column, entries) * stride
             if now >= self._warm_until:
-                need(file, warm, size - warm, self.place, again)
+                self._need(file, warm, size - warm, again)
                 self._warm_until = now + KNOWN_S
             if column.read(view, warm + column.at)[0] < target:
                 return floor_slot(column, view, entries, target, search)
@@ -187,6 +188,18 @@ class MappedIndex:
             else:
                 self._whole_until = now + KNOWN_S
         return floor_slot(column, view, entries, target, search)
+
+    def _need(self, file: Descriptor, position: int, length: int, again: Callable[[], object]) -> None:
+        """Return when a range may be touched.
+
+        Raises IndexCorruptError where the file was cut under its mapping, OSError, ColdReadError.
+        """
+        try:
+            self._residency.need(file, position, length, self.place, again)
+        except OSError as error:
+            if error.errno != ENODATA:
+                raise
+            raise IndexCorruptError(self.base_offset, f"{os.path.basename(self.path)}: {error.strerror}") from error
 
     def _checked_read(
         self, column: Column, file: Descriptor, size: int, again: Callable[[], object]
@@ -198,7 +211,7 @@ class MappedIndex:
             for page in column.pages(position):
                 if page not in known:
                     start = page * PAGE_SIZE
-                    self._residency.need(file, start, min(PAGE_SIZE, size - start), self.place, again)
+                    self._need(file, start, min(PAGE_SIZE, size - start), again)
                     known.add(page)
             return column.read(view, position)
 

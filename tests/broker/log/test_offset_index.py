@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
 from broker.log.files import OpenFiles
 from broker.log.offset_index import OffsetIndex, OffsetPosition
+from broker.log.residency import Cachestat, Residency
+from tests.broker.log.eviction import needs_cachestat
 
 BASE = 45
 Make = Callable[..., OffsetIndex]
@@ -276,3 +278,19 @@ class TestSanityCheck:
         path.write_bytes(data[8:] + data[:8])
         with pytest.raises(IndexCorruptError, match="not greater"):
             self.check(make)
+
+
+def test_an_index_cut_under_its_mapping_is_corrupt(tmp_path: Path) -> None:
+    """Whose pages the gate finds missing, and the disk does not have: a touch would end the process."""
+    needs_cachestat(tmp_path)
+    files, path = OpenFiles(residency=Residency(method=Cachestat())), tmp_path / "0.index"
+    path.write_bytes(b"".join(OffsetIndex.entry.pack(number, 100 * number) for number in range(1, 11)))
+    index = OffsetIndex(files, str(path), 0, capacity_size=80)
+    assert index.entries == 10
+    index.view()
+    os.truncate(path, 0)
+    with pytest.raises(IndexCorruptError, match=r"0\.index: the file ends at byte 0"):
+        index.lookup(5)
+    with pytest.raises(IndexCorruptError):
+        index.fields(3)
+    index.close()
