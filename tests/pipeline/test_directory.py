@@ -182,6 +182,8 @@ def test_offsets_and_times_choose_what_is_read(write_partition: WritePartition) 
         ({"onCorrupt": "ignore"}, "option onCorrupt"),
         ({"topic": "payments"}, "no topic payments in it"),
         ({"topic": None, "assign": '{"orders":[3]}'}, "no partition 3 of orders"),
+        ({"topic": None, "assign": '{"orders":[]}'}, "option assign"),
+        ({"topic": None, "assign": "{}"}, "option assign"),
         ({"topic": None}, "which topic"),
         ({"subscribe": "orders"}, "topic and subscribe exclude each other"),
         ({"topic": None, "subscribePattern": "("}, "option subscribePattern"),

@@ -250,7 +250,10 @@ def _nearest(name: str) -> str:
 
 
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
-    return {topic: tuple(_number(partition) for partition in listed) for topic, listed in json.loads(text).items()}
+    found = {topic: tuple(_number(partition) for partition in listed) for topic, listed in json.loads(text).items()}
+    if not found or not all(found.values()):
+        raise ValueError("nothing is assigned")
+    return found
 
 
 def _numbers(text: str) -> dict[str, dict[int, int]]:
