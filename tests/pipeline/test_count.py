@@ -10,10 +10,11 @@ from protocol.records.layout import CONTROL_BIT
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.local import plan
 from tests.pipeline.test_archive import asked, damage
-from warmlog.pipeline.count import Counted
+from warmlog.pipeline.count import Counted, grouped
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.jobs import count_records, in_this_process
 from warmlog.pipeline.measured import Reporter
+from warmlog.pipeline.planning import Piece, Split
 
 WritePartition = Callable[..., DirectoryWriter]
 
@@ -66,3 +67,18 @@ def test_a_header_that_makes_no_sense_is_told_of(write_partition: WritePartition
     with pytest.raises(PipelineError, match=rf"damaged batch at position {third}"):
         counted(writer)
     assert counted(writer, onCorrupt="stop").records == 20
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"), [([], []), ([300], [1]), ([100, 100, 100], [2, 1]), ([10, 256, 1], [1, 1, 1])]
+)
+def test_a_task_counts_splits_of_a_quarter_of_a_gigabyte(sizes: list[int], groups: list[int]) -> None:
+    splits = [split_of(size << 20) for size in sizes]
+    found = list(grouped(splits))
+    assert [len(one) for one in found] == groups
+    assert [split for one in found for split in one] == splits
+
+
+def split_of(size: int) -> Split:
+    piece = Piece(path="x", identity=(0, 0), position=0, end_position=size, first_offset=0, end_offset=1)
+    return Split(topic="orders", partition=0, directory="x", pieces=(piece,))

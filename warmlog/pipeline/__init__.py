@@ -7,7 +7,7 @@
 
 Reading order: `options` (what a user can ask for), `directory` (partitions and segments as files), `positions` (from
 what is asked for to offsets), `planning` (to splits), `selection` (all of these together), `reading` (a split to
-batches), `arrow` (batches to columns), `source` (Spark's side of it) with `splits` and `stream`.
+batches), `arrow` (batches to columns), `source` (Spark's side of it) with `splits`, `worker` and `stream`.
 Writing: `sink` (Spark's side), `sink_options`, `sink_rows` (columns to rows), `sink_identity` and `sink_stored` (why
 nothing is stored twice), `sink_task` (rows to batches), `sink_sender` and `sink_broker`.
 `wire` and `remote` are what stands in place of `directory` and `reading` where records come from a broker.

@@ -6,10 +6,11 @@ Owns: what runs tasks, as jobs see it. Must not know: the command line, or how S
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from warmlog.pipeline.count import Counted, by_partition, counter
+from warmlog.pipeline.count import Counted, by_partition, counter, grouped
 from warmlog.pipeline.measured import Reporter
 from warmlog.pipeline.options import ReadOptions
 from warmlog.pipeline.origin import plan_job, rules_of
+from warmlog.pipeline.planning import Split
 from warmlog.pipeline.positions import resolve
 
 S = TypeVar("S")
@@ -24,14 +25,16 @@ class Runner(Protocol):
 
 
 def count_records(run: Runner, options: ReadOptions, reporter: Reporter) -> list[Counted]:
-    """What each partition holds of what is asked for. Raises PipelineError, OSError."""
+    """What each partition of a directory holds of what is asked for. Raises PipelineError, OSError."""
+    assert options.path is not None, "a broker does not give headers alone"
     plan = plan_job(options, lambda extents: {(one.topic, one.partition): resolve(one, options) for one in extents})
-    parts = run(plan.splits, counter(rules_of(options)))
+    splits = [split for split in plan.splits if isinstance(split, Split)]
+    parts = run(list(grouped(splits)), counter(rules_of(options)))
     for _, measured in parts:
         reporter.add(measured)
     reporter.skipped(plan.skipped_bytes)
     empty = [Counted(topic=topic, partition=partition) for topic, partition in plan.ranges]
-    return by_partition([*empty, *(counted for counted, _ in parts)])
+    return by_partition([*empty, *(one for counted, _ in parts for one in counted)])
 
 
 def in_this_process(splits: Sequence[Any], work: Callable[[Any], Any], /) -> list[Any]:

@@ -13,12 +13,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from warmlog.pipeline.availability import check_spark
 from warmlog.pipeline.errors import DataLossError, PipelineError
+from warmlog.pipeline.worker import settled
 
 DEFAULT_MASTER = "local[*]"
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program it starts
@@ -76,7 +78,8 @@ class SparkRunner:
         if not splits:
             return []
         with self._watched(len(splits)), worker_errors():
-            found: list[T] = self._context.parallelize(splits, len(splits)).map(work).collect()
+            tasks = self._context.parallelize(splits, len(splits))
+            found: list[T] = tasks.map(partial(settled, work)).collect()
         return found
 
     @contextmanager

@@ -6,12 +6,14 @@ Owns: the hand-over. Must not know: how splits were made, batch or stream.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from warmlog.pipeline.options import ReadOptions
 from warmlog.pipeline.planning import Split
 from warmlog.pipeline.reading import ReadRules, SplitReader, checked
 from warmlog.pipeline.selection import Bounds
+from warmlog.pipeline.worker import settle
 
 if TYPE_CHECKING:
     from warmlog.pipeline.remote import RemoteSplit
@@ -31,6 +33,8 @@ def read_partition(partition: InputPartition, options: ReadOptions, bounds: Boun
         return iter(())
     from warmlog.pipeline.arrow import ArrowDecoder, record_batches  # in the worker, not in the planning process
 
+    if TaskContext.get() is not None:  # who reads without Spark keeps its own collections
+        settle()
     split = partition.split
     decoder = ArrowDecoder(split.topic, split.partition, options.columns)
     rules = ReadRules(
