@@ -18,7 +18,7 @@ COPY warmlog/ warmlog/
 # The image promises what is compiled: a build that went on without is no image.
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
     && /opt/warmlog/bin/pip install --no-cache-dir --no-deps dist/*.whl \
-    && cd / && /opt/warmlog/bin/python -c "import protocol.records._codec, broker.log._scan, warmlog_compiled__mypyc" \
+    && cd / && /opt/warmlog/bin/python -c "import protocol.records._codec, broker.log._asking, broker.log._scan, broker._measuring, warmlog_compiled__mypyc" \
     && /opt/warmlog/bin/pip uninstall --yes pip setuptools
 
 FROM python:3.11-slim-bookworm

@@ -36,7 +36,7 @@ help:
 setup: $(READY)
 
 # The lock first, with its hashes; then warmlog itself, editable, built with what the lock brought (no second environment).
-$(READY): pyproject.toml setup.py requirements/dev.lock $(wildcard broker/log/*.pyx protocol/*/*.pyx protocol/*/*.pxi) $(COMPILED)
+$(READY): pyproject.toml setup.py requirements/dev.lock $(wildcard broker/*.pyx broker/log/*.pyx protocol/*/*.pyx protocol/*/*.pxi) $(COMPILED)
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer is needed and none was found (PYTHON=... names one)" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv || { \
 		echo "make: $(PYTHON) cannot make virtual environments (Debian: apt-get install python3-venv)" >&2; rm -rf .venv; exit 1; }

@@ -16,6 +16,8 @@ from setuptools.command.build_ext import build_ext
 
 READING = "protocol/records/_reading.pxi"  # the parser of records that two of the twins share
 TWINS = (
+    Extension("broker._measuring", ["broker/_measuring.pyx"]),
+    Extension("broker.log._asking", ["broker/log/_asking.pyx"]),
     Extension("broker.log._scan", ["broker/log/_scan.pyx"]),
     Extension("protocol.kafka._plain_produce", ["protocol/kafka/_plain_produce.pyx"]),
     Extension("protocol.records._codec", ["protocol/records/_codec.pyx"], depends=[READING]),

@@ -21,7 +21,8 @@ from broker.app import Addresses, Broker
 from broker.config import load_settings
 from broker.log.page_faults import PageFaults, Where
 from broker.log.residency import Off
-from broker.metrics import Counter, Histogram, RequestMetrics, Staged
+from broker.measuring import Staged
+from broker.metrics import Counter, Histogram, RequestMetrics
 from broker.net.listener import bind
 
 BACKLOG = 16

@@ -1,7 +1,7 @@
 """What holds the event loop: every step of a task is timed, and one that took too long is told, with what it was.
 
-Owns: the time of the step that is being taken, and the thread that looks at the loop's stack while it takes long. Must
-not know: what tasks do.
+Owns: what is told, and the thread that looks at the loop's stack while a step takes long (`measuring.Steps` knows which
+one it is, and since when). Must not know: what tasks do.
 
     loop     step | step | step ............................... | io    longer than the limit: told when it ends
     thread      .     .     .  look: half the limit is over       .     the stack as it was then
@@ -24,21 +24,21 @@ from types import FrameType
 import trio
 from trio.lowlevel import Task
 
+from broker.measuring import Steps
+
 logger = logging.getLogger(__name__)
 
 TELL_PAUSE_S = 1.0  # between two lines: a loop that is held all the time is not to be held by its log, too
 MAX_FRAMES = 6  # the innermost ones
 
 
-class LoopGuard(trio.abc.Instrument):
+class LoopGuard(Steps, trio.abc.Instrument):
     """Watches the loop of the thread that enters `watching`."""
 
     def __init__(self, limit_s: float) -> None:
-        self.doing = ""  # what the step is for, as those say who know: the API of a request
+        super().__init__(limit_s, self._tell)
         self.held = 0  # steps that took longer than the limit
-        self._limit_s = limit_s
-        self._task: Task | None = None
-        self._began_at = 0.0
+        self._look_s = limit_s / 4  # a step that has taken so long is looked at
         self._seen: tuple[float, str] = (0.0, "")  # when the step that was looked at began, and its stack
         self._tell_at = 0.0
         self._untold = 0
@@ -47,7 +47,7 @@ class LoopGuard(trio.abc.Instrument):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch this thread's loop until the end of the block; with a limit of 0, nothing."""
-        if not self._limit_s:
+        if not self._look_s:
             yield
             return
         thread = threading.Thread(target=self._look_now_and_then, args=(threading.get_ident(),), daemon=True)
@@ -60,34 +60,17 @@ class LoopGuard(trio.abc.Instrument):
             self._ended.set()
             thread.join()
 
-    # -- the loop's hooks --
-
-    def before_task_step(self, task: Task) -> None:
-        """The step before it is over."""
-        now = perf_counter()
-        if self._task is not None and now - self._began_at > self._limit_s:
-            self._tell(self._task, now)
-        self._task, self._began_at, self.doing = task, now, ""
-
-    def before_io_wait(self, timeout: float) -> None:
-        """The turn is over."""
-        del timeout
-        now = perf_counter()
-        if self._task is not None and now - self._began_at > self._limit_s:
-            self._tell(self._task, now)
-        self._task = None
-
     def _tell(self, task: Task, now: float) -> None:
         self.held += 1
         self._untold += 1
         if now < self._tell_at:
             return
         began_at, stack = self._seen
-        if began_at != self._began_at:
+        if began_at != self.began_at:
             stack = "without giving up the GIL"
         doing = f", {self.doing}" if self.doing else ""
         more = f" ({self._untold - 1} more were not told)" if self._untold > 1 else ""
-        held_ms = (now - self._began_at) * 1e3
+        held_ms = (now - self.began_at) * 1e3
         logger.warning("the event loop was held for %.0f ms by %s%s: %s%s", held_ms, task.name, doing, stack, more)
         self._untold = 0
         self._tell_at = now + TELL_PAUSE_S
@@ -96,9 +79,9 @@ class LoopGuard(trio.abc.Instrument):
 
     def _look_now_and_then(self, loop_thread: int) -> None:
         """Twice within the limit, so that every step that is told has been looked at."""
-        while not self._ended.wait(self._limit_s / 2):
-            began_at = self._began_at
-            if self._task is None or began_at == self._seen[0] or perf_counter() - began_at < self._limit_s / 4:
+        while not self._ended.wait(self._look_s * 2):
+            began_at = self.began_at
+            if self.task is None or began_at == self._seen[0] or perf_counter() - began_at < self._look_s:
                 continue
             frame = sys._current_frames().get(loop_thread)  # noqa: SLF001  # documented, underscore and all
             if frame is not None:

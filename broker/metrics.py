@@ -4,17 +4,18 @@ Owns: names, labels, buckets, and the counters themselves. Must not know: who co
 only (the log returns facts, its callers count them), so that no counter needs a lock.
 
 prometheus-client's own Histogram takes 0.7 us an observation, most of it for its lock; a request makes four. So the
-values live in plain objects here, and one collector per family hands them to the library when somebody asks (a quarter
-of the cost; the exposition stays the library's).
+values live in plain objects (`measuring`), and one collector per family hands them to the library when somebody asks;
+the exposition stays the library's.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
+
+from broker import measuring
 
 # 50 us to 10 s: a request from memory takes 0.1 ms, a stalled disk seconds.
 LATENCY_BOUNDS_S = (
@@ -24,33 +25,16 @@ LATENCY_BOUNDS_S = (
 LOOKUP_BOUNDS_S = (0.0000005, 0.000001, 0.0000025, 0.000005, 0.00001, 0.000025, 0.0001, 0.001, 0.01)
 
 
-class Counter:
+class Counter(measuring.Counter):
     """A number that only grows."""
 
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value: float = 0
-
-    def add(self, amount: float = 1) -> None:
-        """Count `amount` more."""
-        self.value += amount
+    __slots__ = ()
 
 
-class Histogram:
+class Histogram(measuring.Histogram):
     """Observations in seconds, counted by bucket."""
 
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count an observation."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.total += seconds
+    __slots__ = ()
 
     def cumulative(self) -> list[tuple[str, float]]:
         """(upper bound, observations at or below it) as Prometheus wants them."""
@@ -136,39 +120,16 @@ class ReadFamily:
         yield family
 
 
-class Staged(Protocol):
-    """So many requests that went through their stages together: received, begun, handled (perf_counter seconds)."""
-
-    count: int
-    received_at: float
-    begun_at: float
-    handled_at: float
-
-
-class RequestMetrics:
+class RequestMetrics(measuring.StageHistograms):
     """The histograms of one API on one listener, looked up once."""
 
-    __slots__ = ("_histograms",)
+    __slots__ = ()
 
     def __init__(self, metrics: "Metrics", api: str, listener: str) -> None:
         stages = [
             metrics.request_stage_seconds.labels(api, listener, stage) for stage in ("queue", "handle", "wait", "send")
         ]
-        self._histograms = (metrics.request_seconds.labels(api, listener), *stages)
-
-    def observe(self, staged: Staged, done_at: float, sent_at: float) -> None:
-        """Count requests when their reply is sent."""
-        received_at, begun_at, handled_at, count = staged.received_at, staged.begun_at, staged.handled_at, staged.count
-        observed = (
-            sent_at - received_at,
-            begun_at - received_at,
-            handled_at - begun_at,
-            done_at - handled_at,
-            sent_at - done_at,
-        )
-        for histogram, seconds in zip(self._histograms, observed):  # noqa: B905  # strict costs a third, on every read
-            histogram.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += count
-            histogram.total += seconds * count
+        super().__init__(metrics.request_seconds.labels(api, listener), *stages)
 
 
 class Metrics:

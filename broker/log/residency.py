@@ -25,13 +25,23 @@ import ctypes
 import errno
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from mmap import PAGESIZE, mmap
 from threading import get_ident, local
 from time import perf_counter
 from typing import Literal, Protocol, TypeAlias
+
+from protocol.records.codec import compiled
+
+# Cachestat's question in one call (`_asking.pyx`): file, position, length, up to which length the answer is believed.
+# None where it was not built.
+ask: Callable[[int, int, int, int], int] | None = None
+if compiled:
+    with suppress(ImportError):
+        from broker.log._asking import missing_pages as ask
 
 logger = logging.getLogger(__name__)
 
@@ -176,6 +186,25 @@ class Cachestat:
         return self
 
 
+class CompiledCachestat(Cachestat):
+    """The same, by one call that makes no objects; only where it was built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        assert ask is not None, "whoever makes one has looked"
+        self._ask = ask
+        self._believed_bytes = SMALL_BYTES
+
+    def missing_pages(self, fd: int, position: int, length: int) -> int:
+        """Exactly those. Raises OSError where the kernel does not have the call or lets nobody make it."""
+        return self._ask(fd, position, length, self._believed_bytes)
+
+    def without_nowait(self) -> "Cachestat":
+        """The same, for a file system that does not know RWF_NOWAIT."""
+        self._believed_bytes = sys.maxsize
+        return super().without_nowait()
+
+
 def _syscall() -> Callable[..., int]:
     syscall = ctypes.PyDLL(None, use_errno=True).syscall
     syscall.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
@@ -230,7 +259,8 @@ def choose_method(wanted: str, directories: Iterable[str], *, syscall: Callable[
         logger.warning("residency gate: off (warmlog.gate); a fetch of what is not in memory holds everybody up")
         return Off()
     places = list(directories)
-    candidates: list[Method] = [Nowait()] if wanted == "nowait" else [Cachestat(syscall), Nowait()]
+    cachestat = CompiledCachestat() if ask is not None and syscall is None else Cachestat(syscall)
+    candidates: list[Method] = [Nowait()] if wanted == "nowait" else [cachestat, Nowait()]
     for method in candidates:
         if _is_true(method, places):
             logger.info("residency gate: %s", method.name)

@@ -20,6 +20,7 @@ from broker.log.files import Descriptor, File, OpenFiles
 from broker.log.residency import (
     Cachestat,
     ColdReadError,
+    CompiledCachestat,
     Method,
     Nowait,
     Off,
@@ -30,16 +31,23 @@ from broker.log.residency import (
 )
 from tests.broker.log.eviction import evict, file_of, needs_cachestat, needs_eviction
 
-METHODS: list[Callable[[], Method]] = [Cachestat, Nowait]
+METHODS: list[Callable[[], Method]] = [Cachestat, CompiledCachestat, Nowait]
 
 
-@pytest.fixture(params=METHODS, ids=["cachestat", "nowait"])
+@pytest.fixture(params=METHODS, ids=["cachestat", "compiled", "nowait"])
 def method(request: pytest.FixtureRequest, tmp_path: Path) -> Method:
-    if request.param is Cachestat:
+    if request.param is CompiledCachestat:
+        needs_compiled()
+    if request.param is not Nowait:
         needs_cachestat(tmp_path)
     needs_eviction(tmp_path)
     made: Method = request.param()
     return made
+
+
+def needs_compiled() -> None:
+    if residency.ask is None:
+        pytest.skip("the compiled way to ask was not built")
 
 
 @pytest.fixture
@@ -81,6 +89,30 @@ def test_cachestat_brings_nothing_into_memory(opened: Descriptor, tmp_path: Path
 @pytest.mark.parametrize(("position", "length", "pages"), [(0, 0, 0), (0, 1, 1), (4095, 2, 2), (4096, 4096, 1)])
 def test_pages_of_a_range(position: int, length: int, pages: int) -> None:
     assert pages_of(position, length) == pages
+
+
+def test_the_compiled_question_has_the_same_answers(opened: Descriptor, tmp_path: Path) -> None:
+    needs_compiled()
+    needs_cachestat(tmp_path)
+    twins: list[Method] = [Cachestat(), CompiledCachestat(), CompiledCachestat().without_nowait()]
+    evict(opened)
+    os.pread(opened.fd, 40 * PAGESIZE, 5 * PAGESIZE)
+    chance = random.Random(11)
+    for _ in range(300):
+        start, length = (
+            chance.randrange(60 * PAGESIZE),
+            chance.choice([0, 1, PAGESIZE, chance.randrange(PAGESIZE * 64)]),
+        )
+        exact, *others = [method.missing_pages(opened.fd, start, length) for method in twins]
+        assert others[0] == exact
+        assert others[1] == exact or start + length > 64 * PAGESIZE  # where the file ends, there is no last byte
+
+
+def test_the_compiled_question_tells_what_the_kernel_says(tmp_path: Path) -> None:
+    needs_compiled()
+    needs_cachestat(tmp_path)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        CompiledCachestat().missing_pages(-1, 0, PAGESIZE)
 
 
 # -- the choice --

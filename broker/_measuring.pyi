@@ -1,0 +1,6 @@
+# What the compiled twin of `measuring` offers.
+
+from broker.measuring import Counter as Counter
+from broker.measuring import Histogram as Histogram
+from broker.measuring import StageHistograms as StageHistograms
+from broker.measuring import Steps as Steps

@@ -1,0 +1,113 @@
+# cython: language_level=3, embedsignature=False, binding=False, cdivision=True
+"""The twin of `measuring`, which says what it is: the same, with numbers that are no objects of Python."""
+
+from libc.string cimport memset
+
+cdef enum:
+    MAX_BOUNDS = 32
+
+cdef extern from *:
+    """
+    #include <time.h>
+    static double warmlog_now(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec + now.tv_nsec * 1e-9;
+    }
+    """
+    double warmlog_now() nogil
+
+
+cdef class Counter:
+    """A number that only grows."""
+
+    cdef readonly double value
+
+    def add(self, double amount=1):
+        """Count `amount` more."""
+        self.value += amount
+
+
+cdef class Histogram:
+    """Observations in seconds, counted by bucket."""
+
+    cdef readonly tuple bounds
+    cdef readonly double total
+    cdef double _bounds[MAX_BOUNDS]
+    cdef long long _counts[MAX_BOUNDS + 1]
+    cdef int _last
+
+    def __init__(self, tuple bounds):
+        if len(bounds) > MAX_BOUNDS:
+            raise ValueError(f"{len(bounds)} bounds are more than {MAX_BOUNDS}")
+        self.bounds = bounds
+        self.total = 0.0
+        self._last = len(bounds)
+        for number, bound in enumerate(bounds):
+            self._bounds[number] = bound
+        memset(self._counts, 0, sizeof(self._counts))
+
+    @property
+    def counts(self):
+        """How many fell into each bucket, the last without a bound."""
+        return [self._counts[number] for number in range(self._last + 1)]
+
+    def observe(self, double seconds):
+        """Count an observation."""
+        self._count(seconds, 1)
+
+    cdef void _count(self, double seconds, long long times):
+        cdef int bucket = 0
+        while bucket < self._last and self._bounds[bucket] < seconds:
+            bucket += 1
+        self._counts[bucket] += times
+        self.total += seconds * times
+
+
+cdef class StageHistograms:
+    """The histograms of one kind of request: of the whole, and of each stage."""
+
+    cdef Histogram _whole, _queue, _handle, _wait, _send
+
+    def __init__(self, Histogram whole, Histogram queue, Histogram handle, Histogram wait, Histogram send):
+        self._whole, self._queue, self._handle, self._wait, self._send = whole, queue, handle, wait, send
+
+    def observe(self, staged, double done_at, double sent_at):
+        """Count requests when their reply is sent."""
+        cdef double received_at = staged.received_at, begun_at = staged.begun_at, handled_at = staged.handled_at
+        cdef long long count = staged.count
+        self._whole._count(sent_at - received_at, count)
+        self._queue._count(begun_at - received_at, count)
+        self._handle._count(handled_at - begun_at, count)
+        self._wait._count(done_at - handled_at, count)
+        self._send._count(sent_at - done_at, count)
+
+
+cdef class Steps:
+    """The step that the loop is taking, and for how long."""
+
+    cdef public object doing
+    cdef readonly object task
+    cdef readonly double began_at
+    cdef double _limit_s
+    cdef object _told
+
+    def __init__(self, double limit_s, told):
+        self.doing = ""
+        self._limit_s = limit_s
+        self._told = told
+
+    def before_task_step(self, task):
+        """The step before it is over."""
+        cdef double now = warmlog_now()
+        if self.task is not None and now - self.began_at > self._limit_s:
+            self._told(self.task, now)
+        self.task, self.began_at, self.doing = task, now, ""
+
+    def before_io_wait(self, timeout):
+        """The turn is over."""
+        if self.task is not None:
+            now = warmlog_now()
+            if now - self.began_at > self._limit_s:
+                self._told(self.task, now)
+        self.task = None
