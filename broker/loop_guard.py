@@ -9,7 +9,8 @@ one it is, and since when). Must not know: what tasks do.
 The thread needs the GIL for its look. Where it got none, the step was inside the kernel or compiled code without giving
 up the GIL (a page fault in a mapping does that), and that is told instead.
 
-Both hooks together cost some 0.4 us a turn of the loop; `warmlog.loop.stall.log.ms=0` leaves them out.
+Both hooks together cost some 0.4 us a turn of the loop, 0.9 without the compiled twin; `warmlog.loop.stall.log.ms=0`
+leaves them out.
 """
 
 import logging
