@@ -44,7 +44,8 @@ def copy(broker: Broker, client: Client, tmp_path_factory: pytest.TempPathFactor
     client.create_topic(TOPIC, partitions=1)
     append(client, TOPIC, range(COPIED))
     path = tmp_path_factory.mktemp("copy")
-    shutil.copytree(broker.data_dir / f"{TOPIC}-0", path / f"{TOPIC}-0")
+    # what is called so is on its way to another name
+    shutil.copytree(broker.data_dir / f"{TOPIC}-0", path / f"{TOPIC}-0", ignore=shutil.ignore_patterns("*.tmp"))
     for log in (path / f"{TOPIC}-0").glob("*.log"):
         if int(log.stem) < TRIMMED:
             log.unlink()
