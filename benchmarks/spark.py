@@ -17,7 +17,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -38,7 +37,6 @@ SPREAD, BIG = "spread", "big"  # topics: of four partitions, and of one
 CONNECTOR = "4.2.0"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 ROUNDS_FILE = "rounds.jsonl"
-SAMPLE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,39 +320,28 @@ def measure(made: Bench, group: str) -> None:
     contestants = GROUPS[group]
     for run in contestants.values():
         run(made)
-    seconds, memory = {}, Watch()
+    seconds = {}
     for name, run in contestants.items():
         began_at = perf_counter()
         run(made)
         seconds[name] = perf_counter() - began_at
-    line = {"group": group, "seconds": seconds, "worker_mb": memory.stop()}
+    line = {"group": group, "seconds": seconds, "worker_mb": largest_worker_mb()}
     print(json.dumps(line), file=sys.stderr)
     with (made.data / ROUNDS_FILE).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
-class Watch:
-    """The largest that any Python worker of this process gets, in MB."""
-
-    def __init__(self) -> None:
-        self._largest_kb = 0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    def _look(self) -> None:
-        while not self._done.wait(SAMPLE_S):
-            for status in Path("/proc").glob("[0-9]*/status"):
-                with suppress(OSError):
-                    if b"pyspark.daemon" in (status.parent / "cmdline").read_bytes():
-                        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-                        self._largest_kb = max(self._largest_kb, int(fields["VmHWM"].split()[0]))
-
-    def stop(self) -> float:
-        """End watching."""
-        self._done.set()
-        self._thread.join()
-        return self._largest_kb * 1024 / 1e6
+def largest_worker_mb() -> float:
+    """The most that any Python worker that is there has ever had resident. Spark keeps them, so one look at the end
+    does, and takes no time from what is measured.
+    """
+    largest_kb = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            if b"pyspark.daemon" in (status.parent / "cmdline").read_bytes():
+                fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+                largest_kb = max(largest_kb, int(fields["VmHWM"].split()[0]))
+    return largest_kb * 1024 / 1e6
 
 
 # -- the table --
