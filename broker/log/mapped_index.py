@@ -14,8 +14,9 @@ Invariants:
 4. A file is cut only after `seal()` or `close()` has dropped its mapping, and mappings made later cover the entries
    alone. An entry that truncation takes away is overwritten with zeros instead, so a reader of the old length finds the
    file as long as it was.
-5. Where there is a residency gate, a page of the mapping is touched only once it is known to be in memory, or was
-   so just now (KNOWN_S): a fault there holds the GIL, and an error ends the process.
+5. Where there is a residency gate, a page of the mapping is touched only once it is known to be in memory: a fault
+   there holds the GIL, and an error ends the process. It is asked at every lookup: what was there a moment ago may lie
+   past the end of a file that somebody has cut.
 6. `entries` goes up after the entry is in the file: a worker may search while the loop appends.
 """
 
@@ -25,14 +26,13 @@ from errno import ENODATA
 from functools import partial
 from mmap import mmap
 from struct import Struct
-from time import perf_counter
 from typing import Any, ClassVar
 
 from broker.log.config import SearchName
 from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
 from broker.log.files import Descriptor, File, Mapping, OpenFiles, open_either
 from broker.log.index_search import PAGE_SIZE, Column, Section, first_warm_slot, floor_slot, touched_pages
-from broker.log.residency import KNOWN_S, Place
+from broker.log.residency import Place
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1  # entries hold offsets relative to the segment's base as signed 32-bit numbers
 
@@ -67,7 +67,6 @@ class MappedIndex:
         self._sealed = False
         self._extended = False
         self._dirty = False
-        self._warm_until = self._whole_until = 0.0  # perf_counter: till when they are known to be in memory
 
     def create(self) -> None:
         """Make the file, empty and of full size (a hole: it takes no blocks). An existing one is replaced.
@@ -174,19 +173,13 @@ class MappedIndex:
         """
         view, file, stride = self.view(), self._file.descriptor(), self.stride
         size, again = entries * stride, partial(self._gated_floor, column, entries, target, search)
-        now = perf_counter()
         if search == "warm":
             warm = first_warm_slot(column, entries) * stride
-            if now >= self._warm_until:
-                self._need(file, warm, size - warm, again)
-                self._warm_until = now + KNOWN_S
+            self._need(file, warm, size - warm, again)
             if column.read(view, warm + column.at)[0] < target:
                 return floor_slot(column, view, entries, target, search)
-        if now >= self._whole_until:
-            if self._residency.missing_pages(file, 0, size, None):
-                column = column._replace(read=self._checked_read(column, file, size, again))
-            else:
-                self._whole_until = now + KNOWN_S
+        if self._residency.missing_pages(file, 0, size, None):
+            column = column._replace(read=self._checked_read(column, file, size, again))
         return floor_slot(column, view, entries, target, search)
 
     def _need(self, file: Descriptor, position: int, length: int, again: Callable[[], object]) -> None:
