@@ -35,7 +35,10 @@ SETTINGS = {
     "group.min.session.timeout.ms": 100,
     "offsets.topic.num.partitions": 2,
 }
-QUICK: dict[str, Any] = {"session_timeout_s": 0.3, "rebalance_timeout_s": 10}
+QUICK: dict[str, Any] = {"session_timeout_s": 0.9, "rebalance_timeout_s": 10}
+PATIENT = QUICK | {
+    "session_timeout_s": 3
+}  # for who must not be thrown out, though the machine stands still for a while
 Offsets = dict[tuple[str, int], int]
 
 
@@ -206,7 +209,7 @@ class Team:
         with scope:
             async with (
                 connect(self._broker.native, client=name) as client,
-                client.consume(self._topic, group=self._group, **QUICK, **options) as stream,
+                client.consume(self._topic, group=self._group, **(QUICK | options)) as stream,
             ):
                 async for record in stream:
                     self.seen.append((name, record.partition, record.offset))
@@ -251,11 +254,11 @@ async def test_members_come_and_go_and_each_record_is_read_once(module_broker: B
                     if len(owners) == 4 and set().union(*owners.values()) == set(members):
                         return
 
-        async with team.member("one"):
+        async with team.member("one", **PATIENT):
             await shared_by("one")
-            async with team.member("two"):
+            async with team.member("two", **PATIENT):
                 await shared_by("one", "two")
-                async with team.member("three"):
+                async with team.member("three", **PATIENT):
                     await shared_by("one", "two", "three")
                 await shared_by("one", "two")
             await shared_by("one")
