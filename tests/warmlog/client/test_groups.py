@@ -36,9 +36,8 @@ SETTINGS = {
     "offsets.topic.num.partitions": 2,
 }
 QUICK: dict[str, Any] = {"session_timeout_s": 0.9, "rebalance_timeout_s": 10}
-PATIENT = QUICK | {
-    "session_timeout_s": 3
-}  # for who must not be thrown out, though the machine stands still for a while
+# for who must not be thrown out though the machine stands still for a while
+PATIENT = QUICK | {"session_timeout_s": 3}
 Offsets = dict[tuple[str, int], int]
 
 
