@@ -102,6 +102,13 @@ class Partitions:
         """The partition, or None."""
         return self._partitions.get((topic, partition))
 
+    def require(self, topic: str, partition: int) -> Partition:
+        """The partition. Raises OfflineError, UnknownTopicError."""
+        found = self.get(topic, partition)
+        if found is None:
+            raise self.missing(topic, partition)
+        return found
+
     def missing(self, topic: str, partition: int) -> OfflineError | UnknownTopicError:
         """The error for a partition that `get` does not give: it is out of service, or there is none."""
         reason = self._offline.get((topic, partition))

@@ -59,9 +59,7 @@ class EpochsApi:
 
     def _find(self, query: EpochQuery) -> EpochEnd:
         try:
-            partition = self._partitions.get(query.topic, query.partition)
-            if partition is None:
-                raise self._partitions.missing(query.topic, query.partition)
+            partition = self._partitions.require(query.topic, query.partition)
             check_leader_epoch(partition, query.current_leader_epoch)
         except EXPECTED as error:
             code, message = describe(error)

@@ -36,9 +36,7 @@ class ExplainApi:
             raise RequestError(ErrorCode.INVALID_REQUEST, "explain: an offset or a timestamp, one of the two")
         if request.timestamp is not None and request.timestamp < 0:
             raise RequestError(ErrorCode.INVALID_REQUEST, "explain: there is no record of a time before 1970")
-        partition = self._partitions.get(request.topic, request.partition)
-        if partition is None:
-            raise self._partitions.missing(request.topic, request.partition)
+        partition = self._partitions.require(request.topic, request.partition)
         found = await self._look(partition.log, request)
         return msgspec.convert(found, ExplainResponse, from_attributes=True)
 

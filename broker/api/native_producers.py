@@ -31,9 +31,7 @@ class NativeProducersApi:
     def _position(self, producer_id: int, asked: TopicPartition) -> ProducerPosition:
         try:
             check_name(asked.topic)
-            partition = self._partitions.get(asked.topic, asked.partition)
-            if partition is None:
-                raise self._partitions.missing(asked.topic, asked.partition)
+            partition = self._partitions.require(asked.topic, asked.partition)
         except EXPECTED as error:
             code, message = describe(error)
             return ProducerPosition(topic=asked.topic, partition=asked.partition, error=code, message=message)

@@ -108,9 +108,7 @@ class ProducersApi:
     def _describe(self, asked: TopicPartition) -> DescribedProducers:
         try:
             check_name(asked.topic)
-            partition = self._partitions.get(asked.topic, asked.partition)
-            if partition is None:
-                raise self._partitions.missing(asked.topic, asked.partition)
+            partition = self._partitions.require(asked.topic, asked.partition)
         except EXPECTED as error:
             code, message = describe(error)
             return DescribedProducers(topic=asked.topic, partition=asked.partition, error=code, message=message)

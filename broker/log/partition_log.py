@@ -421,7 +421,7 @@ class PartitionLog:
 
     def has_changed(self, sight: LogSight) -> bool:
         """Whether there are other segments by now than a sight showed: its files may have gone, or have other names."""
-        return self._segments.snapshot is not sight.segments
+        return self.layout is not sight.segments
 
     @property
     def layout(self) -> object:

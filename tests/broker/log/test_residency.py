@@ -29,6 +29,7 @@ from broker.log.residency import (
     missing_by_mincore,
     pages_of,
 )
+from interop.kafka_node import in_ci
 from tests.broker.log.eviction import evict, file_of, needs_cachestat, needs_eviction
 
 METHODS: list[Callable[[], Method]] = [Cachestat, CompiledCachestat, Nowait]
@@ -47,7 +48,8 @@ def method(request: pytest.FixtureRequest, tmp_path: Path) -> Method:
 
 def needs_compiled() -> None:
     if residency.ask is None:
-        pytest.skip("the compiled way to ask was not built")
+        why = "the compiled way to ask was not built"
+        pytest.fail(why) if in_ci() else pytest.skip(why)
 
 
 @pytest.fixture
