@@ -3,7 +3,8 @@
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
 from tests.pipeline.local import plan
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import DataLossError, PipelineError
+from warmlog.pipeline.segments import list_segments
 from warmlog.pipeline.selection import Bounds
 from warmlog.testing import Broker
 
@@ -255,6 +257,40 @@ def test_a_segment_that_compaction_replaced_is_read_by_offsets(write_partition: 
     os.rename(cleaned, logs[0])
     assert made.offsets() == list(range(30))
     assert plan(writer.directory.parent).offsets() == list(range(30))
+
+
+@pytest.mark.parametrize("moment", ["before its file is looked at", "beside the listing"])
+def test_a_swap_that_gets_its_own_name_meanwhile_is_not_lost(
+    write_partition: WritePartition, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    writer = write_partition()
+    logs = [writer.segment(*[[b"%d" % at] * 2 for at in range(5)]) for _ in range(2)]
+    made = plan(writer.directory.parent)
+    swap = logs[0].with_name(f"{logs[0].name}.swap")
+    os.rename(logs[0], swap)
+    real_stat, real_scandir = os.stat, os.scandir
+
+    def renaming_stat(path: str) -> os.stat_result:
+        with suppress(FileNotFoundError):
+            os.rename(swap, logs[0])
+        return real_stat(path)
+
+    @contextmanager
+    def missing_scandir(directory: str) -> Iterator[list[os.DirEntry[str]]]:
+        with real_scandir(directory) as entries:
+            found = [entry for entry in entries if entry.name != swap.name]
+        with suppress(FileNotFoundError):
+            os.rename(swap, logs[0])
+        yield found
+
+    with monkeypatch.context() as patched:
+        if moment == "beside the listing":
+            patched.setattr(os, "scandir", missing_scandir)
+        else:
+            patched.setattr(os, "stat", renaming_stat)
+        listed = list_segments(str(writer.directory))
+    assert [segment.base_offset for segment in listed] == [0, 10]
+    assert made.offsets() == list(range(20))
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])

@@ -94,7 +94,7 @@ def find_partitions(path: str) -> list[StoredPartition]:
     if not directory.is_dir():
         raise PipelineError(f"{path}: {'not a directory' if directory.exists() else 'no such directory'}")
     own = parse_partition_directory(directory.absolute().name)
-    if own is not None and own.moved is None and any(list_segments(path)):
+    if own is not None and own.moved is None and list_segments(path):
         return [_stored(directory.absolute(), own.topic, own.partition, *_checkpoints(directory.absolute().parent))]
     named = [(parse_partition_directory(entry.name), entry) for entry in directory.iterdir() if entry.is_dir()]
     starts, flushed = _checkpoints(directory)

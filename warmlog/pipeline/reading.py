@@ -131,7 +131,7 @@ class SplitReader:
     def _located_anew(self, piece: Piece) -> list[Piece]:
         """Where the piece's records are now."""
         try:
-            segments = list(list_segments(self._split.directory))
+            segments = list_segments(self._split.directory)
         except FileNotFoundError:
             segments = []
         first_kept = segments[0].base_offset if segments else piece.end_offset
