@@ -5,7 +5,7 @@ one process, with the same memory, sockets and mood of the machine.
                                                 `gate|measuring on|off` on standard input with `done`
 
 Owns: what is switched. The switch is put in from here: no user has it. With `measuring off` nothing is counted,
-no page faults are asked for, and the loop guard is not called; the clock is still read, some five times a request.
+no page faults are asked for, and the loop runs by trio's own clock; a request still reads it, some five times.
 """
 
 import gc
@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from trio._core._run import GLOBAL_RUN_CONTEXT, SystemClock  # nothing public changes the clock of a loop that runs
 
 from broker.app import Addresses, Broker
-from broker.config import load_settings
+from broker.config import Settings, load_settings
 from broker.log.page_faults import PageFaults, Where
 from broker.log.residency import Off
+from broker.loop_guard import LoopGuard
 from broker.measuring import Staged
 from broker.metrics import Counter, Histogram, RequestMetrics
 from broker.net.listener import bind
 
 BACKLOG = 16
+TRIOS_CLOCK = SystemClock(offset=0.0)  # the same time as the guard's, so that deadlines hold on either side
 
 
 class SilentCounter(Counter):
@@ -100,8 +103,7 @@ class Switches:
 
     def _measuring(self, on: bool) -> None:
         become(LOUD if on else SILENT, gc.get_objects())
-        change = trio.lowlevel.add_instrument if on else trio.lowlevel.remove_instrument
-        change(self._broker.guard)
+        GLOBAL_RUN_CONTEXT.runner.clock = self._broker.guard.clock if on else TRIOS_CLOCK
 
 
 def become(other: dict[type, type], objects: Iterable[Any]) -> int:
@@ -112,12 +114,11 @@ def become(other: dict[type, type], objects: Iterable[Any]) -> int:
     return len(changed)
 
 
-async def serve(directory: Path) -> None:
+async def serve(settings: Settings, guard: LoopGuard) -> None:
     """Serve until standard input ends."""
-    settings = load_settings(data_dir=directory)
     with ExitStack() as stack:
         sockets = {name: stack.enter_context(bind(("127.0.0.1", 0), BACKLOG)) for name in ("kafka", "native", "http")}
-        broker, stop = Broker(settings, stack), trio.Event()
+        broker, stop = Broker(settings, stack, guard), trio.Event()
 
         async def obey() -> None:
             await started.wait()
@@ -140,5 +141,12 @@ async def serve(directory: Path) -> None:
                 await broker.serve(sockets, ready, stop)
 
 
+def main() -> None:
+    """Serve the directory that the command line names."""
+    settings = load_settings(data_dir=Path(sys.argv[1]))
+    guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
+    trio.run(serve, settings, guard, clock=guard.clock)
+
+
 if __name__ == "__main__":
-    trio.run(serve, Path(sys.argv[1]))
+    main()

@@ -83,12 +83,12 @@ cdef class StageHistograms:
         self._send._count(sent_at - done_at, count)
 
 
-cdef class Steps:
-    """The step that the loop is taking, and for how long."""
+cdef class LoopClock:
+    """The clock of an event loop, which knows by it what the loop is at, and since when."""
 
-    cdef public object doing
-    cdef readonly object task
+    cdef readonly object doing
     cdef readonly double began_at
+    cdef readonly bint is_awake
     cdef double _limit_s
     cdef object _told
 
@@ -97,17 +97,26 @@ cdef class Steps:
         self._limit_s = limit_s
         self._told = told
 
-    def before_task_step(self, task):
-        """The step before it is over."""
-        cdef double now = warmlog_now()
-        if self.task is not None and now - self.began_at > self._limit_s:
-            self._told(self.task, now)
-        self.task, self.began_at, self.doing = task, now, ""
+    def start_clock(self):
+        """Nothing: time goes on by itself."""
 
-    def before_io_wait(self, timeout):
-        """The turn is over."""
-        if self.task is not None:
-            now = warmlog_now()
-            if now - self.began_at > self._limit_s:
-                self._told(self.task, now)
-        self.task = None
+    def current_time(self):
+        """In seconds. The loop, or a task of it, has come here."""
+        return self._pass("")
+
+    def begin(self, doing):
+        """A task begins to do this, until the clock is read again."""
+        self._pass(doing)
+
+    def deadline_to_sleep_time(self, double deadline):
+        """How long the loop may sleep; it does."""
+        cdef double now = self._pass("")
+        self.is_awake = False
+        return deadline - now
+
+    cdef double _pass(self, object doing) except -1:
+        cdef double now = warmlog_now()
+        if self.is_awake and now - self.began_at > self._limit_s:
+            self._told(self.began_at, now)
+        self.began_at, self.is_awake, self.doing = now, True, doing
+        return now

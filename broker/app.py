@@ -102,6 +102,7 @@ class Addresses:
 
 def run(settings: Settings, *, kafka: str, native: str, http: str, ready: Callable[[Addresses], None]) -> None:
     """Serve in this thread until SIGTERM or SIGINT, then stop cleanly; see `serve`. Raises StartError."""
+    guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
 
     async def main() -> None:
         stop = trio.Event()
@@ -110,22 +111,30 @@ def run(settings: Settings, *, kafka: str, native: str, http: str, ready: Callab
             await nursery.start(_stop_on_signal, stop)
             try:
                 settled = partial(_ready_and_settled, ready)
-                await serve(settings, kafka=kafka, native=native, http=http, ready=settled, stop=stop)
+                await serve(settings, kafka=kafka, native=native, http=http, ready=settled, stop=stop, guard=guard)
             except StartError as error:
                 failure = error
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
-    trio.run(main)
+    trio.run(main, clock=guard.clock)
 
 
 async def serve(
-    settings: Settings, *, kafka: str, native: str, http: str, ready: Callable[[Addresses], None], stop: trio.Event
+    settings: Settings,
+    *,
+    kafka: str,
+    native: str,
+    http: str,
+    ready: Callable[[Addresses], None],
+    stop: trio.Event,
+    guard: LoopGuard | None = None,
 ) -> None:
     """Serve until `stop` is set.
 
-    `kafka`, `native` and `http` are "host:port" or "none". `ready` is called once all listeners accept.
+    `kafka`, `native` and `http` are "host:port" or "none". `ready` is called once all listeners accept. `guard` is the
+    one whose clock this loop was started with; without one, nobody watches what holds the loop.
 
     Raises StartError. A cancelled serve still syncs and closes its logs.
     """
@@ -136,7 +145,7 @@ async def serve(
             for name, address in (("kafka", kafka), ("native", native), ("http", http))
             if address != "none"
         }
-        broker = Broker(settings, stack)
+        broker = Broker(settings, stack, guard or LoopGuard(0.0))
         with broker.guard.watching():
             await broker.serve(sockets, ready, stop)
 
@@ -144,7 +153,7 @@ async def serve(
 class Broker:
     """One broker's objects, made in dependency order; `serve` runs them."""
 
-    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+    def __init__(self, settings: Settings, stack: ExitStack, guard: LoopGuard) -> None:
         """Locks the data directories and opens the metadata.
 
         `stack` lets go of them. Raises LogError, MetadataError, OSError.
@@ -160,7 +169,7 @@ class Broker:
         self._live_settings.take_kept(self._store.broker_configs())
         self._files = OpenFiles(limit=open_files_limit(settings), residency=Residency())
         self._metrics = Metrics()
-        self.guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
+        self.guard = guard
         self._not_ready: str | None = "starting"
 
     def _open_directories(self) -> DataDirectories:
@@ -416,7 +425,7 @@ class Broker:
         )
         self._metrics.counter(
             "warmlog_loop_holds_total",
-            "Steps of tasks that held the event loop for longer than warmlog.loop.stall.log.ms.",
+            "Times that the event loop was held for longer than warmlog.loop.stall.log.ms.",
             lambda: [((), self.guard.held)],
         )
         self._metrics.counter(

@@ -171,8 +171,10 @@ def _run(
     import trio
 
     from broker.app import serve
+    from broker.loop_guard import LoopGuard
 
     kafka, native, http = listen
+    guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
 
     async def main() -> None:
         token, stop = trio.lowlevel.current_trio_token(), trio.Event()
@@ -184,10 +186,10 @@ def _run(
         def ready(addresses: "Addresses") -> None:
             started.set_result(_Running(addresses, request_stop))
 
-        await serve(settings, kafka=kafka, native=native, http=http, ready=ready, stop=stop)
+        await serve(settings, kafka=kafka, native=native, http=http, ready=ready, stop=stop, guard=guard)
 
     try:
-        trio.run(main)
+        trio.run(main, clock=guard.clock)
     except BaseException as error:  # noqa: BLE001  # a thread has no caller to raise to: the one who waits gets it
         (ended if started.done() else started).set_exception(error)
     else:

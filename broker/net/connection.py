@@ -193,7 +193,7 @@ class Connection:
                 if run is None:
                     run = Exchange(received_at, self._produce_metrics)
                     run.begun_at = perf_counter()
-                    self._services.guard.doing = "produce"
+                    self._services.guard.begin("produce")
                     self._outbox.add(run)
                 run.produces.append((call, produce))
                 self._keep(run, len(frame))
@@ -242,7 +242,7 @@ class Connection:
         metrics = self._services.metrics.requests(request.api, self._wire.name)
         exchange = Exchange(received_at, metrics)
         exchange.begun_at = perf_counter()
-        self._services.guard.doing = request.api
+        self._services.guard.begin(request.api)
         if isinstance(request, FetchRequest):
             found = dispatcher.fetch_now(request)
             exchange.handled_at = perf_counter()

@@ -10,6 +10,7 @@ import trio
 
 from broker.app import Addresses, serve
 from broker.config import load_settings
+from broker.loop_guard import LoopGuard
 from protocol.errors import ErrorCode
 from protocol.frame import FrameReader
 from protocol.native.codec import decode_response, encode_request
@@ -134,10 +135,15 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    data_dir: Path, settings: Mapping[str, object] | None = None, *, stop_at_once: bool = False, http: str = "none"
+    data_dir: Path,
+    settings: Mapping[str, object] | None = None,
+    *,
+    stop_at_once: bool = False,
+    http: str = "none",
+    guard: LoopGuard | None = None,
 ) -> AsyncIterator[Running]:
     """A broker on free ports, usually without HTTP; stopped at the end, or asked to in the moment it is ready."""
-    given = {"log.dirs": data_dir, "warmlog.loop.stall.log.ms": 0, **(settings or {})}  # tests hold the loop
+    given = {"log.dirs": data_dir, **(settings or {})}
     assignments = [f"{name}={value}" for name, value in given.items()]
     stop, ended, ready = trio.Event(), trio.Event(), trio.Event()
     found: list[Addresses] = []
@@ -150,7 +156,9 @@ async def running(
 
     async def main() -> None:
         loaded = load_settings(assignments=assignments)
-        await serve(loaded, kafka="127.0.0.1:0", native="127.0.0.1:0", http=http, ready=is_ready, stop=stop)
+        await serve(
+            loaded, kafka="127.0.0.1:0", native="127.0.0.1:0", http=http, ready=is_ready, stop=stop, guard=guard
+        )
         ended.set()
 
     async with trio.open_nursery() as nursery:

@@ -1,6 +1,7 @@
 """What holds the loop is told: who it was, and where, and not too often."""
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -14,16 +15,15 @@ import trio.lowlevel
 from broker.loop_guard import LoopGuard
 from tests.broker.clients import running
 
-LIMIT_S = 0.02
+LIMIT_S = 0.02  # the fixture's
 
 
 @asynccontextmanager
-async def guarded(limit_s: float = LIMIT_S) -> AsyncIterator[LoopGuard]:
-    guard = LoopGuard(limit_s)
+async def watching(guard: LoopGuard) -> AsyncIterator[None]:
     with guard.watching():
-        await trio.lowlevel.checkpoint()  # it sees the steps that begin from now on
-        yield guard
         await trio.lowlevel.checkpoint()
+        yield
+        await trio.lowlevel.checkpoint()  # what was held is told when the clock is read
 
 
 def hold_it(seconds: float = 5 * LIMIT_S) -> None:
@@ -34,30 +34,70 @@ def hold_it(seconds: float = 5 * LIMIT_S) -> None:
 
 async def one_that_holds(guard: LoopGuard) -> None:
     await trio.lowlevel.checkpoint()
-    guard.doing = "fetch"
+    guard.begin("fetch")
     hold_it()
 
 
-async def test_a_task_that_holds_the_loop_is_named_with_its_request_and_its_stack(
-    caplog: pytest.LogCaptureFixture,
+async def test_who_holds_the_loop_is_told_with_the_request_and_the_stack(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with guarded() as guard, trio.open_nursery() as nursery:
+    async with watching(guard), trio.open_nursery() as nursery:
         nursery.start_soon(one_that_holds, guard)
     (line,) = caplog.messages
-    assert "one_that_holds, fetch: hold_it line " in line
+    assert " ms by fetch: hold_it line " in line
+    assert "one_that_holds line " in line
+    assert "unrolled_run" not in line
     assert guard.held == 1
 
 
-async def test_steps_that_give_way_in_time_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
-    async with guarded(60) as guard:
+async def test_the_request_is_told_that_held_it_not_the_next_one(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with watching(guard):
+        guard.begin("produce")
+        hold_it()
+        guard.begin("fetch")
+    (line,) = caplog.messages
+    assert " ms by produce: hold_it line " in line
+
+
+async def one_that_keeps_the_gil() -> None:
+    hold_it()
+
+
+async def test_who_keeps_the_gil_has_a_name_the_second_time(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.loop_guard.TELL_PAUSE_S", 0.0)
+    monkeypatch.setattr(sys, "_current_frames", dict)  # as if the thread that looks never got it
+    async with watching(guard):
+        for _ in range(2):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one_that_keeps_the_gil)
+    first, second = caplog.messages
+    assert first.endswith(" ms: without giving up the GIL")
+    assert "by tests.broker.test_loop_guard.one_that_keeps_the_gil: without giving up the GIL" in second
+
+
+@pytest.mark.parametrize("guard", [60], indirect=True)
+async def test_a_loop_that_gives_way_in_time_is_not_told(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(guard):
         for _ in range(100):
             await trio.lowlevel.checkpoint()
     assert not caplog.messages
     assert guard.held == 0
 
 
-async def test_a_loop_that_is_held_all_the_time_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    async with guarded() as guard:
+async def test_a_loop_that_sleeps_is_not_held(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(guard):
+        await trio.sleep(2 * LIMIT_S)
+    assert not caplog.messages
+
+
+async def test_a_loop_that_is_held_all_the_time_is_told_now_and_then(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with watching(guard):
         for _ in range(4):
             hold_it(1.5 * LIMIT_S)
             await trio.lowlevel.checkpoint()
@@ -65,19 +105,24 @@ async def test_a_loop_that_is_held_all_the_time_is_told_now_and_then(caplog: pyt
     assert len(caplog.messages) == 1
 
 
-async def test_nothing_stays_behind() -> None:
+async def test_nothing_stays_behind(guard: LoopGuard) -> None:
     before = threading.active_count()
-    async with guarded():
+    async with watching(guard):
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
-    async with guarded(0) as guard:
-        hold_it(2 * LIMIT_S)
-    assert guard.held == 0
 
 
-async def test_a_broker_counts_what_held_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_with_a_limit_of_0_nothing_is_watched() -> None:
+    guard = LoopGuard(0)
+    assert guard.clock is None
+    before = threading.active_count()
+    with guard.watching():
+        assert threading.active_count() == before
+
+
+async def test_a_broker_counts_what_held_it(guard: LoopGuard, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        async with running(tmp_path, {"warmlog.loop.stall.log.ms": 20}, http="127.0.0.1:0") as broker:
+        async with running(tmp_path, http="127.0.0.1:0", guard=guard) as broker:
             with trio.fail_after(60):
                 while "test_a_broker_counts_what_held_it" not in caplog.text:  # a slow start may have been told
                     hold_it(0.1)

@@ -1,4 +1,4 @@
-"""The compiled twin counts what the pure one counts: buckets, sums, stages, steps that took too long."""
+"""The compiled twin counts what the pure one counts: buckets, sums, stages, what held the loop."""
 
 import runpy
 from mmap import mmap
@@ -63,33 +63,34 @@ def test_a_counter_adds(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("twin", [PURE, CHOSEN], ids=["pure", "chosen"])
-def test_a_step_over_the_limit_is_told_with_its_task_and_its_end(twin: Twin) -> None:
-    told: list[tuple[str, bool]] = []
-    steps = twin.Steps(0.0, lambda task, now: told.append((task, now >= steps.began_at)))
-    steps.before_task_step("a")
-    assert (steps.task, steps.doing, told) == ("a", "", [])
-    steps.doing = "fetch"
-    steps.before_task_step("b")
-    assert steps.doing == ""
-    steps.before_io_wait(1.0)
-    assert steps.task is None
-    steps.before_io_wait(1.0)
-    assert told == [("a", True), ("b", True)]
+def test_a_clock_tells_from_when_to_when_and_what_for_the_loop_was_held(twin: Twin) -> None:
+    told: list[tuple[float, float, str]] = []
+    clock = twin.LoopClock(-1.0, lambda since, now: told.append((since, now, clock.doing)))
+    clock.start_clock()
+    woken_at = clock.current_time()
+    assert (clock.is_awake, clock.began_at, clock.doing, told) == (True, woken_at, "", [])
+    clock.begin("fetch")
+    begun_at = clock.began_at
+    read_at = clock.current_time()
+    assert told == [(woken_at, begun_at, ""), (begun_at, read_at, "fetch")]
+    slept_s = clock.deadline_to_sleep_time(read_at + 60)
+    assert told[2:] == [(read_at, clock.began_at, "")]
+    assert slept_s == pytest.approx(60, abs=30)
+    assert not clock.is_awake
+    clock.current_time()
+    assert len(told) == 3
 
 
 @pytest.mark.parametrize("twin", [PURE, CHOSEN], ids=["pure", "chosen"])
-def test_a_step_below_the_limit_is_not(twin: Twin) -> None:
-    steps = twin.Steps(60.0, lambda task, now: pytest.fail(f"{task} {now}"))
-    steps.before_task_step("a")
-    steps.before_task_step("b")
-    steps.before_io_wait(1.0)
+def test_a_clock_that_is_read_in_time_says_nothing(twin: Twin) -> None:
+    clock = twin.LoopClock(60.0, lambda since, now: pytest.fail(f"{since} {now}"))
+    clock.current_time()
+    clock.begin("fetch")
+    clock.deadline_to_sleep_time(float("inf"))
 
 
 def test_the_clock_is_the_one_that_the_guard_looks_at() -> None:
-    twins = [PURE.Steps(1.0, print), CHOSEN.Steps(1.0, print), PURE.Steps(1.0, print)]
-    for steps in twins:
-        steps.before_task_step("a")
-    first, between, last = (steps.began_at for steps in twins)
+    first, between, last = (twin.LoopClock(1.0, print).current_time() for twin in (PURE, CHOSEN, PURE))
     assert first <= between <= last
 
 

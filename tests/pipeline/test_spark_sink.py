@@ -84,13 +84,13 @@ def test_what_is_no_append_of_records_is_refused_in_words(spark: Any, broker: Br
 
 def test_a_job_that_failed_halfway_is_run_again_and_stores_each_row_once(spark: Any, broker: Broker) -> None:
     """The rows come in another order the second time."""
-    frame = spark.range(0, 400, 1, 2)
+    frame = spark.range(0, 400, 1, 8)  # the last one begins when most of the others are done
     poisoned = frame.selectExpr("IF(id = 390, raise_error('poison'), string(id)) AS value")
     options = {"topic": "once", "writeId": "2026-11-20", "batchBytes": "300"}
     with pytest.raises(Exception, match="poison"):
         write(poisoned, broker, **options)
     stored = values(spark, broker, "once")
-    assert 200 <= stored.total() < 400
+    assert 0 < stored.total() < 400
     write(frame.sortWithinPartitions(frame.id.desc()).selectExpr("string(id) AS value"), broker, **options)
     assert values(spark, broker, "once") == Counter(range(400))
     write(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.throttle import ThrottleError, throttled
+from broker.loop_guard import LoopGuard
 from tests.broker.clients import RawClient, batch, running
 from tests.broker.log.eviction import evict_files, needs_eviction
 
@@ -49,7 +50,7 @@ async def test_plain_search_without_a_gate_waits_for_the_disk_and_the_gate_does_
 
 
 async def test_without_a_gate_a_slow_disk_holds_the_loop_and_the_metrics_tell(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, guard: LoopGuard, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is fetched takes 0.8 s to read, in which the loop's timer is due three times."""
     needs_eviction(tmp_path)
@@ -60,10 +61,10 @@ async def test_without_a_gate_a_slow_disk_holds_the_loop_and_the_metrics_tell(
             assert not (await client.produce("orders", batch(os.urandom(200_000), timestamp=START_MS))).error
     seen = {}
     for gate in ("off", "auto"):
-        settings = {"warmlog.gate": gate, "warmlog.loop.stall.log.ms": 20}
+        watching = guard if gate == "off" else None
         evict_files(tmp_path / "orders-0", "*.log")
         caplog.clear()
-        async with running(tmp_path, settings, http="127.0.0.1:0") as broker:
+        async with running(tmp_path, {"warmlog.gate": gate}, http="127.0.0.1:0", guard=watching) as broker:
             client = await broker.connect()
             try:
                 with throttled(os.getpid(), tmp_path, 1_000_000):
