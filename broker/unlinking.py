@@ -3,9 +3,9 @@
 Owns: what waits, and until when. Must not know why they are to go.
 
 A removed segment's files keep their blocks until `file.delete.delay.ms` is over; then a worker unlinks them, for a
-large file takes its time: 40 ms for 128 MB in memory, all of it the kernel's work on one core. After each file it rests
-for as long as that took, so that a log of many segments does not have that core for seconds. What still waits when the
-broker stops is removed by the next start, which knows it by its name.
+large file takes its time: 40 ms for 128 MB. After each file it rests for as long as that took, so that a log of many
+segments does not have disk and core for seconds. What still waits when the broker stops is removed by the next start,
+which knows it by its name.
 """
 
 from typing import NamedTuple
