@@ -168,17 +168,20 @@ class MappedIndex:
     def _gated_floor(self, column: Column, entries: int, target: int, search: SearchName) -> tuple[int, Section]:
         """As `floor_slot`, touching only what is in memory: one question for the warm section.
 
-        One for all the rest; where not all of it is there, one for each page that the search comes to. Raises
-        ColdReadError in a thread that must not wait; any other reads those pages, one after the other.
+        One for all the rest, if there is more; where not all of it is there, one for each page that the search comes
+        to. Raises ColdReadError in a thread that must not wait; any other reads those pages, one after the other.
         """
-        view, file, stride = self.view(), self._file.descriptor(), self.stride
-        size, again = entries * stride, partial(self._gated_floor, column, entries, target, search)
+        view, file, size = self.view(), self._file.descriptor(), entries * self.stride
+        is_resident, unseen = self._residency.is_resident, size
         if search == "warm":
-            warm = first_warm_slot(column, entries) * stride
-            self._need(file, warm, size - warm, again)
-            if column.read(view, warm + column.at)[0] < target:
+            unseen = first_warm_slot(column, entries) * self.stride
+            if not is_resident(file, unseen, size - unseen):
+                again = partial(self._gated_floor, column, entries, target, search)
+                self._need(file, unseen, size - unseen, again)
+            if column.read(view, unseen + column.at)[0] < target:
                 return floor_slot(column, view, entries, target, search)
-        if self._residency.missing_pages(file, 0, size, None):
+        if unseen and not is_resident(file, 0, size):
+            again = partial(self._gated_floor, column, entries, target, search)
             column = column._replace(read=self._checked_read(column, file, size, again))
         return floor_slot(column, view, entries, target, search)
 

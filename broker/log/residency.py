@@ -28,7 +28,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from mmap import PAGESIZE, mmap
 from threading import get_ident, local
 from time import perf_counter
@@ -354,24 +354,35 @@ def _nothing_busy(descriptor: OpenFile, position: int, length: int) -> bool:
 Seen: TypeAlias = tuple[OpenFile, int, int, float]  # file, start, end, till when
 
 
-@dataclass(slots=True)
 class Residency:
     """What a broker's logs ask. Made with `Off`, it answers that all is there, at once.
 
-    `cold_pages` counts those that were not there when asked for.
+    `is_on`: whether anything is asked at all. `cold_pages` counts those that were not there when asked for.
     """
 
-    method: Method = field(default_factory=Off)
-    cold_pages: dict[Place, int] = field(default_factory=lambda: {"index": 0, "time_index": 0, "log": 0})
-    busy: Callable[[OpenFile, int, int], bool] = _nothing_busy  # whether some of a range is being read now
-    _gated_thread: int = 0
-    _seen: Seen | None = None  # just found to be in memory
-    _own_reads: list[tuple[tuple[int, int], int, int]] = field(default_factory=list)  # by `need`: file, start, end
+    __slots__ = ("_ask", "_gated_thread", "_method", "_own_reads", "_seen", "busy", "cold_pages", "is_on")
+
+    def __init__(
+        self, *, method: Method | None = None, busy: Callable[[OpenFile, int, int], bool] = _nothing_busy
+    ) -> None:
+        """`busy` says whether some of a range is being read now."""
+        self.cold_pages: dict[Place, int] = {"index": 0, "time_index": 0, "log": 0}
+        self.busy = busy
+        self.method = method or Off()
+        self._gated_thread = 0
+        self._seen: Seen | None = None  # just found to be in memory
+        self._own_reads: list[tuple[tuple[int, int], int, int]] = []  # by `need`: file, start, end
 
     @property
-    def is_on(self) -> bool:
-        """Whether anything is asked at all."""
-        return type(self.method) is not Off
+    def method(self) -> Method:
+        """The way to ask the kernel."""
+        return self._method
+
+    @method.setter
+    def method(self, method: Method) -> None:
+        self._method = method
+        self._ask = method.missing_pages
+        self.is_on = type(method) is not Off
 
     @contextmanager
     def gated(self) -> Iterator[None]:
@@ -394,7 +405,18 @@ class Residency:
     @property
     def must_not_wait(self) -> bool:
         """Whether this thread is the gated one, and there is a gate."""
-        return self._gated_thread == get_ident() and self.is_on
+        return self.is_on and self._gated_thread == get_ident()
+
+    def is_resident(self, descriptor: OpenFile, position: int, length: int) -> bool:
+        """Whether a range may be touched: the one question of who finds it in memory, as nearly all do.
+
+        Where the answer is no, `need` says what is to be done. Raises OSError.
+        """
+        return not (
+            self._ask(descriptor.fd, position, length)
+            or (self._own_reads and self._is_read_here(descriptor, position, length))
+            or self.busy(descriptor, position, length)
+        )
 
     def missing_pages(self, descriptor: OpenFile, position: int, length: int, place: Place | None) -> int:
         """How many pages of a range must not be touched here. Raises OSError.
@@ -404,9 +426,9 @@ class Residency:
         seen = self._seen  # once: another thread may have it by now
         if seen is not None and self._has_seen(seen, descriptor, position, length):
             return 0
-        missing = self.method.missing_pages(descriptor.fd, position, length)
-        if not missing and self.is_on and self._is_being_read(descriptor, position, length):
-            missing = pages_of(position, length)
+        if self.is_resident(descriptor, position, length):
+            return 0
+        missing = self._ask(descriptor.fd, position, length) or pages_of(position, length)
         if missing and place is not None:
             self.cold_pages[place] += missing
         return missing
@@ -430,12 +452,15 @@ class Residency:
         raise ColdReadError(job or _Read(descriptor, position, length), descriptor, position, length)
 
     def need_scanned(self, descriptor: OpenFile, position: int, length: int) -> None:
-        """As `need`, for headers on the way to a slice: one question for both, where all of both is in memory."""
+        """As `need`, for headers on the way to a slice: one question for both, where all of both is in memory.
+
+        In the gated thread only.
+        """
         ahead = length + AHEAD_BYTES
-        if self.must_not_wait and not self.missing_pages(descriptor, position, ahead, None):
+        if self.is_resident(descriptor, position, ahead):
             self._seen = descriptor, position, position + ahead, perf_counter() + KNOWN_S
-            return
-        self.need(descriptor, position, length, "log")
+        else:
+            self.need(descriptor, position, length, "log")
 
     def _has_seen(self, seen: Seen, descriptor: OpenFile, position: int, length: int) -> bool:
         """Whether a range was just found to be in memory; that is good for the one slice that follows."""
@@ -443,13 +468,10 @@ class Residency:
         self._seen = None
         return file is descriptor and start <= position and position + length <= end and perf_counter() < until
 
-    def _is_being_read(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether some of a range is on its way into memory, for who waits there or by who may wait."""
-        if self._own_reads:
-            identity, end = descriptor.identity(), _page_end(position + length)
-            if any(file == identity and start < end and position < stop for file, start, stop in [*self._own_reads]):
-                return True
-        return self.busy(descriptor, position, length)
+    def _is_read_here(self, descriptor: OpenFile, position: int, length: int) -> bool:
+        """Whether some of a range is on its way into memory by who may wait (`busy` knows of who waits for others)."""
+        identity, end = descriptor.identity(), _page_end(position + length)
+        return any(file == identity and start < end and position < stop for file, start, stop in [*self._own_reads])
 
     def _read(self, descriptor: OpenFile, position: int, length: int) -> None:
         """Read a range in this thread, known as being read meanwhile: its pages count as cached from the start on."""
