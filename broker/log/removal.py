@@ -26,8 +26,6 @@ from typing import NamedTuple
 
 from broker.log.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_path
 from broker.log.disk import Disk
-from broker.log.errors import IndexCorruptError
-from broker.log.log_scan import walk_headers
 from broker.log.log_view import LogView
 from broker.log.retention import Candidate, RemovalReason, removal_reasons
 from broker.log.segment import Segment
@@ -98,27 +96,7 @@ class _Ages:
             self.from_future = segment.base_offset
         if self._now_ms - written_ms <= self._retention_ms:
             return False
-        later = _later_timestamp(segment, timestamp)
-        if later is not None and segment.tail is None:
-            reason = f"it says {timestamp} is its largest time, but there is {later}"
-            raise IndexCorruptError(segment.base_offset, reason)
-        return later is None
-
-
-def _later_timestamp(segment: Segment, timestamp: int) -> int | None:
-    """A time larger than the one taken for the largest, in a batch after the one that has it; None if there is none.
-
-    Reads an index interval where times increase, as they mostly do.
-    """
-    position = 0
-    if timestamp > NO_TIMESTAMP:
-        tail = segment.tail
-        offset = segment.checked_time_index().last().offset if tail is None else tail.max_timestamp_offset
-        position = segment.checked_offset_index().lookup(offset).position
-    for _, header in walk_headers(segment.reader.descriptor(), position, segment.size):
-        if header.max_timestamp > timestamp:
-            return header.max_timestamp
-    return None
+        return segment.later_timestamp(timestamp) is None  # the active one may have got another record by now
 
 
 def _drop_from_memory(disk: Disk, path: str) -> None:

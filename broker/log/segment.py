@@ -11,7 +11,8 @@ Invariants:
 1. `size` counts whole, committed batches; nothing reads past it, whatever the file holds there.
 2. A sealed segment's indexes are held against the log, in O(1), before the first use of each; the active one's are its
    own. Each entry of the offset index is held against the batch that it points to when it is used: what does not fit is
-   IndexCorruptError, never a wrong answer.
+   IndexCorruptError, never a wrong answer. So is a time index that has lost its end and says less than the truth
+   (KAFKA-10207): what lies after its last entry is held against it before it is believed.
 3. Nothing of a sealed segment is open before it is used.
 4. `find_time` and the checks may run in a worker beside a loop that appends; `find` belongs to the loop.
 """
@@ -41,7 +42,7 @@ from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at
 from broker.log.offset_index import OffsetIndex, OffsetPosition
 from broker.log.page_faults import Where
 from broker.log.residency import ColdReadError, GatedFile
-from broker.log.time_index import TimeIndex
+from broker.log.time_index import NO_TIMESTAMP, TimeIndex
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 
@@ -476,5 +477,25 @@ class Segment:
         if tail is not None:
             return tail.max_timestamp
         if self._largest_timestamp is None:
-            self._largest_timestamp = self.checked_time_index().last().timestamp
+            timestamp = self.checked_time_index().last().timestamp
+            later = self.later_timestamp(timestamp)
+            if later is not None:
+                reason = f"it says {timestamp} is its largest time, but there is {later}"
+                raise IndexCorruptError(self.base_offset, reason)
+            self._largest_timestamp = timestamp
         return self._largest_timestamp
+
+    def later_timestamp(self, timestamp: int) -> int | None:
+        """A time larger than the one taken for the largest, in a batch after the one that has it; None if none is.
+
+        Reads an index interval where times increase, as they mostly do. Raises IndexCorruptError, OSError.
+        """
+        position = 0
+        if timestamp > NO_TIMESTAMP:
+            tail = self.tail
+            offset = self.checked_time_index().last().offset if tail is None else tail.max_timestamp_offset
+            position = self.checked_offset_index().lookup(offset).position
+        for _, header in walk_headers(self.reader.descriptor(), position, self.size):
+            if header.max_timestamp > timestamp:
+                return header.max_timestamp
+        return None

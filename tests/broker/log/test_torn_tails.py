@@ -10,7 +10,7 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from broker.log.config import LogConfig
@@ -167,6 +167,7 @@ def found_in(log: PartitionLog) -> list[tuple[int, bytes]]:
     spoilt=st.lists(st.tuples(WHERE, SIDE_DAMAGE), max_size=4),
     checkpoint=st.sampled_from(["right", "missing", "too small"]),
 )
+@example(batches=5, flushed=4, torn=[], spoilt=[(1, cut(0.5))], checkpoint="right")  # a sealed time index lost its end
 @settings(max_examples=150, deadline=None)
 def test_what_is_left_is_the_longest_sound_prefix(
     batches: int,
