@@ -85,7 +85,7 @@ class _Reading:
         while position < self.end:
             count = self.descriptor.read_into(buffer[: self.end - position], position)
             if not count:
-                raise OSError(ENODATA, f"the file ends at byte {position}, not at {self.end}")
+                raise OSError(ENODATA, f"the file was cut: bytes {position} to {self.end - 1} are gone")
             position += count
         return self.end - self.start
 

@@ -510,4 +510,4 @@ class _Read:
         came = len(self.descriptor.pread(self.length, self.position))
         if came < self.length:
             end = self.position + self.length
-            raise OSError(errno.ENODATA, f"the file ends at byte {self.position + came}, not at {end}")
+            raise OSError(errno.ENODATA, f"the file was cut: bytes {self.position + came} to {end - 1} are gone")

@@ -210,7 +210,7 @@ async def test_a_file_that_was_cut_is_told(tmp_path: Path) -> None:
     piece = cold(tmp_path / "a", 8, Disk())
     os.truncate(tmp_path / "a", PIECE)
     async with reading() as reads:
-        with pytest.raises(OSError, match="ends at byte"):
+        with pytest.raises(OSError, match="the file was cut: bytes "):
             await reads.bring("one", piece, PIECE, PIECE)
 
 

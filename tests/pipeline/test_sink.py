@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.errors import ErrorCode
 from protocol.native.messages import ReceivedFetch
 from protocol.records.layout import Codec
 from protocol.records.reader import Record, decoded_batches
@@ -29,7 +30,7 @@ from warmlog.pipeline.sink_rows import Rows, check_columns, rows_of, rows_of_spa
 from warmlog.pipeline.sink_sender import MAX_IN_FLIGHT, MAX_REQUEST_BYTES, Sender, SinkBatch
 from warmlog.pipeline.sink_stored import FETCH_BYTES
 from warmlog.pipeline.sink_task import TaskReport, TaskWriter
-from warmlog.pipeline.wire import BrokerConnection, LostError
+from warmlog.pipeline.wire import BrokerConnection, LostError, trouble
 from warmlog.testing import Broker
 
 NOW_MS = 1_700_000_000_000
@@ -525,6 +526,38 @@ def test_a_broker_that_does_not_come_is_given_up() -> None:
         PipelineError, match=r"given up after 30 s \(deliveryTimeoutMs\): cannot connect to 127.0.0.1:1"
     ):
         task.add(values(b"x"))
+
+
+def refusing(refusals: int) -> tuple[list[int], Callable[[MetadataResponse], None]]:
+    """A check that finds that a reply cannot count yet, so many times; and how often it was asked."""
+    asked: list[int] = []
+
+    def check(reply: MetadataResponse) -> None:
+        asked.append(len(reply.topics))
+        if len(asked) <= refusals:
+            raise trouble(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is away", about="t-0")
+
+    return asked, check
+
+
+def test_an_error_that_may_pass_is_waited_for(broker: Broker) -> None:
+    asked, check = refusing(3)
+    with PatientBroker(broker.native, 30, sleep=lambda _: None) as patient:
+        connection = patient.connection()
+        patient.ask(MetadataRequest(), MetadataResponse, check)
+        assert patient.connection() is connection  # a reply came, so nothing was wrong with it
+    assert len(asked) == 4
+
+
+def test_an_error_that_does_not_pass_is_given_up_whatever_the_broker_replies(broker: Broker) -> None:
+    clock = count(0, 10)
+    asked, check = refusing(1000)
+    with (
+        PatientBroker(broker.native, 30, clock=lambda: next(clock), sleep=lambda _: None) as patient,
+        pytest.raises(PipelineError, match=r"given up after 30 s \(deliveryTimeoutMs\): t-0: the disk is away"),
+    ):
+        patient.ask(MetadataRequest(), MetadataResponse, check)
+    assert len(asked) == 4
 
 
 class SlowBroker:

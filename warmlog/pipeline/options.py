@@ -24,7 +24,7 @@ LATEST = -1
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 # Large enough that a split's start (a Python worker, its imports) is lost in it, small enough for many of them.
-DEFAULT_SPLIT_BYTES = 64 << 20
+DEFAULT_SPLIT_BYTES = 128 << 20  # as Spark cuts files (spark.sql.files.maxPartitionBytes)
 
 PartitionNumbers: TypeAlias = Mapping[str, Mapping[int, int]]
 OnCorrupt: TypeAlias = Literal["fail", "skip", "stop"]

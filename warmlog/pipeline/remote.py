@@ -36,7 +36,7 @@ from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.options import ReadOptions
 from warmlog.pipeline.positions import Range, check_named
 from warmlog.pipeline.reading import BatchHandler, Damage, ReadRules, Tally
-from warmlog.pipeline.wire import BrokerConnection, LostError, refusal
+from warmlog.pipeline.wire import BrokerConnection, LostError, trouble
 
 _log = logging.getLogger(__name__)
 
@@ -46,16 +46,6 @@ FETCH_BYTES = 4 << 20  # of one reply; the next is on its way meanwhile, so a wo
 FETCH_MAX_WAIT_MS = 500
 PATIENCE_S = 60.0  # with a broker that is away, or has nothing of what it said it had
 RETRY_S = 0.2
-# Of a partition or a group, while a broker starts or a disk recovers.
-PASSING = frozenset(
-    {
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,13 +267,6 @@ class RemoteReader:
     @property
     def _name(self) -> str:
         return f"{self._split.topic}-{self._split.partition}"
-
-
-def trouble(code: ErrorCode, message: str | None, *, about: str) -> PipelineError:
-    """The error for what a broker says of a topic, a partition or a group: LostError where it may pass."""
-    if code in PASSING:
-        return LostError(f"{about}: {message or code.name}")
-    return refusal(code, message, about=about)
 
 
 def patiently(

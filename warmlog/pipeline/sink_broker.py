@@ -73,17 +73,25 @@ class PatientBroker:
         self._sleep(self._pause_s)
         self._pause_s = min(self._pause_s * 2, LONGEST_RETRY_S)
 
-    def ask(self, request: NativeRequest, response_type: type[R]) -> R:
-        """Ask what may be asked twice. Raises PipelineError."""
+    def ask(self, request: NativeRequest, response_type: type[R], check: Callable[[R], None] | None = None) -> R:
+        """Ask what may be asked twice, and again while `check` raises LostError of the reply. Raises PipelineError."""
         while True:
             try:
-                response = self.connection().ask(request, response_type)
+                response = self._ask_once(request, response_type)
+                if check is not None:
+                    check(response)
             except LostError as error:
-                self.lose()
                 self.wait(error)
             else:
                 self.progressed()
                 return response
+
+    def _ask_once(self, request: NativeRequest, response_type: type[R]) -> R:
+        try:
+            return self.connection().ask(request, response_type)
+        except LostError:
+            self.lose()
+            raise
 
     def __enter__(self) -> Self:
         return self

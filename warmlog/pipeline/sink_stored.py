@@ -28,7 +28,7 @@ from protocol.response import ListOffsetsResponse
 from warmlog.pipeline.sink_broker import PatientBroker
 from warmlog.pipeline.sink_identity import Identity
 from warmlog.pipeline.sink_rows import Headers
-from warmlog.pipeline.wire import LostError, refusal
+from warmlog.pipeline.wire import trouble
 
 FETCH_BYTES = 4 << 20
 
@@ -118,21 +118,22 @@ class StoredReader:
     def _fetch(self, topic: str, partition: int, offset: int) -> memoryview:
         wanted = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=FETCH_BYTES)
         request = FetchRequest(partitions=(wanted,), max_wait_ms=0, max_bytes=FETCH_BYTES)
-        while True:
-            (part,) = self._broker.ask(request, ReceivedFetch).partitions
-            if not part.error:
-                self._broker.progressed()
-                return part.records
-            if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-                return memoryview(b"")
-            error = refusal(part.error, part.message, about=f"{topic}-{partition}")
-            if part.error is not ErrorCode.KAFKA_STORAGE_ERROR:
-                raise error
-            self._broker.wait(LostError(str(error)))
+
+        def check(reply: ReceivedFetch) -> None:
+            (part,) = reply.partitions
+            if part.error and part.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise trouble(part.error, part.message, about=f"{topic}-{partition}")
+
+        (part,) = self._broker.ask(request, ReceivedFetch, check).partitions
+        return memoryview(b"") if part.error else part.records
 
     def _log_start(self, topic: str, partition: int) -> int:
         query = OffsetQuery(topic=topic, partition=partition, timestamp=EARLIEST_TIMESTAMP)
-        (found,) = self._broker.ask(ListOffsetsRequest(partitions=(query,)), ListOffsetsResponse).partitions
-        if found.error:
-            raise refusal(found.error, found.message, about=f"{topic}-{partition}")
-        return found.offset
+        request = ListOffsetsRequest(partitions=(query,))
+
+        def check(reply: ListOffsetsResponse) -> None:
+            (found,) = reply.partitions
+            if found.error:
+                raise trouble(found.error, found.message, about=f"{topic}-{partition}")
+
+        return self._broker.ask(request, ListOffsetsResponse, check).partitions[0].offset

@@ -30,7 +30,7 @@ from warmlog.pipeline.sink_options import WriteOptions
 from warmlog.pipeline.sink_rows import Headers, Rows, row_size_bound
 from warmlog.pipeline.sink_sender import Sender, SinkBatch
 from warmlog.pipeline.sink_stored import StoredReader, StoredRecords
-from warmlog.pipeline.wire import LostError, refusal
+from warmlog.pipeline.wire import trouble
 
 MAX_SEQUENCE = (1 << 31) - 1
 SPREAD_ROWS = 256  # a batch of small rows holds several runs, and a few thousand rows are on all partitions
@@ -256,7 +256,7 @@ class TaskWriter:
         told = self._metadata(name)
         asked = tuple(TopicPartition(topic=name, partition=each.partition) for each in told.partitions)
         request = DescribeProducerRequest(producer_id=self._identity.producer_id, partitions=asked)
-        positions = self._broker.ask(request, DescribeProducerResponse).partitions
+        positions = self._broker.ask(request, DescribeProducerResponse, _check_positions).partitions
         stored, reader = StoredRecords(), StoredReader(self._broker, self._identity)
         places = [_Place(name, position.partition, self._begin(position)) for position in positions]
         for position, place in zip(positions, places, strict=True):
@@ -267,23 +267,20 @@ class TaskWriter:
     def _metadata(self, name: str) -> TopicMetadata:
         """The topic, made if it may be. Raises PipelineError."""
         request = MetadataRequest(topics=(name,), auto_create=self._options.auto_create)
-        while True:
-            (told,) = self._broker.ask(request, MetadataResponse).topics
-            if not told.error:
-                return told
+
+        def check(reply: MetadataResponse) -> None:
+            (told,) = reply.topics
             if told.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 why = "auto.create.topics.enable is off" if self._options.auto_create else "autoCreate is false"
                 raise PipelineError(f"there is no topic {name}, and {why}")
-            error = refusal(told.error, told.message, about=f"topic {name}")
-            if told.error is not ErrorCode.LEADER_NOT_AVAILABLE:
-                raise error
-            self._broker.wait(LostError(str(error)))
+            if told.error:
+                raise trouble(told.error, told.message, about=f"topic {name}")
+
+        return self._broker.ask(request, MetadataResponse, check).topics[0]
 
     def _begin(self, position: ProducerPosition) -> int:
         """The sequence to go on with. Raises PipelineError."""
         name = f"{position.topic}-{position.partition}"
-        if position.error:
-            raise refusal(position.error, position.message, about=name)
         if position.producer_epoch > self._identity.producer_epoch:
             raise PipelineError(f"{name}: a later micro-batch was written already: this one is outdated")
         return position.last_sequence + 1 if position.producer_epoch == self._identity.producer_epoch else 0
@@ -298,6 +295,13 @@ class TaskWriter:
             f" are none of its rows this time ({stored.gone} of them are gone from the log): the query does not give"
             " the same rows twice, so some may be stored twice (onChangedRows=send lets it be)"
         )
+
+
+def _check_positions(reply: DescribeProducerResponse) -> None:
+    """Raise PipelineError for the first partition that the broker says nothing of."""
+    for position in reply.partitions:
+        if position.error:
+            raise trouble(position.error, position.message, about=f"{position.topic}-{position.partition}")
 
 
 def _place_of(target: _Target, key: bytes | None, partition: int | None) -> _Place:

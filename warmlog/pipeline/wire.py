@@ -25,10 +25,20 @@ CLIENT_NAME = "warmlog pipeline"
 CONNECT_TIMEOUT_S = 10.0
 REPLY_TIMEOUT_S = 30.0  # as the client's request_timeout_s
 RECEIVE_BYTES = 256 << 10
+# Of a partition or a group, while a broker starts or a disk recovers.
+PASSING = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }
+)
 
 
 class LostError(PipelineError):
-    """There is no broker, or it went away before its reply: it may come back."""
+    """There is no broker, it went away before its reply, or cannot answer yet: that may pass."""
 
 
 class BrokerConnection:
@@ -118,3 +128,10 @@ def refusal(code: ErrorCode, message: str | None, *, about: str = "") -> Pipelin
     """The error for a code in a reply."""
     text = message or code.name
     return PipelineError(f"{about}: {text}" if about else text)
+
+
+def trouble(code: ErrorCode, message: str | None, *, about: str) -> PipelineError:
+    """The error for what a broker says of a topic, a partition or a group: LostError where it may pass."""
+    if code in PASSING:
+        return LostError(f"{about}: {message or code.name}")
+    return refusal(code, message, about=about)
