@@ -186,8 +186,11 @@ def ceiling_source() -> type:
     rows = 1 << 14
 
     class CeilingReader(DataSourceReader):
+        def __init__(self, tasks: int) -> None:
+            self._tasks = tasks
+
         def partitions(self) -> list[InputPartition]:
-            return [InputPartition(at) for at in range(PARTITIONS)]
+            return [InputPartition(at) for at in range(self._tasks)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             values = [bytes(RECORD_BYTES)] * rows
@@ -201,7 +204,7 @@ def ceiling_source() -> type:
                 "timestampType": [0] * rows,
             }
             batch = pa.RecordBatch.from_pydict(columns, schema=arrow_schema(COLUMNS[:-1]))
-            left = RECORDS // PARTITIONS
+            left = RECORDS // self._tasks
             while left:
                 yield batch.slice(0, min(left, rows))
                 left -= min(left, rows)
@@ -215,7 +218,7 @@ def ceiling_source() -> type:
             return ", ".join(f"{name} {SPARK_TYPES[name].simpleString()}" for name in COLUMNS[:-1])
 
         def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
-            return CeilingReader()
+            return CeilingReader(int(self.options["tasks"]))
 
     return Ceiling
 
@@ -238,6 +241,11 @@ def pipeline(made: Bench, topic: str = SPREAD, **options: object) -> Any:
 def wire(made: Bench) -> Any:
     """The frame that the pipeline makes of a warmlog broker's topic."""
     return made.spark.read.format("warmlog").options(bootstrap=made.native, topic=SPREAD).load()
+
+
+def ceiling(made: Bench, tasks: int) -> Any:
+    """The frame that so many tasks make of nothing."""
+    return made.spark.read.format("ceiling").option("tasks", tasks).load()
 
 
 def nowhere(frame: Any) -> None:
@@ -289,7 +297,7 @@ GROUPS: Mapping[str, Mapping[str, Contestant]] = {
     "reads": {
         "connector to no-op": lambda made: nowhere(connector(made)),
         "directories to no-op": lambda made: nowhere(pipeline(made)),
-        "ready-made Arrow to no-op": lambda made: nowhere(made.spark.read.format("ceiling").load()),
+        "ready-made Arrow to no-op": lambda made: nowhere(ceiling(made, PARTITIONS)),
         "wire to no-op": lambda made: nowhere(wire(made)),
     },
     "parquet": {
@@ -301,6 +309,8 @@ GROUPS: Mapping[str, Mapping[str, Contestant]] = {
     "splits": {
         "one partition, 1 split": lambda made: nowhere(pipeline(made, BIG, maxSplitBytes=1 << 40)),
         "one partition, 8 splits": lambda made: nowhere(pipeline(made, BIG, maxSplitBytes=1 << 40, minPartitions=8)),
+        "ready-made Arrow, 1 task": lambda made: nowhere(ceiling(made, 1)),
+        "ready-made Arrow, 8 tasks": lambda made: nowhere(ceiling(made, 8)),
     },
 }
 # (contestant, against, at least)

@@ -46,7 +46,7 @@ cdef enum:
 cdef int64_t PAGE = PAGESIZE
 
 
-def missing_pages(int fd, int64_t position, int64_t length, int64_t believed):
+def missing_pages(int64_t believed, int fd, int64_t position, int64_t length):
     """How many pages of a range are not in memory; of a range longer than `believed`, the last byte is asked for, too.
 
     Raises OSError where cachestat cannot be had.

@@ -62,11 +62,11 @@ def floor_slot(column: Column, view: mmap, entries: int, target: int, search: Se
     if search == "warm":
         first_warm = first_warm_slot(column, entries)
         if column.read(view, first_warm * column.stride + column.at)[0] < target:
-            return _bisect(column, view, first_warm, last, target), Section.WARM
+            return bisect_slots(column, view, first_warm, last, target), Section.WARM
         last = first_warm
     if column.read(view, column.at)[0] > target:
         return -1, Section.COLD
-    return _bisect(column, view, 0, last, target), Section.COLD
+    return bisect_slots(column, view, 0, last, target), Section.COLD
 
 
 def first_warm_slot(column: Column, entries: int) -> int:
@@ -74,7 +74,7 @@ def first_warm_slot(column: Column, entries: int) -> int:
     return max(0, entries - 1 - WARM_SIZE // column.stride)
 
 
-def _bisect(column: Column, view: mmap, low: int, high: int, target: int) -> int:
+def bisect_slots(column: Column, view: mmap, low: int, high: int, target: int) -> int:
     """The last slot in [low, high] whose field is not greater than the target, given that low's is not."""
     read, at, stride, _ = column
     while low < high:

@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 from broker.log.config import SearchName
 from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
 from broker.log.files import Descriptor, File, Mapping, OpenFiles, open_either
-from broker.log.index_search import PAGE_SIZE, Column, Section, first_warm_slot, floor_slot, touched_pages
+from broker.log.index_search import PAGE_SIZE, Column, Section, bisect_slots, first_warm_slot, floor_slot, touched_pages
 from broker.log.residency import Place
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1  # entries hold offsets relative to the segment's base as signed 32-bit numbers
@@ -172,15 +172,18 @@ class MappedIndex:
         to. Raises ColdReadError in a thread that must not wait; any other reads those pages, one after the other.
         """
         view, file, size = self.view(), self._file.descriptor(), entries * self.stride
-        is_resident, unseen = self._residency.is_resident, size
+        is_resident = self._residency.is_resident
         if search == "warm":
-            unseen = first_warm_slot(column, entries) * self.stride
-            if not is_resident(file, unseen, size - unseen):
+            first = first_warm_slot(column, entries)
+            seen = first * self.stride
+            if not is_resident(file, seen, size - seen):
                 again = partial(self._gated_floor, column, entries, target, search)
-                self._need(file, unseen, size - unseen, again)
-            if column.read(view, unseen + column.at)[0] < target:
+                self._need(file, seen, size - seen, again)
+            if not first:
                 return floor_slot(column, view, entries, target, search)
-        if unseen and not is_resident(file, 0, size):
+            if column.read(view, seen + column.at)[0] < target:
+                return bisect_slots(column, view, first, entries - 1, target), Section.WARM
+        if not is_resident(file, 0, size):
             again = partial(self._gated_floor, column, entries, target, search)
             column = column._replace(read=self._checked_read(column, file, size, again))
         return floor_slot(column, view, entries, target, search)

@@ -29,6 +29,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from mmap import PAGESIZE, mmap
 from threading import get_ident, local
 from time import perf_counter
@@ -36,7 +37,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from protocol.records.codec import compiled
 
-# Cachestat's question in one call (`_asking.pyx`): file, position, length, up to which length the answer is believed.
+# Cachestat's question in one call (`_asking.pyx`): up to which length the answer is believed, file, position, length.
 # None where it was not built.
 ask: Callable[[int, int, int, int], int] | None = None
 if compiled:
@@ -191,18 +192,16 @@ class CompiledCachestat(Cachestat):
 
     def __init__(self) -> None:
         super().__init__()
-        assert ask is not None, "whoever makes one has looked"
-        self._ask = ask
-        self._believed_bytes = SMALL_BYTES
-
-    def missing_pages(self, fd: int, position: int, length: int) -> int:
-        """Exactly those. Raises OSError where the kernel does not have the call or lets nobody make it."""
-        return self._ask(fd, position, length, self._believed_bytes)
+        self._believe(SMALL_BYTES)
 
     def without_nowait(self) -> "Cachestat":
         """The same, for a file system that does not know RWF_NOWAIT."""
-        self._believed_bytes = sys.maxsize
+        self._believe(sys.maxsize)
         return super().without_nowait()
+
+    def _believe(self, size: int) -> None:
+        assert ask is not None, "whoever makes one has looked"
+        self.missing_pages = partial(ask, size)  # type: ignore[method-assign]  # no step of Python on the way
 
 
 def _syscall() -> Callable[..., int]:
