@@ -41,6 +41,7 @@ class LoopGuard(LoopClock, trio.abc.Clock):
     def __init__(self, limit_s: float) -> None:
         super().__init__(limit_s or inf, self._tell)
         self.held = 0  # how often, for longer than the limit
+        self._is_watching = False
         self._look_s = limit_s / 4  # when it has been held for so long, it is looked at
         self._seen: tuple[float, str] = (0.0, "")  # since when it was held when it was looked at, and its stack
         self._tell_at = 0.0
@@ -61,14 +62,19 @@ class LoopGuard(LoopClock, trio.abc.Clock):
             return
         thread = threading.Thread(target=self._look_now_and_then, args=(threading.get_ident(),), daemon=True)
         thread.start()
+        self.begin("")  # whatever has held the loop up to here, opening the metadata for one, kept nobody waiting
+        self._is_watching = True
         try:
             yield
         finally:
+            self._is_watching = False
             self._names.stop()
             self._ended.set()
             thread.join()
 
     def _tell(self, since: float, now: float) -> None:
+        if not self._is_watching:
+            return
         self.held += 1
         self._untold += 1
         if now < self._tell_at:

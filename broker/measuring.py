@@ -1,8 +1,8 @@
 """What is done for every request and every turn of the loop only to know of it: counting, and noting the time.
 
 Owns: the counts, and since when the loop has been held. Must not know: metrics and their names, who asks, what is told
-of it. Chooses the twin: the compiled one (`_measuring.pyx`) where it was built. Either
-counts on the event loop only, without locks.
+of it. Chooses the twin: the compiled one (`_measuring.pyx`) where it was built. Either counts on the event loop only,
+without locks.
 """
 
 from bisect import bisect_left

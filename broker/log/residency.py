@@ -411,11 +411,7 @@ class Residency:
 
         Where the answer is no, `need` says what is to be done. Raises OSError.
         """
-        return not (
-            self._ask(descriptor.fd, position, length)
-            or (self._own_reads and self._is_read_here(descriptor, position, length))
-            or self.busy(descriptor, position, length)
-        )
+        return not self._ask(descriptor.fd, position, length) and not self._is_being_read(descriptor, position, length)
 
     def missing_pages(self, descriptor: OpenFile, position: int, length: int, place: Place | None) -> int:
         """How many pages of a range must not be touched here. Raises OSError.
@@ -425,9 +421,9 @@ class Residency:
         seen = self._seen  # once: another thread may have it by now
         if seen is not None and self._has_seen(seen, descriptor, position, length):
             return 0
-        if self.is_resident(descriptor, position, length):
-            return 0
-        missing = self._ask(descriptor.fd, position, length) or pages_of(position, length)
+        missing = self._ask(descriptor.fd, position, length)
+        if not missing and self._is_being_read(descriptor, position, length):
+            missing = pages_of(position, length)
         if missing and place is not None:
             self.cold_pages[place] += missing
         return missing
@@ -467,10 +463,13 @@ class Residency:
         self._seen = None
         return file is descriptor and start <= position and position + length <= end and perf_counter() < until
 
-    def _is_read_here(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether some of a range is on its way into memory by who may wait (`busy` knows of who waits for others)."""
-        identity, end = descriptor.identity(), _page_end(position + length)
-        return any(file == identity and start < end and position < stop for file, start, stop in [*self._own_reads])
+    def _is_being_read(self, descriptor: OpenFile, position: int, length: int) -> bool:
+        """Whether some of a range is on its way into memory, for who waits there or by who may wait."""
+        if self._own_reads:
+            identity, end = descriptor.identity(), _page_end(position + length)
+            if any(file == identity and start < end and position < stop for file, start, stop in [*self._own_reads]):
+                return True
+        return self.busy(descriptor, position, length)
 
     def _read(self, descriptor: OpenFile, position: int, length: int) -> None:
         """Read a range in this thread, known as being read meanwhile: its pages count as cached from the start on."""

@@ -105,6 +105,19 @@ async def test_a_loop_that_is_held_all_the_time_is_told_now_and_then(
     assert len(caplog.messages) == 1
 
 
+async def test_what_held_the_loop_before_anybody_was_served_is_not_told(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    await trio.lowlevel.checkpoint()
+    hold_it()
+    async with watching(guard):
+        pass
+    hold_it()
+    await trio.lowlevel.checkpoint()
+    assert guard.held == 0
+    assert not caplog.messages
+
+
 async def test_nothing_stays_behind(guard: LoopGuard) -> None:
     before = threading.active_count()
     async with watching(guard):
