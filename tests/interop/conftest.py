@@ -5,8 +5,9 @@ A missing tool skips them on a developer's machine and fails them in CI (CI=true
 
 import pytest
 
-from interop.kafka_node import MissingToolError, build, in_ci
+from interop.kafka_node import MissingToolError, build
 from tests.interop.directories import Written, write_all
+from tests.lacking import lacks
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,9 +15,7 @@ def _kafka_tools() -> None:
     try:
         build()
     except MissingToolError as error:
-        if in_ci():
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+        lacks(error)
 
 
 @pytest.fixture(scope="session")

@@ -21,12 +21,12 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
-from interop.kafka_node import in_ci
 from protocol.errors import ErrorCode
 from protocol.native.codec import decode_response, encode_request
 from protocol.request import HelloRequest, Value
 from protocol.response import HelloResponse, ProduceResponse
 from tests.broker.clients import batch, produce_request
+from tests.lacking import lacks
 from warmlog import Client
 
 pytestmark = pytest.mark.interop
@@ -49,15 +49,11 @@ def strace() -> str:
     """The path of the tool. What is missing is said; in CI it is a failure."""
     path = shutil.which("strace")
     if path is None:
-        missing = "strace is missing (apt: strace)"
-    else:
-        probe = subprocess.run([path, "-e", "trace=none", "true"], capture_output=True, text=True, check=False)
-        if not probe.returncode:
-            return path
-        missing = f"strace may not trace here: {probe.stderr.strip()}"
-    if in_ci():
-        pytest.fail(missing)
-    pytest.skip(missing)
+        lacks("strace is missing (apt: strace)")
+    probe = subprocess.run([path, "-e", "trace=none", "true"], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        lacks(f"strace may not trace here: {probe.stderr.strip()}")
+    return path
 
 
 class Call(NamedTuple):

@@ -3,7 +3,6 @@
 Where there is no Java the tests that need Spark are skipped with the reason; with CI=true that is a failure.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from broker.log.time_index import TimeIndex
 from protocol.records.batch import headers
 from protocol.records.builder import build_batch
 from protocol.records.layout import Codec
+from tests.lacking import lacks
 from warmlog.pipeline.availability import check_spark
 from warmlog.pipeline.errors import PipelineError
 
@@ -36,9 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     try:
         check_spark()
     except PipelineError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+        lacks(error)
     from tests.pipeline.session import spark_session
 
     session = spark_session(tmp_path_factory.mktemp("spark"))

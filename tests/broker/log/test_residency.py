@@ -29,8 +29,8 @@ from broker.log.residency import (
     missing_by_mincore,
     pages_of,
 )
-from interop.kafka_node import in_ci
 from tests.broker.log.eviction import evict, file_of, needs_cachestat, needs_eviction
+from tests.lacking import lacks
 
 METHODS: list[Callable[[], Method]] = [Cachestat, CompiledCachestat, Nowait]
 
@@ -48,8 +48,7 @@ def method(request: pytest.FixtureRequest, tmp_path: Path) -> Method:
 
 def needs_compiled() -> None:
     if residency.ask is None:
-        why = "the compiled way to ask was not built"
-        pytest.fail(why) if in_ci() else pytest.skip(why)
+        lacks("the compiled way to ask was not built")
 
 
 @pytest.fixture

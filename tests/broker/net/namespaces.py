@@ -19,7 +19,7 @@ from itertools import count
 
 import pytest
 
-from interop.kafka_node import in_ci
+from tests.lacking import lacks
 
 GATEWAY, CONTAINER, NEIGHBOUR = "172.30.77.1", "172.30.77.2", "172.30.77.3"
 FORWARDER = """
@@ -74,8 +74,7 @@ class Namespaces:
 def bridged() -> Iterator[Namespaces]:
     """Three namespaces; skips the test where they may not be made."""
     if shutil.which("ip") is None:
-        message = "not installed: ip (Debian: iproute2)"
-        pytest.fail(message) if in_ci() else pytest.skip(message)
+        lacks("not installed: ip (Debian: iproute2)")
     number = f"{os.getpid()}-{next(_numbers)}"
     names = Namespaces(*(f"warmlog-{part}-{number}" for part in ("host", "container", "neighbour")))
     with ExitStack() as stack:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from interop.kafka_node import SETTINGS as KAFKA_SETTINGS
-from interop.kafka_node import KafkaNode, MissingToolError, build, in_ci
+from interop.kafka_node import KafkaNode, MissingToolError, build
+from tests.lacking import lacks
 from warmlog.testing import Broker
 
 SETTINGS = {
@@ -19,11 +20,6 @@ SETTINGS = {
     "log.retention.ms": -1,  # records here are of 2023
     "auto.create.topics.enable": "true",
 }
-
-
-def absent(error: MissingToolError) -> None:
-    """A missing tool: a failure in CI, elsewhere a reason to skip."""
-    (pytest.fail if in_ci() else pytest.skip)(str(error))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,7 +32,7 @@ def java_tools() -> None:
     try:
         build()
     except MissingToolError as error:
-        absent(error)
+        lacks(error)
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from interop.kafka_node import MissingToolError
-from tests.interop.clients.conftest import absent
 from tests.interop.clients.programs import program, run
+from tests.lacking import lacks
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -23,7 +23,7 @@ def kcat(bootstrap: str) -> Kcat:
     try:
         path = program("kcat", "kcat")
     except MissingToolError as error:
-        absent(error)
+        lacks(error)
 
     def call(*options: str, text: str | None = None) -> str:
         return run([path, "-b", bootstrap, "-X", "auto.offset.reset=earliest", *options], text=text)

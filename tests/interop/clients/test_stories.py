@@ -13,8 +13,8 @@ import pytest
 
 import interop.kafka_node
 from interop.kafka_node import MissingToolError
-from tests.interop.clients.conftest import absent
 from tests.interop.clients.programs import GO_DIRECTORY, program, run
+from tests.lacking import lacks
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -58,7 +58,7 @@ def go_programs() -> Path:
     try:
         go = program("go", "golang-go", also=GO_DIRECTORY)
     except MissingToolError as error:
-        absent(error)
+        lacks(error)
     project = INTEROP / "go"
     subprocess.run([go, "build", "-o", "target/", "./franz", "./sarama", "./kafkago"], cwd=project, check=True)
     return project / "target"
@@ -70,7 +70,7 @@ def kafkajs() -> list[str]:
     try:
         node, npm = program("node", "nodejs"), program("npm", "npm")
     except MissingToolError as error:
-        absent(error)
+        lacks(error)
     project = INTEROP / "node"
     installed = project / "node_modules" / ".package-lock.json"
     if not installed.exists() or installed.stat().st_mtime < (project / "package-lock.json").stat().st_mtime:
