@@ -20,8 +20,8 @@ from trio._core._run import GLOBAL_RUN_CONTEXT, SystemClock  # nothing public ch
 
 from broker.app import Addresses, Broker
 from broker.config import Settings, load_settings
+from broker.log.asking import Off
 from broker.log.page_faults import PageFaults, Where
-from broker.log.residency import Off
 from broker.loop_guard import LoopGuard
 from broker.measuring import Staged
 from broker.metrics import Counter, Histogram, RequestMetrics

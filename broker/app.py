@@ -45,10 +45,11 @@ from broker.config import Settings
 from broker.disk_watch import DiskWatch
 from broker.dynamic_config import LiveSettings
 from broker.groups.service import GroupService
+from broker.log.asking import choose_method
 from broker.log.data_directories import METADATA_FILE, DataDirectories
 from broker.log.errors import DirectoryFailedError, LogError
 from broker.log.files import OpenFiles
-from broker.log.residency import Residency, choose_method
+from broker.log.residency import Residency
 from broker.loop_guard import LoopGuard
 from broker.maintenance import Maintenance
 from broker.metadata.sqlite import SqliteMetadataStore

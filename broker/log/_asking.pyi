@@ -1,4 +1,4 @@
-# What the compiled ways of asking the kernel offer; see `residency.Cachestat` and `page_faults.FaultCounts`.
+# What the compiled ways of asking the kernel offer; see `asking.Cachestat` and `page_faults.FaultCounts`.
 
 from collections.abc import Iterable
 

@@ -1,7 +1,7 @@
 # cython: language_level=3, embedsignature=False, binding=False, cdivision=True
 """What the kernel is asked on the way of every request, without an object of Python in between.
 
-The twins of `residency.Cachestat` and `page_faults.FaultCounts`, which say what is asked, and why. The GIL is kept: the
+The twins of `asking.Cachestat` and `page_faults.FaultCounts`, which say what is asked, and why. The GIL is kept: the
 calls wait for nothing, and giving it up costs as much as they do. Tests hold the twins to each other.
 """
 

@@ -271,7 +271,6 @@ class MappedIndex:
         dropped = self.entries - count
         if dropped > 0:
             self._known_entries = count
-            self._warm_until = 0.0  # it begins further in front now
             self._dirty = True
             self._file.descriptor().write_all([bytes(dropped * self.stride)], count * self.stride)
 
@@ -323,6 +322,5 @@ class MappedIndex:
 
     def close(self) -> None:
         """Drop file and mapping; they come back if they are used again."""
-        self._warm_until = self._whole_until = 0.0
         self._mapping.close()
         self._file.close()

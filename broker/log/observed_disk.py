@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator
 from mmap import PAGESIZE
 from typing import Protocol
 
+from broker.log.asking import Cachestat, MethodName, pages_of
 from broker.log.disk import Disk
-from broker.log.residency import Cachestat, MethodName, pages_of
 
 TRIED_PAGES = 64  # of a file's start, on which the two ways must agree
 MAP_FAILED = ctypes.c_void_p(-1).value

@@ -434,7 +434,9 @@ class Segment:
         position = start.position
         known = BatchEnd(position, start.offset if position else None)
         descriptor, residency = self.reader.descriptor(), self.open_files.residency
-        file = GatedFile(residency, descriptor) if residency.must_not_wait else descriptor
+        file: Descriptor | GatedFile = descriptor
+        if residency.must_not_wait:
+            file = GatedFile(residency, descriptor, passing=start.offset < offset and position > 0)
         try:
             return find_batch(file, offset, known, self.size)
         except MisplacedBatchError as error:

@@ -12,9 +12,10 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log.asking import Off, missing_by_mincore
 from broker.log.disk import Disk
 from broker.log.files import Descriptor, FileSlice
-from broker.log.residency import ColdReadError, Off, Residency, missing_by_mincore
+from broker.log.residency import ColdReadError, Residency
 from broker.metrics import Metrics
 from broker.read_ahead import IDLE_S, ReadAhead, ReadLimits
 from tests.broker.log.eviction import evict, file_of, needs_eviction

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import click
 
+from broker.log.asking import pages_of
 from broker.log.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from broker.log.observed_disk import UnknownResidencyError, choose_asker
 from broker.log.offline_sight import data_size
-from broker.log.residency import pages_of
 from warmlog.cli.failure import Failure
 from warmlog.cli.logfiles import SegmentFile, partition_directories, segment_files
 from warmlog.cli.options import json_option

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.log.asking import Cachestat, missing_by_mincore
 from broker.log.observed_disk import Mincore, ObservedDisk, ObservingMethod, UnknownResidencyError, choose_asker, runs
-from broker.log.residency import Cachestat, missing_by_mincore
 from tests.broker.log.eviction import evict, file_of, needs_cachestat, needs_eviction
 
 PAGES = 16

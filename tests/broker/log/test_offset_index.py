@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.log.asking import Cachestat
 from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
 from broker.log.files import OpenFiles
 from broker.log.offset_index import OffsetIndex, OffsetPosition
-from broker.log.residency import Cachestat, Residency
+from broker.log.residency import Residency
 from tests.broker.log.eviction import needs_cachestat
 
 BASE = 45

@@ -5,30 +5,27 @@ import errno
 import logging
 import os
 import random
-import sys
 import threading
 from collections.abc import Callable
 from mmap import PAGESIZE
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
-from broker.log import residency
-from broker.log.disk import Disk
-from broker.log.files import Descriptor, File, OpenFiles
-from broker.log.residency import (
+from broker.log import asking
+from broker.log.asking import (
     Cachestat,
-    ColdReadError,
     CompiledCachestat,
     Method,
     Nowait,
     Off,
-    Residency,
     choose_method,
     missing_by_mincore,
     pages_of,
 )
+from broker.log.disk import Disk
+from broker.log.files import Descriptor, File, OpenFiles
+from broker.log.residency import ColdReadError, Residency
 from tests.broker.log.eviction import evict, file_of, needs_cachestat, needs_eviction
 from tests.lacking import lacks
 
@@ -47,7 +44,7 @@ def method(request: pytest.FixtureRequest, tmp_path: Path) -> Method:
 
 
 def needs_compiled() -> None:
-    if residency.ask is None:
+    if asking.ask is None:
         lacks("the compiled way to ask was not built")
 
 
@@ -74,7 +71,7 @@ def test_cachestat_knows_exactly_how_many_pages_of_any_range_are_missing(opened:
         for page in resident:
             opened.pread(1, page * PAGESIZE)
         position = chance.randrange(30 * PAGESIZE)
-        length = chance.randint(residency.SMALL_BYTES + 1, 64 * PAGESIZE - position)
+        length = chance.randint(asking.SMALL_BYTES + 1, 64 * PAGESIZE - position)
         pages = set(range(position // PAGESIZE, (position + length - 1) // PAGESIZE + 1))
         assert method.missing_pages(opened.fd, position, length) == len(pages - resident)
 
@@ -133,7 +130,7 @@ def lying(pages: int, error: int = 0) -> Callable[..., int]:
 @pytest.mark.parametrize(
     ("syscall", "why"),
     [
-        (lying(residency.PROBE_PAGES), "just evicted is in memory"),
+        (lying(asking.PROBE_PAGES), "just evicted is in memory"),
         (lying(0), "just written is not in memory"),
         (lying(0, errno.ENOSYS), "Function not implemented"),
         (lying(0, errno.EPERM), "not permitted"),
@@ -241,27 +238,6 @@ def test_what_another_thread_reads_on_its_way_is_not_there_yet(method: Method, o
     worker.join()
     with gate.gated():
         gate.need(opened, PAGESIZE + 100, 20, "log")
-
-
-def test_a_worker_that_asks_while_the_next_fetch_begins_is_answered(tmp_path: Path) -> None:
-    """The loop forgets what the last fetch has seen, between a worker's glance at that and its use of it."""
-    opened = file_of(tmp_path / "long", 512)
-    gate = Residency(method=Nowait())
-    with gate.gated():
-        gate.need_scanned(opened, 0, PAGESIZE)
-    assert gate._seen is not None
-
-    def begin_the_next_one(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_name == "_has_seen":
-            gate.enter()
-
-    sys.setprofile(begin_the_next_one)
-    try:
-        assert gate.missing_pages(opened, 0, PAGESIZE, None) == 0
-    finally:
-        sys.setprofile(None)
-        gate.leave()
-    assert gate._seen is None
 
 
 def test_a_gate_that_is_off_asks_nobody() -> None:

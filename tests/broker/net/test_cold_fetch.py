@@ -13,7 +13,8 @@ import trio.testing
 
 from broker.api.fetch import Fetch, Fetches
 from broker.api.fetch_sessions import FetchSessions
-from broker.log.residency import Cachestat, Residency, missing_by_mincore
+from broker.log.asking import Cachestat, missing_by_mincore
+from broker.log.residency import Residency
 from broker.read_ahead import ReadAhead, ReadLimits
 from broker.retention import Retention
 from protocol.errors import ErrorCode
