@@ -24,7 +24,7 @@ from functools import partial
 import trio
 
 from broker.api.epochs import check_leader_epoch
-from broker.api.errors import EXPECTED, describe
+from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.fetch_sessions import FetchSession, FetchSessionError, FetchSessions, SessionPartition
 from broker.log.errors import IndexCorruptError
 from broker.log.files import FileSlice
@@ -33,7 +33,7 @@ from broker.partition import Partition, StorageError
 from broker.partitions import Partitions, UnknownTopicError
 from broker.read_ahead import ReadAhead
 from broker.waiters import FetchWaiter
-from protocol.errors import CorruptBatchError, ErrorCode, ProtocolError
+from protocol.errors import CorruptBatchError, ErrorCode
 from protocol.kafka.primitives import NO_TOPIC_ID
 from protocol.kafka.values import (
     FINAL_SESSION_EPOCH,
@@ -57,32 +57,6 @@ MAX_CHECKED_BYTES = 1 << 20  # of a slice, before its reply begins; the sender a
 MAX_LOOKS = 8  # while the way to slices is read from the disk: segment, index, headers, and the same over a gap
 NO_FAILURES: Mapping[Partition, Exception] = {}
 UNREADABLE = (OSError, StorageError, CorruptBatchError)  # what is the disk's doing, not the request's
-
-
-class FetchSizeError(ProtocolError):
-    """A fetch that asks for a negative number of bytes."""
-
-    code = ErrorCode.INVALID_FETCH_SIZE
-
-
-class InconsistentTopicIdError(ProtocolError):
-    """The topic was deleted, and another one has its name."""
-
-    code = ErrorCode.INCONSISTENT_TOPIC_ID
-
-
-class UnknownReplicaError(ProtocolError):
-    """A broker that fetches like a replica and is none of ours."""
-
-    def __init__(self, partition: Partition, replica_id: int, *, knows_epoch: bool) -> None:
-        super().__init__(f"broker {replica_id} is no replica of {partition.topic}-{partition.index}")
-        self.code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-class UnreadableTopicError(ProtocolError):
-    """A topic whose batches are all compressed by a codec that a client of this version does not know."""
-
-    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 class Look:
@@ -158,17 +132,22 @@ class Look:
     def _check(self, asked: KafkaFetchPartition, partition: Partition) -> None:
         """What only Kafka's clients can get wrong."""
         if asked.topic_id != NO_TOPIC_ID and self._partitions.topic_name(asked.topic_id) != asked.topic:
-            raise InconsistentTopicIdError(f"topic {asked.topic!r} has another id by now")
+            raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {asked.topic!r} has another id by now")
         check_leader_epoch(partition, asked.current_leader_epoch)
         if self._replica_id >= 0:
-            raise UnknownReplicaError(partition, self._replica_id, knows_epoch=asked.current_leader_epoch >= 0)
+            knows_epoch = asked.current_leader_epoch >= 0
+            code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            name = f"{partition.topic}-{partition.index}"
+            raise RequestError(code, f"broker {self._replica_id} is no replica of {name}")
         if not self._knows_zstd and partition.log.config.compression_type == "zstd":
-            raise UnreadableTopicError(f"{asked.topic} has compression.type=zstd, for clients from Fetch version 10 on")
+            message = f"{asked.topic} has compression.type=zstd, for clients from Fetch version 10 on"
+            raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
     def _take(self, asked: FetchPartition, partition: Partition) -> Sized:
         """The records of one partition, counted."""
         if asked.max_bytes < 0:
-            raise FetchSizeError(f"max_bytes of {asked.topic}-{asked.partition} is negative: {asked.max_bytes}")
+            message = f"max_bytes of {asked.topic}-{asked.partition} is negative: {asked.max_bytes}"
+            raise RequestError(ErrorCode.INVALID_FETCH_SIZE, message)
         if asked.offset == partition.log.high_watermark:
             return b""  # nearly always: there is nothing yet
         if self._failures and partition in self._failures:
@@ -283,8 +262,8 @@ class Fetch:
         except IndexCorruptError as damage:
             try:
                 partition.rebuild(damage)
-            except StorageError as error:
-                self._fail(partition, error)
+            except StorageError as refusal:
+                self._fail(partition, refusal)
         except FileNotFoundError as error:
             if self._is_lost(partition):
                 self._fail(partition, error)

@@ -22,7 +22,7 @@ from broker.api.produce import Produce
 from broker.api.session import Session
 from broker.net.inflight import Share
 from broker.net.outbox import Exchange, Outbox, PeerGoneError
-from broker.net.sender import Sender, SlowPeerError
+from broker.net.sender import Sender
 from broker.net.sendfile import TruncatedSliceError
 from broker.net.services import Services
 from protocol.errors import FrameError, ProtocolError
@@ -50,8 +50,8 @@ class Connection:
         self._wire = services.wire
         self._produce_metrics = services.metrics.requests("produce", services.wire.name)
         self._reader = FrameReader(services.max_frame_bytes)
-        sender = Sender(sock, session, services.slices, services.metrics, services.slow_peer_s)
-        self._outbox = Outbox(sender, services)
+        self._sender = Sender(sock, session, services.slices, services.metrics)
+        self._outbox = Outbox(self._sender, services)
         self._share: Share | None = None  # of the large frame that is being received
         self._stopping = False
         self._closed = False
@@ -70,7 +70,7 @@ class Connection:
                 try:
                     await self._receive_loop()
                     await self._answer_all()
-                except (PeerGoneError, SlowPeerError, TruncatedSliceError, OSError) as error:
+                except (PeerGoneError, TruncatedSliceError, OSError) as error:
                     logger.debug("connection of %s:%d ended: %s", *self._session.peer, error)
                 nursery.cancel_scope.cancel()
         finally:
@@ -80,7 +80,7 @@ class Connection:
         """The sending task; its end is the connection's."""
         try:
             await self._outbox.serve()
-        except (PeerGoneError, SlowPeerError, TruncatedSliceError, OSError) as error:
+        except (PeerGoneError, TruncatedSliceError, OSError) as error:
             logger.debug("connection of %s:%d ended: %s", *self._session.peer, error)
             connection.cancel()
 
@@ -96,16 +96,20 @@ class Connection:
             shutdown(self._sock, socket.SHUT_RD)
 
     def is_overdue(self, now: float, idle_s: float) -> bool:
-        """Whether the peer has been silent too long while it was its turn.
+        """Whether the peer takes too long: to take its reply, or to say something while it is its turn.
 
-        Within a frame the slow-peer limit holds, between requests the idle limit. While a request is handled, a fetch
-        waits, or we wait for room, what the peer sends stays in the socket, and its silence says nothing.
+        Within a frame, as for a reply, the slow-peer limit holds, between requests the idle limit. While a request is
+        handled, a fetch waits, or we wait for room, what the peer sends stays in the socket, and its silence says
+        nothing.
         """
+        slow_peer_s = self._services.slow_peer_s
+        if now - self._sender.waits_since > slow_peer_s:
+            return True
         if not self._receiving:
             return False
         silent_s = now - max(self.last_active, self._outbox.last_sent)
         if self._reader.is_within_frame:
-            return silent_s > self._services.slow_peer_s
+            return silent_s > slow_peer_s
         return not self._outbox and silent_s > idle_s
 
     def drop(self) -> None:

@@ -153,7 +153,7 @@ class Outbox:
     async def serve(self) -> None:
         """The sending task: waits for what is not done yet, so that the receiver need not.
 
-        Raises PeerGoneError, SlowPeerError, TruncatedSliceError, OSError.
+        Raises PeerGoneError, TruncatedSliceError, OSError.
         """
         while True:
             await self._work.wait()

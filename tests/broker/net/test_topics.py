@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from broker.api import fetch
 from broker.log.partition_log import PartitionLog
+from broker.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.request import (
     DeleteTopicsRequest,
@@ -79,7 +79,7 @@ async def test_a_defect_in_a_fetch_is_answered_and_the_connection_goes_on(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(fetch.Look, "at", broken)
+        patched.setattr(Partitions, "missing", broken)
         assert (await client.ask(fetch_request("orders", 0))).error is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "a request failed: fetch" in caplog.text
     assert (await client.ask(MetadataRequest())).topics == ()
