@@ -28,6 +28,7 @@ from broker.log.errors import DirectoryFailedError
 from broker.metrics import Metrics
 from broker.partitions import Partitions
 from broker.refusals import Refusals
+from broker.ticks import sleep_till_tick
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class DiskWatch:
     async def _watch(self, directory: DataDirectory) -> None:
         while directory in self._directories.live:
             await self.look(directory)
-            await trio.sleep(INTERVAL_S)
+            await sleep_till_tick(INTERVAL_S)
         self._spaces.pop(directory, None)
 
     async def look(self, directory: DataDirectory) -> None:

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 TELL_PAUSE_S = 1.0  # between two lines: a loop that is held all the time is not to be held by its log, too
 TRIOS_LOOP = "unrolled_run"  # the function that takes the steps of all tasks
 MAX_FRAMES = 6  # the innermost ones
+QUIET_LOOKS = 20  # in a row at a loop that was asleep: then the thread looks five times less often, until it is awake
+QUIET_TIMES = 5
 NAMING_S = 60.0  # for which every step of a task is told: that costs some 2 % of a small request
 
 
@@ -93,10 +95,17 @@ class LoopGuard(LoopClock, trio.abc.Clock):
     # -- the thread --
 
     def _look_now_and_then(self, loop_thread: int) -> None:
-        """Twice within the limit, so that whatever is told has been looked at."""
-        while not self._ended.wait(self._look_s * 2):
-            began_at = self.began_at
-            if not self.is_awake or began_at == self._seen[0] or perf_counter() - began_at < self._look_s:
+        """Twice within the limit, so that whatever is told has been looked at.
+
+        Less often while the loop does nothing but sleep: most of what an idle broker used was to wake this thread.
+        """
+        asleep = 0
+        while not self._ended.wait(self._look_s * (2 if asleep < QUIET_LOOKS else 2 * QUIET_TIMES)):
+            if not self.is_awake:
+                asleep += 1
+                continue
+            asleep, began_at = 0, self.began_at
+            if began_at == self._seen[0] or perf_counter() - began_at < self._look_s:
                 continue
             frame = sys._current_frames().get(loop_thread)  # noqa: SLF001  # documented, underscore and all
             if frame is not None:

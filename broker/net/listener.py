@@ -16,6 +16,7 @@ import trio
 from broker.api.session import Session
 from broker.net.connection import Connection
 from broker.net.services import Services
+from broker.ticks import sleep_till_tick
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ class Listener:
 
     async def _close_silent(self) -> None:
         while True:
-            await trio.sleep(SILENCE_CHECK_S)
+            await sleep_till_tick(SILENCE_CHECK_S)
             now = trio.current_time()
             for connection in list(self._connections):
                 if connection.is_overdue(now, self._limits.max_idle_s):
