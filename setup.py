@@ -32,6 +32,7 @@ COMPILED = (
     "broker/log/active_writer.py",
     "broker/log/append.py",
     "broker/log/appender.py",
+    "broker/log/files.py",
     "broker/log/flush.py",
     "broker/log/index_search.py",
     "broker/log/log_scan.py",

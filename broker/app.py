@@ -73,6 +73,7 @@ from protocol.version import VERSION
 
 logger = logging.getLogger(__name__)
 
+YOUNG_OBJECTS = 10_000  # that there may be before the collector looks at them: requests leave nothing in cycles
 # For the store, HTTP, the files that a worker opens for a moment, and the slices of a reply (up to MAX_SLICES of them).
 RESERVED_DESCRIPTORS = 256
 
@@ -578,4 +579,5 @@ def _ready_and_settled(ready: Callable[[Addresses], None], addresses: Addresses)
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
     ready(addresses)

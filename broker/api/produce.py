@@ -60,8 +60,9 @@ def begin(request: ProduceRequest, client_id: str, partitions: Partitions, *, cr
     found = [partitions.get(asked.topic, asked.partition) for asked in request.partitions]
     if create and None in found and missing_topics(request, partitions):
         return None
-    asked_at = enumerate(request.partitions)
-    entries = [_queue(asked, found[place], partitions, request, client_id) for place, asked in asked_at]
+    entries: list[Append | ProducedPartition] = []
+    for place, asked in enumerate(request.partitions):
+        entries.append(_queue(asked, found[place], partitions, request, client_id))
     return Produce(request.acks, entries)
 
 

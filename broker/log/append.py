@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from broker.log.config import LogConfig
 from broker.log.mapped_index import MAX_RELATIVE_OFFSET
 from broker.log.offset_index import OffsetIndex
@@ -57,12 +55,15 @@ def joined(entries: Sequence[IndexEntries]) -> IndexEntries:
     return IndexEntries(b"".join(each.offset_index for each in entries), b"".join(each.time_index for each in entries))
 
 
-class BatchExtent(NamedTuple):
+class BatchExtent:
     """What the rules ask of a batch: its last offset, its largest timestamp (ms), its size (bytes)."""
 
-    last_offset: int
-    max_timestamp: int
-    size: int
+    __slots__ = ("last_offset", "max_timestamp", "size")
+
+    def __init__(self, last_offset: int, max_timestamp: int, size: int) -> None:
+        self.last_offset = last_offset
+        self.max_timestamp = max_timestamp
+        self.size = size
 
 
 class Tail:
@@ -76,12 +77,14 @@ class Tail:
         "index_interval_bytes",
         "indexed_timestamp",
         "jitter_ms",
+        "max_age_ms",
         "max_offset_entries",
         "max_time_entries",
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
         "offset_entries",
+        "segment_bytes",
         "size",
         "time_entries",
         "unindexed_size",
@@ -106,6 +109,8 @@ class Tail:
     def configure(self, config: LogConfig) -> None:
         """Take the settings that the rules depend on."""
         self._config = config
+        self.segment_bytes = config.segment_bytes
+        self.max_age_ms = config.max_segment_ms - self.jitter_ms
         self.index_interval_bytes = config.index_interval_bytes
         self.max_offset_entries = config.segment_index_bytes // _OFFSET_STRIDE
         self.max_time_entries = config.segment_index_bytes // _TIME_STRIDE
@@ -127,7 +132,7 @@ class Tail:
 
     def add(self, batch: BatchExtent) -> IndexEntries | None:
         """Put a batch at the end; gives the index entries that come with it, if any."""
-        last_offset, max_timestamp, size = batch
+        last_offset, max_timestamp, size = batch.last_offset, batch.max_timestamp, batch.size
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -163,18 +168,18 @@ class Tail:
         self.indexed_timestamp = self.max_timestamp
         return TimeIndex.entry.pack(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
-    def roll_reason(self, batches: BatchExtent, config: LogConfig, clock: Callable[[], int]) -> RollReason | None:
+    def roll_reason(self, batches: BatchExtent, clock: Callable[[], int]) -> RollReason | None:
         """Why these batches (taken together) must begin a new segment, or None.
 
         Age is the time from the segment's first batch to these, by their own timestamps: replayed old data would
         otherwise roll at every append. The clock (ms) counts only where the first batch has no time.
         """
         if self.size:
-            if self.size + batches.size > config.segment_bytes:
+            if self.size + batches.size > self.segment_bytes:
                 return RollReason.SIZE
             first = self.first_timestamp
             age_ms = batches.max_timestamp - first if first >= 0 else clock() - self.created_ms
-            if age_ms > config.max_segment_ms - self.jitter_ms:
+            if age_ms > self.max_age_ms:
                 return RollReason.TIME
             if self.offset_entries >= self.max_offset_entries or self.time_entries >= self.max_time_entries - 1:
                 return RollReason.INDEX_FULL
@@ -236,29 +241,64 @@ def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_
     return buffers
 
 
-class PlannedAppend(Struct, frozen=True, kw_only=True, gc=False):
-    """Batches that have their place: offsets, position, stamped starts.
+class PlannedAppend:
+    """Batches that have their place: offsets, position, stamped starts. Sizes in bytes, times in ms.
 
     `position` is a byte in the active segment's file (0 after a `roll`), `buffers` what goes there, end to end.
-    `new_tail` is the end of the segment that a `roll` begins. `producers`: what it makes of idempotent producers.
-    `is_duplicate`: all of it is in the log already, or planned before this; the offsets are where, and nothing is to be
-    written. (A Struct because its __init__ is a fifth of a class's.)
+    `log_append_time`: where the topic's records have that time, else -1. `new_tail` is the end of the segment that a
+    `roll` begins. `producers`: what it makes of idempotent producers. `is_duplicate`: all of it is in the log already,
+    or planned before this; the offsets are where, and nothing is to be written.
     """
 
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-    log_append_time: int  # ms, where the topic's records have that time; else -1
-    size: int
-    position: int
-    leader_epoch: int
-    roll: RollReason | None
-    new_tail: Tail | None
-    buffers: list[Buffer]
-    batches: Sequence[BatchExtent]
-    entries: IndexEntries | None
-    producers: Sequence[ProducerState] = ()
-    is_duplicate: bool = False
+    __slots__ = (
+        "base_offset",
+        "batches",
+        "buffers",
+        "entries",
+        "is_duplicate",
+        "last_offset",
+        "leader_epoch",
+        "log_append_time",
+        "max_timestamp",
+        "new_tail",
+        "position",
+        "producers",
+        "roll",
+        "size",
+    )
+
+    def __init__(
+        self,
+        *,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        log_append_time: int,
+        size: int,
+        position: int,
+        leader_epoch: int,
+        roll: RollReason | None,
+        new_tail: Tail | None,
+        buffers: list[Buffer],
+        batches: Sequence[BatchExtent],
+        entries: IndexEntries | None,
+        producers: Sequence[ProducerState] = (),
+        is_duplicate: bool = False,
+    ) -> None:
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.max_timestamp = max_timestamp
+        self.log_append_time = log_append_time
+        self.size = size
+        self.position = position
+        self.leader_epoch = leader_epoch
+        self.roll = roll
+        self.new_tail = new_tail
+        self.buffers = buffers
+        self.batches = batches
+        self.entries = entries
+        self.producers = producers
+        self.is_duplicate = is_duplicate
 
 
 def duplicate_of(

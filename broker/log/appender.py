@@ -91,7 +91,7 @@ class Appender:
         """
         config, rules = self.place.config, self.rules
         now_ms = self.place.clock()
-        view = memoryview(records)
+        view = records if isinstance(records, memoryview) else memoryview(records)
         checked = check_batches(view, rules, now_ms, opened=opened)
         if len(view) > config.segment_bytes:
             message = f"{len(view)} bytes of batches, more than a segment of {config.segment_bytes}"
@@ -114,7 +114,7 @@ class Appender:
             producers = self.producers.plan(checked, batches)
         extent = whole(batches)
         new_tail = None
-        roll = tail.roll_reason(extent, config, self.place.clock)
+        roll = tail.roll_reason(extent, self.place.clock)
         if roll is not None:
             new_tail = self.place.new_tail(base_offset)
             tail = self._planned = new_tail.copy()

@@ -26,7 +26,7 @@ DUPLICATE_SEQUENCE_NUMBER any more: what is older than the last five batches is 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from msgspec import Struct
 
@@ -125,6 +125,13 @@ class ProducerState(Struct, frozen=True, gc=False):
         return self.transaction_first_offset < 0 and now_ms - self.last_timestamp >= expiration_ms
 
 
+class Extent(Protocol):
+    """What `append.BatchExtent` says of a batch: its last offset, its largest timestamp (ms)."""
+
+    last_offset: int
+    max_timestamp: int
+
+
 class Producers:
     """All producers of one log, as committed and as planned. Belongs to the loop; memory only."""
 
@@ -161,27 +168,23 @@ class Producers:
             found.append(batch)
         return found
 
-    def plan(
-        self, checked: Sequence[tuple[int, BatchHeader]], extents: Sequence[tuple[int, int, int]]
-    ) -> Sequence[ProducerState]:
+    def plan(self, checked: Sequence[tuple[int, BatchHeader]], extents: Sequence[Extent]) -> Sequence[ProducerState]:
         """Check batches that are no duplicates against their producers; gives the new states, for `commit`.
-
-        `extents`: of each batch its last offset, its largest timestamp in ms, its size.
 
         Raises OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError: then nothing is
         planned.
         """
         if len(checked) == 1 and (header := checked[0][1]).producer_id >= 0:  # half the time of what follows
-            last_offset, timestamp, _ = extents[0]
-            state = _followed(self._latest(header.producer_id), header, last_offset, timestamp)
+            extent = extents[0]
+            state = _followed(self._latest(header.producer_id), header, extent.last_offset, extent.max_timestamp)
             self._planned[header.producer_id] = state
             return (state,)
         states: dict[int, ProducerState] = {}
-        for (_, header), (last_offset, timestamp, _) in zip(checked, extents, strict=True):
+        for (_, header), extent in zip(checked, extents, strict=True):
             producer_id = header.producer_id
             if producer_id >= 0:
                 current = states.get(producer_id) or self._latest(producer_id)
-                states[producer_id] = _followed(current, header, last_offset, timestamp)
+                states[producer_id] = _followed(current, header, extent.last_offset, extent.max_timestamp)
         self._planned.update(states)
         return tuple(states.values())
 

@@ -101,7 +101,7 @@ def check_batches(
     UnsupportedMagicError, BatchTooLargeError, UnsupportedCompressionError, InvalidTimestampError, RecordsRefusedError
     or InvalidRecordError (all ProtocolErrors with their code); and MustOpenError, unless `opened`.
     """
-    view = memoryview(buffer)
+    view = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
     size = len(view)
     if accept_batch is not None and not rules.codec and size <= rules.max_batch_size:
         accepted = accept_batch(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.log.append import BatchExtent
 from broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
 from broker.log.producer_state import BATCHES_KEPT, MAX_SEQUENCE, ProducerBatch, Producers, ProducerState
 from protocol.records.batch import read_header
@@ -36,15 +37,17 @@ class Log:
         checked = [(0, each) for each in headers]
         known = self.producers.find_duplicates(checked)
         extents, fresh, next_offset = [], [], self.planned_end
-        for each in headers[len(known) :]:
+        fresh_headers = headers[len(known) :]
+        for each in fresh_headers:
             fresh.append(next_offset)
-            extents.append((next_offset + each.last_offset_delta, each.max_timestamp, each.size))
-            next_offset = extents[-1][0] + 1
+            extents.append(BatchExtent(next_offset + each.last_offset_delta, each.max_timestamp, each.size))
+            next_offset = extents[-1].last_offset + 1
         states = self.producers.plan(checked[len(known) :], extents)
         self.planned_end = next_offset
         self.plans.append((next_offset, states))
         fresh = [
-            extent[0] - each.last_offset_delta for extent, each in zip(extents, headers[len(known) :], strict=True)
+            extent.last_offset - each.last_offset_delta
+            for extent, each in zip(extents, headers[len(known) :], strict=True)
         ]
         return [batch.base_offset for batch in known] + fresh
 
