@@ -3,6 +3,9 @@
 Owns: which ranges of which files were brought in, and how far each consumer has come in them. Must not know: who reads,
 or how pages are dropped.
 
+What had to be read again after it was dropped is wanted by more than those who passed it, readers who follow each other
+at a distance or go round: of such a file nothing is dropped for a while, and the kernel decides what stays.
+
 Invariants:
 1. Only what was brought in here is ever given to be dropped: what was in memory for other reasons stays.
 2. A range is given when every consumer of its file that is known here has passed it, and once.
@@ -12,11 +15,15 @@ Invariants:
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import TypeAlias
 
 from broker.log.residency import OpenFile
 
 MAX_FILES = 128  # beyond what the broker keeps open for itself: as many as one reply may hold
 
+WANTED_ROUNDS = 5  # minutes, as `ReadAhead.run` calls
+
+Identity: TypeAlias = tuple[int, int]
 Range = tuple[OpenFile, int, int]
 
 
@@ -32,16 +39,8 @@ class _Lagging:
         self.is_idle = False  # since `let_go_of_idle` was called last
 
     def add(self, start: int, end: int) -> None:
-        """Ranges that touch become one."""
-        self.ranges.append((start, end))
-        self.ranges.sort()
-        merged = [self.ranges[0]]
-        for first, last in self.ranges[1:]:
-            if first <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(merged[-1][1], last))
-            else:
-                merged.append((first, last))
-        self.ranges = merged
+        """A range was brought in."""
+        self.ranges = _merged(self.ranges, start, end)
 
     def take_passed(self, position: int) -> list[Range]:
         """What lies before a position, which is forgotten."""
@@ -50,11 +49,24 @@ class _Lagging:
         return [(self.descriptor, start, end) for start, end in taken]
 
 
+def _merged(ranges: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    """With one more range, in order; those that touch become one."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted([*ranges, (start, end)]):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], last)
+        else:
+            merged.append((first, last))
+    return merged
+
+
 class PassedPages:
     """Of all files that somebody lags in."""
 
     def __init__(self) -> None:
-        self._files: OrderedDict[tuple[int, int], _Lagging] = OrderedDict()
+        self._files: OrderedDict[Identity, _Lagging] = OrderedDict()
+        self._dropped: OrderedDict[Identity, list[tuple[int, int]]] = OrderedDict()  # lately
+        self._wanted: dict[Identity, int] = {}  # whose pages stay, for so many more calls of `let_go_of_idle`
 
     def __bool__(self) -> bool:
         return bool(self._files)
@@ -66,6 +78,12 @@ class PassedPages:
     def brought(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> None:
         """A range was read from the disk for a consumer, which begins there if it is not known yet."""
         identity = descriptor.identity()
+        if identity in self._wanted:
+            return
+        if any(start < last and first < end for first, last in self._dropped.get(identity, ())):
+            self._wanted[identity] = WANTED_ROUNDS
+            self._files.pop(identity, None)
+            return
         lagging = self._files.get(identity)
         if lagging is None:
             lagging = self._files[identity] = _Lagging(descriptor)
@@ -106,8 +124,11 @@ class PassedPages:
     def let_go_of_idle(self) -> None:
         """Close the files in which nobody has moved since this was called last: who lagged there is elsewhere by now.
 
-        A file that was removed takes room for as long as it is open. What was brought in stays in memory.
+        A file that was removed takes room for as long as it is open. What was brought in stays in memory. What was
+        dropped before is forgotten, too.
         """
+        self._dropped.clear()
+        self._wanted = {identity: left - 1 for identity, left in self._wanted.items() if left > 1}
         for identity, lagging in list(self._files.items()):
             if lagging.is_idle:
                 del self._files[identity]
@@ -116,6 +137,10 @@ class PassedPages:
     def _taken(self, identity: tuple[int, int], position: int) -> list[Range]:
         lagging = self._files[identity]
         taken = lagging.take_passed(position)
+        for _, start, end in taken:
+            self._dropped[identity] = _merged(self._dropped.get(identity, []), start, end)
+        while len(self._dropped) > MAX_FILES:
+            self._dropped.popitem(last=False)
         if not lagging.ranges:
             del self._files[identity]
         return taken

@@ -17,6 +17,7 @@ from broker.log.disk import Disk
 from broker.log.files import Descriptor, FileSlice
 from broker.log.residency import ColdReadError, Residency
 from broker.metrics import Metrics
+from broker.passed_pages import WANTED_ROUNDS
 from broker.read_ahead import IDLE_S, ReadAhead, ReadLimits
 from tests.broker.log.eviction import evict, file_of, needs_eviction
 
@@ -268,6 +269,28 @@ async def test_not_while_another_one_follows(tmp_path: Path) -> None:
         assert pages_missing(piece) == 8
         reads.forget("two")
     assert pages_missing(piece) == 16
+
+
+async def test_what_has_to_be_read_again_is_kept_for_a_while(tmp_path: Path) -> None:
+    """Consumers that go round in a file whose pages leave memory now and then kept what they had lost out of it."""
+    piece = cold(tmp_path / "a", 16, Disk())
+    async with reading(drop=True) as reads:
+
+        async def read_all_but_the_last_page() -> None:
+            assert await reads.bring("one", piece, 0, 4 * PIECE)
+            reads.begun("one", part(piece, 15 * PAGESIZE))
+            await trio.testing.wait_all_tasks_blocked(0.02)
+
+        await read_all_but_the_last_page()
+        assert pages_missing(piece) == 15
+        await read_all_but_the_last_page()
+        assert pages_missing(piece) == 0
+        assert not reads.passed.knows(piece.descriptor)
+        for _ in range(WANTED_ROUNDS):
+            reads.passed.let_go_of_idle()
+        evict(piece.descriptor)
+        await read_all_but_the_last_page()
+        assert pages_missing(piece) == 15
 
 
 async def test_a_file_that_its_consumer_has_left_without_a_word_is_closed(
