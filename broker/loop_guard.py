@@ -6,9 +6,10 @@ when). Must not know: what tasks do.
     loop     io | task | task | io | task ..................... | io    longer than the limit: told when it ends
     thread      .     .     .     .      look: half the limit is over   the stack as it was then
 
-The thread needs the GIL for its look. Where it got none, the loop was inside the kernel or compiled code without giving
-up the GIL (a page fault in a mapping does that), and that is told instead. If it was no request, either, nobody knows
-who it was: so from then on, for a while, trio tells of each step that a task takes, and the next time it has a name.
+While the loop does nothing but sleep, the thread looks less often, and a short hold may go by unseen. It needs the GIL
+for its look. Where it got none, the loop was inside the kernel or compiled code without giving up the GIL (a page fault
+in a mapping does that), and that is told instead. If it was no request, either, nobody knows who it was: so from then
+on, for a while, trio tells of each step that a task takes, and the next time it has a name.
 """
 
 import logging
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 TELL_PAUSE_S = 1.0  # between two lines: a loop that is held all the time is not to be held by its log, too
 TRIOS_LOOP = "unrolled_run"  # the function that takes the steps of all tasks
 MAX_FRAMES = 6  # the innermost ones
-QUIET_LOOKS = 20  # in a row at a loop that was asleep: then the thread looks five times less often, until it is awake
+QUIET_LOOKS = 100  # in a row at a loop that was asleep: then the thread looks five times less often, until it is awake
 QUIET_TIMES = 5
 NAMING_S = 60.0  # for which every step of a task is told: that costs some 2 % of a small request
 
@@ -44,6 +45,7 @@ class LoopGuard(LoopClock, trio.abc.Clock):
         super().__init__(limit_s or inf, self._tell)
         self.held = 0  # how often, for longer than the limit
         self._is_watching = False
+        self.is_quiet = False  # so that the thread looks less often
         self._look_s = limit_s / 4  # when it has been held for so long, it is looked at
         self._seen: tuple[float, str] = (0.0, "")  # since when it was held when it was looked at, and its stack
         self._tell_at = 0.0
@@ -83,8 +85,9 @@ class LoopGuard(LoopClock, trio.abc.Clock):
             return
         began_at, seen = self._seen
         if began_at != since:
-            seen = "without giving up the GIL"
-            if not self.doing:
+            is_unseen = self.is_quiet and now - since < 2 * QUIET_TIMES * self._look_s
+            seen = "nobody looked, since the loop had been asleep" if is_unseen else "without giving up the GIL"
+            if not self.doing and not is_unseen:
                 self._names.tell_until(now + NAMING_S)
         by = f" by {self.doing}" if self.doing else ""
         more = f" ({self._untold - 1} more were not told)" if self._untold > 1 else ""
@@ -100,12 +103,11 @@ class LoopGuard(LoopClock, trio.abc.Clock):
         Less often while the loop does nothing but sleep: most of what an idle broker used was to wake this thread.
         """
         asleep = 0
-        while not self._ended.wait(self._look_s * (2 if asleep < QUIET_LOOKS else 2 * QUIET_TIMES)):
-            if not self.is_awake:
-                asleep += 1
-                continue
-            asleep, began_at = 0, self.began_at
-            if began_at == self._seen[0] or perf_counter() - began_at < self._look_s:
+        while not self._ended.wait(self._look_s * 2 * (QUIET_TIMES if self.is_quiet else 1)):
+            asleep = 0 if self.is_awake else asleep + 1
+            self.is_quiet = asleep >= QUIET_LOOKS
+            began_at = self.began_at
+            if asleep or began_at == self._seen[0] or perf_counter() - began_at < self._look_s:
                 continue
             frame = sys._current_frames().get(loop_thread)  # noqa: SLF001  # documented, underscore and all
             if frame is not None:

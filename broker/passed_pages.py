@@ -65,7 +65,10 @@ class PassedPages:
 
     def __init__(self) -> None:
         self._files: OrderedDict[Identity, _Lagging] = OrderedDict()
-        self._dropped: OrderedDict[Identity, list[tuple[int, int]]] = OrderedDict()  # lately
+        # In this round of `let_go_of_idle`, and in the one before. A file that gets a removed one's inode is taken for
+        # it, which costs nothing but that its pages stay, too.
+        self._dropped: OrderedDict[Identity, list[tuple[int, int]]] = OrderedDict()
+        self._dropped_before = self._dropped.copy()
         self._wanted: dict[Identity, int] = {}  # whose pages stay, for so many more calls of `let_go_of_idle`
 
     def __bool__(self) -> bool:
@@ -80,8 +83,10 @@ class PassedPages:
         identity = descriptor.identity()
         if identity in self._wanted:
             return
-        if any(start < last and first < end for first, last in self._dropped.get(identity, ())):
-            self._wanted[identity] = WANTED_ROUNDS
+        dropped = *self._dropped.get(identity, ()), *self._dropped_before.get(identity, ())
+        if any(start < last and first < end for first, last in dropped):
+            if len(self._wanted) < MAX_FILES:
+                self._wanted[identity] = WANTED_ROUNDS
             self._files.pop(identity, None)
             return
         lagging = self._files.get(identity)
@@ -127,7 +132,7 @@ class PassedPages:
         A file that was removed takes room for as long as it is open. What was brought in stays in memory. What was
         dropped before is forgotten, too.
         """
-        self._dropped.clear()
+        self._dropped_before, self._dropped = self._dropped, OrderedDict()
         self._wanted = {identity: left - 1 for identity, left in self._wanted.items() if left > 1}
         for identity, lagging in list(self._files.items()):
             if lagging.is_idle:

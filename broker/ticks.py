@@ -14,9 +14,9 @@ TICK_S = 0.25
 
 
 async def sleep_till_tick(interval_s: float) -> None:
-    """Sleep for an interval, or up to a tick longer; less than a second is slept as it is."""
+    """Sleep for an interval, or up to a tick less; less than a second is slept as it is."""
     due = trio.current_time() + interval_s
-    await trio.sleep_until(math.ceil(due / TICK_S) * TICK_S if interval_s >= 1 else due)
+    await trio.sleep_until(math.floor(due / TICK_S) * TICK_S if interval_s >= 1 else due)
 
 
 def next_tick() -> float:

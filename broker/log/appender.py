@@ -71,6 +71,7 @@ class Appender:
         self._segments = segments
         self.producers = producers
         self.committed = tail
+        tail.configure(self.place.config)  # it was made by those of its time
         self._planned: Tail = tail.copy()
 
     def reconfigure(self, place: LogPlace) -> None:
@@ -193,6 +194,7 @@ class Appender:
         sealed.seal(prepared.segment.base_offset)
         self._segments.add(prepared.segment)
         self.committed = prepared.tail
+        self.committed.configure(self.place.config)  # settings may have changed since it was planned
         self.snapshots.take(prepared.segment.base_offset, self.producers.committed())
         return sealed
 

@@ -55,6 +55,7 @@ class Connection:
         self._share: Share | None = None  # of the large frame that is being received
         self._stopping = False
         self._closed = False
+        self._slow_since = 0.0  # since when the peer had not taken its reply when it was too long for the first time
         self._is_prompt = False  # whether the last request came at once after a reply
         self._receiving = False  # whether we wait for the peer: only then is silence the peer's
         self._wait: trio.CancelScope | None = None
@@ -103,8 +104,11 @@ class Connection:
         nothing.
         """
         slow_peer_s = self._services.slow_peer_s
-        if now - self._sender.waits_since > slow_peer_s:
-            return True
+        waits_since = self._sender.waits_since
+        if now - waits_since > slow_peer_s:
+            if waits_since == self._slow_since:
+                return True  # at the second look: after a freeze of the whole machine, the socket has its turn first
+            self._slow_since = waits_since
         if not self._receiving:
             return False
         silent_s = now - max(self.last_active, self._outbox.last_sent)

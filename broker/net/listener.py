@@ -79,24 +79,22 @@ class Listener:
 
     async def serve(self) -> None:
         """Accept and serve. Returns when `stop` was called and every connection has ended."""
-        async with trio.open_nursery() as connections:
-            with self._accepting:
-                await self._accept(connections)
-            trio.lowlevel.notify_closing(self._sock)
-            self._sock.close()
-            for connection in list(self._connections):
-                connection.stop()
-
-    async def _accept(self, connections: trio.Nursery) -> None:
-        async with trio.open_nursery() as accepting:
-            accepting.start_soon(self._accept_loop, connections)
-            accepting.start_soon(self._close_silent)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(self._close_silent)  # to the end: a stop waits for slow peers, too
+            async with trio.open_nursery() as connections:
+                with self._accepting:
+                    await self._accept(connections)
+                trio.lowlevel.notify_closing(self._sock)
+                self._sock.close()
+                for connection in list(self._connections):
+                    connection.stop()
+            watching.cancel_scope.cancel()
 
     def stop(self) -> None:
         """Accept no more, and have every connection end after what it has received."""
         self._accepting.cancel()
 
-    async def _accept_loop(self, connections: trio.Nursery) -> None:
+    async def _accept(self, connections: trio.Nursery) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._sock)
             await self._accept_waiting(connections)

@@ -141,3 +141,18 @@ async def test_a_broker_counts_what_held_it(guard: LoopGuard, tmp_path: Path, ca
                     hold_it(0.1)
                     await trio.lowlevel.checkpoint()
             assert (await broker.scrape())["warmlog_loop_holds_total"] >= 1
+
+
+async def test_a_short_hold_after_a_long_sleep_is_told_for_what_it_is(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that sleeps is looked at less often: that nobody saw it does not mean that nobody could."""
+    monkeypatch.setattr("broker.loop_guard.QUIET_LOOKS", 1)
+    monkeypatch.setattr("broker.loop_guard.QUIET_TIMES", 1_000_000)
+    async with watching(guard):
+        while not guard.is_quiet:
+            await trio.sleep(LIMIT_S)
+        hold_it()
+        await trio.lowlevel.checkpoint()
+        hold_it()
+    assert caplog.messages[0].endswith("nobody looked, since the loop had been asleep")

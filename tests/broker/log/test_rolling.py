@@ -234,3 +234,19 @@ def test_a_roll_finished_twice_is_no_harm(bench: Bench, batch: Batch, offsets_in
     log.finish_roll(sealed)
     log.finish_roll(sealed)
     assert offsets_in(bench.reopen(log)) == list(range(11))
+
+
+def test_settings_that_change_while_a_roll_is_under_way_hold_for_the_new_segment(bench: Bench, batch: Batch) -> None:
+    """Its end was made by the old ones, and an abandoned plan goes back to it."""
+    log = bench.open(segment_bytes=2 * len(batch()))
+    for _ in range(2):
+        log.append(batch())
+    planned = log.plan(batch())
+    prepared = log.prepare_roll(planned)
+    log.reconfigure(bench.config.__class__(segment_bytes=4 * len(batch())))
+    log.commit_roll(prepared)
+    log.write([planned])
+    log.commit([planned])
+    log.plan(batch())
+    log.abandon()
+    assert [log.append(batch()).roll for _ in range(4)] == [None, None, None, RollReason.SIZE]
