@@ -150,7 +150,7 @@ async def test_a_short_hold_after_a_long_sleep_is_told_for_what_it_is(
     monkeypatch.setattr("broker.loop_guard.QUIET_LOOKS", 1)
     monkeypatch.setattr("broker.loop_guard.QUIET_TIMES", 1_000_000)
     async with watching(guard):
-        while not guard.is_quiet:
+        while not guard.is_quiet:  # noqa: ASYNC110  # nothing tells us but asking
             await trio.sleep(LIMIT_S)
         hold_it()
         await trio.lowlevel.checkpoint()
