@@ -20,7 +20,6 @@ from typing import TypeAlias
 from broker.log.residency import OpenFile
 
 MAX_FILES = 128  # beyond what the broker keeps open for itself: as many as one reply may hold
-
 WANTED_ROUNDS = 5  # minutes, as `ReadAhead.run` calls
 
 Identity: TypeAlias = tuple[int, int]
@@ -68,7 +67,7 @@ class PassedPages:
         # In this round of `let_go_of_idle`, and in the one before. A file that gets a removed one's inode is taken for
         # it, which costs nothing but that its pages stay, too.
         self._dropped: OrderedDict[Identity, list[tuple[int, int]]] = OrderedDict()
-        self._dropped_before = self._dropped.copy()
+        self._dropped_before: OrderedDict[Identity, list[tuple[int, int]]] = OrderedDict()
         self._wanted: dict[Identity, int] = {}  # whose pages stay, for so many more calls of `let_go_of_idle`
 
     def __bool__(self) -> bool:
