@@ -113,7 +113,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     producer_id_expiration_check_interval_ms: PositiveMillis = 600_000
 
     # groups
-    group_initial_rebalance_delay_ms: Delay = 3_000
+    group_initial_rebalance_delay_ms: Delay = 0  # as in the configuration that Kafka ships; its code says 3,000
     group_min_session_timeout_ms: Delay = 6_000
     group_max_session_timeout_ms: Delay = 1_800_000
     group_max_size: Count = MAX_INT32

@@ -35,7 +35,7 @@ from protocol.groups import (
     SyncGroupResponse,
 )
 from protocol.kafka.group_records import OffsetAndMetadata
-from tests.broker.groups.requests import join_request
+from tests.broker.groups.requests import DELAY_MS, join_request
 
 EPOCH_MS = 1_700_000_000_000
 CHECK_S = 6 * 3600  # a look at what has expired: rarer than by default, since each is a jump of the clock
@@ -119,6 +119,7 @@ async def serving(
         "log.dirs": data_dir,
         "offsets.topic.num.partitions": 2,
         "offsets.retention.check.interval.ms": CHECK_S * 1000,
+        "group.initial.rebalance.delay.ms": DELAY_MS,
     } | {name.replace("_", "."): value for name, value in settings.items()}
     loaded = load_settings(assignments=[f"{name}={value}" for name, value in given.items()])
     disk, ids, loop_clock = FullDisk(), itertools.count(), trio.lowlevel.current_clock()

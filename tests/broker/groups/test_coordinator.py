@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.config import Settings
 from broker.groups.registry import GroupRegistry
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse
@@ -51,6 +52,15 @@ async def test_members_that_come_together_are_of_one_generation_after_the_delay(
         assert trio.current_time() - began == pytest.approx(2 * DELAY_MS / 1000)
         assert {each.generation for each in joined} == {1}
         assert len(joined[0].members) == 3
+
+
+async def test_the_first_member_of_a_new_group_does_not_wait_by_default(tmp_path: Path, mock_clock: MockClock) -> None:
+    default_ms = Settings().group_initial_rebalance_delay_ms
+    async with serving(tmp_path, group_initial_rebalance_delay_ms=default_ms) as group:
+        began = trio.current_time()
+        joined = await group.join()
+        assert joined.generation == 1
+        assert trio.current_time() == began
 
 
 async def test_a_silent_member_is_expelled_when_its_session_is_over(tmp_path: Path, mock_clock: MockClock) -> None:
