@@ -38,6 +38,7 @@ from broker.api.metadata import MetadataApi
 from broker.api.native_groups import NativeGroupsApi
 from broker.api.native_producers import NativeProducersApi
 from broker.api.offsets import OffsetsApi
+from broker.api.pacing import Pacer
 from broker.api.producers import ProducersApi
 from broker.api.records import RecordsApi
 from broker.api.topics import TopicsApi
@@ -171,6 +172,7 @@ class Broker:
         self._live_settings.take_kept(self._store.broker_configs())
         self._files = OpenFiles(limit=open_files_limit(settings), residency=Residency())
         self._metrics = Metrics()
+        self._pacer = Pacer()
         self.guard = guard
         self._not_ready: str | None = "starting"
 
@@ -382,6 +384,7 @@ class Broker:
             inflight=inflight,
             slices=slices,
             guard=self.guard,
+            pacer=self._pacer,
             max_frame_bytes=settings.socket_request_max_bytes,
             max_requests=settings.warmlog_connection_inflight_requests,
             slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,

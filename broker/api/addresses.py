@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.api.session import Session
+from broker.api.context import Session
 from broker.config import Settings
 
 logger = logging.getLogger(__name__)

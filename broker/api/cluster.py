@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from broker.api.addresses import Advertised
+from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
@@ -30,14 +30,14 @@ class ClusterApi:
             ListPartitionReassignmentsRequest.api: self.list_reassignments,
         }
 
-    async def describe_cluster(self, request: DescribeClusterRequest, session: Session) -> DescribeClusterResponse:
+    async def describe_cluster(self, request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
         """The one broker, by the address at which this client reaches it. It is the controller, too."""
         if request.endpoint_type == _CONTROLLERS:
             raise RequestError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "asked for controllers, and this is a broker")
         if request.endpoint_type != _BROKERS:
             raise RequestError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"no endpoints are of type {request.endpoint_type}")
         node_id = self._partitions.node_id
-        host, port = self._advertised.of(session)
+        host, port = self._advertised.of(context.session)
         return DescribeClusterResponse(
             cluster_id=self._cluster_id,
             controller=node_id,
@@ -45,7 +45,7 @@ class ClusterApi:
         )
 
     async def list_reassignments(
-        self, _: ListPartitionReassignmentsRequest, __: Session
+        self, _: ListPartitionReassignmentsRequest, __: Context
     ) -> ListPartitionReassignmentsResponse:
         """None: there is no other broker that a partition could move to."""
         return ListPartitionReassignmentsResponse()

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from broker.api.config_entries import broker_entries, cluster_entries, topic_entries
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.api.loggers import check_levels, logger_entries, set_levels
-from broker.api.session import Session
 from broker.config import FIELDS
 from broker.dynamic_config import Overrides, check_dynamic
 from broker.metadata.topic import check_name
@@ -55,7 +55,7 @@ class ConfigsApi:
 
     # -- describe --
 
-    async def describe_configs(self, request: DescribeConfigsRequest, _: Session) -> DescribeConfigsResponse:
+    async def describe_configs(self, request: DescribeConfigsRequest, _: Context) -> DescribeConfigsResponse:
         """The settings of each resource as they are in force."""
         return DescribeConfigsResponse(
             resources=tuple([self._described(asked, request) for asked in request.resources])
@@ -92,7 +92,7 @@ class ConfigsApi:
 
     # -- alter --
 
-    async def alter_configs(self, request: AlterConfigsRequest, _: Session) -> AlterConfigsResponse:
+    async def alter_configs(self, request: AlterConfigsRequest, _: Context) -> AlterConfigsResponse:
         """Change each resource on its own; one that is named twice is left alone."""
         times = Counter((asked.resource_type, asked.name) for asked in request.resources)
         return AlterConfigsResponse(

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import trio
 
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe, describe_in
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.log.directory_names import encode_topic_id
 from broker.partitions import Partitions, UnknownTopicError
 from broker.topic_config import effective_settings
@@ -34,7 +34,7 @@ class DescribeTopicsApi:
         """By API."""
         return {DescribeTopicsRequest.api: self.describe}
 
-    async def describe(self, request: DescribeTopicsRequest, _: Session) -> DescribeTopicsResponse:
+    async def describe(self, request: DescribeTopicsRequest, _: Context) -> DescribeTopicsResponse:
         """Settings, offsets and segments of each topic, once however often it is asked for.
 
         Runs in workers: it asks for the times of segments, which are read from their indexes.

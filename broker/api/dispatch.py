@@ -1,17 +1,18 @@
 """From request to handler.
 
-Owns: the table, the error boundary, and the split between what is queued (produce) and what is awaited (everything
-else). Must not know: sockets and wire formats.
+Every request of both protocols goes through one of `begin_produce`, `fetch_now` and `handle`, with its context: whether
+the sender may do this, how much of it, and who wants to know is decided here. Produce is queued, everything else is
+awaited. A handler's failure becomes a response.
 """
 
 import logging
 from collections.abc import Collection, Iterable
 
 from broker.api import produce
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
 from broker.api.fetch import Fetch, Fetches
 from broker.api.handler import Family, Handler
-from broker.api.session import Session
 from broker.metadata.topic import MAX_NAME_LENGTH
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
@@ -41,13 +42,13 @@ class Dispatcher:
         return self._handlers.keys()
 
     def begin_produce(
-        self, request: ProduceRequest, session: Session, *, create: bool = True
+        self, request: ProduceRequest, context: Context, *, create: bool = True
     ) -> produce.Produce | None:
         """Queue a produce request; it is written when the caller says `Writer.write_queued`.
 
         None, with nothing queued, if it is the first to use a topic: `prepare` it, then begin it with `create` False.
         """
-        return produce.begin(request, session.client_id, self._partitions, create=create)
+        return produce.begin(request, context.session.client_id, self._partitions, create=create)
 
     async def prepare(self, request: ProduceRequest) -> None:
         """Create the topics that a produce request is the first to use.
@@ -61,33 +62,32 @@ class Dispatcher:
                 except EXPECTED as error:
                     logger.info("topic %.*r not created on first use: %s", MAX_NAME_LENGTH, name, error)
 
-    def fetch_now(self, request: FetchRequest) -> Fetch | FetchResponse | ErrorResponse:
-        """What there is: the response if that is enough, else the fetch that has to wait."""
+    def fetch_now(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse | ErrorResponse:
+        """Serve from the data available now, or return a pending `Fetch`."""
+        context.start()
         try:
             return self._fetches.begin(request)
         except Exception:
             logger.exception("a request failed: fetch")
             return DEFECT
 
-    async def fetch_later(self, fetch: Fetch, session: Session) -> FetchResponse | ErrorResponse:
-        """Wait for more, or for the disk, then answer."""
+    async def fetch_later(self, fetch: Fetch, context: Context) -> FetchResponse | ErrorResponse:
+        """Wait for more data, or for the disk, and return the response."""
         try:
-            return await self._fetches.finish(fetch, session)
+            return await self._fetches.finish(fetch, context.session)
         except Exception:
             logger.exception("a request failed: fetch")
             return DEFECT
 
-    async def handle(self, request: Request, session: Session) -> Response:
-        """Answer any other request.
-
-        The error boundary: what nobody expected is logged and answered UNKNOWN_SERVER_ERROR.
-        """
+    async def handle(self, request: Request, context: Context) -> Response:
+        """Answer any other request; an unexpected failure is logged and answered UNKNOWN_SERVER_ERROR."""
+        context.start()
         try:
-            response: Response = await self._handlers[request.api](request, session)
+            response: Response = await self._handlers[request.api](request, context)
         except EXPECTED as error:
             code, message = describe(error)
             return ErrorResponse(error=code, message=message)
         except Exception:
-            logger.exception("a request failed: %s from %s:%d", request.api, *session.peer)
+            logger.exception("a request failed: %s from %s:%d", request.api, *context.session.peer)
             return DEFECT
         return response

@@ -7,9 +7,9 @@ kafka.cluster.Partition.
 
 from collections.abc import Mapping
 
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.log.leader_epochs import UNDEFINED
 from broker.partition import Partition
 from broker.partitions import Partitions
@@ -52,7 +52,7 @@ class EpochsApi:
         return {OffsetForLeaderEpochRequest.api: self.offset_for_leader_epoch}
 
     async def offset_for_leader_epoch(
-        self, request: OffsetForLeaderEpochRequest, _: Session
+        self, request: OffsetForLeaderEpochRequest, _: Context
     ) -> OffsetForLeaderEpochResponse:
         """One answer per question, in that order."""
         return OffsetForLeaderEpochResponse(partitions=tuple([self._find(query) for query in request.partitions]))

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import msgspec
 import trio
 
+from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.log.errors import LogError
 from broker.log.explain import SEARCHES, LogSight, explain_offset, explain_time
 from broker.log.explanation import Explanation
@@ -31,7 +31,7 @@ class ExplainApi:
         """By API."""
         return {ExplainRequest.api: self._explain}
 
-    async def _explain(self, request: ExplainRequest, _: Session) -> ExplainResponse:
+    async def _explain(self, request: ExplainRequest, _: Context) -> ExplainResponse:
         if (request.offset is None) == (request.timestamp is None):
             raise RequestError(ErrorCode.INVALID_REQUEST, "explain: an offset or a timestamp, one of the two")
         if request.timestamp is not None and request.timestamp < 0:

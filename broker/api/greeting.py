@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
+from broker.api.context import Context
 from broker.api.handler import Handler
-from broker.api.session import Session
 from protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse
 from protocol.native.messages import VersionError, choose_version
 from protocol.request import HelloRequest
@@ -28,13 +28,13 @@ class GreetingApi:
         """By API."""
         return {HelloRequest.api: self._hello, ApiVersionsRequest.api: self._api_versions}
 
-    async def _hello(self, request: HelloRequest, session: Session) -> HelloResponse | ErrorResponse:
+    async def _hello(self, request: HelloRequest, context: Context) -> HelloResponse | ErrorResponse:
         try:
-            session.protocol_version = choose_version(request.versions)
+            context.session.protocol_version = choose_version(request.versions)
         except VersionError as error:
             return ErrorResponse(error=error.code, message=str(error))
-        session.client_id = request.client[:MAX_CLIENT_LENGTH]
-        return replace(self._hello_response, version=session.protocol_version)
+        context.session.client_id = request.client[:MAX_CLIENT_LENGTH]
+        return replace(self._hello_response, version=context.session.protocol_version)
 
-    async def _api_versions(self, request: ApiVersionsRequest, _: Session) -> ApiVersionsResponse:
+    async def _api_versions(self, request: ApiVersionsRequest, _: Context) -> ApiVersionsResponse:
         return self._versions(request)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from broker.api.addresses import Advertised
+from broker.api.context import Context
 from broker.api.handler import Family, Handler
 from broker.api.producers import TransactionsUnservedError
-from broker.api.session import Session
 from broker.groups.commits import Committer, OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.registry import GroupRegistry
@@ -86,13 +86,13 @@ class MembersApi:
             LeaveGroupRequest.api: self.leave,
         }
 
-    async def find_coordinator(self, request: FindCoordinatorRequest, session: Session) -> FindCoordinatorResponse:
+    async def find_coordinator(self, request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
         """It is here, for every group. Who asks is about to use one, so the topic for them is made now."""
         error, message = await self._check_coordinator(request.key_type)
         if error is not ErrorCode.NONE:
             failed = [FoundCoordinator(key=key, error=error, message=message) for key in request.keys]
             return FindCoordinatorResponse(coordinators=tuple(failed))
-        host, port = self._advertised.of(session)
+        host, port = self._advertised.of(context.session)
         found = [FoundCoordinator(key=key, node_id=self._node_id, host=host, port=port) for key in request.keys]
         return FindCoordinatorResponse(coordinators=tuple(found))
 
@@ -104,20 +104,22 @@ class MembersApi:
             return TransactionsUnservedError.code, "transactions are not served: there is no coordinator for them"
         return ErrorCode.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
 
-    async def join(self, request: JoinGroupRequest, session: Session) -> JoinGroupResponse:
+    async def join(self, request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
         """Waits for the rebalance."""
-        return await self._coordinator.join(request, client_id=session.client_id, host=f"/{session.peer[0]}")
+        return await self._coordinator.join(
+            request, client_id=context.session.client_id, host=f"/{context.session.peer[0]}"
+        )
 
-    async def sync(self, request: SyncGroupRequest, _: Session) -> SyncGroupResponse:
+    async def sync(self, request: SyncGroupRequest, _: Context) -> SyncGroupResponse:
         """Waits for the leader."""
         return await self._coordinator.sync(request)
 
-    async def heartbeat(self, request: HeartbeatRequest, _: Session) -> HeartbeatResponse:
+    async def heartbeat(self, request: HeartbeatRequest, _: Context) -> HeartbeatResponse:
         """At once."""
         error = self._coordinator.heartbeat(request.group, request.member_id, request.instance_id, request.generation)
         return HeartbeatResponse(error=error)
 
-    async def leave(self, request: LeaveGroupRequest, _: Session) -> LeaveGroupResponse:
+    async def leave(self, request: LeaveGroupRequest, _: Context) -> LeaveGroupResponse:
         """One entry per member."""
         error, errors = self._coordinator.leave(request.group, request.members)
         members = [
@@ -144,7 +146,7 @@ class CommittedOffsetsApi:
             OffsetDeleteRequest.api: self.delete,
         }
 
-    async def commit(self, request: OffsetCommitRequest, _: Session) -> OffsetCommitResponse:
+    async def commit(self, request: OffsetCommitRequest, _: Context) -> OffsetCommitResponse:
         """Answered when all that could be is written."""
         committer = Committer(
             generation=request.generation, member_id=request.member_id, instance_id=request.instance_id
@@ -158,7 +160,7 @@ class CommittedOffsetsApi:
         ]
         return OffsetCommitResponse(partitions=tuple(partitions))
 
-    async def fetch(self, request: OffsetFetchRequest, _: Session) -> OffsetFetchResponse:
+    async def fetch(self, request: OffsetFetchRequest, _: Context) -> OffsetFetchResponse:
         """What is committed. Nothing here is unstable: an open transaction's offsets are not known at all."""
         return OffsetFetchResponse(groups=tuple([self._fetch(asked) for asked in request.groups]))
 
@@ -189,7 +191,7 @@ class CommittedOffsetsApi:
             topic_id=None if known is None else topic_id_text(known.id.bytes),
         )
 
-    async def delete(self, request: OffsetDeleteRequest, _: Session) -> OffsetDeleteResponse:
+    async def delete(self, request: OffsetDeleteRequest, _: Context) -> OffsetDeleteResponse:
         """One entry per partition; an error of the group as a whole stands before them."""
         error = self._commits.check_delete_offsets(request.group)
         errors = [error] * len(request.partitions)
@@ -222,7 +224,7 @@ class GroupsApi:
             DeleteGroupsRequest.api: self.delete,
         }
 
-    async def list_groups(self, request: ListGroupsRequest, _: Session) -> ListGroupsResponse:
+    async def list_groups(self, request: ListGroupsRequest, _: Context) -> ListGroupsResponse:
         """Those of the states and types asked for."""
         error = self._groups.available_all()
         if error is not ErrorCode.NONE:
@@ -234,11 +236,11 @@ class GroupsApi:
         listed = [group for group in self._coordinator.list_groups() if not states or group.state.lower() in states]
         return ListGroupsResponse(groups=tuple(listed))
 
-    async def describe(self, request: DescribeGroupsRequest, _: Session) -> DescribeGroupsResponse:
+    async def describe(self, request: DescribeGroupsRequest, _: Context) -> DescribeGroupsResponse:
         """One entry per group."""
         return DescribeGroupsResponse(groups=tuple([self._coordinator.describe(name) for name in request.groups]))
 
-    async def delete(self, request: DeleteGroupsRequest, _: Session) -> DeleteGroupsResponse:
+    async def delete(self, request: DeleteGroupsRequest, _: Context) -> DeleteGroupsResponse:
         """One entry per group."""
         deleted = [DeletedGroup(group=name, error=await self._commits.delete(name)) for name in request.groups]
         return DeleteGroupsResponse(groups=tuple(deleted))

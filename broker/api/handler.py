@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from broker.api.session import Session
+from broker.api.context import Context
 
-Handler: TypeAlias = Callable[[Any, Session], Awaitable[Any]]  # a request and who asks, to the response
+Handler: TypeAlias = Callable[[Any, Context], Awaitable[Any]]  # a request and who asks, to the response
 
 
 class Family(Protocol):

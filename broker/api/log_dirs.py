@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 import trio
 
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.log.data_directories import DataDirectories
 from broker.log.data_directory import DataDirectory
 from broker.partition import Partition
@@ -34,7 +34,7 @@ class LogDirsApi:
         """By API."""
         return {DescribeLogDirsRequest.api: self.describe}
 
-    async def describe(self, request: DescribeLogDirsRequest, _: Session) -> DescribeLogDirsResponse:
+    async def describe(self, request: DescribeLogDirsRequest, _: Context) -> DescribeLogDirsResponse:
         """Every data directory: those in service with those of its partitions that were asked for."""
         asked = self._asked(request)
         described = [await self._describe(directory, asked) for directory in list(self._directories.live)]

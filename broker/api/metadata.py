@@ -9,9 +9,9 @@ client asks for a thousand topics every few minutes, and each of a thousand clie
 from collections.abc import Mapping
 
 from broker.api.addresses import Advertised
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.log.directory_names import encode_topic_id
 from broker.metadata.topic import Topic, check_name, is_internal
 from broker.partitions import Partitions, UnknownTopicError
@@ -37,7 +37,7 @@ class MetadataApi:
         """By API."""
         return {MetadataRequest.api: self.metadata}
 
-    async def metadata(self, request: MetadataRequest, session: Session) -> MetadataResponse:
+    async def metadata(self, request: MetadataRequest, context: Context) -> MetadataResponse:
         """Brokers and topics, each once however often it is asked for.
 
         A topic that is missing is created if the client and `auto.create.topics.enable` allow it.
@@ -48,7 +48,7 @@ class MetadataApi:
             create = request.auto_create and self._partitions.settings.auto_create_topics_enable
             topics = [await self._find(name, create=create) for name in _once(request.topics)]
         node_id = self._partitions.node_id
-        host, port = self._advertised.of(session)
+        host, port = self._advertised.of(context.session)
         return MetadataResponse(
             cluster_id=self._cluster_id,
             controller=node_id,

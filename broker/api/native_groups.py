@@ -15,8 +15,8 @@ from typing import Any
 import trio
 from msgspec.structs import replace
 
+from broker.api.context import Context
 from broker.api.handler import Family, Handler
-from broker.api.session import Session
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.groups import (
@@ -98,22 +98,22 @@ class NativeGroupsApi:
     # -- joining --
 
     async def join(
-        self, request: JoinConsumerGroupRequest, session: Session
+        self, request: JoinConsumerGroupRequest, context: Context
     ) -> JoinConsumerGroupResponse | ErrorResponse:
         """Join, and wait for one's partitions."""
         seat = _Seat(request)
         try:
-            while (response := await self._try_join(seat, session)) is None:
+            while (response := await self._try_join(seat, context)) is None:
                 pass  # the next rebalance began before this one was over
         except trio.Cancelled:
             if seat.is_unheard_of:
-                await self._leave(seat, session)
+                await self._leave(seat, context)
             raise
         return response
 
-    async def _try_join(self, seat: "_Seat", session: Session) -> JoinConsumerGroupResponse | ErrorResponse | None:
+    async def _try_join(self, seat: "_Seat", context: Context) -> JoinConsumerGroupResponse | ErrorResponse | None:
         """One rebalance; None if another one follows on its heels."""
-        joined: JoinGroupResponse = await self._ask(seat.join_request(), session)
+        joined: JoinGroupResponse = await self._ask(seat.join_request(), context)
         if joined.error is ErrorCode.MEMBER_ID_REQUIRED:
             seat.member_id = joined.member_id
             return None
@@ -121,7 +121,7 @@ class NativeGroupsApi:
             return _failed(joined)
         seat.member_id = joined.member_id
         assignments = () if joined.skip_assignment else self._assign(joined)
-        synced: SyncGroupResponse = await self._ask(seat.sync_request(joined, assignments), session)
+        synced: SyncGroupResponse = await self._ask(seat.sync_request(joined, assignments), context)
         if synced.error is ErrorCode.REBALANCE_IN_PROGRESS:
             return None
         if synced.error is not ErrorCode.NONE:
@@ -146,19 +146,19 @@ class NativeGroupsApi:
             for member_id, partitions in assign_range(wanted, counts).items()
         )
 
-    async def _leave(self, seat: "_Seat", session: Session) -> None:
+    async def _leave(self, seat: "_Seat", context: Context) -> None:
         with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
-            await self._ask(seat.leave_request(), session)
+            await self._ask(seat.leave_request(), context)
 
     # -- describing --
 
     async def describe(
-        self, request: DescribeConsumerGroupsRequest, session: Session
+        self, request: DescribeConsumerGroupsRequest, context: Context
     ) -> DescribeConsumerGroupsResponse | ErrorResponse:
         """Groups as Kafka describes them, with assignments opened, committed offsets and the ends of the logs."""
-        described = await self._ask(DescribeGroupsRequest(groups=request.groups), session)
+        described = await self._ask(DescribeGroupsRequest(groups=request.groups), context)
         asked = tuple(OffsetFetchGroup(group=group) for group in request.groups)
-        fetched = await self._ask(OffsetFetchRequest(groups=asked), session)
+        fetched = await self._ask(OffsetFetchRequest(groups=asked), context)
         pairs = zip(described.groups, fetched.groups, strict=True)
         return DescribeConsumerGroupsResponse(groups=tuple(self._described(*pair) for pair in pairs))
 
@@ -205,8 +205,8 @@ class NativeGroupsApi:
             position, offset=committed.offset, leader_epoch=committed.leader_epoch, metadata=committed.metadata
         )
 
-    async def _ask(self, request: Any, session: Session) -> Any:
-        return await self._groups[request.api](request, session)
+    async def _ask(self, request: Any, context: Context) -> Any:
+        return await self._groups[request.api](request, context)
 
 
 class _Seat:

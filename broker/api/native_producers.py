@@ -5,9 +5,9 @@ A producer that starts again with its old id finds out what of its records is st
 
 from collections.abc import Mapping
 
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.metadata.topic import check_name
 from broker.partitions import Partitions
 from protocol.groups import TopicPartition
@@ -24,7 +24,7 @@ class NativeProducersApi:
         """By API."""
         return {DescribeProducerRequest.api: self._describe_producer}
 
-    async def _describe_producer(self, request: DescribeProducerRequest, _: Session) -> DescribeProducerResponse:
+    async def _describe_producer(self, request: DescribeProducerRequest, _: Context) -> DescribeProducerResponse:
         positions = [self._position(request.producer_id, asked) for asked in request.partitions]
         return DescribeProducerResponse(partitions=tuple(positions))
 

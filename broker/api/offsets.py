@@ -6,10 +6,10 @@ from functools import partial
 
 import trio
 
+from broker.api.context import Context
 from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, describe_in
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.log.partition_log import PartitionLog
 from broker.log.time_index import TimestampOffset
 from broker.metrics import Metrics
@@ -56,7 +56,7 @@ class OffsetsApi:
         """By API."""
         return {ListOffsetsRequest.api: self.list_offsets}
 
-    async def list_offsets(self, request: ListOffsetsRequest, _: Session) -> ListOffsetsResponse:
+    async def list_offsets(self, request: ListOffsetsRequest, _: Context) -> ListOffsetsResponse:
         """One answer per question, in that order. Kafka refuses a partition that is asked for twice."""
         is_kafka = isinstance(request, KafkaListOffsetsRequest)  # ours may ask for several times
         times = Counter([(query.topic, query.partition) for query in request.partitions] if is_kafka else ())

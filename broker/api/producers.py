@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 import trio
 
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.log.producer_state import ProducerState
 from broker.metadata.store import MetadataStore
 from broker.metadata.topic import check_name
@@ -85,7 +85,7 @@ class ProducersApi:
             DescribeProducersRequest.api: self.describe_producers,
         }
 
-    async def init_producer_id(self, request: InitProducerIdRequest, _: Session) -> InitProducerIdResponse:
+    async def init_producer_id(self, request: InitProducerIdRequest, _: Context) -> InitProducerIdResponse:
         """An id of its own for each who asks, even for one that has an id: without transactions nobody can be fenced.
 
         (An idempotent client raises its epoch by itself, and asks for another id only when there is no higher one.)
@@ -98,7 +98,7 @@ class ProducersApi:
             raise TransactionsUnservedError("transactions are not served")
         return InitProducerIdResponse(producer_id=await self._ids.take(), producer_epoch=FIRST_EPOCH)
 
-    async def describe_producers(self, request: DescribeProducersRequest, _: Session) -> DescribeProducersResponse:
+    async def describe_producers(self, request: DescribeProducersRequest, _: Context) -> DescribeProducersResponse:
         """The producers of each partition asked for."""
         return DescribeProducersResponse(partitions=tuple([self._describe(asked) for asked in request.partitions]))
 

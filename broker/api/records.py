@@ -5,9 +5,9 @@ Source: kafka.server.ReplicaManager.deleteRecordsOnLocalLog, kafka.cluster.Parti
 
 from collections.abc import Mapping
 
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe, describe_in
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.log.errors import PolicyViolationError
 from broker.metadata.topic import InvalidTopicError, is_internal
 from broker.partition import Partition
@@ -27,7 +27,7 @@ class RecordsApi:
         """By API."""
         return {DeleteRecordsRequest.api: self.delete}
 
-    async def delete(self, request: DeleteRecordsRequest, _: Session) -> DeleteRecordsResponse:
+    async def delete(self, request: DeleteRecordsRequest, _: Context) -> DeleteRecordsResponse:
         """Move all starts, then write them down once, then answer: what is deleted stays deleted."""
         outcomes = [self._move_start(asked) for asked in request.partitions]
         failure: Exception | None = None

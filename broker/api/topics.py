@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from broker.api.config_entries import created_entries
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
-from broker.api.session import Session
 from broker.log.directory_names import encode_topic_id
 from broker.metadata.topic import Topic
 from broker.partitions import Partitions
@@ -55,7 +55,7 @@ class TopicsApi:
 
     # -- create --
 
-    async def create(self, request: CreateTopicsRequest, _: Session) -> CreateTopicsResponse:
+    async def create(self, request: CreateTopicsRequest, _: Context) -> CreateTopicsResponse:
         """Create each topic on its own; a name that stands there twice is created by neither."""
         twice = _named_twice(topic.name for topic in request.topics)
         return CreateTopicsResponse(
@@ -128,7 +128,7 @@ class TopicsApi:
 
     # -- delete --
 
-    async def delete(self, request: DeleteTopicsRequest, _: Session) -> DeleteTopicsResponse:
+    async def delete(self, request: DeleteTopicsRequest, _: Context) -> DeleteTopicsResponse:
         """Delete each topic on its own; one that is named twice (by name or by id) is left alone."""
         if not self._partitions.settings.delete_topic_enable:
             raise RequestError(
@@ -147,7 +147,7 @@ class TopicsApi:
 
     # -- alter --
 
-    async def alter(self, request: AlterTopicsRequest, _: Session) -> AlterTopicsResponse:
+    async def alter(self, request: AlterTopicsRequest, _: Context) -> AlterTopicsResponse:
         """Change each topic on its own."""
         return AlterTopicsResponse(topics=tuple([await self._altered(topic) for topic in request.topics]))
 
@@ -163,7 +163,7 @@ class TopicsApi:
             return _failed(asked.name, error)
         return TopicResult(name=asked.name)
 
-    async def create_partitions(self, request: CreatePartitionsRequest, _: Session) -> CreatePartitionsResponse:
+    async def create_partitions(self, request: CreatePartitionsRequest, _: Context) -> CreatePartitionsResponse:
         """Give each topic more partitions."""
         twice = _named_twice(topic.name for topic in request.topics)
         return CreatePartitionsResponse(

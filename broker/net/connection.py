@@ -17,9 +17,9 @@ from typing import Any
 
 import trio
 
+from broker.api.context import Context, Session
 from broker.api.fetch import Fetch
 from broker.api.produce import Produce
-from broker.api.session import Session
 from broker.net.inflight import Share
 from broker.net.outbox import Exchange, Outbox, PeerGoneError
 from broker.net.sender import Sender
@@ -46,6 +46,7 @@ class Connection:
     def __init__(self, sock: socket.socket, session: Session, services: Services) -> None:
         self._sock = sock
         self._session = session
+        self._context = Context(session, services.pacer)
         self._services = services
         self._wire = services.wire
         self._produce_metrics = services.metrics.requests("produce", services.wire.name)
@@ -176,7 +177,7 @@ class Connection:
 
     async def _take_frames(self) -> None:
         """Queue or handle every whole frame of one read. Raises FrameError where the stream is out of step."""
-        next_frame, decode, session = self._reader.next_frame, self._wire.decode, self._session
+        next_frame, decode, context = self._reader.next_frame, self._wire.decode, self._context
         begin_produce = self._services.dispatcher.begin_produce
         received_at = perf_counter()
         turn_ends = received_at + MAX_TURN_S
@@ -186,14 +187,14 @@ class Connection:
                 await trio.lowlevel.checkpoint()
                 turn_ends = perf_counter() + MAX_TURN_S
             try:
-                call, request = decode(frame, session)
+                call, request = decode(frame, context)
             except ProtocolError as error:
                 _handled(run)
                 run = None
                 await self._refuse(error, len(frame))
                 continue
             if isinstance(request, ProduceRequest):
-                produce = begin_produce(request, session)
+                produce = begin_produce(request, context)
                 if produce is None:
                     _handled(run)
                     run = None  # it may be answered while we wait
@@ -239,7 +240,7 @@ class Connection:
         dispatcher = self._services.dispatcher
         self._services.writer.write_queued()
         await dispatcher.prepare(request)
-        produce = dispatcher.begin_produce(request, self._session, create=False)
+        produce = dispatcher.begin_produce(request, self._context, create=False)
         assert produce is not None
         return produce
 
@@ -252,15 +253,15 @@ class Connection:
         exchange.begun_at = perf_counter()
         self._services.guard.begin(request.api)
         if isinstance(request, FetchRequest):
-            found = dispatcher.fetch_now(request)
+            found = dispatcher.fetch_now(request, self._context)
             exchange.handled_at = perf_counter()
             response = (
-                await self._while_there(partial(dispatcher.fetch_later, found, self._session))
+                await self._while_there(partial(dispatcher.fetch_later, found, self._context))
                 if isinstance(found, Fetch)
                 else found
             )
         else:
-            handle = partial(dispatcher.handle, request, self._session)
+            handle = partial(dispatcher.handle, request, self._context)
             response = await (self._while_there(handle) if request.may_wait else handle())
             exchange.handled_at = perf_counter()
         self._put(exchange, call, response, size)

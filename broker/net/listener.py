@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import trio
 
-from broker.api.session import Session
+from broker.api.context import Session
 from broker.net.connection import Connection
 from broker.net.services import Services
 from broker.ticks import sleep_till_tick

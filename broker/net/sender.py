@@ -12,7 +12,7 @@ from collections.abc import Sequence, Sized
 
 import trio
 
-from broker.api.session import Session
+from broker.api.context import Session
 from broker.log.files import FileSlice
 from broker.metrics import Metrics
 from broker.net.sendfile import SlicePath

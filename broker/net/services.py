@@ -5,8 +5,9 @@ import math
 
 import trio
 
+from broker.api.context import Session
 from broker.api.dispatch import Dispatcher
-from broker.api.session import Session
+from broker.api.pacing import Pacer
 from broker.loop_guard import LoopGuard
 from broker.metrics import Metrics
 from broker.net.inflight import InflightBytes
@@ -30,6 +31,7 @@ class Services:
         "max_frame_bytes",
         "max_requests",
         "metrics",
+        "pacer",
         "slices",
         "slow_peer_s",
         "tell_at",
@@ -39,7 +41,7 @@ class Services:
 
     def __init__(
         self, *, wire: Wire, dispatcher: Dispatcher, writer: Writer, metrics: Metrics, inflight: InflightBytes,
-        slices: SlicePath, guard: LoopGuard, max_frame_bytes: int, max_requests: int, slow_peer_s: float,
+        slices: SlicePath, guard: LoopGuard, pacer: Pacer, max_frame_bytes: int, max_requests: int, slow_peer_s: float,
     ) -> None:  # fmt: skip
         self.wire = wire
         self.dispatcher = dispatcher
@@ -48,6 +50,7 @@ class Services:
         self.inflight = inflight
         self.slices = slices
         self.guard = guard
+        self.pacer = pacer
         self.max_frame_bytes = max_frame_bytes
         self.max_requests = max_requests
         self.slow_peer_s = slow_peer_s

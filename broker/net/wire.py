@@ -3,7 +3,7 @@
 from collections.abc import Sized
 from typing import Any, NamedTuple, Protocol
 
-from broker.api.session import Session
+from broker.api.context import Context
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.api import Codec, RefusedError
 from protocol.native import codec as native_codec
@@ -26,8 +26,8 @@ class Wire(Protocol):
 
     name: str
 
-    def decode(self, frame: memoryview, session: Session) -> tuple[Any, Request]:
-        """A frame as (call, request). Raises ProtocolError."""
+    def decode(self, frame: memoryview, context: Context) -> tuple[Any, Request]:
+        """A frame as (call, request), which is the context's request from here on. Raises ProtocolError."""
 
     def encode(self, call: Any, response: Response) -> list[Sized]:
         """The reply's frame: bytes and, for a fetch, the slices as they were given."""
@@ -41,11 +41,15 @@ class NativeWire:
 
     name = "native"
 
-    def decode(self, frame: memoryview, session: Session) -> tuple[int, Any]:
+    def decode(self, frame: memoryview, context: Context) -> tuple[int, Any]:
         """A frame as (request id, request); the first one must be a hello. Raises ProtocolError."""
         request_id, request = native_codec.decode_request(frame)
-        if session.protocol_version is None and not isinstance(request, HelloRequest):
-            raise OutOfTurnError(request_id)
+        version = context.session.protocol_version
+        if version is None:
+            if not isinstance(request, HelloRequest):
+                raise OutOfTurnError(request_id)
+            version = 0
+        context.version = version
         return request_id, request
 
     def encode(self, call: int, response: Response) -> list[Sized]:
@@ -66,10 +70,11 @@ class KafkaWire:
         self._codec = codec
         self.encode = codec.encode
 
-    def decode(self, frame: memoryview, session: Session) -> tuple[Any, Any]:
+    def decode(self, frame: memoryview, context: Context) -> tuple[Any, Any]:
         """A frame as (call, request). What the client calls itself stands in every request. Raises ProtocolError."""
         call = self._codec.decode(frame)
-        session.client_id = call.client_id
+        context.session.client_id = call.client_id
+        context.version = call.version
         return call, call.request
 
     def refusal(self, error: ProtocolError) -> Refusal | None:

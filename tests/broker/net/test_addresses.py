@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.api.addresses import Advertised, default_gateway
-from broker.api.session import Session
+from broker.api.context import Session
 from broker.config import Settings
 from tests.broker.net.namespaces import CONTAINER, Namespaces, bridged, run
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import trio
+from broker.api.context import Session
 
 from broker.api.metadata import MetadataApi
-from broker.api.session import Session
 from broker.net import connection, listener
 from protocol.errors import ErrorCode
 from protocol.request import MetadataRequest

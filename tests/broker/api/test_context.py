@@ -1,0 +1,146 @@
+"""What a handler knows of its request, and how long requests share the event loop."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+import trio
+
+from broker.api import pacing
+from broker.api.context import Context, Session
+from broker.api.pacing import PIECE_S, Pacer
+from broker.net.wire import KafkaWire, NativeWire
+from protocol.kafka.api import Codec
+from protocol.native.codec import encode_request
+from protocol.request import HelloRequest, MetadataRequest
+from tests.broker.kafka_client import BY_NAME
+from tests.protocol.kafka.messages import TABLES, body, frame, with_defaults
+
+A_PIECE = 8  # a power of two: the sums of floats are exact
+
+
+def session() -> Session:
+    return Session(listener="kafka", peer=("127.0.0.1", 40_000), local=("127.0.0.1", 9092))
+
+
+class Work:
+    """A clock that goes on by what is done: a piece has room for `A_PIECE` items."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.done: list[object] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def do(self, item: object) -> object:
+        self.now_s += PIECE_S / A_PIECE
+        self.done.append(item)
+        return item
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+    clock = Work()
+    monkeypatch.setattr(pacing, "perf_counter", clock)
+    return clock
+
+
+class Passes(trio.abc.Instrument):
+    """Counts the passes of the loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        del timeout
+        self.count += 1
+
+
+async def answered(work: Work, count: int, pacer: Pacer) -> None:
+    context = Context(session(), pacer)
+    context.start()
+    assert await context.map(work.do, range(count)) == tuple(range(count))
+
+
+async def test_a_long_request_lets_others_run_after_each_piece(work: Work) -> None:
+    held = []
+
+    async def other() -> None:
+        while len(work.done) < 100:
+            held.append(len(work.done))
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        await answered(work, 100, Pacer())
+    longest = max(after - before for before, after in zip(held, [*held[1:], 100], strict=True))
+    assert longest <= 2 * A_PIECE  # of two tasks that are ready in every pass, either may go first
+
+
+async def test_a_short_request_does_not_pause(work: Work) -> None:
+    passes = Passes()
+    trio.lowlevel.add_instrument(passes)
+    await answered(work, A_PIECE - 1, Pacer())
+    assert passes.count == 0
+    trio.lowlevel.remove_instrument(passes)
+
+
+async def test_of_many_long_requests_one_gets_a_piece_per_pass_of_the_loop(work: Work) -> None:
+    pacer, done_by_pass = Pacer(), []
+
+    class Watch(trio.abc.Instrument):
+        def before_io_wait(self, timeout: float) -> None:
+            del timeout
+            done_by_pass.append(len(work.done))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(answered, work, 50, pacer)
+        trio.lowlevel.add_instrument(Watch())
+    done_by_pass.append(len(work.done))
+    first, *others = [after - before for before, after in pairwise(done_by_pass) if after > before]
+    assert first == 20 * A_PIECE  # each had a piece in the pass in which it began
+    assert max(others) <= A_PIECE
+    assert len(work.done) == 1000
+
+
+async def test_one_that_is_cancelled_while_it_pauses_holds_nobody_up(work: Work) -> None:
+    pacer = Pacer()
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(answered, work, 50, pacer)
+        for _ in range(3):
+            given_up = await nursery.start(cancellable, work, pacer)
+            given_up.cancel()
+    assert len([item for item in work.done if item == 49]) == 3
+
+
+async def cancellable(work: Work, pacer: Pacer, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+    with trio.CancelScope() as scope:
+        task_status.started(scope)
+        await answered(work, 40, pacer)
+
+
+async def test_equal_questions_are_answered_once(work: Work) -> None:
+    context = Context(session(), Pacer())
+    context.start()
+    assert await context.map(work.do, ["a", "b", "a", "a"]) == ("a", "b", "a", "a")
+    assert work.done == ["a", "b"]
+
+
+def test_a_kafka_request_brings_its_version_and_its_clients_name() -> None:
+    context, api = Context(session(), Pacer()), BY_NAME["Heartbeat"]
+    for version, client in ((0, b"first"), (4, b"second")):
+        values = with_defaults(TABLES["HeartbeatRequest"], version, {"group_id": "g", "member_id": "m"})
+        asked = frame(api, version, body("HeartbeatRequest", api, version, values), client=client)
+        KafkaWire(Codec()).decode(memoryview(asked), context)
+        assert (context.version, context.session.client_id) == (version, client.decode())
+
+
+def test_a_native_request_has_the_version_of_its_connection() -> None:
+    context = Context(session(), Pacer())
+    NativeWire().decode(memoryview(encode_request(1, HelloRequest(versions=(1,))))[4:], context)
+    context.session.protocol_version = 1  # as the hello's handler does
+    NativeWire().decode(memoryview(encode_request(2, MetadataRequest()))[4:], context)
+    assert context.version == 1
