@@ -8,7 +8,8 @@ know: any message, or which version of one is flexible.
     bytes, records  int32 length, -1 null         uvarint length + 1, 0 null
     array           int32 count, -1 null          uvarint count + 1, 0 null
     end of struct   nothing                       uvarint count of tagged fields, each: uvarint tag, uvarint size, data
-    integers big-endian; a uuid is 16 bytes; a bool one byte
+    nullable struct int8 -1 null, 1 present       the same
+    numbers big-endian; a float is an IEEE 754 double; a uuid is 16 bytes; a bool one byte
 
 Invariants:
 1. Nothing is allocated for a length or a count before it was held against what the frame still has.
@@ -38,6 +39,8 @@ _INT8 = Struct(">b")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
+_UINT16 = Struct(">H")
+_FLOAT64 = Struct(">d")
 _ONE_BYTE = 0x7F  # below it a length fits one byte: it is written plus one
 _UVARINT_MAX_SHIFT = 28  # five bytes carry 32 bits
 _NO_KNOWN_TAGS: Mapping[int, tuple[str, Callable[[Any], Any]]] = {}
@@ -95,6 +98,24 @@ class Reader:
         self.position = position + 8
         value: int = _INT64.unpack_from(self.frame, position)[0]
         return value
+
+    def uint16(self) -> int:
+        """Read two bytes, unsigned."""
+        position = self.position
+        self.position = position + 2
+        value: int = _UINT16.unpack_from(self.frame, position)[0]
+        return value
+
+    def float64(self) -> float:
+        """Read a double of eight bytes."""
+        position = self.position
+        self.position = position + 8
+        value: float = _FLOAT64.unpack_from(self.frame, position)[0]
+        return value
+
+    def presence(self) -> bool:
+        """Read the byte before a nullable struct: negative if the struct is null, as in Kafka's generated readers."""
+        return self.int8() >= 0
 
     def uuid(self) -> bytes:
         """The sixteen bytes of a topic id."""
@@ -311,6 +332,18 @@ class Writer:
     def int64(self, value: int) -> None:
         """Eight bytes, signed."""
         self._bytes += _INT64.pack(value)
+
+    def uint16(self, value: int) -> None:
+        """Write two bytes, unsigned."""
+        self._bytes += _UINT16.pack(value)
+
+    def float64(self, value: float) -> None:
+        """Write a double of eight bytes."""
+        self._bytes += _FLOAT64.pack(value)
+
+    def presence(self, present: bool) -> None:
+        """Write the byte before a nullable struct."""
+        self.int8(1 if present else -1)
 
     def uuid(self, value: bytes) -> None:
         """The sixteen bytes of a topic id."""

@@ -39,6 +39,8 @@ INT8 = Primitive("int8", 0)
 INT16 = Primitive("int16", 0)
 INT32 = Primitive("int32", 0)
 INT64 = Primitive("int64", 0)
+UINT16 = Primitive("uint16", 0)
+FLOAT64 = Primitive("float64", 0.0)
 UUID = Primitive("uuid", NO_TOPIC_ID)
 STRING = Primitive("string", "")
 DATA = Primitive("data", b"")
@@ -182,7 +184,8 @@ def _reader(field: Field, version: int, *, flexible: bool) -> Read:
 
 def _reader_of(kind: Primitive | Struct, version: int, *, flexible: bool, nullable: str = "") -> Read:
     if isinstance(kind, Struct):
-        return kind.reader(version, flexible=flexible)
+        read_struct = kind.reader(version, flexible=flexible)
+        return (lambda reader: read_struct(reader) if reader.presence() else None) if nullable else read_struct
     read: Read = getattr(FlexibleReader if flexible else Reader, nullable + kind.name)
     return read
 
@@ -206,8 +209,18 @@ def _writer(field: Field, version: int, *, flexible: bool) -> Write:
 
 def _writer_of(kind: Primitive | Struct, version: int, *, flexible: bool, nullable: str = "") -> Write:
     if isinstance(kind, Struct):
-        return kind.writer(version, flexible=flexible)
+        write_struct = kind.writer(version, flexible=flexible)
+        return _nullable_struct_writer(write_struct) if nullable else write_struct
     write: Write = getattr(FlexibleWriter if flexible else Writer, nullable + kind.name)
+    return write
+
+
+def _nullable_struct_writer(write_struct: Write) -> Write:
+    def write(writer: Writer, values: Any) -> None:
+        writer.presence(values is not None)
+        if values is not None:
+            write_struct(writer, values)
+
     return write
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from broker.api.context import Session
 
+from broker.api.context import Session
 from broker.api.metadata import MetadataApi
 from broker.net import connection, listener
 from protocol.errors import ErrorCode

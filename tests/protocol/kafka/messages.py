@@ -237,6 +237,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "record_errors": ((),),
 }
 _SIZES = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_FLOATS = (0.0, 1.5, -0.25, 1e300)
 
 
 def flexible(api: Api, version: int) -> bool:
@@ -285,8 +286,10 @@ def values_of(table: Struct, version: int, pick: Callable[[Field, bool], Any]) -
 def _value(field: Field, version: int, pick: Callable[[Field, bool], Any]) -> Any:
     kind = field.kind
     chosen = pick(field, version >= field.nullable)
-    if field.name in _CHOICES or chosen is None or not isinstance(kind, Array):
+    if field.name in _CHOICES or chosen is None or isinstance(kind, Primitive):
         return chosen
+    if isinstance(kind, Struct):
+        return values_of(kind, version, pick)
     if isinstance(kind.of, Struct):
         return tuple([values_of(kind.of, version, pick) for _ in range(chosen)])
     element = Field(field.name, kind.of)
@@ -302,6 +305,8 @@ def _with_default(field: Field, version: int, values: dict[str, Any]) -> Any:
     if not field.is_in(version) or field.name not in values:
         return field.absent
     value = values[field.name]
+    if isinstance(field.kind, Struct) and value is not None:
+        return with_defaults(field.kind, version, value)
     if isinstance(field.kind, Array) and isinstance(field.kind.of, Struct) and value is not None:
         return tuple([with_defaults(field.kind.of, version, one) for one in value])
     return value
@@ -320,6 +325,8 @@ def _strategy(field: Field, *, nullable: bool) -> st.SearchStrategy[Any]:
         "string": st.text(max_size=6) | st.just("ä" * 200),
         "data": st.binary(max_size=6) | st.just(b"d" * 300) | st.just(b"e" * 20_000),
         "uuid": st.binary(min_size=16, max_size=16),
+        "uint16": st.integers(0, 65_535),
+        "float64": st.floats(allow_nan=False),
     }
     kind = field.kind
     if isinstance(kind, Primitive) and kind.name in _SIZES:
@@ -340,17 +347,25 @@ def sample(table: Struct, version: int, source: random.Random) -> dict[str, Any]
             return None
         if isinstance(kind, Array):
             return source.choice((0, 1, 2, 2))
-        assert isinstance(kind, Primitive)
-        if kind.name in _SIZES:
-            bits = _SIZES[kind.name]
-            return source.getrandbits(source.randrange(bits)) - source.choice((0, 0, 1))
-        if kind.name == "string":
-            return "".join(source.choices("abcé-._", k=source.choice((0, 3, 8, 8, 140))))
-        return {"boolean": lambda: source.random() < 0.5, "uuid": lambda: source.randbytes(16)}.get(
-            kind.name, lambda: source.randbytes(source.choice((0, 70, 200)))
-        )()
+        return _primitive(kind, source) if isinstance(kind, Primitive) else {}
 
     return values_of(table, version, pick)
+
+
+def _primitive(kind: Primitive, source: random.Random) -> Any:
+    if kind.name in _SIZES:
+        bits = _SIZES[kind.name]
+        return source.getrandbits(source.randrange(bits)) - source.choice((0, 0, 1))
+    if kind.name == "string":
+        return "".join(source.choices("abcé-._", k=source.choice((0, 3, 8, 8, 140))))
+    choices = {
+        "boolean": lambda: source.random() < 0.5,
+        "uuid": lambda: source.randbytes(16),
+        "uint16": lambda: source.getrandbits(16),
+        "float64": lambda: source.choice(_FLOATS),
+        "data": lambda: source.randbytes(source.choice((0, 70, 200))),
+    }
+    return choices[kind.name]()
 
 
 def to_kafka_json(table: Struct, values: dict[str, Any]) -> dict[str, Any]:

@@ -17,12 +17,32 @@ from protocol.kafka.primitives import (
     Reader,
     Writer,
 )
-from protocol.kafka.schema import INT32, STRING, Array, Field, Struct, array
+from protocol.kafka.schema import FLOAT64, INT32, STRING, UINT16, Array, Field, Struct, array
 from tests.protocol.kafka.messages import MESSAGES, TABLES, body, drawn, parsed, with_defaults
 
 NUMBERS = Struct(Field("numbers", Array(INT32), nullable=1))
 NESTED = Struct(Field("outer", array(Field("inner", Array(STRING), nullable=0))))
+CURSOR = Struct(Field("cursor", Struct(Field("topic", STRING), Field("partition", INT32)), nullable=0, default=None))
+NUMERIC = Struct(Field("port", UINT16), Field("rate", FLOAT64))
 TAGGED = Struct(Field("a", STRING, tag=3, default=""), Field("b", INT32, tag=1, default=0))
+
+
+@pytest.mark.parametrize(("reader", "writer"), [(Reader, Writer), (FlexibleReader, FlexibleWriter)])
+@pytest.mark.parametrize("cursor", [None, {"topic": "orders", "partition": 3}])
+def test_a_nullable_struct_is_preceded_by_a_byte_that_says_whether_it_is_there(
+    reader: type[Reader], writer: type[Writer], cursor: dict[str, Any] | None
+) -> None:
+    out = writer(b"")
+    CURSOR.write(out, 0, {"cursor": cursor})
+    assert out.written()[0] == (0xFF if cursor is None else 1)
+    assert CURSOR.read(reader(memoryview(out.written())), 0) == {"cursor": cursor}
+
+
+def test_unsigned_and_floating_numbers_are_big_endian() -> None:
+    writer = Writer(b"")
+    NUMERIC.write(writer, 0, {"port": 65_535, "rate": 1.5})
+    assert writer.written() == b"\xff\xff" + b"\x3f\xf8\x00\x00\x00\x00\x00\x00"
+    assert NUMERIC.read(Reader(memoryview(writer.written())), 0) == {"port": 65_535, "rate": 1.5}
 
 
 @given(data=st.data(), message=st.sampled_from(MESSAGES))
