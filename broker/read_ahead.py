@@ -13,7 +13,9 @@ The bytes themselves are thrown away: what counts is that they are in the page c
 Invariants:
 1. At most `threads` reads are under way, and at most `ahead_bytes` of a file are read for a consumer beyond what it
    waits for.
-2. What is read, or is to be, is read once, whoever asks for it: the second one waits for the first one's piece.
+2. What is being read, or is queued, is read once: a second request for it waits for the first one's piece. It is not
+   told the error of a read that had begun before it came, since the disk may have recovered, nor that of a lookup: it
+   reads again.
 3. What is being read is `busy`, and the residency gate lets nobody touch it: its pages count as cached already.
 4. A consumer that goes takes what is queued for it along, but what others wait for.
 5. Everything belongs to the loop but `_Reading.run`, and `is_busy`, which only looks.
@@ -94,10 +96,8 @@ class _Reading:
         self._event.set()
 
     async def wait(self) -> None:
-        """Return when it is read. Raises what went wrong."""
+        """Return when it has ended; `error` says how."""
         await self._event.wait()
-        if self.error is not None:
-            raise self.error
 
 
 class ReadAhead:
@@ -153,10 +153,11 @@ class ReadAhead:
         descriptor, wanted_end = piece.descriptor, position + length
         slice_end = piece.position + piece.length
         ahead_end = min(slice_end, max(wanted_end, position + self.limits.ahead_bytes))
-        for _ in range(MAX_ROUNDS):
-            for reading in self._ask(consumer, descriptor, position, ahead_end):
+        for attempt in range(MAX_ROUNDS):
+            for reading, is_earlier in self._ask(consumer, descriptor, position, ahead_end):
                 if reading.start < wanted_end:
-                    await self._wait(consumer, reading)
+                    is_others = reading.work is not None or (is_earlier and not attempt)
+                    await self._wait(consumer, reading, ignore_error=is_others)
             self.passed.follow(consumer, descriptor, position)
             if not self.residency.missing_pages(descriptor, position, length, None):
                 return True
@@ -191,29 +192,33 @@ class ReadAhead:
         if self.passed and self.passed.knows(piece.descriptor) and end == piece.descriptor.size():
             self._drop(self.passed.passed(consumer, piece.descriptor, end))
 
-    def _ask(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> list[_Reading]:
-        """The readings that will have a range in memory; those that are missing are queued."""
-        size, readings = self.limits.piece_bytes, []
+    def _ask(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> list[tuple[_Reading, bool]]:
+        """Return the readings that bring in a range, and whether each had begun before; queue what is missing."""
+        size, readings = self.limits.piece_bytes, list[tuple[_Reading, bool]]()
         missing_pages = self.residency.method.missing_pages
         while start < end:
             stop = min(end, (start // size + 1) * size)
-            under_way = self._overlapping(descriptor, start, stop)
-            if not under_way and missing_pages(descriptor.fd, start, stop - start):
-                under_way = [_Reading(consumer, descriptor, start, stop)]
-                self._enqueue(under_way[0])
-            readings += under_way
+            found = self._overlapping(descriptor, start, stop)
+            readings += [(reading, reading.is_started) for reading in found]
+            if not found and missing_pages(descriptor.fd, start, stop - start):
+                reading = _Reading(consumer, descriptor, start, stop)
+                self._enqueue(reading)
+                readings.append((reading, False))
             start = stop
         return readings
 
-    async def _wait(self, consumer: Hashable, reading: _Reading) -> None:
+    async def _wait(self, consumer: Hashable, reading: _Reading, *, ignore_error: bool = False) -> None:
+        """Return when a reading has ended. Raises its error, unless told to ignore it: its pages are missing then."""
         reading.waiters += 1
-        is_read = False
+        is_fine = False
         try:
             await reading.wait()
-            is_read = True
+            if reading.error is not None and not ignore_error:
+                raise reading.error
+            is_fine = True
         finally:
             reading.waiters -= 1
-            if not is_read:
+            if not is_fine:
                 self._withdraw(consumer)
 
     # -- taking turns --

@@ -208,6 +208,82 @@ async def test_an_unreadable_sector_is_told_to_who_wants_it_and_to_nobody_else(t
         assert await reads.bring("two", piece, 2 * PIECE, PIECE)
 
 
+async def test_the_error_of_a_read_that_began_before_a_request_is_not_told_to_it(
+    tmp_path: Path, disk: SlowDisk
+) -> None:
+    """The disk may have recovered since: who comes later is told of a read of its own."""
+    piece = cold(tmp_path / "a", 4, disk)
+    disk.fails_at = 0
+    outcomes: dict[str, object] = {}
+
+    async def bring(consumer: str) -> None:
+        try:
+            outcomes[consumer] = await reads.bring(consumer, piece, 0, PIECE)
+        except OSError as error:
+            outcomes[consumer] = error.errno
+
+    async with reading(threads=2) as reads, trio.open_nursery() as nursery:
+        nursery.start_soon(bring, "earlier")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(bring, "later")
+        await trio.testing.wait_all_tasks_blocked()
+        disk.let(1)
+        while "earlier" not in outcomes:
+            await trio.testing.wait_all_tasks_blocked()
+        disk.fails_at = None
+        disk.let()
+    assert outcomes == {"earlier": errno.EIO, "later": True}
+
+
+async def test_the_error_of_a_lookup_is_not_told_to_who_wants_its_pages(tmp_path: Path, disk: SlowDisk) -> None:
+    piece = cold(tmp_path / "a", 8, disk)
+    brought: list[bool] = []
+
+    def fail() -> None:
+        raise FileNotFoundError(errno.ENOENT, "not there")
+
+    async def look_up() -> None:
+        with pytest.raises(FileNotFoundError):
+            await reads.look_up("earlier", ColdReadError(fail, piece.descriptor, PIECE, PIECE))
+
+    async def bring() -> None:
+        brought.append(await reads.bring("later", piece, PIECE, PIECE))
+
+    async with reading() as reads, trio.open_nursery() as nursery:
+        nursery.start_soon(reads.bring, "blocker", piece, 0, PIECE)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(look_up)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(bring)
+        await trio.testing.wait_all_tasks_blocked()
+        disk.let()
+    assert brought == [True]
+
+
+async def test_the_error_of_a_read_that_was_queued_before_a_request_and_begins_after_it_is_told(
+    tmp_path: Path, disk: SlowDisk
+) -> None:
+    piece = cold(tmp_path / "a", 8, disk)
+    disk.fails_at = PIECE
+    errors: list[int | None] = []
+
+    async def bring(consumer: str) -> None:
+        try:
+            await reads.bring(consumer, piece, PIECE, PIECE)
+        except OSError as error:
+            errors.append(error.errno)
+
+    async with reading() as reads, trio.open_nursery() as nursery:
+        nursery.start_soon(reads.bring, "blocker", piece, 0, PIECE)
+        await trio.testing.wait_all_tasks_blocked()
+        for consumer in ("earlier", "later"):
+            nursery.start_soon(bring, consumer)
+            await trio.testing.wait_all_tasks_blocked()
+        disk.let()
+    assert errors == [errno.EIO, errno.EIO]
+    assert disk.reads.count((piece.descriptor.fd, PIECE)) == 1
+
+
 async def test_a_file_that_was_cut_is_told(tmp_path: Path) -> None:
     piece = cold(tmp_path / "a", 8, Disk())
     os.truncate(tmp_path / "a", PIECE)
