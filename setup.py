@@ -45,6 +45,7 @@ COMPILED = (
     "broker/log/segments.py",
     "broker/log/time_index.py",
     "broker/waiters.py",
+    "broker/disk_workers.py",
     "broker/writer.py",
     "broker/partition.py",
     "broker/api/dispatch.py",

@@ -236,7 +236,7 @@ class Broker:
         groups = self._groups(partitions, writer)
         listeners = self._listeners(sockets, partitions, writer, groups)
         async with trio.open_nursery() as maintained:
-            maintained.start_soon(Maintenance(partitions, writer, self._metrics, self._settings).run)
+            maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
             maintained.start_soon(self._reads.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))

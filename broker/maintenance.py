@@ -1,13 +1,12 @@
-"""The periodic work of a broker.
+"""The periodic work of a broker: flush by time, checkpoints, retention, compaction, removal, the loop's lateness.
 
-Flush by time, checkpoints, retention, compaction, removal of deleted topics, and the measure of the loop's lateness.
-
-Every round is cheap and off the loop where it touches the disk; a round that fails is logged and tried again at the
-next.
+Every round is cheap, and off the event loop where it touches a disk; a round that fails is logged and tried again at
+the next. What touches every log has a task per data directory, so that a disk that hangs delays only its own.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import trio
 
@@ -21,9 +20,10 @@ from broker.reopening import Reopener
 from broker.retention import Retention
 from broker.ticks import next_tick, sleep_till_tick
 from broker.unlinking import Unlinking
-from broker.writer import Writer
 
 logger = logging.getLogger(__name__)
+
+_Work: TypeAlias = Callable[..., Awaitable[None]]
 
 REMOVAL_INTERVAL_S = 1.0
 REOPENING_INTERVAL_S = 1.0  # how long a failed log waits for its first attempt at most
@@ -32,7 +32,7 @@ REOPENING_INTERVAL_S = 1.0  # how long a failed log waits for its first attempt 
 class Maintenance:
     """The loops; `run` them under a nursery that ends with the broker."""
 
-    def __init__(self, partitions: Partitions, writer: Writer, metrics: Metrics, settings: Settings) -> None:
+    def __init__(self, partitions: Partitions, metrics: Metrics, settings: Settings) -> None:
         self._partitions = partitions
         self._metrics = metrics
         self._unlinking = Unlinking()
@@ -43,7 +43,7 @@ class Maintenance:
         self._expiration_check_interval_s = settings.producer_id_expiration_check_interval_ms / 1000
         self._checkpoint_interval_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
         self._reopener = Reopener(partitions, metrics)
-        self._flushing = Flushing(partitions, writer, interval_ms=settings.log_flush_scheduler_interval_ms)
+        self._flushing = Flushing(partitions, interval_ms=settings.log_flush_scheduler_interval_ms)
 
     async def run(self) -> None:
         """All loops, until cancelled."""
@@ -53,10 +53,11 @@ class Maintenance:
             nursery.start_soon(self._reopen_failed)
             nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint)
             nursery.start_soon(self._every, self._expiration_check_interval_s, self._forget_producers)
-            nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted)
-            nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._unlinking.unlink_due)
             nursery.start_soon(self._clean)
-            nursery.start_soon(self._after_start, self._retention_interval_s, self._retention.check)
+            for directory in self._partitions.data_directories:
+                nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted, directory)
+                nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._unlinking.unlink_due, directory)
+                nursery.start_soon(self._after_start, self._retention_interval_s, self._retention.check, directory)
 
     async def _reopen_failed(self) -> None:
         async with trio.open_nursery() as attempts:  # which wait for disks that may hang
@@ -70,24 +71,24 @@ class Maintenance:
         await trio.sleep(self._initial_delay_s)
         await self._cleaner.run()
 
-    async def _after_start(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
-        """Begin once the broker had time to start, whose end may bring settings that keep what the defaults would not.
+    async def _after_start(self, interval_s: float, work: _Work, *arguments: str) -> None:
+        """Begin once the broker had time to start; then as `_every`.
 
-        Then as `_every`.
+        Settings that are made right after the start may keep what the defaults would remove.
         """
         await trio.sleep(self._initial_delay_s)
-        await self._attempt(interval_s, work)
-        await self._every(interval_s, work)
+        await self._attempt(interval_s, work, *arguments)
+        await self._every(interval_s, work, *arguments)
 
-    async def _every(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _every(self, interval_s: float, work: _Work, *arguments: str) -> None:
         while True:
             await sleep_till_tick(interval_s)
-            await self._attempt(interval_s, work)
+            await self._attempt(interval_s, work, *arguments)
 
     @staticmethod
-    async def _attempt(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _attempt(interval_s: float, work: _Work, *arguments: str) -> None:
         try:
-            await work()
+            await work(*arguments)
         except (OSError, MetadataError) as error:
             logger.warning("%s failed, it is tried again in %g s: %s", work.__name__, interval_s, error)
         except Exception:  # whatever it is, no round of this takes the broker down
@@ -97,7 +98,10 @@ class Maintenance:
         while True:
             interval_s = self._flushing.interval_s
             await sleep_till_tick(interval_s)
-            await self._attempt(interval_s, self._flushing.flush_due)
+            await self._attempt(interval_s, self._begin_flushes)
+
+    async def _begin_flushes(self) -> None:
+        self._flushing.begin_due()
 
     async def _forget_producers(self) -> None:
         """Forget idempotent producers that have been idle for `producer.id.expiration.ms`."""

@@ -94,6 +94,8 @@ class Partition:
         self.topic = log.topic
         self.index = log.partition
         self._writer = writer
+        self.data_directory = str(log.directory.parent)
+        self.disk = writer.workers(self.data_directory)
         self._metrics = writer.metrics
         self._queue: list[Append] = []
         self._unopened: list[tuple[Append, bytes | memoryview]] = []  # and what came after them; the first is worked on
@@ -240,11 +242,11 @@ class Partition:
         planned = [append.planned for append in group]
         if planned[0].roll is not None:
             await self._roll(planned[0])
-        await self._writer.in_worker(partial(self.log.write, planned))
+        await self.disk.write(partial(self.log.write, planned))
         self.log.commit(planned)
 
     async def _roll(self, planned: PlannedAppend) -> None:
-        segment = await trio.to_thread.run_sync(self.log.prepare_roll, planned)
+        segment = await self.disk.write(partial(self.log.prepare_roll, planned))
         plan = self.log.begin_flush()  # all that lies before the new segment
         sealed = self.log.commit_roll(segment)
         assert planned.roll is not None
@@ -255,7 +257,7 @@ class Partition:
         """Trim and sync what was rolled, and move the recovery point to the new segment: a recovery begins there."""
         error: Exception | None = None
         try:
-            await self._writer.in_worker(partial(_finish, self.log, sealed, plan))
+            await self.disk.keep_up(partial(_finish, self.log, sealed, plan))
         except Exception as failure:  # noqa: BLE001  # it is told to who waits for this log
             error = failure
         self._synced(plan, error)
@@ -270,13 +272,13 @@ class Partition:
         with self.inside(), trio.CancelScope(shield=True):
             self._writing = True  # what comes meanwhile is queued
             try:
-                prepared = await trio.to_thread.run_sync(self.log.prepare_early_roll)
+                prepared = await self.disk.write(self.log.prepare_early_roll)
                 is_quiet = not self._queue
                 if is_quiet:
                     plan = self.log.begin_flush()
                     sealed = self.log.commit_early_roll(prepared)
                 else:
-                    await trio.to_thread.run_sync(prepared.forget)
+                    await self.disk.write(prepared.forget)
             finally:
                 self._writing = False
                 self.write_queued()
@@ -339,7 +341,7 @@ class Partition:
             self._refusals.over()
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages or self._awaiting_flush:
             self._awaiting_flush += group  # behind others, too: it may be a duplicate of one of them
-            self._writer.request_flush(self, len(group))
+            self.disk.request_flush(self, len(group))
         else:
             for append in group:
                 append.settle()
@@ -413,7 +415,7 @@ class Partition:
         if log.high_watermark > shown:
             self.wake_all()
         if log.shows_synced_only and log.recovery_point < log.log_end_offset:
-            self._writer.request_flush(self)
+            self.disk.request_flush(self)
 
     def _settle_synced(self, failure: StorageError) -> None:
         """Settle the appends that are synced, or all of them with `failure` if the log has failed."""
@@ -426,7 +428,7 @@ class Partition:
             else:
                 self._awaiting_flush.append(append)
         if self._awaiting_flush:
-            self._writer.request_flush(self)
+            self.disk.request_flush(self)
 
     # -- fetch --
 
@@ -492,7 +494,7 @@ class Partition:
 
     async def _rebuild_in_worker(self, base_offset: int) -> None:
         try:
-            await self._writer.in_worker(partial(self.log.rebuild_indexes, base_offset))
+            await self.disk.keep_up(partial(self.log.rebuild_indexes, base_offset))
         except (OSError, LogError, ProtocolError) as error:
             logger.warning("%s-%d: segment %d: index not rebuilt: %s", self.topic, self.index, base_offset, error)
         finally:

@@ -11,12 +11,14 @@ Invariants:
 """
 
 import logging
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import trio
 
@@ -55,6 +57,13 @@ class UnknownTopicError(Exception):
     """No such topic, or no such partition of it."""
 
 
+class _DeletedDirectory(NamedTuple):
+    """A deleted partition's directory, and when to remove it, by trio's clock."""
+
+    due: float
+    path: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStatistics:
     """Sums over all logs; sizes in bytes."""
@@ -79,7 +88,7 @@ class Partitions:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._changes = trio.Lock()
         self._checkpoints = trio.Lock()
-        self._deleted: list[tuple[float, str]] = []  # (when to remove it, by trio's clock)
+        self._deleted: dict[str, list[_DeletedDirectory]] = {}  # by data directory
         self._remembered: dict[str, bool] = {}  # topics that are gone, but not from the store; whether data are left
         self._offline: dict[tuple[str, int], str] = {}  # partitions that cannot be served, and why
         self._all_open = False
@@ -95,6 +104,11 @@ class Partitions:
     def settings(self) -> Settings:
         """The broker's settings as they are in force now: not to be kept."""
         return self.live_settings.current
+
+    @property
+    def data_directories(self) -> list[str]:
+        """The paths of the data directories in service, as `Partition.data_directory` gives them."""
+        return [str(Path(directory.path)) for directory in self._storage.directories.live]
 
     # -- finding --
 
@@ -261,7 +275,9 @@ class Partitions:
             logs = [partition.log for partition in doomed]
             moved, leaves_data = await trio.to_thread.run_sync(move_away, logs, self._storage.directories)
             delay_ms = log_config(topic.configs, self.settings).file_delete_delay_ms
-            self._deleted += [(trio.current_time() + delay_ms / 1000, path) for path in moved]
+            for path in moved:
+                entry = _DeletedDirectory(trio.current_time() + delay_ms / 1000, path)
+                self._deleted.setdefault(os.path.dirname(path), []).append(entry)
             self._storage.forget_hints(topic)
             leaves_data = leaves_data or is_offline
             if leaves_data:
@@ -298,13 +314,14 @@ class Partitions:
             self._remembered[name] = leaves_data
             logger.warning("topic %s is deleted, but not yet forgotten: %s", name, error)
 
-    async def remove_deleted(self) -> None:
-        """Unlink the files of deleted topics whose delay is over (off the loop: a large file takes its time)."""
+    async def remove_deleted(self, data_directory: str) -> None:
+        """Remove the directories of deleted topics whose delay is over from one data directory, in a worker."""
         now = trio.current_time()
-        over = [path for when, path in self._deleted if when <= now]
-        self._deleted = [entry for entry in self._deleted if entry[0] > now]
-        for path in over:
-            await trio.to_thread.run_sync(partial(shutil.rmtree, path, ignore_errors=True))
+        deleted = self._deleted.pop(data_directory, [])
+        self._deleted[data_directory] = [entry for entry in deleted if entry.due > now]
+        for entry in deleted:
+            if entry.due <= now:
+                await trio.to_thread.run_sync(partial(shutil.rmtree, entry.path, ignore_errors=True))
 
     # -- start and stop --
 

@@ -39,9 +39,11 @@ class Retention:
         self._metrics = metrics
         self._told: set[tuple[str, int, int]] = set()  # segments from the future that were told of
 
-    async def check(self) -> None:
-        """Go through all logs once."""
+    async def check(self, data_directory: str | None = None) -> None:
+        """Go once through all logs, or those of one data directory: another one's disk may hang."""
         for partition in self._partitions:
+            if data_directory not in {None, partition.data_directory}:
+                continue
             try:
                 with partition.rearranging() as scope:
                     if scope is not None:  # else it is being compacted, or deleted: another time

@@ -1,13 +1,11 @@
-"""Files that are out of the way and wait for their removal.
+"""Files of removed segments that wait for `file.delete.delay.ms` before they are unlinked.
 
-Owns: what waits, and until when. Must not know why they are to go.
-
-A removed segment's files keep their blocks until `file.delete.delay.ms` is over; then a worker unlinks them, for a
-large file takes its time: 40 ms for 128 MB. After each file it rests for as long as that took, so that a log of many
-segments does not have disk and core for seconds. What still waits when the broker stops is removed by the next start,
-which knows it by its name.
+A worker unlinks them, because a large file takes its time: 40 ms for 128 MB. After each file it rests for as long as
+that took, so that a log of many segments does not occupy disk and core for seconds. What still waits when the broker
+stops is removed by the next startup, which recognizes it by its name.
 """
 
+from collections import defaultdict
 from typing import NamedTuple
 
 import trio
@@ -24,26 +22,30 @@ class _Waiting(NamedTuple):
 
 
 class Unlinking:
-    """All that waits in one broker."""
+    """The waiting files of one broker, by data directory: a slow disk does not delay the space gained on another."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Waiting] = []
+        self._waiting: defaultdict[str, list[_Waiting]] = defaultdict(list)
 
     def add(self, log: PartitionLog, names: list[str]) -> None:
         """Have these files of a log unlinked after its delay."""
         delay_s = log.config.file_delete_delay_ms / 1000
-        self._waiting.append(_Waiting(trio.current_time() + delay_s, log, names))
+        self._waiting[str(log.directory.parent)].append(_Waiting(trio.current_time() + delay_s, log, names))
 
-    async def unlink_due(self) -> None:
-        """Unlink those whose delay is over. Raises the last OSError, of what is left then and tried again."""
+    async def unlink_due(self, data_directory: str) -> None:
+        """Unlink the files in a data directory whose delay is over.
+
+        Raises the last OSError; what could not be unlinked is tried again by the next call.
+        """
         now, failure = trio.current_time(), None
-        for waiting in [each for each in self._waiting if each.due <= now]:
+        waiting = self._waiting[data_directory]
+        for entry in [each for each in waiting if each.due <= now]:
             try:
-                await _unlink(waiting)
+                await _unlink(entry)
             except OSError as error:  # the others' turn comes all the same
                 failure = error
             else:
-                self._waiting.remove(waiting)
+                waiting.remove(entry)
         if failure is not None:
             raise failure
 

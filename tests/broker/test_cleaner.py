@@ -268,7 +268,7 @@ SETTINGS = ("log.cleaner.backoff.ms=10", "log.cleaner.threads=2", "log.initial.t
 async def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
     async with rig(tmp_path, *SETTINGS) as made:
         partitions = [await dirty(made, name) for name in ("a", "b", "c")]
-        maintenance = Maintenance(made.partitions, made.writer, made.metrics, made.partitions.settings)
+        maintenance = Maintenance(made.partitions, made.metrics, made.partitions.settings)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(maintenance.run)
             while any(len(offsets(partition)) > 12 for partition in partitions):  # noqa: ASYNC110  # nor here

@@ -6,14 +6,19 @@ import pytest
 import trio
 import trio.testing
 
+from broker.disk_workers import MAX_SYNC_THREADS
 from broker.flushing import Flushing
-from broker.writer import MAX_SYNC_THREADS
 from protocol.records.record import MAX_INT64
 from tests.broker.sync_rig import SyncRig, sync_rig
 
 
 def flushing_of(made: SyncRig, interval_ms: int = MAX_INT64) -> Flushing:
-    return Flushing([made.partition], made.writer, interval_ms=interval_ms)
+    return Flushing([made.partition], interval_ms=interval_ms)
+
+
+async def flush_due(made: SyncRig, flushing: Flushing) -> None:
+    flushing.begin_due()
+    await made.partition.settled()
 
 
 async def test_a_log_is_synced_when_its_last_sync_is_so_long_ago(
@@ -23,16 +28,16 @@ async def test_a_log_is_synced_when_its_last_sync_is_so_long_ago(
         log, flushing = made.partition.log, flushing_of(made)
         await made.append(b"x")
         await trio.sleep(4.9)
-        await flushing.flush_due()
+        await flush_due(made, flushing)
         assert log.recovery_point == 0
         await trio.sleep(0.1)
-        await flushing.flush_due()
+        await flush_due(made, flushing)
         assert log.recovery_point == 1
         await made.append(b"x")
-        await flushing.flush_due()
+        await flush_due(made, flushing)
         assert log.recovery_point == 1
         await trio.sleep(5)
-        await flushing.flush_due()
+        await flush_due(made, flushing)
         assert log.recovery_point == 2
 
 
@@ -43,20 +48,20 @@ async def test_a_log_without_flush_ms_is_never_due(
     async with sync_rig(tmp_path, **config) as made:
         await made.append(b"x")
         await trio.sleep(80_000)
-        await flushing_of(made).flush_due()
+        await flush_due(made, flushing_of(made))
         assert made.disk.syncs == 0
 
 
 async def test_a_clean_log_and_a_failed_one_are_left_alone(tmp_path: Path) -> None:
     async with sync_rig(tmp_path, flush_ms=0) as made:
         flushing = flushing_of(made)
-        await flushing.flush_due()
+        await flush_due(made, flushing)
         assert made.disk.syncs == 0
         await made.append(b"x")
         made.disk.fail("sync")
-        await flushing.flush_due()
+        await flush_due(made, flushing)
         syncs = made.disk.syncs
-        await flushing.flush_due()
+        await flush_due(made, flushing)
         assert made.disk.syncs == syncs
 
 

@@ -217,7 +217,8 @@ async def test_a_failed_sync_fails_who_waits_for_it_and_puts_the_log_out_of_serv
         syncs = made.disk.syncs
         with pytest.raises(LogFailedError):
             made.partition.append(batch(b"y"))
-        await made.writer.flush([made.partition])
+        made.partition.disk.flush_by_time([made.partition])
+        await made.partition.settled()
         assert made.disk.syncs == syncs  # never tried again on the same file
 
 

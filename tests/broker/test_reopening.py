@@ -145,7 +145,7 @@ async def test_a_sync_that_began_before_the_failure_is_over_before_the_log_comes
         made.disk.hold()
         made.disk.fail("sync")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(made.writer.flush, [made.partition])
+            made.partition.disk.flush_by_time([made.partition])
             await when(lambda: made.disk.at_once == 1)
             made.partition.log.fail("something else")
             nursery.start_soon(reopener_of(made).check)

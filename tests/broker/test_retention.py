@@ -81,7 +81,7 @@ async def test_files_go_after_their_delay(tmp_path: Path, autojump_clock: trio.t
         for names, wait_s in ((2, 4.9), (2, 0.2), (0, 0)):
             assert len(made.files("late", "*.log.deleted")) == names
             await trio.sleep(wait_s)
-            await made.unlinking.unlink_due()
+            await made.unlinking.unlink_due(str(made.directory))
 
 
 async def test_unlinking_rests_as_long_as_it_worked(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
@@ -93,7 +93,7 @@ async def test_unlinking_rests_as_long_as_it_worked(tmp_path: Path, mock_clock: 
         made.disk.at_unlink = lambda: mock_clock.jump(3)
         began_at, waiting = trio.current_time(), len(made.files("t", "*.deleted"))
         mock_clock.autojump_threshold = 0
-        await made.unlinking.unlink_due()
+        await made.unlinking.unlink_due(str(made.directory))
         assert waiting >= 4
         assert trio.current_time() - began_at == 2 * 3 * waiting
 
@@ -105,7 +105,7 @@ async def test_what_waits_for_its_delay_goes_with_its_topic(tmp_path: Path) -> N
         retention = retention_of(made)
         await retention.check()
         await made.partitions.delete("gone")
-        await made.unlinking.unlink_due()
+        await made.unlinking.unlink_due(str(made.directory))
         await retention.check()
 
 
@@ -129,11 +129,11 @@ async def test_files_that_cannot_be_unlinked_keep_no_others(tmp_path: Path) -> N
         await retention_of(made).check()
         made.disk.kept = "a-0/"
         with pytest.raises(PermissionError):
-            await made.unlinking.unlink_due()
+            await made.unlinking.unlink_due(str(made.directory))
         assert made.files("a", "*.log.deleted")
         assert not made.files("b", "*.deleted")
         made.disk.kept = None
-        await made.unlinking.unlink_due()
+        await made.unlinking.unlink_due(str(made.directory))
         assert not made.files("a", "*.deleted")
 
 
@@ -165,7 +165,7 @@ async def test_nothing_goes_before_the_broker_had_time_to_start(
     async with rig(tmp_path, *settings) as made:
         partition = await made.create("t", segment_bytes="400", retention_bytes="0")
         await made.append(partition, 4)
-        maintenance = Maintenance(made.partitions, made.writer, made.metrics, made.partitions.settings)
+        maintenance = Maintenance(made.partitions, made.metrics, made.partitions.settings)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(maintenance.run)
             await trio.sleep(29.9)

@@ -156,9 +156,9 @@ async def serving(
 
 async def _jump_while_idle(clock: MockClock, writer: Writer) -> None:
     """Trio's autojump, but for workers: time does not go on while one is at work (as for a roll)."""
-    workers = (trio.to_thread.current_default_thread_limiter(), writer._threads)
+    workers = trio.to_thread.current_default_thread_limiter()
     while True:
         await wait_all_tasks_blocked(cushion=0.0005)
         delay_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
-        if math.isfinite(delay_s) and not any(each.borrowed_tokens for each in workers):
+        if math.isfinite(delay_s) and not workers.borrowed_tokens and writer.is_idle():
             clock.jump(max(delay_s, 0))
