@@ -131,33 +131,36 @@ class Tail:
         return other
 
     def add(self, batch: BatchExtent) -> IndexEntries | None:
-        """Put a batch at the end; gives the index entries that come with it, if any."""
+        """Put a batch at the end; return the index entries that come with it, if any."""
+        is_indexed = self.unindexed_size > self.index_interval_bytes and self.offset_entries < self.max_offset_entries
+        return self._put(batch, is_indexed=is_indexed, has_room=self.time_entries < self.max_time_entries - 1)
+
+    def repeat(self, batch: BatchExtent, entries: IndexEntries | None) -> None:
+        """Put a batch at the end with the entries that `add` returned for it, whatever the settings are by now."""
+        self._put(batch, is_indexed=entries is not None, has_room=entries is not None and bool(entries.time_index))
+
+    def _put(self, batch: BatchExtent, *, is_indexed: bool, has_room: bool) -> IndexEntries | None:
+        """Put a batch at the end, with or without an offset index entry; `has_room`: the time index takes one, too."""
         last_offset, max_timestamp, size = batch.last_offset, batch.max_timestamp, batch.size
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if not self.size:
             self.first_timestamp = max_timestamp
-        entries = None
-        if self.unindexed_size > self.index_interval_bytes and self.offset_entries < self.max_offset_entries:
-            entries = self._index(last_offset)
+        entries = self._index(last_offset, has_room=has_room) if is_indexed else None
         self.size += size
         self.unindexed_size += size
         self.next_offset = last_offset + 1
         return entries
 
-    def add_all(self, batches: Sequence[BatchExtent]) -> IndexEntries | None:
-        """Put batches at the end, in order; gives the entries of all of them, if any."""
-        if len(batches) == 1:
-            return self.add(batches[0])
-        added = [entries for batch in batches if (entries := self.add(batch)) is not None]
-        return joined(added) if added else None
+    def add_all(self, batches: Sequence[BatchExtent]) -> list[IndexEntries | None]:
+        """Put batches at the end, in order; return what `add` returns for each."""
+        return [self.add(batch) for batch in batches]
 
-    def _index(self, last_offset: int) -> IndexEntries:
+    def _index(self, last_offset: int, *, has_room: bool) -> IndexEntries:
         self.offset_entries += 1
         self.unindexed_size = 0
         offset_entry = OffsetIndex.entry.pack(last_offset - self.base_offset, self.size)
-        has_room = self.time_entries < self.max_time_entries - 1
         return IndexEntries(offset_entry, self.last_time_entry() if has_room else b"")
 
     def last_time_entry(self) -> bytes:
@@ -245,9 +248,10 @@ class PlannedAppend:
     """Batches that have their place: offsets, position, stamped starts. Sizes in bytes, times in ms.
 
     `position` is a byte in the active segment's file (0 after a `roll`), `buffers` what goes there, end to end.
-    `log_append_time`: where the topic's records have that time, else -1. `new_tail` is the end of the segment that a
-    `roll` begins. `producers`: what it makes of idempotent producers. `is_duplicate`: all of it is in the log already,
-    or planned before this; the offsets are where, and nothing is to be written.
+    `entries`: the index entries of each batch. `log_append_time`: where the topic's records have that time, else -1.
+    `new_tail` is the end of the segment that a `roll` begins. `producers`: the states of idempotent producers after it.
+    `is_duplicate`: all of it is in the log already, or planned before this; the offsets are where, and nothing is
+    written.
     """
 
     __slots__ = (
@@ -281,7 +285,7 @@ class PlannedAppend:
         new_tail: Tail | None,
         buffers: list[Buffer],
         batches: Sequence[BatchExtent],
-        entries: IndexEntries | None,
+        entries: Sequence[IndexEntries | None],
         producers: Sequence[ProducerState] = (),
         is_duplicate: bool = False,
     ) -> None:
@@ -320,6 +324,6 @@ def duplicate_of(
         new_tail=None,
         buffers=[],
         batches=(),
-        entries=None,
+        entries=(),
         is_duplicate=True,
     )

@@ -80,10 +80,7 @@ class Appender:
         self.rules = config.batch_rules
         self.committed.configure(config)
         self._planned.configure(config)
-        active = self._segments.active
-        active.index_interval_bytes = config.index_interval_bytes
-        active.offset_index.set_capacity(config.segment_index_bytes)
-        active.time_index.set_capacity(config.segment_index_bytes)
+        self._segments.active.reconfigure(config)
 
     def plan(self, records: Buffer, leader_epoch: int, *, opened: bool = False) -> PlannedAppend:
         """Check batches and give them offsets and a position. `opened`: `opened_batches` gave them.
@@ -146,14 +143,14 @@ class Appender:
         """Let what was written be the log; gives the bytes it grew by. Raises OSError: then nothing was written."""
         active = self._segments.active
         assert planned[0].position == active.size, "commits follow the order of plans"
-        entries = [each.entries for each in planned if each.entries is not None]
-        if entries:
-            self.writer.write_entries(active, joined(entries))
+        added = [entries for each in planned for entries in each.entries if entries is not None]
+        if added:
+            self.writer.write_entries(active, joined(added))
         tail = self.committed
         for each in planned:
-            for batch in each.batches:
-                position = tail.size
-                active.remember(batch.last_offset, position, indexed=tail.add(batch) is not None)
+            for batch, entries in zip(each.batches, each.entries, strict=True):
+                active.remember(batch.last_offset, tail.size, indexed=entries is not None)
+                tail.repeat(batch, entries)  # as planned: settings may have changed since
             if each.producers:
                 self.producers.commit(each.producers)
         grown = tail.size - active.size
@@ -195,6 +192,7 @@ class Appender:
         self._segments.add(prepared.segment)
         self.committed = prepared.tail
         self.committed.configure(self.place.config)  # settings may have changed since it was planned
+        prepared.segment.reconfigure(self.place.config)
         self.snapshots.take(prepared.segment.base_offset, self.producers.committed())
         return sealed
 

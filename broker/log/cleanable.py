@@ -7,7 +7,8 @@ Owns: the rules. Must not know how a log is cleaned, or when somebody asks.
 
 Invariants:
 1. The active segment is left out, and so is everything past the high watermark, and what is not synced yet.
-2. `min.compaction.lag.ms` keeps a segment and all after it out of it as long as its newest record is younger.
+2. `min.compaction.lag.ms` excludes a segment and all after it while its newest record is younger; where records have
+   no times, the file's counts.
 3. A checkpoint is a hint: outside the log it counts for nothing.
 
 Source: kafka.log.LogCleanerManager.cleanableOffsets, maxCompactionDelay, LogToClean.
@@ -73,7 +74,7 @@ def _first_too_young(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -
     if config.min_compaction_lag_ms <= 0:
         return []
     oldest = now_ms - config.min_compaction_lag_ms
-    return next(([segment.base_offset] for segment in dirty if segment.largest_timestamp() > oldest), [])
+    return next(([segment.base_offset] for segment in dirty if segment.newest_ms() > oldest), [])
 
 
 def _delay_ms(cleanable: Sequence[Segment], config: LogConfig, now_ms: int) -> int:

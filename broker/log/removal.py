@@ -30,7 +30,6 @@ from broker.log.log_view import LogView
 from broker.log.retention import Candidate, RemovalReason, removal_reasons
 from broker.log.segment import Segment
 from broker.log.sound_indexes import SoundIndexes
-from broker.log.time_index import NO_TIMESTAMP
 
 DROP_BYTES = 4 << 20  # of a file's pages at a time: 0.3 ms
 
@@ -90,8 +89,7 @@ class _Ages:
     def is_expired(self, slot: int) -> bool:
         """By its largest timestamp, or, where no record has one, by when its file was last written."""
         segment = self._segments[slot]
-        timestamp = segment.largest_timestamp()
-        written_ms = segment.modified_ms() if timestamp <= NO_TIMESTAMP else timestamp
+        timestamp, written_ms = segment.largest_timestamp(), segment.newest_ms()
         if written_ms > self._now_ms:
             self.from_future = segment.base_offset
         if self._now_ms - written_ms <= self._retention_ms:

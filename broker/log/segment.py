@@ -216,6 +216,12 @@ class Segment:
         self._recent_offsets, self._recent_positions = [], []
         self._indexes_synced_size = tail.size
 
+    def reconfigure(self, config: LogConfig) -> None:
+        """Apply new settings to the active segment. Memory only."""
+        self.index_interval_bytes = config.index_interval_bytes
+        self.offset_index.set_capacity(config.segment_index_bytes)
+        self.time_index.set_capacity(config.segment_index_bytes)
+
     def seal(self, next_base_offset: int) -> None:
         """No more appends: `next_base_offset` begins the next segment. Memory only; `trim` follows in a worker."""
         assert self.tail is not None, "only the active segment is sealed"
@@ -291,22 +297,22 @@ class Segment:
     @property
     def offset_index(self) -> OffsetIndex:
         """The offset index as it is, unchecked."""
-        if self._offset_index is None:
-            self._offset_index = OffsetIndex(
-                self.open_files, self.path(OFFSET_INDEX_SUFFIX), self.base_offset, capacity_size=0
-            )
-            self._offset_index.seal()
-        return self._offset_index
+        index = self._offset_index  # once: another thread may forget it
+        if index is None:
+            index = OffsetIndex(self.open_files, self.path(OFFSET_INDEX_SUFFIX), self.base_offset, capacity_size=0)
+            index.seal()
+            self._offset_index = index
+        return index
 
     @property
     def time_index(self) -> TimeIndex:
         """The time index as it is, unchecked."""
-        if self._time_index is None:
-            self._time_index = TimeIndex(
-                self.open_files, self.path(TIME_INDEX_SUFFIX), self.base_offset, capacity_size=0
-            )
-            self._time_index.seal()
-        return self._time_index
+        index = self._time_index
+        if index is None:
+            index = TimeIndex(self.open_files, self.path(TIME_INDEX_SUFFIX), self.base_offset, capacity_size=0)
+            index.seal()
+            self._time_index = index
+        return index
 
     def checked_offset_index(self) -> OffsetIndex:
         """The offset index, known to fit the log. Raises IndexCorruptError, OSError."""
@@ -473,19 +479,28 @@ class Segment:
                 raise
             return self.disk.modified_ms(self.reader.other_path)
 
+    def newest_ms(self) -> int:
+        """Return the largest timestamp (ms), or when the file was last written if no record has one.
+
+        For any thread. Raises IndexCorruptError, OSError. Source: LogSegment.largestTimestamp.
+        """
+        timestamp = self.largest_timestamp()
+        return self.modified_ms() if timestamp <= NO_TIMESTAMP else timestamp
+
     def largest_timestamp(self) -> int:
         """The largest timestamp (ms), or NO_TIMESTAMP. For any thread. Raises IndexCorruptError, OSError."""
         tail = self.tail
         if tail is not None:
             return tail.max_timestamp
-        if self._largest_timestamp is None:
+        timestamp = self._largest_timestamp  # once: another thread may forget it
+        if timestamp is None:
             timestamp = self.checked_time_index().last().timestamp
             later = self.later_timestamp(timestamp)
             if later is not None:
                 reason = f"it says {timestamp} is its largest time, but there is {later}"
                 raise IndexCorruptError(self.base_offset, reason)
             self._largest_timestamp = timestamp
-        return self._largest_timestamp
+        return timestamp
 
     def later_timestamp(self, timestamp: int) -> int | None:
         """A time larger than the one taken for the largest, in a batch after the one that has it; None if none is.

@@ -291,6 +291,20 @@ def test_the_lags_keep_young_segments_out_and_have_old_ones_cleaned(bench: Bench
     assert log.cleaning.find(20).delay_ms == 0
 
 
+def test_the_lag_of_segments_without_times_is_that_of_their_files(bench: Bench) -> None:
+    record = build_batch([(-1, b"k", b"v", ())])
+    log = bench.open(segment_bytes=5 * len(record), min_compaction_lag_ms=1000)
+    for _ in range(23):
+        log.append(record)
+    log.flush()
+    for at, base in enumerate(range(0, 20, 5)):
+        bench.disk.set_modified(str(bench.path(base, ".log")), START_MS + at)
+    bench.clock.now_ms = START_MS + 1001
+    assert log.cleaning.find(None).first_uncleanable_offset == 10
+    bench.clock.now_ms = START_MS + 999
+    assert log.cleaning.find(None).first_uncleanable_offset == 0
+
+
 # -- transactions ------------------------------------------------------------------------------------------------------
 
 COMMIT, ABORT = 1, 0

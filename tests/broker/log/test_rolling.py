@@ -1,6 +1,7 @@
 """When and how a new segment begins, titles after Kafka's tests of rolling."""
 
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,3 +251,39 @@ def test_settings_that_change_while_a_roll_is_under_way_hold_for_the_new_segment
     log.plan(batch())
     log.abandon()
     assert [log.append(batch()).roll for _ in range(4)] == [None, None, None, RollReason.SIZE]
+
+
+@pytest.mark.parametrize("interval", [0, 1 << 20])
+@pytest.mark.parametrize("entries", [3, 1000])
+def test_settings_that_change_between_plan_and_commit_leave_indexes_as_they_were_planned(
+    bench: Bench, batch: Batch, interval: int, entries: int
+) -> None:
+    log = bench.open(index_interval_bytes=(1 << 20) - interval)
+    for _ in range(3):
+        log.append(batch(timestamp=START_MS + log.log_end_offset))
+    planned = [log.plan(batch(timestamp=START_MS + 3 + number)) for number in range(4)]
+    log.reconfigure(bench.config.__class__(index_interval_bytes=interval, segment_index_bytes=12 * entries))
+    log.write(planned)
+    log.commit(planned)
+    log.roll()
+    offsets = list(struct.iter_unpack(">ii", bench.path(0, ".index").read_bytes()))
+    times = list(struct.iter_unpack(">qi", bench.path(0, ".timeindex").read_bytes()))
+    assert offsets == sorted(set(offsets))
+    assert times == sorted(set(times))
+    assert times[-1] == (START_MS + 6, 6)
+    assert [log.read(offset, 1, min_one_message=True).slice is not None for offset in range(7)] == [True] * 7
+
+
+def test_settings_that_change_before_a_prepared_roll_is_committed_hold_for_the_new_indexes(
+    bench: Bench, batch: Batch
+) -> None:
+    log = bench.open(segment_bytes=2 * len(batch()))
+    for _ in range(2):
+        log.append(batch())
+    planned = log.plan(batch())
+    prepared = log.prepare_roll(planned)
+    log.reconfigure(bench.config.__class__(segment_index_bytes=120, index_interval_bytes=7))
+    log.commit_roll(prepared)
+    assert prepared.segment.offset_index.max_entries == 120 // 8
+    assert prepared.segment.time_index.max_entries == 120 // 12
+    assert prepared.segment.index_interval_bytes == 7
