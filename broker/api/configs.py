@@ -40,6 +40,12 @@ from protocol.kafka.values import (
 )
 
 _BROKER_ID = re.compile(r"-?[0-9]{1,10}")
+# Kafka's settings of groups are for consumer groups of KIP-848, share and streams groups, those of client metrics for
+# KIP-714; neither is served.
+_WITHOUT_SETTINGS: Mapping[int, str] = {
+    ResourceType.GROUP: "a group",
+    ResourceType.CLIENT_METRICS: "a client metrics subscription",
+}
 _LIST_OPERATIONS = {ConfigOperation.APPEND, ConfigOperation.SUBTRACT}
 
 
@@ -82,6 +88,9 @@ class ConfigsApi:
                 raise UnknownTopicError(f"no topic {asked.name!r}")
             return topic_entries(topic, settings, synonyms=synonyms, documentation=documentation)
         _check_type(asked.resource_type)
+        if asked.resource_type in _WITHOUT_SETTINGS:
+            _check_named(asked)
+            return []
         if asked.resource_type == ResourceType.BROKER_LOGGER:
             self._check_broker(asked.name)
             return logger_entries()
@@ -126,6 +135,10 @@ class ConfigsApi:
             await self._partitions.alter(asked.name, change, validate_only=request.validate_only)
             return
         _check_type(asked.resource_type)
+        if asked.resource_type in _WITHOUT_SETTINGS:
+            _check_named(asked)
+            _refuse_changes(asked)
+            return
         if asked.resource_type == ResourceType.BROKER_LOGGER:
             self._alter_levels(asked, request)
             return
@@ -166,9 +179,23 @@ class ConfigsApi:
 
 
 def _check_type(resource_type: int) -> None:
-    """Raise RequestError for what has no settings here."""
-    if resource_type not in {ResourceType.BROKER, ResourceType.BROKER_LOGGER}:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"nothing of resource type {resource_type} has settings here")
+    """Raise RequestError for a type of resource that Kafka does not have."""
+    if resource_type not in ResourceType.__members__.values():
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
+
+
+def _check_named(asked: ConfigQuery | ConfigAlteration) -> None:
+    if not asked.name:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"the name of {_WITHOUT_SETTINGS[asked.resource_type]} is empty")
+
+
+def _refuse_changes(asked: ConfigAlteration) -> None:
+    """Raise RequestError for settings of a resource that has none: nothing is kept that has no effect."""
+    if asked.changes:
+        names = ", ".join(change.name for change in asked.changes)
+        raise RequestError(
+            ErrorCode.INVALID_CONFIG, f"{_WITHOUT_SETTINGS[asked.resource_type]} has no settings here: {names}"
+        )
 
 
 def _check_changes(changes: Sequence[ConfigChange]) -> None:

@@ -17,6 +17,8 @@ from broker.partitions import Partitions, TopicExistsError, UnknownTopicError
 from broker.setting_types import SettingError
 from protocol.errors import ErrorCode, ProtocolError
 
+MAX_MESSAGE_LENGTH = 480  # characters, of at most four bytes each
+
 
 class RequestError(ProtocolError):
     """A request that is refused for what it asks, with the code that Kafka has for it."""
@@ -51,13 +53,20 @@ EXPECTED: tuple[type[Exception], ...] = (ProtocolError, *(kind for kind, _ in _C
 
 
 def describe(error: Exception) -> tuple[ErrorCode, str]:
-    """The code and the sentence for an exception."""
+    """Return the error code for an exception and a message of bounded length."""
     if isinstance(error, ProtocolError):
-        return error.code, str(error)
+        return error.code, shortened(str(error))
     for kind, code in _CODES:
         if isinstance(error, kind):
-            return code, str(error)
+            return code, shortened(str(error))
     return ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed to answer; its log says why"
+
+
+def shortened(message: str) -> str:
+    """Cut a message that quotes too much of a request: a classic string holds 32,767 bytes."""
+    if len(message) <= MAX_MESSAGE_LENGTH:
+        return message
+    return f"{message[:MAX_MESSAGE_LENGTH]}... ({len(message):,} characters)"
 
 
 def describe_in(partition: Partition | None, partitions: Partitions, error: Exception) -> tuple[ErrorCode, str]:

@@ -120,13 +120,15 @@ class MembersApi:
         return HeartbeatResponse(error=error)
 
     async def leave(self, request: LeaveGroupRequest, _: Context) -> LeaveGroupResponse:
-        """One entry per member."""
+        """Remove members: one entry per member, or none if the group itself is refused."""
         error, errors = self._coordinator.leave(request.group, request.members)
+        if error is not ErrorCode.NONE:
+            return LeaveGroupResponse(error=error)
         members = [
             LeftMember(member_id=member.member_id, instance_id=member.instance_id, error=each)
             for member, each in zip(request.members, errors, strict=True)
         ]
-        return LeaveGroupResponse(members=tuple(members), error=error)
+        return LeaveGroupResponse(members=tuple(members))
 
 
 class CommittedOffsetsApi:
@@ -192,17 +194,17 @@ class CommittedOffsetsApi:
         )
 
     async def delete(self, request: OffsetDeleteRequest, _: Context) -> OffsetDeleteResponse:
-        """One entry per partition; an error of the group as a whole stands before them."""
+        """Delete offsets: one entry per partition, or none if the group itself is refused."""
         error = self._commits.check_delete_offsets(request.group)
-        errors = [error] * len(request.partitions)
-        if error is ErrorCode.NONE:
-            pairs = [(asked.topic, asked.partition) for asked in request.partitions]
-            errors = await self._commits.delete_offsets(request.group, pairs)
+        if error is not ErrorCode.NONE:
+            return OffsetDeleteResponse(error=error)
+        pairs = [(asked.topic, asked.partition) for asked in request.partitions]
+        errors = await self._commits.delete_offsets(request.group, pairs)
         partitions = [
             CommittedPartition(topic=asked.topic, partition=asked.partition, error=each)
             for asked, each in zip(request.partitions, errors, strict=True)
         ]
-        return OffsetDeleteResponse(partitions=tuple(partitions), error=error)
+        return OffsetDeleteResponse(partitions=tuple(partitions))
 
 
 class GroupsApi:

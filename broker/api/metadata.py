@@ -16,7 +16,8 @@ from broker.log.directory_names import encode_topic_id
 from broker.metadata.topic import Topic, check_name, is_internal
 from broker.partitions import Partitions, UnknownTopicError
 from protocol.errors import ErrorCode
-from protocol.kafka.values import UNKNOWN_TOPIC_NAME
+from protocol.kafka.primitives import NO_TOPIC_ID
+from protocol.kafka.values import UNKNOWN_TOPIC_NAME, asked_topics
 from protocol.request import MetadataRequest
 from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
@@ -46,7 +47,7 @@ class MetadataApi:
             topics = self._all()
         else:
             create = request.auto_create and self._partitions.settings.auto_create_topics_enable
-            topics = [await self._find(name, create=create) for name in _once(request.topics)]
+            topics = [await self._find(name, create=create) for name in _once(request)]
         node_id = self._partitions.node_id
         host, port = self._advertised.of(context.session)
         return MetadataResponse(
@@ -59,14 +60,15 @@ class MetadataApi:
     def _all(self) -> list[TopicMetadata]:
         return [self._topic_metadata(topic) for topic in self._partitions.topics()]
 
-    async def _find(self, name: str, *, create: bool) -> TopicMetadata:
+    async def _find(self, name: str | None, *, create: bool) -> TopicMetadata:
+        if name is None:
+            return TopicMetadata(name=UNKNOWN_TOPIC_NAME, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         try:
-            if create and name != UNKNOWN_TOPIC_NAME and not is_internal(name):
+            if create and not is_internal(name):
                 await self._partitions.ensure(name)
             topic = self._partitions.topic(name)
             if topic is None:
-                if name != UNKNOWN_TOPIC_NAME:
-                    check_name(name)
+                check_name(name)
                 raise UnknownTopicError(f"no topic {name!r}")
             return self._topic_metadata(topic)
         except EXPECTED as error:
@@ -111,7 +113,12 @@ def _partition_metadata(index: int, epoch: int, replicas: tuple[int, ...]) -> Pa
     )
 
 
-def _once(names: tuple[str, ...]) -> list[str]:
-    """Each name once; the empty one stands for ids that nobody knows, each of which is answered."""
-    unknown = [name for name in names if name == UNKNOWN_TOPIC_NAME]
-    return [*(name for name in dict.fromkeys(names) if name != UNKNOWN_TOPIC_NAME), *unknown]
+def _once(request: MetadataRequest) -> list[str | None]:
+    """Return each name once, then None for each topic id that is unknown: every one of those is answered."""
+    asked = asked_topics(request)
+    known = dict.fromkeys([name for name, topic_id in asked if not _is_unknown_id(name, topic_id)])
+    return [*known, *[None for name, topic_id in asked if _is_unknown_id(name, topic_id)]]
+
+
+def _is_unknown_id(name: str, topic_id: bytes) -> bool:
+    return name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID

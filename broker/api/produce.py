@@ -20,6 +20,19 @@ from protocol.response import ProducedPartition, ProduceResponse, RecordError
 ADMIN_CLIENT_ID = "__admin_client"  # of who may write to internal topics (org.apache.kafka.admin.AdminUtils)
 ALL_REPLICAS = -1
 REPLICAS = 1  # of each partition
+# Errors that are told without the log start offset (source: kafka.server.ReplicaManager.appendToLocalLog).
+_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    }
+)
 
 
 class Produce:
@@ -90,7 +103,7 @@ def _queue(
             _refuse_zstd(asked)
         return partition.append(asked.records)
     except EXPECTED as error:
-        return _refused(asked.topic, asked.partition, error)
+        return _refused(asked.topic, asked.partition, error, partition)
 
 
 def _too_few_replicas(partition: Partition) -> str:
@@ -109,7 +122,7 @@ def _outcome(entry: Append | ProducedPartition) -> ProducedPartition:
         return entry
     partition = entry.partition
     if entry.error is not None:
-        return _refused(partition.topic, partition.index, entry.error)
+        return _refused(partition.topic, partition.index, entry.error, partition)
     return ProducedPartition(
         topic=partition.topic,
         partition=partition.index,
@@ -120,12 +133,14 @@ def _outcome(entry: Append | ProducedPartition) -> ProducedPartition:
     )
 
 
-def _refused(topic: str, partition: int, error: Exception) -> ProducedPartition:
+def _refused(topic: str, index: int, error: Exception, partition: Partition | None) -> ProducedPartition:
     code, message = describe(error)
     refused = error.record_errors if isinstance(error, RecordsRefusedError) else ()
+    tells_start = partition is not None and code not in _WITHOUT_LOG_START
     return ProducedPartition(
         topic=topic,
-        partition=partition,
+        partition=index,
+        log_start_offset=partition.log.log_start_offset if partition is not None and tells_start else -1,
         error=code,
         message=message,
         record_errors=tuple([RecordError(index=index, message=why) for index, why in refused]) or UNSET,

@@ -26,7 +26,6 @@ from typing import Any
 import msgspec
 
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.groups import SyncGroupRequest
 from protocol.kafka import (
     admin,
     cluster,
@@ -45,7 +44,7 @@ from protocol.kafka.primitives import UNREADABLE, FlexibleReader, FlexibleWriter
 from protocol.kafka.values import (
     ApiVersionsRequest,
     ApiVersionsResponse,
-    KafkaProduceRequest,
+    InvalidRequestError,
     TopicNames,
     VersionRange,
 )
@@ -53,7 +52,6 @@ from protocol.response import ErrorResponse
 
 PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
-_FIRST_SYNC_WITH_PROTOCOL = 5
 
 _HEADER = struct.Struct(">hhi")  # key, version, correlation id
 _REPLY_START = struct.Struct(">ii")  # frame length, correlation id
@@ -64,8 +62,9 @@ _FLEXIBLE_REPLY_START = struct.Struct(">iiB")  # and no tagged fields
 class Api:
     """One row of the table.
 
-    decode(reader, version, names) gives the request; encode(writer, version, request, response) writes the body of the
-    reply; failed(request, ErrorResponse) gives the response that says that a request failed as a whole.
+    decode(reader, version, names) gives the request, or raises InvalidRequestError for one that must be refused;
+    encode(writer, version, request, response) writes the body of the reply; failed(request, ErrorResponse) gives the
+    response that says that a request failed as a whole.
     """
 
     key: int
@@ -77,7 +76,6 @@ class Api:
     encode: Callable[[Writer, int, Any, Any], None]
     failed: Callable[[Any, ErrorResponse], Any]
     advertised_from: int | None = None  # where that is not `first`
-    check: "Callable[[Call], None] | None" = None  # raises RefusedError for what can be read and is not allowed
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -114,23 +112,9 @@ def _knows_no_topic_id(_: bytes) -> None:
     return None
 
 
-def _known_acks(call: Call) -> None:
-    request: KafkaProduceRequest = call.request
-    if request.acks not in {-1, 0, 1}:
-        raise RefusedError(call, ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
-
-
-def _named_protocol(call: Call) -> None:
-    """A client of version 5 on says which protocol it takes for the group's (KIP-559)."""
-    request: SyncGroupRequest = call.request
-    is_named = request.protocol_type is not None and request.protocol_name is not None
-    if call.version >= _FIRST_SYNC_WITH_PROTOCOL and not is_named:
-        raise RefusedError(call, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the protocol's type and name must be given")
-
-
 # fmt: off
 APIS = (
-    Api(0, "Produce", 3, 13, 9, produce.decode, produce.encode, produce.failed, advertised_from=0, check=_known_acks),
+    Api(0, "Produce", 3, 13, 9, produce.decode, produce.encode, produce.failed, advertised_from=0),
     Api(1, "Fetch", 4, 18, 12, fetch.decode, fetch.encode, fetch.failed),
     Api(2, "ListOffsets", 1, 11, 6, offsets.decode_list, offsets.encode_list, offsets.failed_list),
     Api(3, "Metadata", 0, 13, 9, metadata.decode, metadata.encode, metadata.failed),
@@ -141,7 +125,7 @@ APIS = (
     Api(11, "JoinGroup", 0, 9, 6, groups.decode_join, groups.encode_join, groups.failed_join),
     Api(12, "Heartbeat", 0, 4, 4, groups.decode_heartbeat, groups.encode_heartbeat, groups.failed_heartbeat),
     Api(13, "LeaveGroup", 0, 5, 4, groups.decode_leave, groups.encode_leave, groups.failed_leave),
-    Api(14, "SyncGroup", 0, 5, 4, groups.decode_sync, groups.encode_sync, groups.failed_sync, check=_named_protocol),
+    Api(14, "SyncGroup", 0, 5, 4, groups.decode_sync, groups.encode_sync, groups.failed_sync),
     Api(15, "DescribeGroups", 0, 6, 5,
         group_admin.decode_describe, group_admin.encode_describe, group_admin.failed_describe),
     Api(16, "ListGroups", 0, 5, 3, group_admin.decode_list, group_admin.encode_list, group_admin.failed_list),
@@ -211,12 +195,12 @@ class Codec:
             client_id = reader.classic_string() or ""
             reader.tags()
             request = api.decode(reader, version, self._topic_names)
+        except InvalidRequestError as problem:
+            call = Call(api, version, correlation_id, client_id, problem.request)
+            raise RefusedError(call, problem.code, str(problem)) from None
         except UNREADABLE as problem:
             raise MalformedError(f"no {api.name} request of version {version}: {problem}") from None
-        call = Call(api, version, correlation_id, client_id, request)
-        if api.check is not None:
-            api.check(call)
-        return call
+        return Call(api, version, correlation_id, client_id, request)
 
     def encode(self, call: Call, response: Any, throttle_ms: int = 0) -> list[Sized]:
         """The whole reply frame in order: bytes, and of a fetch the `records` objects as they were given.

@@ -34,6 +34,8 @@ from protocol.kafka.values import (
     KafkaFetchResponse,
     TopicNames,
     by_topic,
+    check_isolation,
+    isolation_of,
 )
 from protocol.request import FetchRequest, Isolation
 from protocol.response import ErrorResponse, FetchedPartition, FetchResponse
@@ -55,7 +57,6 @@ _ASKED_4 = Struct(">iqi")
 _ASKED_5 = Struct(">iqqi")
 _ASKED_9 = Struct(">iiqqi")
 _ASKED_12 = Struct(">iiqiqi")
-_READ_COMMITTED = 1
 _CONSUMER = -1  # for a replica's id
 
 
@@ -79,7 +80,7 @@ _NO_PREFERENCE = -1
 
 
 def decode(reader: Reader, version: int, names: TopicNames) -> KafkaFetchRequest:
-    """A fetch request. Negative limits count as 0."""
+    """A fetch request. Negative limits count as 0. Raises InvalidRequestError for an unknown isolation level."""
     replica_id = reader.int32() if version <= _LAST_WITH_REPLICA_ID else _CONSUMER
     max_wait_ms, min_bytes, max_bytes, isolation = _unpack(reader, _LIMITS)
     session_id, session_epoch = NO_SESSION, FINAL_SESSION_EPOCH
@@ -92,12 +93,12 @@ def decode(reader: Reader, version: int, names: TopicNames) -> KafkaFetchRequest
     rack = reader.string() if version >= _FIRST_WITH_RACK else ""
     tagged = {"replica_id": replica_id}
     reader.tags_into(tagged, _KNOWN_TAGS if version > _LAST_WITH_REPLICA_ID else {})
-    return KafkaFetchRequest(
+    request = KafkaFetchRequest(
         partitions=tuple(partitions),
         max_wait_ms=max(max_wait_ms, 0),
         min_bytes=max(min_bytes, 0),
         max_bytes=max(max_bytes, 0),
-        isolation=Isolation.READ_COMMITTED if isolation == _READ_COMMITTED else Isolation.READ_UNCOMMITTED,
+        isolation=isolation_of(isolation),
         session_id=session_id,
         session_epoch=session_epoch,
         forgotten=forgotten,
@@ -106,6 +107,8 @@ def decode(reader: Reader, version: int, names: TopicNames) -> KafkaFetchRequest
         uses_topic_ids=version >= _FIRST_WITH_TOPIC_ID,
         knows_zstd=version >= _FIRST_WITH_ZSTD,
     )
+    check_isolation(isolation, request)
+    return request
 
 
 def _unpack(reader: Reader, layout: Struct) -> tuple[Any, ...]:

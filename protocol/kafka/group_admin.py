@@ -21,7 +21,7 @@ from protocol.groups import (
 from protocol.kafka.cluster import NOT_ASKED
 from protocol.kafka.primitives import Reader, Writer
 from protocol.kafka.schema import BOOLEAN, DATA, INT16, INT32, STRING, Array, Field, Struct, array
-from protocol.kafka.values import TopicNames
+from protocol.kafka.values import GROUP_OPERATIONS, TopicNames
 from protocol.response import ErrorResponse
 
 _FIRST_DESCRIBE_WITH_UNKNOWN_GROUP = 6  # before, an unknown group is a dead one (KIP-1043)
@@ -112,9 +112,12 @@ def decode_describe(reader: Reader, version: int, _: TopicNames) -> DescribeGrou
     return DescribeGroupsRequest(**DESCRIBE_REQUEST.read(reader, version))
 
 
-def encode_describe(writer: Writer, version: int, _: DescribeGroupsRequest, response: DescribeGroupsResponse) -> None:
+def encode_describe(
+    writer: Writer, version: int, request: DescribeGroupsRequest, response: DescribeGroupsResponse
+) -> None:
     """The groups and their members."""
-    groups = [_group_fields(group, version) for group in response.groups]
+    operations = request.include_authorized_operations
+    groups = [_group_fields(group, version, operations=operations) for group in response.groups]
     DESCRIBE_RESPONSE.write(writer, version, {"throttle_time_ms": writer.throttle_ms, "groups": groups})
 
 
@@ -126,7 +129,7 @@ def failed_describe(request: DescribeGroupsRequest, error: ErrorResponse) -> Des
     return DescribeGroupsResponse(groups=tuple(groups))
 
 
-def _group_fields(group: DescribedGroup, version: int) -> dict[str, Any]:
+def _group_fields(group: DescribedGroup, version: int, *, operations: bool) -> dict[str, Any]:
     error = group.error
     if error is ErrorCode.GROUP_ID_NOT_FOUND and version < _FIRST_DESCRIBE_WITH_UNKNOWN_GROUP:
         error = ErrorCode.NONE
@@ -138,6 +141,7 @@ def _group_fields(group: DescribedGroup, version: int) -> dict[str, Any]:
         "protocol_type": group.protocol_type,
         "protocol_data": group.protocol,
         "members": list(map(_member_fields, group.members)),
+        "authorized_operations": GROUP_OPERATIONS if operations and error is ErrorCode.NONE else NOT_ASKED,
     }
 
 

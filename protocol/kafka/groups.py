@@ -28,7 +28,7 @@ from protocol.groups import (
 )
 from protocol.kafka.primitives import Reader, Writer
 from protocol.kafka.schema import BOOLEAN, DATA, INT8, INT16, INT32, STRING, Array, Field, Struct, array
-from protocol.kafka.values import TopicNames
+from protocol.kafka.values import InvalidRequestError, TopicNames
 from protocol.response import ErrorResponse
 
 _FIRST_FIND_OF_SEVERAL = 4
@@ -37,6 +37,7 @@ _FIRST_JOIN_IN_TWO_STEPS = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL = 7
 _FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT = 9
 _FIRST_LEAVE_OF_SEVERAL = 3
+_FIRST_SYNC_WITH_PROTOCOL = 5
 
 FIND_REQUEST = Struct(
     Field("key", STRING, until=3),
@@ -228,9 +229,12 @@ def _joined_fields(member: JoinedMember) -> dict[str, Any]:
 
 
 def decode_sync(reader: Reader, version: int, _: TopicNames) -> SyncGroupRequest:
-    """Who asks for an assignment, and a leader's assignments."""
+    """Who asks for an assignment, and a leader's assignments.
+
+    Raises InvalidRequestError where a client does not name the protocol that it takes for the group's (KIP-559).
+    """
     values = SYNC_REQUEST.read(reader, version)
-    return SyncGroupRequest(
+    request = SyncGroupRequest(
         group=values["group_id"],
         generation=values["generation_id"],
         member_id=values["member_id"],
@@ -244,6 +248,11 @@ def decode_sync(reader: Reader, version: int, _: TopicNames) -> SyncGroupRequest
             ]
         ),
     )
+    if version >= _FIRST_SYNC_WITH_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
+        raise InvalidRequestError(
+            request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the protocol's type and name must be given"
+        )
+    return request
 
 
 def encode_sync(writer: Writer, version: int, _: SyncGroupRequest, response: SyncGroupResponse) -> None:

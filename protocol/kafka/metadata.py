@@ -2,23 +2,26 @@
 
 Owns: the tables of both messages, and how they meet the neutral values. Must not know: how topics are found.
 
-Up to version 0 an empty list asks for all topics, later null does. Topics may be asked for by id from version 12 on
-(versions 10 and 11 have the field, and Kafka refuses it there).
+Up to version 0 an empty list asks for all topics, later null does. Topics may be asked for by id from version 12 on;
+versions 10 and 11 have the field, and such a request is refused there.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.kafka.primitives import NO_TOPIC_ID, MalformedError, Reader, Writer
+from protocol.kafka.primitives import NO_TOPIC_ID, Reader, Writer
 from protocol.kafka.schema import BOOLEAN, INT16, INT32, STRING, UUID, Array, Field, Primitive, Struct, array
 from protocol.kafka.values import (
     CLUSTER_OPERATIONS,
     TOPIC_OPERATIONS,
     UNKNOWN_TOPIC_NAME,
+    InvalidRequestError,
     KafkaMetadataRequest,
     TopicNames,
+    asked_topics,
     topic_id_bytes,
+    topic_id_text,
 )
 from protocol.request import MetadataRequest
 from protocol.response import ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
@@ -79,7 +82,7 @@ _kept: dict[tuple[int, bool], dict[int, tuple[TopicMetadata, bytes]]] = {}
 
 
 def decode(reader: Reader, version: int, names: TopicNames) -> KafkaMetadataRequest:
-    """A metadata request."""
+    """A metadata request. Raises InvalidRequestError for ids where names are needed."""
     values = REQUEST.read(reader, version)
     topics, auto_create = values["topics"], values["allow_auto_topic_creation"]
     operations = {
@@ -88,26 +91,28 @@ def decode(reader: Reader, version: int, names: TopicNames) -> KafkaMetadataRequ
     }
     if topics is None or (version < _FIRST_WITH_ALL_AS_NULL and not topics):
         return KafkaMetadataRequest(auto_create=auto_create, **operations)
-    for topic in topics:
-        _check_topic(topic, version)
-    return KafkaMetadataRequest(
-        topics=tuple([_name_of(topic, names) for topic in topics]),
+    request = KafkaMetadataRequest(
+        topics=tuple([_name_of(topic, version, names) for topic in topics]),
         topic_ids=tuple([topic["topic_id"] for topic in topics]),
         auto_create=auto_create,
         **operations,
     )
+    for topic in topics:
+        _check_topic(topic, version, request)
+    return request
 
 
-def _check_topic(topic: dict[str, Any], version: int) -> None:
+def _check_topic(topic: dict[str, Any], version: int, request: KafkaMetadataRequest) -> None:
     if topic["name"] is None and topic["topic_id"] == NO_TOPIC_ID:
-        raise MalformedError("a topic with neither name nor id")
+        raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, "a topic with neither name nor id")
     if version < _FIRST_WITH_TOPIC_ID and (topic["name"] is None or topic["topic_id"] != NO_TOPIC_ID):
-        raise MalformedError("a topic id before version 12")
+        raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, "a topic id before version 12")
 
 
-def _name_of(topic: dict[str, Any], names: TopicNames) -> str:
-    """The name, for one asked for by id the name of that id."""
-    name: str | None = topic["name"] if topic["topic_id"] == NO_TOPIC_ID else names(topic["topic_id"])
+def _name_of(topic: dict[str, Any], version: int, names: TopicNames) -> str:
+    """Return the name, or that of the id where the topic is asked for by id."""
+    has_id = version >= _FIRST_WITH_TOPIC_ID and topic["topic_id"] != NO_TOPIC_ID
+    name: str | None = names(topic["topic_id"]) if has_id else topic["name"]
     return name or UNKNOWN_TOPIC_NAME
 
 
@@ -122,7 +127,7 @@ def encode(writer: Writer, version: int, request: MetadataRequest, response: Met
             "brokers": [
                 {"node_id": broker.node_id, "host": broker.host, "port": broker.port} for broker in response.brokers
             ],
-            "cluster_id": response.cluster_id,
+            "cluster_id": response.cluster_id or None,
             "controller_id": response.controller,
             "topics": _encoded_topics(writer, version, request, response.topics),
             "cluster_authorized_operations": CLUSTER_OPERATIONS if is_told else NOT_ASKED,
@@ -157,25 +162,24 @@ def _encoded_topics(
 
 def failed(request: MetadataRequest, error: ErrorResponse) -> MetadataResponse:
     """The reply where the request failed as a whole: no brokers, and each topic with the error."""
-    topics = [TopicMetadata(name=name, error=error.error) for name in request.topics or ()]
+    topics = [
+        TopicMetadata(name=name, topic_id=topic_id_text(topic_id), error=error.error)
+        for name, topic_id in asked_topics(request)
+    ]
     return MetadataResponse(cluster_id="", controller=-1, brokers=(), topics=tuple(topics))
 
 
 def _unknown_ids(request: MetadataRequest) -> list[bytes]:
-    if not isinstance(request, KafkaMetadataRequest) or not request.topics:
-        return []
-    asked = zip(request.topics, request.topic_ids, strict=True)
-    return [topic_id for name, topic_id in asked if name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID]
+    return [
+        topic_id for name, topic_id in asked_topics(request) if name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID
+    ]
 
 
 def _topic_fields(topic: TopicMetadata, unknown: Any, *, operations: bool) -> dict[str, Any]:
-    error, name, topic_id = topic.error, topic.name or None, topic_id_bytes(topic.topic_id)
-    if topic.name == UNKNOWN_TOPIC_NAME:
-        topic_id = next(unknown, NO_TOPIC_ID)
-        if topic_id == NO_TOPIC_ID:
-            name = topic.name  # asked for by the empty name: that is what it is told about
-        else:
-            error = ErrorCode.UNKNOWN_TOPIC_ID
+    error, topic_id = topic.error, topic_id_bytes(topic.topic_id)
+    name: str | None = topic.name
+    if topic.name == UNKNOWN_TOPIC_NAME and error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        error, topic_id, name = ErrorCode.UNKNOWN_TOPIC_ID, next(unknown), None
     return {
         "error_code": error,
         "name": name,

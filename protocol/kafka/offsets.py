@@ -25,17 +25,17 @@ from protocol.kafka.values import (
     RecordsToDelete,
     TopicNames,
     by_topic,
+    check_isolation,
+    isolation_of,
 )
 from protocol.request import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
-    Isolation,
     ListOffsetsRequest,
 )
 from protocol.response import ErrorResponse, FoundOffset, ListOffsetsResponse
 
-_READ_COMMITTED = 1
 # The special times of ListOffsets, and the version from which on each has its meaning. Source: ReplicaManager.
 _FIRST_WITH_TIME = {
     LATEST_TIMESTAMP: 1,
@@ -150,10 +150,10 @@ def _asked(values: dict[str, Any], name: str = "name") -> Iterator[tuple[str, di
 
 
 def decode_list(reader: Reader, version: int, _: TopicNames) -> KafkaListOffsetsRequest:
-    """A request for offsets by time."""
+    """A request for offsets by time. Raises InvalidRequestError for an unknown isolation level."""
     values = LIST_REQUEST.read(reader, version)
-    is_committed = values["isolation_level"] == _READ_COMMITTED
-    return KafkaListOffsetsRequest(
+    level = values["isolation_level"]
+    request = KafkaListOffsetsRequest(
         partitions=tuple(
             [
                 KafkaOffsetQuery(
@@ -166,9 +166,11 @@ def decode_list(reader: Reader, version: int, _: TopicNames) -> KafkaListOffsets
                 for topic, asked in _asked(values)
             ]
         ),
-        isolation=Isolation.READ_COMMITTED if is_committed else Isolation.READ_UNCOMMITTED,
+        isolation=isolation_of(level),
         timeout_ms=max(values["timeout_ms"], 0),
     )
+    check_isolation(level, request)
+    return request
 
 
 def _judged(timestamp: int, version: int) -> ErrorCode:

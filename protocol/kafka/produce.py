@@ -19,6 +19,7 @@ from protocol.kafka.primitives import Reader, Writer
 from protocol.kafka.values import (
     UNKNOWN_TOPIC_NAME,
     IdentifiedRecords,
+    InvalidRequestError,
     KafkaProduceRequest,
     ProduceRequestBeforeZstd,
     TopicNames,
@@ -39,10 +40,11 @@ _OUTCOME_5 = Struct(">ihqqq")  # and log start offset
 _NO_RECORD_ERRORS = b"\x01"
 _NO_MESSAGE_NO_TAGS = b"\x00\x00"
 _NOTHING = memoryview(b"")
+_ACKS = (-1, 0, 1)
 
 
 def decode(reader: Reader, version: int, names: TopicNames) -> KafkaProduceRequest:
-    """A produce request. `acks` may be any number here: `api.Codec` refuses what is none of -1, 0 and 1."""
+    """A produce request. Raises InvalidRequestError for acks other than -1, 0 and 1."""
     transactional_id = reader.nullable_string()
     acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(reader.frame, reader.position)
     reader.position += _ACKS_AND_TIMEOUT.size
@@ -52,12 +54,16 @@ def decode(reader: Reader, version: int, names: TopicNames) -> KafkaProduceReque
         read_topic(reader, names, partitions)
     reader.tags()
     kind = KafkaProduceRequest if version >= _FIRST_WITH_ZSTD else ProduceRequestBeforeZstd
-    return kind(
+    request = kind(
         acks=acks,
         timeout_ms=max(0, timeout_ms),
         partitions=tuple(partitions),
         transactional_id=transactional_id,
     )
+    if acks not in _ACKS:
+        message = f"acks must be -1, 0 or 1, not {acks}"
+        raise InvalidRequestError(request, ErrorCode.INVALID_REQUIRED_ACKS, message)
+    return request
 
 
 def _read_topic(reader: Reader, _: TopicNames, partitions: list[PartitionRecords]) -> None:

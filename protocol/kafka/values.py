@@ -19,7 +19,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, ProtocolError
 from protocol.groups import OffsetFetchGroup, OffsetToCommit, TopicPartition
 from protocol.kafka.primitives import NO_TOPIC_ID
 from protocol.request import (
@@ -27,6 +27,7 @@ from protocol.request import (
     DeleteTopicsRequest,
     FetchPartition,
     FetchRequest,
+    Isolation,
     ListOffsetsRequest,
     MetadataRequest,
     NewTopic,
@@ -40,10 +41,12 @@ from protocol.response import BrokerMetadata, CreatedTopic, FetchResponse, Topic
 P = TypeVar("P")
 TopicNames: TypeAlias = Callable[[bytes], str | None]  # a topic id to the topic's name, None if there is no such topic
 
-# What a client may do, where nobody is authorized for anything in particular: everything that there is to do with a
-# topic and with the cluster, one bit each (source: org.apache.kafka.security.authorizer.AclEntry).
+# Authorized operations without an authorizer: all that a topic, the cluster or a group supports, a bit for each
+# (source: org.apache.kafka.security.authorizer.AclEntry).
 TOPIC_OPERATIONS = 0b1101_1111_1000
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
+GROUP_OPERATIONS = 0b1101_0100_1000
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 UNKNOWN_TOPIC_NAME = ""  # stands for a topic id that nobody knows
 NO_SESSION = 0
 INITIAL_SESSION_EPOCH = 0
@@ -52,6 +55,26 @@ FINAL_SESSION_EPOCH = -1  # also that of a fetch outside of any session
 EARLIEST_LOCAL_TIMESTAMP = -4  # the first offset on the broker's own disk: the first there is
 LATEST_TIERED_TIMESTAMP = -5  # the last offset in remote storage: none
 EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6  # the first that is still to go there: none
+
+
+class InvalidRequestError(ProtocolError):
+    """A request that was read and must be refused, with the request that its reply is made for."""
+
+    def __init__(self, request: Value, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.request = request
+        self.code = code
+
+
+def isolation_of(level: int) -> Isolation:
+    """Return the isolation of a level on the wire; `check_isolation` refuses unknown ones."""
+    return Isolation.READ_COMMITTED if level == _READ_COMMITTED else Isolation.READ_UNCOMMITTED
+
+
+def check_isolation(level: int, request: Value) -> None:
+    """Raise InvalidRequestError for an isolation level that there is not."""
+    if level not in {_READ_UNCOMMITTED, _READ_COMMITTED}:
+        raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, f"unknown isolation level {level}")
 
 
 def topic_id_text(topic_id: bytes) -> str:
@@ -245,6 +268,14 @@ class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True, gc=False)
     cluster_operations: bool = False
 
 
+def asked_topics(request: MetadataRequest) -> list[tuple[str, bytes]]:
+    """Return the topics asked for as (name, id); a name that is UNKNOWN_TOPIC_NAME with an id stands for that id."""
+    names = request.topics or ()
+    if not isinstance(request, KafkaMetadataRequest):
+        return [(name, NO_TOPIC_ID) for name in names]
+    return list(zip(names, request.topic_ids or (NO_TOPIC_ID,) * len(names), strict=True))
+
+
 class KafkaNewTopic(NewTopic, frozen=True, kw_only=True, gc=False):
     """`assignments`: partition to the ids of its brokers, empty where the broker chooses.
 
@@ -301,6 +332,8 @@ class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class ConfigSource(IntEnum):

@@ -168,8 +168,8 @@ def test_settings_of_the_broker_are_told(admin: AdminClient) -> None:
     config = future.result()
     assert config["message.max.bytes"].value == "1048588"
     assert config["log.segment.bytes"].value == "1073741824"
-    assert config["group.initial.rebalance.delay.ms"].value == "0"
-    assert config["group.initial.rebalance.delay.ms"].source == ConfigSource.STATIC_BROKER_CONFIG.value
+    assert config["group.min.session.timeout.ms"].value == "100"
+    assert config["group.min.session.timeout.ms"].source == ConfigSource.STATIC_BROKER_CONFIG.value
 
 
 # -- the cluster --

@@ -38,7 +38,7 @@ async def test_topics_are_created_on_first_use_each_that_may_be(client: KafkaCli
         (NONE, 1),
         (ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
         (ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
-        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
     ]
     assert found[0]["topic_id"] not in {NO_TOPIC_ID, found[1]["topic_id"]}
 

@@ -368,7 +368,8 @@ class TestAdministration:
                      "group_state": "Dead", "protocol_type": "", "protocol_data": "", "members": ()},
         )}  # fmt: skip
         response = DescribeGroupsResponse(groups=(stable, unknown))
-        assert told(DESCRIBE, version, response) == expected(DESCRIBE, version, values)
+        request = DescribeGroupsRequest(groups=("g", "h"))
+        assert told(DESCRIBE, version, response, request) == expected(DESCRIBE, version, values)
 
     @pytest.mark.parametrize("version", versions(DELETE))
     def test_groups_to_delete(self, version: int) -> None:

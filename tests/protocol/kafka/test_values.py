@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.errors import ErrorCode
-from protocol.kafka.api import API_BY_KEY, Call, Codec
-from protocol.kafka.primitives import NO_TOPIC_ID, MalformedError
+from protocol.kafka.api import API_BY_KEY, Call, Codec, RefusedError
+from protocol.kafka.primitives import NO_TOPIC_ID
 from protocol.kafka.values import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -111,7 +111,7 @@ class TestMetadata:
             brokers=(),
             topics=(
                 TopicMetadata(name="alpha", topic_id=topic_id_text(ID_A)),
-                TopicMetadata(name="", error=ErrorCode.INVALID_TOPIC_EXCEPTION),
+                TopicMetadata(name="", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ),
         )
         known, unknown = told(METADATA, version, response, request)["topics"]
@@ -120,15 +120,15 @@ class TestMetadata:
         assert unknown["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
 
     @pytest.mark.parametrize("version", [10, 11])
-    def test_topic_ids_before_version_12_are_malformed(self, version: int) -> None:
+    def test_topic_ids_before_version_12_are_refused(self, version: int) -> None:
         for topic in ({"name": None, "topic_id": ID_A}, {"name": "alpha", "topic_id": ID_A}):
-            with pytest.raises(MalformedError, match="a topic id before version 12"):
+            with pytest.raises(RefusedError, match="a topic id before version 12"):
                 asked(METADATA, version, {"topics": [topic], "include_topic_authorized_operations": False,
                                           "include_cluster_authorized_operations": False})  # fmt: skip
 
-    def test_a_topic_with_neither_name_nor_id_is_malformed(self) -> None:
+    def test_a_topic_with_neither_name_nor_id_is_refused(self) -> None:
         topic = {"name": None, "topic_id": NO_TOPIC_ID}
-        with pytest.raises(MalformedError, match="neither"):
+        with pytest.raises(RefusedError, match="neither"):
             asked(METADATA, 12, {"topics": [topic], "include_topic_authorized_operations": False})
 
     @pytest.mark.parametrize("version", versions(METADATA))
