@@ -41,6 +41,7 @@ from broker.api.offsets import OffsetsApi
 from broker.api.pacing import Pacer
 from broker.api.producers import ProducersApi
 from broker.api.records import RecordsApi
+from broker.api.security import SecurityApi
 from broker.api.topics import TopicsApi
 from broker.config import Settings
 from broker.disk_watch import DiskWatch
@@ -350,6 +351,7 @@ class Broker:
             ExplainApi(partitions),
             ConfigsApi(partitions),
             ClusterApi(partitions, cluster_id, advertised),
+            SecurityApi(),
             OffsetsApi(partitions, self._metrics),
             EpochsApi(partitions),
             RecordsApi(partitions),

@@ -26,34 +26,20 @@ SERVED = ROOT / "tests" / "fixtures" / "kafka" / "4.3.1" / "served.json"
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 TRANSACTIONS = "transactions"
-SECURITY = "authentication, authorization and quotas"
 NEWER_GROUPS = "consumer groups of KIP-848, share groups, groups of streams"
 ONE_BROKER = "more than one broker: partitions that move, leaders that are elected, controllers"
 OTHERS = "others, which clients can do without"
 
 #: Kafka's APIs that are not served: key to name and what they are for.
 NOT_SERVED: Mapping[int, tuple[str, str]] = {
-    17: ("SaslHandshake", SECURITY),
     24: ("AddPartitionsToTxn", TRANSACTIONS),
     25: ("AddOffsetsToTxn", TRANSACTIONS),
     26: ("EndTxn", TRANSACTIONS),
     27: ("WriteTxnMarkers", TRANSACTIONS),
     28: ("TxnOffsetCommit", TRANSACTIONS),
-    29: ("DescribeAcls", SECURITY),
-    30: ("CreateAcls", SECURITY),
-    31: ("DeleteAcls", SECURITY),
     34: ("AlterReplicaLogDirs", OTHERS),
-    36: ("SaslAuthenticate", SECURITY),
-    38: ("CreateDelegationToken", SECURITY),
-    39: ("RenewDelegationToken", SECURITY),
-    40: ("ExpireDelegationToken", SECURITY),
-    41: ("DescribeDelegationToken", SECURITY),
     43: ("ElectLeaders", ONE_BROKER),
     45: ("AlterPartitionReassignments", ONE_BROKER),
-    48: ("DescribeClientQuotas", SECURITY),
-    49: ("AlterClientQuotas", SECURITY),
-    50: ("DescribeUserScramCredentials", SECURITY),
-    51: ("AlterUserScramCredentials", SECURITY),
     55: ("DescribeQuorum", ONE_BROKER),
     57: ("UpdateFeatures", ONE_BROKER),
     64: ("UnregisterBroker", ONE_BROKER),

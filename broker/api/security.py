@@ -1,0 +1,173 @@
+"""Requests about security, answered as by a single Kafka node without it.
+
+There are no ACLs, users or tokens to describe, and none can be made: nothing is kept that has no effect. Kafka without
+an authorizer refuses ACLs likewise; it keeps quotas and SCRAM credentials, which are refused here. Source:
+kafka.server.AclApis, KafkaApis; org.apache.kafka.image.ClientQuotasImage, ScramImage.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import Context
+from broker.api.errors import RequestError, shortened
+from broker.api.handler import Handler
+from protocol.errors import ErrorCode
+from protocol.kafka.security_values import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    CreateAclsRequest,
+    CreateDelegationTokenRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeDelegationTokenRequest,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ExpireDelegationTokenRequest,
+    Failure,
+    QuotaAlteration,
+    QuotaFilter,
+    RenewDelegationTokenRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    UserResult,
+)
+
+_USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
+_ENTITY_TYPES = {_USER, _CLIENT_ID, _IP}
+_EXACT, _DEFAULT, _ANY = 0, 1, 2  # types of matches
+
+
+class SecurityApi:
+    """Answers the requests about ACLs, quotas, credentials, SASL and delegation tokens."""
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers by API."""
+        return {
+            DescribeAclsRequest.api: self._refuse_acls,
+            CreateAclsRequest.api: self._refuse_acls,
+            DeleteAclsRequest.api: self._refuse_acls,
+            DescribeClientQuotasRequest.api: self.describe_quotas,
+            AlterClientQuotasRequest.api: self.alter_quotas,
+            DescribeUserScramCredentialsRequest.api: self.describe_credentials,
+            AlterUserScramCredentialsRequest.api: self.alter_credentials,
+            SaslHandshakeRequest.api: self._refuse_sasl,
+            SaslAuthenticateRequest.api: self._refuse_sasl,
+            CreateDelegationTokenRequest.api: self._refuse_tokens,
+            RenewDelegationTokenRequest.api: self._refuse_tokens,
+            ExpireDelegationTokenRequest.api: self._refuse_tokens,
+            DescribeDelegationTokenRequest.api: self._refuse_tokens,
+        }
+
+    async def _refuse_acls(self, _: Any, __: Context) -> None:
+        raise RequestError(ErrorCode.SECURITY_DISABLED, "no authorizer is configured: every client may do everything")
+
+    async def _refuse_sasl(self, _: Any, __: Context) -> None:
+        raise RequestError(ErrorCode.ILLEGAL_SASL_STATE, "this listener is PLAINTEXT: connect without SASL")
+
+    async def _refuse_tokens(self, _: Any, __: Context) -> None:
+        raise RequestError(
+            ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "delegation tokens need an authenticated connection"
+        )
+
+    # -- quotas --
+
+    async def describe_quotas(
+        self, request: DescribeClientQuotasRequest, context: Context
+    ) -> DescribeClientQuotasResponse:
+        """Check the filters; there are no quotas that they could match."""
+        types: set[str] = set()
+        for each in request.filters:
+            await context.checkpoint()
+            _check_filter(each)
+            if each.entity_type in types:
+                raise RequestError(ErrorCode.INVALID_REQUEST, f"entity type {each.entity_type} is named twice")
+            types.add(each.entity_type)
+        if _IP in types and len(types) > 1:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "quotas of an ip have no user or client-id")
+        return DescribeClientQuotasResponse()
+
+    async def alter_quotas(self, request: AlterClientQuotasRequest, context: Context) -> AlterClientQuotasResponse:
+        """Refuse quotas to be set; one to be removed is not there, which is no error."""
+        results: list[Failure] = []
+        for alteration in request.alterations:
+            await context.checkpoint()
+            results.append(_alter_quotas(alteration))
+        return AlterClientQuotasResponse(results=tuple(results))
+
+    # -- SCRAM credentials --
+
+    async def describe_credentials(
+        self, request: DescribeUserScramCredentialsRequest, context: Context
+    ) -> DescribeUserScramCredentialsResponse:
+        """Say of each user that it has no credentials."""
+        results: list[UserResult] = []
+        for user, times in Counter(request.users or ()).items():
+            await context.checkpoint()
+            if times > 1:
+                results.append(_refused(user, ErrorCode.DUPLICATE_RESOURCE, f"user {user} is named twice"))
+            else:
+                results.append(_refused(user, ErrorCode.RESOURCE_NOT_FOUND, f"user {user} has no credentials"))
+        return DescribeUserScramCredentialsResponse(results=tuple(results))
+
+    async def alter_credentials(
+        self, request: AlterUserScramCredentialsRequest, context: Context
+    ) -> AlterUserScramCredentialsResponse:
+        """Refuse credentials: nobody is asked for them."""
+        results = []
+        for user in dict.fromkeys(request.deletions):
+            await context.checkpoint()
+            results.append(_refused(user, ErrorCode.RESOURCE_NOT_FOUND, f"user {user} has no credentials"))
+        deleted = frozenset(request.deletions)
+        for user, times in Counter(request.upsertions).items():
+            await context.checkpoint()
+            if user in deleted:
+                continue
+            if times > 1:
+                results.append(_refused(user, ErrorCode.DUPLICATE_RESOURCE, f"user {user} is named twice"))
+            else:
+                message = "credentials are not kept: no listener authenticates clients"
+                results.append(_refused(user, ErrorCode.UNSUPPORTED_SASL_MECHANISM, message))
+        return AlterUserScramCredentialsResponse(results=tuple(results))
+
+
+def _refused(user: str, error: ErrorCode, message: str) -> UserResult:
+    return UserResult(user=user, error=error, message=shortened(message))
+
+
+def _check_filter(asked: QuotaFilter) -> None:
+    """Raise RequestError for a filter that makes no sense."""
+    if not asked.entity_type:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "an entity type is empty")
+    if asked.entity_type not in _ENTITY_TYPES:
+        raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown entity type {asked.entity_type}")
+    if asked.match_type not in {_EXACT, _DEFAULT, _ANY}:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown match type {asked.match_type}")
+    if (asked.match is None) == (asked.match_type == _EXACT):
+        raise RequestError(ErrorCode.INVALID_REQUEST, "a name is given if and only if the match is exact")
+
+
+def _alter_quotas(alteration: QuotaAlteration) -> Failure:
+    try:
+        _check_alteration(alteration)
+    except RequestError as error:
+        return Failure(error=error.code, message=shortened(str(error)))
+    return Failure()
+
+
+def _check_alteration(alteration: QuotaAlteration) -> None:
+    """Raise RequestError unless all that the alteration does is to remove quotas."""
+    if not alteration.entity:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "the entity is empty")
+    for entity_type, name in alteration.entity:
+        if entity_type not in _ENTITY_TYPES:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown entity type {entity_type}")
+        if name == "":
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"the name of the {entity_type} is empty")
+    if alteration.sets:
+        names = ", ".join(alteration.sets)
+        raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"quotas are not enforced here, none can be set: {names}")

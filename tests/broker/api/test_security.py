@@ -1,0 +1,134 @@
+"""Requests about security on a broker that has none. The verdicts are Kafka 4.3.1's, except where said."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode
+from tests.broker.clients import Running
+from tests.broker.kafka_client import KafkaClient, kafka_client
+
+WHO = {"principal": "User:alice", "host": "*"}
+ACL = {"resource_type": 2, "resource_name": "orders", **WHO, "operation": 3, "permission_type": 3}
+ANY_ACL = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+NO_NAMES = {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
+USER = {"entity_type": "user", "entity_name": "alice"}
+RATE = {"key": "producer_byte_rate", "value": 1024.0, "remove": False}
+
+
+@pytest.fixture
+async def client(broker: Running) -> AsyncIterator[KafkaClient]:
+    async with kafka_client(broker.addresses.kafka) as client:
+        yield client
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+async def test_acls_are_disabled(client: KafkaClient, version: int) -> None:
+    described = await client.ask("DescribeAcls", version, **ANY_ACL, **NO_NAMES)
+    assert (described["error_code"], described["resources"]) == (ErrorCode.SECURITY_DISABLED, ())
+    assert "no authorizer" in described["error_message"]
+    created = await client.ask("CreateAcls", version, creations=[ACL, ACL])
+    assert [one["error_code"] for one in created["results"]] == [ErrorCode.SECURITY_DISABLED] * 2
+    deleted = await client.ask("DeleteAcls", version, filters=[ANY_ACL | NO_NAMES])
+    (result,) = deleted["filter_results"]
+    assert (result["error_code"], result["matching_acls"]) == (ErrorCode.SECURITY_DISABLED, ())
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize(
+    ("components", "error"),
+    [
+        ([], ErrorCode.NONE),
+        ([("user", 2, None), ("client-id", 2, None)], ErrorCode.NONE),
+        ([("user", 0, "alice")], ErrorCode.NONE),
+        ([("ip", 1, None)], ErrorCode.NONE),
+        ([("user", 0, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 2, "alice")], ErrorCode.INVALID_REQUEST),
+        ([("user", 7, "alice")], ErrorCode.INVALID_REQUEST),
+        ([("", 2, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 2, None), ("user", 1, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 2, None), ("ip", 2, None)], ErrorCode.INVALID_REQUEST),
+        ([("planet", 2, None)], ErrorCode.UNSUPPORTED_VERSION),
+    ],
+)
+async def test_there_are_no_quotas(
+    client: KafkaClient, version: int, components: list[tuple[str, int, str | None]], error: ErrorCode
+) -> None:
+    asked = [{"entity_type": kind, "match_type": match, "match": name} for kind, match, name in components]
+    reply = await client.ask("DescribeClientQuotas", version, components=asked, strict=False)
+    assert reply["error_code"] == error
+    assert reply["entries"] == (None if error else ())
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_quotas_cannot_be_set(client: KafkaClient, version: int) -> None:
+    """Kafka would set the first."""
+    default = [{"entity_type": "client-id", "entity_name": None}]
+    entries = [
+        {"entity": [USER], "ops": [RATE]},
+        {"entity": default, "ops": [RATE | {"remove": True}]},
+        {"entity": [], "ops": []},
+        {"entity": [USER | {"entity_type": "planet"}], "ops": []},
+        {"entity": [USER | {"entity_name": ""}], "ops": []},
+    ]
+    reply = await client.ask("AlterClientQuotas", version, entries=entries)
+    assert [(entry["error_code"], list(entry["entity"])) for entry in reply["entries"]] == [
+        (ErrorCode.UNSUPPORTED_VERSION, [USER]),
+        (ErrorCode.NONE, default),
+        (ErrorCode.INVALID_REQUEST, []),
+        (ErrorCode.INVALID_REQUEST, [USER | {"entity_type": "planet"}]),
+        (ErrorCode.INVALID_REQUEST, [USER | {"entity_name": ""}]),
+    ]
+    assert "producer_byte_rate" in reply["entries"][0]["error_message"]
+
+
+async def test_nobody_has_credentials(client: KafkaClient) -> None:
+    for users in (None, ()):
+        reply = await client.ask("DescribeUserScramCredentials", users=users)
+        assert (reply["error_code"], reply["results"]) == (ErrorCode.NONE, ())
+    named = [{"name": name} for name in ("alice", "bob", "bob")]
+    reply = await client.ask("DescribeUserScramCredentials", users=named)
+    assert [(one["user"], one["error_code"]) for one in reply["results"]] == [
+        ("alice", ErrorCode.RESOURCE_NOT_FOUND),
+        ("bob", ErrorCode.DUPLICATE_RESOURCE),
+    ]
+
+
+async def test_credentials_cannot_be_set(client: KafkaClient) -> None:
+    """Kafka would set those of alice."""
+    upsertion = {"mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}
+    reply = await client.ask(
+        "AlterUserScramCredentials",
+        upsertions=[upsertion | {"name": name} for name in ("alice", "carol", "dave", "dave")],
+        deletions=[{"name": "bob", "mechanism": 1}, {"name": "carol", "mechanism": 1}],
+    )
+    assert {one["user"]: one["error_code"] for one in reply["results"]} == {
+        "alice": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        "bob": ErrorCode.RESOURCE_NOT_FOUND,
+        "carol": ErrorCode.RESOURCE_NOT_FOUND,
+        "dave": ErrorCode.DUPLICATE_RESOURCE,
+    }
+
+
+async def test_sasl_and_tokens_are_refused_on_a_plain_listener(client: KafkaClient) -> None:
+    reply = await client.ask("SaslHandshake", mechanism="PLAIN")
+    assert (reply["error_code"], reply["mechanisms"]) == (ErrorCode.ILLEGAL_SASL_STATE, ())
+    reply = await client.ask("SaslAuthenticate", auth_bytes=b"\0alice\0secret")
+    assert reply["error_code"] == ErrorCode.ILLEGAL_SASL_STATE
+    asks: list[tuple[str, dict[str, Any]]] = [
+        ("CreateDelegationToken", {"renewers": (), "max_lifetime_ms": -1}),
+        ("RenewDelegationToken", {"hmac": b"h", "renew_period_ms": 1}),
+        ("ExpireDelegationToken", {"hmac": b"h", "expiry_time_period_ms": 1}),
+        ("DescribeDelegationToken", {"owners": None}),
+    ]
+    for api, fields in asks:
+        assert (await client.ask(api, **fields))["error_code"] == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, api
+
+
+async def test_long_names_are_told_in_messages_of_bounded_length(client: KafkaClient) -> None:
+    reply = await client.ask("DescribeUserScramCredentials", users=[{"name": "x" * 30_000}])
+    assert len(reply["results"][0]["error_message"]) < 600
+    entries = [{"entity": [USER], "ops": [RATE | {"key": "k" * 30_000}]}]
+    reply = await client.ask("AlterClientQuotas", 0, entries=entries)
+    assert len(reply["entries"][0]["error_message"]) < 600
