@@ -506,7 +506,6 @@ class PartitionLog:
         end = reopened.tail.next_offset
         self._segments = Segments(reopened.segments)
         self.log_end_offset = self.high_watermark = end
-        self.log_start_offset = min(self.log_start_offset, end)
         producers = self.producers if reopened.producers is None else reopened.producers
         self._appender.restart(self._segments, reopened.tail, producers)
         self._durability.reopened(end)

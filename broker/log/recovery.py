@@ -13,7 +13,9 @@ come from the newest snapshot and the batches after it (`producer_replay`), of w
 Where it met transactions, as in a directory that was copied here, the transaction indexes are made anew, too.
 
 Invariants:
-1. Checkpoints are hints, clamped to what the log holds.
+1. Checkpoints are hints, clamped to what the log holds. But after an unclean stop a log that ends before its start
+   offset has lost its end, and begins again at that offset: deleted offsets are not given out again. After a clean
+   stop it was replaced by other files, and all of these are kept.
 2. Nothing below the recovery point's index entry is rewritten.
 3. A crash during recovery leaves a directory that the next recovery opens: logs are cut from the end, and what is made
    anew is made from the log.
@@ -114,6 +116,15 @@ class LogPlace:
             index_interval_bytes=self.config.index_interval_bytes,
         )
 
+    def start_over(self, segments: Sequence[Segment], offset: int) -> tuple[Segment, Tail]:
+        """Let a log be one empty segment at an offset, and remove these; return it and its end. Raises OSError."""
+        tail = self.new_tail(offset)
+        fresh = Segment.create(self.files, self.directory, tail, self.config)
+        for segment in reversed(segments):
+            segment.removed = True
+            segment.remove_files()
+        return fresh, tail
+
     def rebuild_producers(
         self,
         snapshots: ProducerSnapshots,
@@ -189,8 +200,12 @@ class _Loader:
         if tail is None:
             recovery_point = self._segments[-1].base_offset if clean else max(0, recovery_point)
             tail = self._recover(recovery_point)
+        if log_start_offset > tail.next_offset and clean:
+            log_start_offset = 0  # everything was synced, so it is the start of files that were here before
+        elif log_start_offset > tail.next_offset:
+            tail, was_sound, recovery_point = self._start_over(log_start_offset), False, log_start_offset
         end = tail.next_offset
-        start = min(max(log_start_offset, self._segments[0].base_offset), end)
+        start = max(log_start_offset, self._segments[0].base_offset)
         epochs = self._epochs(end, raised=not clean)
         epochs.truncate_from_start(start)
         producers = self._producers(Bounds(start, end), scan_without=not was_sound)
@@ -452,6 +467,20 @@ class _Loader:
         self._findings.removed.append(segment.base_offset)
         segment.remove_files()
         self._segments = [other for other in self._segments if other is not segment]
+
+    def _start_over(self, log_start_offset: int) -> Tail:
+        """Begin the log again, empty, at a start that lies past its end. Source: LogLoader.recoverLog.
+
+        All that is left of it was deleted before, and none of the offsets in between is given out a second time.
+        """
+        findings = self._findings
+        findings.truncated_at = self._segments[0].base_offset
+        findings.reason = f"it ends before its start offset {log_start_offset}"
+        findings.truncated_bytes += sum(segment.size for segment in self._segments)
+        findings.removed += [segment.base_offset for segment in self._segments]
+        fresh, tail = self._place.start_over(self._segments, log_start_offset)
+        self._segments = [fresh]
+        return tail
 
     def _report(self, recovery_point: int, started_ms: int) -> RecoveryReport:
         findings = self._findings

@@ -12,8 +12,9 @@ Must not know who asks for it or when, or that there is a loop.
 Invariants:
 1. A file that failed is never synced again: Linux tells of a failure once, and takes the pages for clean after that.
    They are read as long as they are in memory.
-2. Nothing is believed that was not synced: batches past the recovery point are checked, and the log ends at the first
-   that is not sound (its page was given up meanwhile). Then a new leader epoch begins.
+2. Nothing is trusted that was not synced: batches past the recovery point are checked, and the log ends at the first
+   that is not sound (its page was given up meanwhile). Then a new leader epoch begins. A log that would end before its
+   start offset begins again, empty, at that offset, so that no deleted offset is given out again.
 3. At every step a start finds a log that recovery opens: of each name the old file, or a new one that is synced and has
    the same content up to the recovery point; and no segment past one that was cut.
 4. Readers go on: what they have open outlives its name.
@@ -102,6 +103,8 @@ class Reopening:
             self._check_room(doubtful)
             stack.callback(self._clear, doubtful)
             copies = self._copy(doubtful, check)
+            if self._end < self._failed.bounds.start:
+                return self._start_over()
             self._take_place(copies)
         return self._reopened(copies)
 
@@ -222,17 +225,26 @@ class Reopening:
         return self._scans[-1].tail.next_offset
 
     def _reopened(self, copies: Sequence[Segment]) -> Reopened:
-        failed, scan, active = self._failed, self._scans[-1], copies[-1]
-        tail = self._activate(active, scan)
+        active = copies[-1]
         by_base = {copy.base_offset: copy for copy in copies}
         segments = [
-            by_base.get(old.base_offset, old) for old in failed.segments if old.base_offset <= active.base_offset
+            by_base.get(old.base_offset, old) for old in self._failed.segments if old.base_offset <= active.base_offset
         ]
-        producers = None
+        return self._outcome(segments, self._activate(active, self._scans[-1]), sum(copy.size for copy in copies))
+
+    def _start_over(self) -> Reopened:
+        """Begin the log again, empty, at its start: all that could be read of it was deleted before."""
+        fresh, tail = self._place.start_over(self._failed.segments, self._failed.bounds.start)
+        self._disk.sync_directory(self._place.directory)
+        return self._outcome([fresh], tail, 0)
+
+    def _outcome(self, segments: list[Segment], tail: Tail, copied_bytes: int) -> Reopened:
+        """Return what the log consists of now, with its producers where it was cut."""
+        failed, producers = self._failed, None
         if self._is_cut:
             failed.snapshots.write_taken()
             failed.snapshots.find()
-            bounds = Bounds(min(failed.bounds.start, tail.next_offset), tail.next_offset)
+            bounds = Bounds(failed.bounds.start, tail.next_offset)
             producers = self._place.rebuild_producers(failed.snapshots, segments, bounds)
             self._disk.sync_directory(self._place.directory)  # snapshots past the end went, too
         return Reopened(
@@ -240,9 +252,9 @@ class Reopening:
             tail=tail,
             producers=producers,
             replaced=[segment for segment in failed.segments if segment not in segments],
-            copied_bytes=sum(copy.size for copy in copies),
+            copied_bytes=copied_bytes,
             truncated_bytes=sum(old.size for old in failed.segments) - sum(new.size for new in segments),
-            reason=scan.reason,
+            reason=self._scans[-1].reason,
         )
 
     def _activate(self, active: Segment, scan: Scan) -> Tail:

@@ -24,20 +24,13 @@ def cut_segments(place: LogPlace, segments: Segments, offset: int) -> tuple[Segm
     Before the first segment's base a new, empty segment begins at the offset.
     """
     if offset < segments.first.base_offset:
-        return _start_over(place, segments, offset)
+        fresh, tail = place.start_over(segments.snapshot, offset)
+        return Segments([fresh]), tail
     for segment in reversed(segments.snapshot):
         if segment.base_offset > offset:
             segments.remove(segment)
             segment.remove_files()
     return segments, _cut(place, segments.active, offset)
-
-
-def _start_over(place: LogPlace, segments: Segments, offset: int) -> tuple[Segments, Tail]:
-    tail = place.new_tail(offset)
-    fresh = Segment.create(place.files, place.directory, tail, place.config)
-    for segment in reversed(segments.snapshot):
-        segment.remove_files()
-    return Segments([fresh]), tail
 
 
 def _cut(place: LogPlace, segment: Segment, offset: int) -> Tail:

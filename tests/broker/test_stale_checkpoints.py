@@ -80,10 +80,10 @@ async def test_what_was_deleted_and_lost_does_not_hide_what_is_written_in_its_pl
     async with rig(tmp_path / "b") as rigged:
         partition = rigged.partitions.get("words", 0)
         assert partition is not None
-        assert (partition.log.log_start_offset, partition.log.log_end_offset) == (10, 10)
+        assert (partition.log.log_start_offset, partition.log.log_end_offset) == (15, 15)
         await rigged.append(partition, 3)
         await kill(rigged, tmp_path / "c")
     async with rig(tmp_path / "c") as rigged:
         partition = rigged.partitions.get("words", 0)
         assert partition is not None
-        assert (partition.log.log_start_offset, partition.log.log_end_offset) == (10, 13)
+        assert (partition.log.log_start_offset, partition.log.log_end_offset) == (15, 18)

@@ -159,10 +159,19 @@ def _sound_log(directory: DataDirectory, key: TopicPartition, check: PartitionCh
     """What the checkpoints say of a log in which nothing is wrong, where they can be believed."""
     end = check.log_end_offset
     first = min((base_offset_of(log.name) or 0 for log in path.glob(f"*{LOG_SUFFIX}")), default=0)
-    start = min(max(directory.log_starts.get(key, 0), first), end)
+    start = max(_log_start(directory, key, end), first)
     recovery_point = min(max(directory.recovery_points.get(key, 0), 0), end)
     high_watermark = min(max(directory.high_watermarks.get(key, end), 0), end)
     return SoundLog(*key, recovery_point, high_watermark, start, first)
+
+
+def _log_start(directory: DataDirectory, key: TopicPartition, end: int) -> int:
+    """Return the log start offset in the checkpoint, or 0 where it tells of files that were here before.
+
+    As opening a log does: after a clean stop no log ends before its start.
+    """
+    start = directory.log_starts.get(key, 0)
+    return 0 if directory.was_clean and start > end else start
 
 
 class _LogRepair:
@@ -260,7 +269,7 @@ class _LogRepair:
             clock=work.wishes.clock,
             random=Random(),  # noqa: S311  # spreads rolls over time; no secret
             recovery_point=self._recovery_point(),
-            log_start_offset=work.directory.log_starts.get(self._key, 0),
+            log_start_offset=_log_start(work.directory, self._key, self._check.log_end_offset),
             clean=False,
         )
 

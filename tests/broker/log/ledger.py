@@ -139,7 +139,8 @@ class Ledger:
         else:
             self._check_all(found, start)
         assert end >= self.flushed, f"the log ends at {end}, but it was flushed up to {self.flushed}"
-        assert start in {self.start, self.asked_start} or start == end < self.asked_start, (start, self.start)
+        assert start in {self.start, self.asked_start}, (start, self.start, self.asked_start)
+        assert end >= start, f"the log starts at {start} and ends at {end}: offsets that were deleted would come again"
         self.batches = found
         self.start = self.asked_start = start
         self.flushed = min(self.flushed, self.end)

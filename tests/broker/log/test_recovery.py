@@ -59,11 +59,60 @@ def test_the_checkpoints_are_clamped_to_what_the_log_holds(bench: Bench, batch: 
     log = bench.open()
     fill(log, batch, 5)
     log.close()
-    log = bench.open(recovery_point=1000, log_start_offset=1000)
-    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (5, 5, 5)
-    log.close()
     log = bench.open(recovery_point=-3, log_start_offset=-3)
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 5, 5)
+
+
+@pytest.mark.parametrize("recovery_point", [30, 10, 0])
+def test_a_log_that_ends_before_its_start_begins_again_at_its_start(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn, recovery_point: int
+) -> None:
+    """A power cut took the end of a log, records beyond it had been deleted: their offsets are not given out again."""
+    log = bench.open(segment_bytes=700)
+    fill(log, batch, 30)
+    log.close()
+    log = bench.open(clean=False, recovery_point=recovery_point, log_start_offset=1000)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (1000, 1000, 1000)
+    assert (log.first_base_offset, log.segment_count, log.recovery_point) == (1000, 1, 1000)
+    report = report_of(log)
+    assert report.removed_segments == tuple(range(0, 30, 4))
+    assert report.truncated_bytes == 30 * len(batch())
+    assert report.truncation_reason == "it ends before its start offset 1000"
+    assert sorted(path.name for path in bench.directory.glob("*.log")) == [f"{1000:020d}.log"]
+    assert log.append(batch()).base_offset == 1000
+    assert offsets_in(bench.reopen(log)) == [1000]
+
+
+def test_a_log_start_past_the_end_of_a_log_that_was_stopped_cleanly_is_ignored(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    """Its files were replaced: the checkpoint tells of others, and what is there was never deleted."""
+    log = bench.open()
+    fill(log, batch, 5)
+    log.close()
+    log = bench.open(recovery_point=1000, log_start_offset=900)
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 5, 5)
+    assert offsets_in(log) == list(range(5))
+    log.close()
+    log = bench.open(recovery_point=1000, log_start_offset=3)
+    assert log.log_start_offset == 3, "that of the files it was copied with"
+
+
+def test_a_crash_while_a_log_begins_again_at_its_start_leaves_one_that_does(bench: Bench, batch: Batch) -> None:
+    log = bench.open(segment_bytes=700)
+    fill(log, batch, 30)
+    bench.kill(log)
+    for verb in ("unlink", "open", "truncate", "sync_directory"):
+        for nth in range(1, 40):
+            bench.disk.fail(verb, nth=nth)
+            try:
+                bench.kill(bench.open(clean=False, log_start_offset=1000))
+            except OSError:
+                continue
+            finally:
+                bench.disk._faults.clear()
+    log = bench.open(clean=False, log_start_offset=1000)
+    assert (log.log_start_offset, log.log_end_offset) == (1000, 1000)
 
 
 def test_load_an_empty_log_at_its_log_start(bench: Bench, batch: Batch) -> None:

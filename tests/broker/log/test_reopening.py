@@ -124,6 +124,31 @@ def test_a_log_whose_file_could_not_be_cut_back_after_a_write_is_cut_by_the_copy
     assert offsets_in(log) == [0, 1, 2, 3]
 
 
+def test_a_log_that_would_end_before_its_start_begins_again_at_its_start(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    log = bench.open(segment_bytes=3 * len(batch()))
+    fill(log, batch, 2)
+    log.flush()
+    fill(log, batch, 5)
+    log.advance_start(7)
+    fail_sync(bench, log)
+    with bench.path(6, ".log").open("r+b") as file:
+        file.seek(70)
+        file.write(bytes(50))
+    reopened = reopen(log)
+    assert reopened.reason is not None
+    assert (reopened.truncated_bytes, reopened.copied_bytes) == (7 * len(batch()), 0)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == (7, 7, 7, 7)
+    assert names(bench) == sorted(f"{7:020d}{suffix}" for suffix in (".index", ".log", ".timeindex"))
+    assert log.leader_epoch == 1
+    fill(log, batch, 2)
+    assert offsets_in(log) == [7, 8]
+    log = bench.reopen(log)
+    assert log.recovery is None
+    assert offsets_in(log) == [7, 8]
+
+
 def test_a_page_that_is_lost_ends_the_log_before_it_and_begins_a_leader_epoch(
     bench: Bench, batch: Batch, offsets_in: OffsetsIn
 ) -> None:

@@ -60,6 +60,24 @@ def kill(data: Path) -> None:
     (data / "recovery-point-offset-checkpoint").write_text("0\n1\nplain 0 8\n")
 
 
+def test_a_log_start_past_the_end_of_a_log_that_was_stopped_in_order_deletes_nothing(data: Path) -> None:
+    (data / "log-start-offset-checkpoint").write_text("0\n1\nplain 0 1000\n")
+    with (data / "plain-0" / f"{8:020}.index").open("ab") as index:
+        index.write(b"garbage")
+    before = [path.read_bytes() for path in sorted((data / "plain-0").glob("*.log"))]
+    assert repair(data).exit_code == 0
+    assert [path.read_bytes() for path in sorted((data / "plain-0").glob("*.log"))] == before
+    assert (data / "log-start-offset-checkpoint").read_text() == "0\n0\n"
+
+
+def test_a_log_that_a_crash_left_ending_before_its_start_begins_again_there(data: Path) -> None:
+    kill(data)
+    (data / "log-start-offset-checkpoint").write_text("0\n1\nplain 0 1000\n")
+    assert repair(data).exit_code == 0
+    assert [path.name for path in (data / "plain-0").glob("*.log")] == [f"{1000:020}.log"]
+    assert opened(data, "plain", 0).log_end_offset == 1000
+
+
 # -- any damage --------------------------------------------------------------------------------------------------------
 
 
