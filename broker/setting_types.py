@@ -18,6 +18,7 @@ from msgspec import Meta
 from protocol.records.record import MAX_INT64
 
 MAX_INT32 = (1 << 31) - 1
+MAX_HINTED_LENGTH = 100  # of an unknown name; comparing a longer one with all known names takes milliseconds
 
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Bytes = Annotated[int, Meta(ge=0, le=MAX_INT32)]
@@ -109,7 +110,9 @@ _KINDS = {bool: Kind.BOOLEAN, int: Kind.LONG, float: Kind.DOUBLE, str: Kind.STRI
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the known name most like this one, or nothing."""
+    """Return a hint at the known name most like this one, or nothing."""
+    if len(name) > MAX_HINTED_LENGTH:
+        return ""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -178,10 +178,11 @@ def log_config(configs: Mapping[str, str], settings: Settings) -> LogConfig:
 
 def effective_settings(configs: Mapping[str, str], settings: LiveSettings) -> list[EffectiveSetting]:
     """Every topic setting as it is in force, by name."""
-    return [_effective(name, configs.get(name), settings) for name in SETTING_NAMES]
+    return [effective_setting(name, configs.get(name), settings) for name in SETTING_NAMES]
 
 
-def _effective(name: str, own: str | None, settings: LiveSettings) -> EffectiveSetting:
+def effective_setting(name: str, own: str | None, settings: LiveSettings) -> EffectiveSetting:
+    """Return one of SETTING_NAMES as it is in force for a topic that has this value of its own, or none."""
     fixed = FIXED_SETTINGS.get(name)
     if fixed is not None:
         origins = [] if own is None else [(name, own, "topic")]

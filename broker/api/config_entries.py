@@ -4,16 +4,16 @@ Owns: how settings in force become entries of a reply: what is left out, where a
 kafka.server.ConfigHelper). Must not know: which settings there are, or who asks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 
 from broker.config import FIELDS
 from broker.dynamic_config import DYNAMIC_SETTINGS, LiveSettings
-from broker.metadata.topic import Topic
 from broker.setting_documentation import documentation_of
 from broker.setting_types import Kind, as_text, kind_of
-from broker.topic_config import EffectiveSetting, effective_settings
+from broker.topic_config import EffectiveSetting, effective_setting, effective_settings
 from protocol.kafka.values import ConfigEntry, ConfigSource, ConfigSynonym, ConfigType
 
+MAX_SHARED = 1000  # configurations; one takes some KB
 _SOURCES = {
     "topic": ConfigSource.TOPIC,
     "broker": ConfigSource.DYNAMIC_BROKER,
@@ -31,15 +31,46 @@ _TYPES = {
 }
 
 
-def topic_entries(topic: Topic, settings: LiveSettings, *, synonyms: bool, documentation: bool) -> list[ConfigEntry]:
-    """All settings of a topic, by name."""
-    found = effective_settings(topic.configs, settings)
-    return [_entry(setting, synonyms=synonyms, documentation=documentation) for setting in found]
+class TopicEntries:
+    """The settings of topics as entries of replies.
 
+    Topics share nearly all of them, so those that a topic has from the broker are made once, until a setting of the
+    broker changes, and topics with equal settings of their own share all.
+    """
 
-def created_entries(topic: Topic, settings: LiveSettings) -> tuple[ConfigEntry, ...]:
-    """What a client that has created a topic is told of its settings."""
-    return tuple(topic_entries(topic, settings, synonyms=False, documentation=False))
+    def __init__(self, settings: LiveSettings) -> None:
+        self._settings = settings
+        self._overrides = settings.overrides  # that hold for what is kept
+        self._inherited: dict[tuple[bool, bool], dict[str, ConfigEntry]] = {}
+        self._shared: dict[Hashable, tuple[ConfigEntry, ...]] = {}
+
+    def of(
+        self, configs: Mapping[str, str], *, synonyms: bool = False, documentation: bool = False
+    ) -> tuple[ConfigEntry, ...]:
+        """Return all settings of a topic with these of its own, by name: the same object for equal arguments."""
+        if self._overrides is not self._settings.overrides or len(self._shared) >= MAX_SHARED:
+            self._overrides = self._settings.overrides
+            self._inherited.clear()
+            self._shared.clear()
+        key = tuple(sorted(configs.items())), synonyms, documentation
+        entries = self._shared.get(key)
+        if entries is None:
+            entries = self._shared[key] = self._make(configs, synonyms=synonyms, documentation=documentation)
+        return entries
+
+    def _make(self, configs: Mapping[str, str], *, synonyms: bool, documentation: bool) -> tuple[ConfigEntry, ...]:
+        inherited = self._inherited.get((synonyms, documentation))
+        if inherited is None:
+            inherited = self._inherited[synonyms, documentation] = {
+                setting.name: _entry(setting, synonyms=synonyms, documentation=documentation)
+                for setting in effective_settings({}, self._settings)
+            }
+        own = {
+            name: _entry(effective_setting(name, text, self._settings), synonyms=synonyms, documentation=documentation)
+            for name, text in configs.items()
+            if name in inherited
+        }
+        return tuple((inherited | own).values())
 
 
 def broker_entries(settings: LiveSettings, *, synonyms: bool, documentation: bool) -> list[ConfigEntry]:

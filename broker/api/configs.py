@@ -11,8 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from broker.api.config_entries import broker_entries, cluster_entries, topic_entries
+from broker.api.config_entries import TopicEntries, broker_entries, cluster_entries
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
@@ -39,6 +40,7 @@ from protocol.kafka.values import (
     ResourceType,
 )
 
+MAX_CHANGES = 1000  # of one resource; no resource has so many settings
 _BROKER_ID = re.compile(r"-?[0-9]{1,10}")
 # Kafka's settings of groups are for consumer groups of KIP-848, share and streams groups, those of client metrics for
 # KIP-714; neither is served.
@@ -54,6 +56,7 @@ class ConfigsApi:
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
+        self._topic_entries = TopicEntries(partitions.live_settings)
 
     def handlers(self) -> Mapping[str, Handler]:
         """By API."""
@@ -61,13 +64,12 @@ class ConfigsApi:
 
     # -- describe --
 
-    async def describe_configs(self, request: DescribeConfigsRequest, _: Context) -> DescribeConfigsResponse:
+    async def describe_configs(self, request: DescribeConfigsRequest, context: Context) -> DescribeConfigsResponse:
         """The settings of each resource as they are in force."""
-        return DescribeConfigsResponse(
-            resources=tuple([self._described(asked, request) for asked in request.resources])
-        )
+        described = partial(self._described, request)
+        return DescribeConfigsResponse(resources=await context.answer(described, request.resources))
 
-    def _described(self, asked: ConfigQuery, request: DescribeConfigsRequest) -> DescribedConfigs:
+    def _described(self, request: DescribeConfigsRequest, asked: ConfigQuery) -> DescribedConfigs:
         try:
             entries = self._entries(asked, request)
         except EXPECTED as error:
@@ -78,7 +80,7 @@ class ConfigsApi:
             entries = [entry for entry in entries if entry.name in wanted]
         return DescribedConfigs(resource_type=asked.resource_type, name=asked.name, configs=tuple(entries))
 
-    def _entries(self, asked: ConfigQuery, request: DescribeConfigsRequest) -> list[ConfigEntry]:
+    def _entries(self, asked: ConfigQuery, request: DescribeConfigsRequest) -> Sequence[ConfigEntry]:
         synonyms, documentation = request.include_synonyms, request.include_documentation
         settings = self._partitions.live_settings
         if asked.resource_type == ResourceType.TOPIC:
@@ -86,7 +88,7 @@ class ConfigsApi:
             topic = self._partitions.topic(asked.name)
             if topic is None:
                 raise UnknownTopicError(f"no topic {asked.name!r}")
-            return topic_entries(topic, settings, synonyms=synonyms, documentation=documentation)
+            return self._topic_entries.of(topic.configs, synonyms=synonyms, documentation=documentation)
         _check_type(asked.resource_type)
         if asked.resource_type in _WITHOUT_SETTINGS:
             _check_named(asked)
@@ -101,17 +103,15 @@ class ConfigsApi:
 
     # -- alter --
 
-    async def alter_configs(self, request: AlterConfigsRequest, _: Context) -> AlterConfigsResponse:
+    async def alter_configs(self, request: AlterConfigsRequest, context: Context) -> AlterConfigsResponse:
         """Change each resource on its own; one that is named twice is left alone."""
-        times = Counter((asked.resource_type, asked.name) for asked in request.resources)
-        return AlterConfigsResponse(
-            resources=tuple(
-                [
-                    await self._altered(asked, request, is_twice=times[asked.resource_type, asked.name] > 1)
-                    for asked in request.resources
-                ]
-            )
-        )
+        repeated = await context.repeated((asked.resource_type, asked.name) for asked in request.resources)
+        altered = []
+        for asked in request.resources:
+            is_twice = (asked.resource_type, asked.name) in repeated
+            altered.append(await self._altered(asked, request, is_twice=is_twice))
+            await context.checkpoint()
+        return AlterConfigsResponse(resources=tuple(altered))
 
     async def _altered(
         self, asked: ConfigAlteration, request: AlterConfigsRequest, *, is_twice: bool
@@ -131,6 +131,8 @@ class ConfigsApi:
             if not asked.name:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "there are no default settings of topics to alter")
             check_name(asked.name)
+            if self._partitions.topic(asked.name) is None:  # without waiting for the lock that changes take
+                raise UnknownTopicError(f"no topic {asked.name!r}")
             change = self._topic_change(asked.changes, incremental=request.incremental)
             await self._partitions.alter(asked.name, change, validate_only=request.validate_only)
             return
@@ -200,6 +202,9 @@ def _refuse_changes(asked: ConfigAlteration) -> None:
 
 def _check_changes(changes: Sequence[ConfigChange]) -> None:
     """Raise RequestError for changes that cannot be meant, whatever their settings are."""
+    if len(changes) > MAX_CHANGES:
+        message = f"{len(changes)} changes to one resource: at most {MAX_CHANGES} are taken, it has fewer settings"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message)
     twice = [name for name, times in Counter(change.name for change in changes).items() if times > 1]
     if twice:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"settings that stand twice in the request: {', '.join(twice)}")

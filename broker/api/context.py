@@ -4,9 +4,9 @@ Every handler of both protocols gets it, produce and fetch included, through the
 sender of a request (authorization, quotas, tracing) belongs there.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from broker.api.pacing import Pacer
 
@@ -59,10 +59,18 @@ class Context:
             await self._pacer.pause()
             self._piece_end = self._pacer.piece_end()
 
-    async def map(self, answer: Callable[[Q], A], questions: Iterable[Q]) -> tuple[A, ...]:
-        """Answer each question, in order and in pieces; equal questions get the same answer.
+    async def map(self, function: Callable[..., A], *arguments: Iterable[Any]) -> tuple[A, ...]:
+        """Call a function with each of the arguments, as the builtin does, in pieces."""
+        results = []
+        for each in zip(*arguments, strict=True):
+            results.append(function(*each))
+            await self.checkpoint()
+        return tuple(results)
 
-        `answer` must be cheap and must not change anything: it is called once for equal questions.
+    async def answer(self, answer: Callable[[Q], A], questions: Iterable[Q]) -> tuple[A, ...]:
+        """Answer each question, in order and in pieces, equal questions once.
+
+        `answer` must be cheap and must not change anything.
         """
         answers: dict[Q, A] = {}
         given = []
@@ -70,6 +78,27 @@ class Context:
             found = answers.get(question)
             if found is None:
                 found = answers[question] = answer(question)
-                await self.checkpoint()
             given.append(found)
+            await self.checkpoint()
         return tuple(given)
+
+    async def answer_at_length(self, answer: Callable[[Q], Awaitable[A]], questions: Iterable[Q]) -> tuple[A, ...]:
+        """Answer each question as `answer` does, where a single answer may take several pieces."""
+        answers: dict[Q, A] = {}
+        given = []
+        for question in questions:
+            found = answers.get(question)
+            if found is None:
+                found = answers[question] = await answer(question)
+            given.append(found)
+            await self.checkpoint()
+        return tuple(given)
+
+    async def repeated(self, keys: Iterable[Q]) -> set[Q]:
+        """Find the keys that occur more than once, in pieces."""
+        seen: set[Q] = set()
+        repeated: set[Q] = set()
+        for key in keys:
+            (repeated if key in seen else seen).add(key)
+            await self.checkpoint()
+        return repeated

@@ -52,10 +52,10 @@ class EpochsApi:
         return {OffsetForLeaderEpochRequest.api: self.offset_for_leader_epoch}
 
     async def offset_for_leader_epoch(
-        self, request: OffsetForLeaderEpochRequest, _: Context
+        self, request: OffsetForLeaderEpochRequest, context: Context
     ) -> OffsetForLeaderEpochResponse:
         """One answer per question, in that order."""
-        return OffsetForLeaderEpochResponse(partitions=tuple([self._find(query) for query in request.partitions]))
+        return OffsetForLeaderEpochResponse(partitions=await context.answer(self._find, request.partitions))
 
     def _find(self, query: EpochQuery) -> EpochEnd:
         try:

@@ -6,6 +6,7 @@ Source: kafka.server.KafkaApis (handleFindCoordinatorRequest and those of groups
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar
 
 from broker.api.addresses import Advertised
@@ -37,6 +38,7 @@ from protocol.groups import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    LeavingMember,
     LeftMember,
     ListGroupsRequest,
     ListGroupsResponse,
@@ -47,11 +49,15 @@ from protocol.groups import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetToCommit,
     SyncGroupRequest,
     SyncGroupResponse,
+    TopicPartition,
 )
 from protocol.kafka.group_records import OffsetAndMetadata
 from protocol.kafka.values import topic_id_text
+
+MEMBERS_A_STEP = 100  # that leave; another step is like another request
 
 
 def group_families(service: GroupService, partitions: Partitions, advertised: Advertised) -> list[Family]:
@@ -90,11 +96,11 @@ class MembersApi:
         """It is here, for every group. Who asks is about to use one, so the topic for them is made now."""
         error, message = await self._check_coordinator(request.key_type)
         if error is not ErrorCode.NONE:
-            failed = [FoundCoordinator(key=key, error=error, message=message) for key in request.keys]
-            return FindCoordinatorResponse(coordinators=tuple(failed))
+            failed = partial(FoundCoordinator, error=error, message=message)
+            return FindCoordinatorResponse(coordinators=await context.answer(lambda key: failed(key=key), request.keys))
         host, port = self._advertised.of(context.session)
-        found = [FoundCoordinator(key=key, node_id=self._node_id, host=host, port=port) for key in request.keys]
-        return FindCoordinatorResponse(coordinators=tuple(found))
+        found = partial(FoundCoordinator, node_id=self._node_id, host=host, port=port)
+        return FindCoordinatorResponse(coordinators=await context.answer(lambda key: found(key=key), request.keys))
 
     async def _check_coordinator(self, key_type: int) -> tuple[ErrorCode, str | None]:
         if key_type == CoordinatorType.GROUP:
@@ -119,16 +125,15 @@ class MembersApi:
         error = self._coordinator.heartbeat(request.group, request.member_id, request.instance_id, request.generation)
         return HeartbeatResponse(error=error)
 
-    async def leave(self, request: LeaveGroupRequest, _: Context) -> LeaveGroupResponse:
+    async def leave(self, request: LeaveGroupRequest, context: Context) -> LeaveGroupResponse:
         """Remove members: one entry per member, or none if the group itself is refused."""
-        error, errors = self._coordinator.leave(request.group, request.members)
+        error, errors = self._coordinator.leave(request.group, request.members[:MEMBERS_A_STEP])
         if error is not ErrorCode.NONE:
             return LeaveGroupResponse(error=error)
-        members = [
-            LeftMember(member_id=member.member_id, instance_id=member.instance_id, error=each)
-            for member, each in zip(request.members, errors, strict=True)
-        ]
-        return LeaveGroupResponse(members=tuple(members))
+        for start in range(MEMBERS_A_STEP, len(request.members), MEMBERS_A_STEP):
+            await context.checkpoint()
+            errors += self._coordinator.leave(request.group, request.members[start : start + MEMBERS_A_STEP])[1]
+        return LeaveGroupResponse(members=await context.map(_left, request.members, errors))
 
 
 class CommittedOffsetsApi:
@@ -148,36 +153,49 @@ class CommittedOffsetsApi:
             OffsetDeleteRequest.api: self.delete,
         }
 
-    async def commit(self, request: OffsetCommitRequest, _: Context) -> OffsetCommitResponse:
+    async def commit(self, request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse:
         """Answered when all that could be is written."""
         committer = Committer(
             generation=request.generation, member_id=request.member_id, instance_id=request.instance_id
         )
         errors = await self._commits.commit(
-            request.group, committer, request.partitions, retention_ms=request.retention_ms
+            request.group,
+            committer,
+            request.partitions,
+            retention_ms=request.retention_ms,
+            checkpoint=context.checkpoint,
         )
-        partitions = [
-            CommittedPartition(topic=asked.topic, partition=asked.partition, error=error)
-            for asked, error in zip(request.partitions, errors, strict=True)
-        ]
-        return OffsetCommitResponse(partitions=tuple(partitions))
+        return OffsetCommitResponse(partitions=await context.map(_committed, request.partitions, errors))
 
-    async def fetch(self, request: OffsetFetchRequest, _: Context) -> OffsetFetchResponse:
+    async def fetch(self, request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
         """What is committed. Nothing here is unstable: an open transaction's offsets are not known at all."""
-        return OffsetFetchResponse(groups=tuple([self._fetch(asked) for asked in request.groups]))
+        all_of: dict[str, FetchedOffsets] = {}  # by group: one that is named twice is looked up once
+        groups: list[FetchedOffsets] = []
+        for asked in request.groups:
+            found = all_of.get(asked.group) if asked.partitions is None else None
+            if found is None:
+                found = await self._fetch(asked, context)
+                if asked.partitions is None:
+                    all_of[asked.group] = found
+            groups.append(found)
+            await context.checkpoint()
+        return OffsetFetchResponse(groups=tuple(groups))
 
-    def _fetch(self, asked: OffsetFetchGroup) -> FetchedOffsets:
+    async def _fetch(self, asked: OffsetFetchGroup, context: Context) -> FetchedOffsets:
         error = self._groups.available(asked.group)
         if error is not ErrorCode.NONE:
             return FetchedOffsets(group=asked.group, error=error)
         offsets = self._groups.offsets
+        found: list[FetchedOffset] = []
         if asked.partitions is None:
-            found = [self._fetched(*entry) for entry in offsets.of(asked.group)]
+            for topic, partition, committed in offsets.of(asked.group):
+                found.append(self._fetched(topic, partition, committed))
+                await context.checkpoint()
         else:
-            found = [
-                self._fetched(one.topic, one.partition, offsets.get(asked.group, one.topic, one.partition))
-                for one in asked.partitions
-            ]
+            for one in asked.partitions:
+                committed_offset = offsets.get(asked.group, one.topic, one.partition)
+                found.append(self._fetched(one.topic, one.partition, committed_offset))
+                await context.checkpoint()
         return FetchedOffsets(group=asked.group, partitions=tuple(found))
 
     def _fetched(self, topic: str, partition: int, committed: OffsetAndMetadata | None) -> FetchedOffset:
@@ -193,18 +211,14 @@ class CommittedOffsetsApi:
             topic_id=None if known is None else topic_id_text(known.id.bytes),
         )
 
-    async def delete(self, request: OffsetDeleteRequest, _: Context) -> OffsetDeleteResponse:
+    async def delete(self, request: OffsetDeleteRequest, context: Context) -> OffsetDeleteResponse:
         """Delete offsets: one entry per partition, or none if the group itself is refused."""
         error = self._commits.check_delete_offsets(request.group)
         if error is not ErrorCode.NONE:
             return OffsetDeleteResponse(error=error)
-        pairs = [(asked.topic, asked.partition) for asked in request.partitions]
-        errors = await self._commits.delete_offsets(request.group, pairs)
-        partitions = [
-            CommittedPartition(topic=asked.topic, partition=asked.partition, error=each)
-            for asked, each in zip(request.partitions, errors, strict=True)
-        ]
-        return OffsetDeleteResponse(partitions=tuple(partitions))
+        pairs = await context.map(lambda asked: (asked.topic, asked.partition), request.partitions)
+        errors = await self._commits.delete_offsets(request.group, pairs, context.checkpoint)
+        return OffsetDeleteResponse(partitions=await context.map(_committed, request.partitions, errors))
 
 
 class GroupsApi:
@@ -226,7 +240,7 @@ class GroupsApi:
             DeleteGroupsRequest.api: self.delete,
         }
 
-    async def list_groups(self, request: ListGroupsRequest, _: Context) -> ListGroupsResponse:
+    async def list_groups(self, request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
         """Those of the states and types asked for."""
         error = self._groups.available_all()
         if error is not ErrorCode.NONE:
@@ -235,14 +249,30 @@ class GroupsApi:
         types = {kind.strip().lower() for kind in request.types}
         if types and not types & self.types:
             return ListGroupsResponse()
-        listed = [group for group in self._coordinator.list_groups() if not states or group.state.lower() in states]
+        listed = []
+        for group in self._coordinator.list_groups():
+            if not states or group.state.lower() in states:
+                listed.append(group)
+            await context.checkpoint()
         return ListGroupsResponse(groups=tuple(listed))
 
-    async def describe(self, request: DescribeGroupsRequest, _: Context) -> DescribeGroupsResponse:
+    async def describe(self, request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
         """One entry per group."""
-        return DescribeGroupsResponse(groups=tuple([self._coordinator.describe(name) for name in request.groups]))
+        return DescribeGroupsResponse(groups=await context.answer(self._coordinator.describe, request.groups))
 
-    async def delete(self, request: DeleteGroupsRequest, _: Context) -> DeleteGroupsResponse:
+    async def delete(self, request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
         """One entry per group."""
-        deleted = [DeletedGroup(group=name, error=await self._commits.delete(name)) for name in request.groups]
+        deleted = []
+        for name in request.groups:
+            error = await self._commits.delete(name, context.checkpoint)
+            deleted.append(DeletedGroup(group=name, error=error))
+            await context.checkpoint()
         return DeleteGroupsResponse(groups=tuple(deleted))
+
+
+def _left(member: LeavingMember, error: ErrorCode) -> LeftMember:
+    return LeftMember(member_id=member.member_id, instance_id=member.instance_id, error=error)
+
+
+def _committed(asked: OffsetToCommit | TopicPartition, error: ErrorCode) -> CommittedPartition:
+    return CommittedPartition(topic=asked.topic, partition=asked.partition, error=error)

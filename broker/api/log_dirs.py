@@ -34,17 +34,19 @@ class LogDirsApi:
         """By API."""
         return {DescribeLogDirsRequest.api: self.describe}
 
-    async def describe(self, request: DescribeLogDirsRequest, _: Context) -> DescribeLogDirsResponse:
+    async def describe(self, request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
         """Every data directory: those in service with those of its partitions that were asked for."""
-        asked = self._asked(request)
-        described = [await self._describe(directory, asked) for directory in list(self._directories.live)]
+        asked = await self._asked(request, context)
+        described = [await self._describe(directory, asked, context) for directory in list(self._directories.live)]
         offline = [
             DescribedLogDir(path=path, error=ErrorCode.KAFKA_STORAGE_ERROR, message=f"it is offline: {reason}")
             for path, reason in self._directories.offline.items()
         ]
         return DescribeLogDirsResponse(log_dirs=(*described, *offline))
 
-    async def _describe(self, directory: DataDirectory, asked: Iterable[Partition]) -> DescribedLogDir:
+    async def _describe(
+        self, directory: DataDirectory, asked: Iterable[Partition], context: Context
+    ) -> DescribedLogDir:
         path = directory.absolute_path
         try:
             space = await trio.to_thread.run_sync(directory.space)
@@ -52,20 +54,29 @@ class LogDirsApi:
             code, message = describe(error)
             return DescribedLogDir(path=path, error=code, message=message)
         holder = self._directories.holder
-        held = [partition for partition in asked if holder(partition.topic, partition.index) is directory]
+        held: list[LogDirPartition] = []
+        for partition in asked:
+            if holder(partition.topic, partition.index) is directory:
+                held.append(_describe_partition(partition))
+            await context.checkpoint()
         return DescribedLogDir(
             path=path,
-            partitions=tuple(map(_describe_partition, held)),
+            partitions=tuple(held),
             total_bytes=space.total_bytes,
             usable_bytes=space.usable_bytes,
         )
 
-    def _asked(self, request: DescribeLogDirsRequest) -> list[Partition]:
-        """The partitions asked for, each once; what is not here is left out."""
+    async def _asked(self, request: DescribeLogDirsRequest, context: Context) -> Iterable[Partition]:
+        """List the partitions asked for, each once; unknown ones are left out."""
         if request.partitions is None:
             return list(self._partitions)
-        found = [self._partitions.get(asked.topic, asked.partition) for asked in dict.fromkeys(request.partitions)]
-        return [partition for partition in found if partition is not None]
+        found: dict[Partition, None] = {}
+        for asked in request.partitions:
+            partition = self._partitions.get(asked.topic, asked.partition)
+            if partition is not None:
+                found[partition] = None
+            await context.checkpoint()
+        return found
 
 
 def _describe_partition(partition: Partition) -> LogDirPartition:

@@ -6,7 +6,8 @@ What is told of a topic is made once and told again as the same value until the 
 client asks for a thousand topics every few minutes, and each of a thousand clients does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from broker.api.addresses import Advertised
 from broker.api.context import Context
@@ -44,10 +45,13 @@ class MetadataApi:
         A topic that is missing is created if the client and `auto.create.topics.enable` allow it.
         """
         if request.topics is None:
-            topics = self._all()
+            topics = [await self._describe(topic, context) for topic in self._partitions.topics()]
         else:
             create = request.auto_create and self._partitions.settings.auto_create_topics_enable
-            topics = [await self._find(name, create=create) for name in _once(request)]
+            topics = []
+            for name in await _once(request, context):
+                topics.append(await self._find(name, context, create=create))
+                await context.checkpoint()
         node_id = self._partitions.node_id
         host, port = self._advertised.of(context.session)
         return MetadataResponse(
@@ -57,10 +61,7 @@ class MetadataApi:
             topics=tuple(topics),
         )
 
-    def _all(self) -> list[TopicMetadata]:
-        return [self._topic_metadata(topic) for topic in self._partitions.topics()]
-
-    async def _find(self, name: str | None, *, create: bool) -> TopicMetadata:
+    async def _find(self, name: str | None, context: Context, *, create: bool) -> TopicMetadata:
         if name is None:
             return TopicMetadata(name=UNKNOWN_TOPIC_NAME, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         try:
@@ -70,31 +71,35 @@ class MetadataApi:
             if topic is None:
                 check_name(name)
                 raise UnknownTopicError(f"no topic {name!r}")
-            return self._topic_metadata(topic)
+            return await self._describe(topic, context)
         except EXPECTED as error:
             code, message = describe(error)
             return TopicMetadata(name=name, error=code, message=message)
 
-    def _topic_metadata(self, topic: Topic) -> TopicMetadata:
-        get, name = self._partitions.get, topic.name
-        found = [get(name, index) for index in range(topic.partitions)]
-        epochs = tuple([_OFFLINE if partition is None else partition.log.leader_epoch for partition in found])
+    async def _describe(self, topic: Topic, context: Context) -> TopicMetadata:
+        """Return what is kept of a topic, or make it; in pieces, also where a topic has very many partitions."""
+        name, replicas = topic.name, self._partitions.replicas(topic.name)
+        epochs = await context.map(partial(self._leader_epoch, name), range(topic.partitions))
         told = self._told.get(name)
         if told is None or told[0] is not topic or told[1] != epochs:
             if len(self._told) > len(self._partitions):  # more topics than partitions: some are gone
                 self._told = {name: told for name, told in self._told.items() if self._partitions.has(name)}
-            told = self._told[name] = topic, epochs, self._made(topic, epochs)
+            told = self._told[name] = topic, epochs, await _made(topic, epochs, replicas, context)
         return told[2]
 
-    def _made(self, topic: Topic, epochs: tuple[int, ...]) -> TopicMetadata:
-        placed = zip(epochs, self._partitions.replicas(topic.name), strict=True)
-        return TopicMetadata(
-            name=topic.name,
-            topic_id=encode_topic_id(topic.id),
-            partitions=tuple(
-                [_partition_metadata(index, epoch, replicas) for index, (epoch, replicas) in enumerate(placed)]
-            ),
-        )
+    def _leader_epoch(self, topic: str, index: int) -> int:
+        partition = self._partitions.get(topic, index)
+        return _OFFLINE if partition is None else partition.log.leader_epoch
+
+
+async def _made(
+    topic: Topic, epochs: Sequence[int], replicas: Sequence[tuple[int, ...]], context: Context
+) -> TopicMetadata:
+    return TopicMetadata(
+        name=topic.name,
+        topic_id=encode_topic_id(topic.id),
+        partitions=await context.map(_partition_metadata, range(len(epochs)), epochs, replicas),
+    )
 
 
 def _partition_metadata(index: int, epoch: int, replicas: tuple[int, ...]) -> PartitionMetadata:
@@ -113,11 +118,17 @@ def _partition_metadata(index: int, epoch: int, replicas: tuple[int, ...]) -> Pa
     )
 
 
-def _once(request: MetadataRequest) -> list[str | None]:
+async def _once(request: MetadataRequest, context: Context) -> list[str | None]:
     """Return each name once, then None for each topic id that is unknown: every one of those is answered."""
-    asked = asked_topics(request)
-    known = dict.fromkeys([name for name, topic_id in asked if not _is_unknown_id(name, topic_id)])
-    return [*known, *[None for name, topic_id in asked if _is_unknown_id(name, topic_id)]]
+    known: dict[str | None, None] = {}
+    unknown = 0
+    for name, topic_id in asked_topics(request):
+        if _is_unknown_id(name, topic_id):
+            unknown += 1
+        else:
+            known[name] = None
+        await context.checkpoint()
+    return [*known, *[None] * unknown]
 
 
 def _is_unknown_id(name: str, topic_id: bytes) -> bool:

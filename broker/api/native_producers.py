@@ -4,6 +4,7 @@ A producer that starts again with its old id finds out what of its records is st
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
@@ -24,9 +25,9 @@ class NativeProducersApi:
         """By API."""
         return {DescribeProducerRequest.api: self._describe_producer}
 
-    async def _describe_producer(self, request: DescribeProducerRequest, _: Context) -> DescribeProducerResponse:
-        positions = [self._position(request.producer_id, asked) for asked in request.partitions]
-        return DescribeProducerResponse(partitions=tuple(positions))
+    async def _describe_producer(self, request: DescribeProducerRequest, context: Context) -> DescribeProducerResponse:
+        position = partial(self._position, request.producer_id)
+        return DescribeProducerResponse(partitions=await context.answer(position, request.partitions))
 
     def _position(self, producer_id: int, asked: TopicPartition) -> ProducerPosition:
         try:

@@ -1,6 +1,5 @@
 """ListOffsets: offsets by time, and the ends of logs. Source: kafka.server.ReplicaManager.fetchOffset."""
 
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
@@ -29,8 +28,6 @@ from protocol.response import FoundOffset, ListOffsetsResponse
 NOTHING = TimestampOffset(-1, -1)
 MAX_TIME_LOOKUPS = 4  # at once: each may read and open batches; more would only take the disk from the fetches
 
-QUESTIONS_A_TURN = 1000  # then others get the loop: some 5 ms
-
 
 class RepeatedQuestionError(ProtocolError):
     """A partition is named twice in one request."""
@@ -56,15 +53,15 @@ class OffsetsApi:
         """By API."""
         return {ListOffsetsRequest.api: self.list_offsets}
 
-    async def list_offsets(self, request: ListOffsetsRequest, _: Context) -> ListOffsetsResponse:
+    async def list_offsets(self, request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
         """One answer per question, in that order. Kafka refuses a partition that is asked for twice."""
         is_kafka = isinstance(request, KafkaListOffsetsRequest)  # ours may ask for several times
-        times = Counter([(query.topic, query.partition) for query in request.partitions] if is_kafka else ())
+        asked = ((query.topic, query.partition) for query in request.partitions) if is_kafka else ()
+        repeated = await context.repeated(asked)
         found: list[FoundOffset] = []
         for query in request.partitions:
-            if len(found) % QUESTIONS_A_TURN == QUESTIONS_A_TURN - 1:
-                await trio.lowlevel.checkpoint()
-            found.append(await self._find(query, is_repeated=times[query.topic, query.partition] > 1))
+            found.append(await self._find(query, is_repeated=(query.topic, query.partition) in repeated))
+            await context.checkpoint()
         return ListOffsetsResponse(partitions=tuple(found))
 
     async def _find(self, query: OffsetQuery, *, is_repeated: bool) -> FoundOffset:

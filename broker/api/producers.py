@@ -98,21 +98,27 @@ class ProducersApi:
             raise TransactionsUnservedError("transactions are not served")
         return InitProducerIdResponse(producer_id=await self._ids.take(), producer_epoch=FIRST_EPOCH)
 
-    async def describe_producers(self, request: DescribeProducersRequest, _: Context) -> DescribeProducersResponse:
-        """The producers of each partition asked for."""
-        return DescribeProducersResponse(partitions=tuple([self._describe(asked) for asked in request.partitions]))
+    async def describe_producers(
+        self, request: DescribeProducersRequest, context: Context
+    ) -> DescribeProducersResponse:
+        """List the active producers of each partition."""
+
+        async def described(asked: TopicPartition) -> DescribedProducers:
+            return await self._describe(asked, context)
+
+        return DescribeProducersResponse(partitions=await context.answer_at_length(described, request.partitions))
 
     def _largest_known(self) -> int:
         return max((partition.log.producers.largest_id for partition in self._partitions), default=NONE)
 
-    def _describe(self, asked: TopicPartition) -> DescribedProducers:
+    async def _describe(self, asked: TopicPartition, context: Context) -> DescribedProducers:
         try:
             check_name(asked.topic)
             partition = self._partitions.require(asked.topic, asked.partition)
         except EXPECTED as error:
             code, message = describe(error)
             return DescribedProducers(topic=asked.topic, partition=asked.partition, error=code, message=message)
-        producers = tuple(map(_active, partition.log.producers.committed()))
+        producers = await context.map(_active, partition.log.producers.committed())
         return DescribedProducers(topic=asked.topic, partition=asked.partition, producers=producers)
 
 

@@ -27,20 +27,20 @@ class RecordsApi:
         """By API."""
         return {DeleteRecordsRequest.api: self.delete}
 
-    async def delete(self, request: DeleteRecordsRequest, _: Context) -> DeleteRecordsResponse:
+    async def delete(self, request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
         """Move all starts, then write them down once, then answer: what is deleted stays deleted."""
-        outcomes = [self._move_start(asked) for asked in request.partitions]
+        outcomes = await context.map(self._move_start, request.partitions)
         failure: Exception | None = None
         if any(moved for _, moved in outcomes):
             try:
                 await self._partitions.checkpoint_log_starts()
             except OSError as error:
                 failure = error
-        return DeleteRecordsResponse(
-            partitions=tuple(
-                outcome if failure is None or not moved else _failed(outcome, failure) for outcome, moved in outcomes
-            )
-        )
+
+        def settled(outcome: DeletedRecords, moved: bool) -> DeletedRecords:
+            return outcome if failure is None or not moved else _failed(outcome, failure)
+
+        return DeleteRecordsResponse(partitions=await context.map(lambda each: settled(*each), outcomes))
 
     def _move_start(self, asked: RecordsToDelete) -> tuple[DeletedRecords, bool]:
         """What became of one partition, and whether its start moved."""

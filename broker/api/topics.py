@@ -5,16 +5,15 @@ Owns: what is refused before `Partitions` is asked (assignments to brokers, topi
 comes to be, or where its files are.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from broker.api.config_entries import created_entries
+from broker.api.config_entries import TopicEntries
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.log.directory_names import encode_topic_id
 from broker.metadata.topic import Topic
-from broker.partitions import Partitions
+from broker.partitions import Partitions, UnknownTopicError
 from broker.topic_config import check_setting_name
 from protocol.errors import ErrorCode
 from protocol.kafka.values import (
@@ -43,6 +42,7 @@ class TopicsApi:
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
+        self._entries = TopicEntries(partitions.live_settings)
 
     def handlers(self) -> Mapping[str, Handler]:
         """By API."""
@@ -55,12 +55,14 @@ class TopicsApi:
 
     # -- create --
 
-    async def create(self, request: CreateTopicsRequest, _: Context) -> CreateTopicsResponse:
+    async def create(self, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
         """Create each topic on its own; a name that stands there twice is created by neither."""
-        twice = _named_twice(topic.name for topic in request.topics)
-        return CreateTopicsResponse(
-            topics=tuple([await self._created(topic, twice, request.validate_only) for topic in request.topics])
-        )
+        twice = await context.repeated(topic.name for topic in request.topics)
+        created = []
+        for topic in request.topics:
+            created.append(await self._created(topic, twice, request.validate_only))
+            await context.checkpoint()
+        return CreateTopicsResponse(topics=tuple(created))
 
     async def _created(self, asked: NewTopic, twice: set[str], validate_only: bool) -> CreatedTopic:
         try:
@@ -75,7 +77,7 @@ class TopicsApi:
             name=topic.name,
             topic_id=topic_id,
             partitions=topic.partitions,
-            configs=created_entries(topic, self._partitions.live_settings),
+            configs=self._entries.of(topic.configs),
         )
 
     async def _create(self, asked: NewTopic, twice: set[str], validate_only: bool) -> Topic:
@@ -128,18 +130,23 @@ class TopicsApi:
 
     # -- delete --
 
-    async def delete(self, request: DeleteTopicsRequest, _: Context) -> DeleteTopicsResponse:
+    async def delete(self, request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
         """Delete each topic on its own; one that is named twice (by name or by id) is left alone."""
         if not self._partitions.settings.delete_topic_enable:
             raise RequestError(
                 ErrorCode.TOPIC_DELETION_DISABLED, "topics are not deleted: delete.topic.enable is false"
             )
-        twice = _named_twice(name for name in request.topics if name != UNKNOWN_TOPIC_NAME)
-        return DeleteTopicsResponse(topics=tuple([await self._deleted(name, twice) for name in request.topics]))
+        twice = await context.repeated(name for name in request.topics if name != UNKNOWN_TOPIC_NAME)
+        deleted = []
+        for name in request.topics:
+            deleted.append(await self._deleted(name, twice))
+            await context.checkpoint()
+        return DeleteTopicsResponse(topics=tuple(deleted))
 
     async def _deleted(self, name: str, twice: set[str]) -> TopicResult:
         try:
             _refuse_twice(name, twice)
+            self._require(name)
             await self._partitions.delete(name)
         except EXPECTED as error:
             return _failed(name, error)
@@ -147,9 +154,13 @@ class TopicsApi:
 
     # -- alter --
 
-    async def alter(self, request: AlterTopicsRequest, _: Context) -> AlterTopicsResponse:
+    async def alter(self, request: AlterTopicsRequest, context: Context) -> AlterTopicsResponse:
         """Change each topic on its own."""
-        return AlterTopicsResponse(topics=tuple([await self._altered(topic) for topic in request.topics]))
+        altered = []
+        for topic in request.topics:
+            altered.append(await self._altered(topic))
+            await context.checkpoint()
+        return AlterTopicsResponse(topics=tuple(altered))
 
     async def _altered(self, asked: TopicAlteration) -> TopicResult:
         def change(own: Mapping[str, str]) -> Mapping[str, str]:
@@ -163,16 +174,19 @@ class TopicsApi:
             return _failed(asked.name, error)
         return TopicResult(name=asked.name)
 
-    async def create_partitions(self, request: CreatePartitionsRequest, _: Context) -> CreatePartitionsResponse:
+    async def create_partitions(self, request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
         """Give each topic more partitions."""
-        twice = _named_twice(topic.name for topic in request.topics)
-        return CreatePartitionsResponse(
-            topics=tuple([await self._grown(topic, twice, request.validate_only) for topic in request.topics])
-        )
+        twice = await context.repeated(topic.name for topic in request.topics)
+        grown = []
+        for topic in request.topics:
+            grown.append(await self._grown(topic, twice, request.validate_only))
+            await context.checkpoint()
+        return CreatePartitionsResponse(topics=tuple(grown))
 
     async def _grown(self, asked: NewPartitions, twice: set[str], validate_only: bool) -> TopicResult:
         try:
             _refuse_twice(asked.name, twice)
+            self._require(asked.name)
             topic = await self._partitions.alter(asked.name, partitions=asked.count, validate_only=True)
             self._check_new_assignments(asked, asked.count - topic.partitions)
             if not validate_only:
@@ -180,6 +194,11 @@ class TopicsApi:
         except EXPECTED as error:
             return _failed(asked.name, error)
         return TopicResult(name=asked.name)
+
+    def _require(self, name: str) -> None:
+        """Raise UnknownTopicError without waiting for the lock that changes take; a request may name thousands."""
+        if self._partitions.topic(name) is None:
+            raise UnknownTopicError(f"no topic {name!r}")
 
     def _check_new_assignments(self, asked: NewPartitions, added: int) -> None:
         if asked.assignments is None:
@@ -190,10 +209,6 @@ class TopicsApi:
                 f"{added} partitions are added, and assignments given for {len(asked.assignments)}",
             )
         self._check_assignments(asked.assignments)
-
-
-def _named_twice(names: Iterable[str]) -> set[str]:
-    return {name for name, times in Counter(names).items() if times > 1}
 
 
 def _refuse_twice(name: str, twice: set[str]) -> None:

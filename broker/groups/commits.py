@@ -12,15 +12,16 @@ Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, GroupCoordinat
 """
 
 import logging
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from typing import Self
 
 import trio
 
 from broker.groups.group_log import TOPIC, Rows
-from broker.groups.registry import GroupRegistry
+from broker.groups.registry import Checkpoint, GroupRegistry
 from broker.groups.state import Group
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
@@ -38,6 +39,7 @@ from protocol.records.record import MAX_INT64
 logger = logging.getLogger(__name__)
 
 MS_PER_MINUTE = 60_000
+OFFSETS_A_STEP = 128  # written as a batch: about 2 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +73,40 @@ class OffsetCommits:
     # -- requests --
 
     async def commit(
-        self, name: str, committer: Committer, offsets: Sequence[OffsetToCommit], *, retention_ms: int | None
+        self,
+        name: str,
+        committer: Committer,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        retention_ms: int | None,
+        checkpoint: Checkpoint = trio.lowlevel.checkpoint,
     ) -> list[ErrorCode]:
         """Commit offsets; returns what became of each when they are written.
 
-        `retention_ms`: after how long they expire, None as the broker is set.
+        `retention_ms`: after how long they expire, None as the broker is set. Takes `offsets.commit.timeout.ms` at
+        most, though what is begun is finished. Many offsets are written in several batches.
         """
-        errors = [self._check_offset(asked) for asked in offsets]
-        if not all(errors):
+        errors: list[ErrorCode] = []
+        for asked in offsets:
+            errors.append(self._check_offset(asked))
+            await checkpoint()
+        sound = [index for index, error in enumerate(errors) if error is ErrorCode.NONE]
+        writes: list[tuple[list[int], _Write]] = []
+        for start in range(0, len(sound), OFFSETS_A_STEP):
+            indexes = sound[start : start + OFFSETS_A_STEP]
             error = await self._check_commit(name, committer)
             if error is ErrorCode.NONE:
-                sound = [asked for asked, error in zip(offsets, errors, strict=True) if error is ErrorCode.NONE]
-                error = await self._write_offsets(name, sound, retention_ms)
-            errors = [each or error for each in errors]
+                writes.append((indexes, self._write_offsets(name, [offsets[index] for index in indexes], retention_ms)))
+            else:
+                for index in indexes:
+                    errors[index] = error
+            await checkpoint()
+        with trio.move_on_after(self._groups.settings.offsets_commit_timeout_ms / 1000):
+            for _, write in writes:
+                await write.wait()
+        for indexes, write in writes:
+            for index in indexes:
+                errors[index] = write.error
         return errors
 
     def _check_offset(self, asked: OffsetToCommit) -> ErrorCode:
@@ -110,8 +133,8 @@ class OffsetCommits:
         self._groups.schedule(group)
         return error
 
-    async def _write_offsets(self, name: str, offsets: Sequence[OffsetToCommit], retention_ms: int | None) -> ErrorCode:
-        """Append offsets and hold them; takes at most `offsets.commit.timeout.ms`, though what is begun is finished."""
+    def _write_offsets(self, name: str, offsets: Sequence[OffsetToCommit], retention_ms: int | None) -> "_Write":
+        """Append offsets; they are held in memory when they are written."""
         now_ms = self._groups.clock()
         expire_ms = NO_TIME if retention_ms is None else min(now_ms + retention_ms, MAX_INT64)
         entries = [(asked, self._committed(asked, now_ms, expire_ms)) for asked in offsets]
@@ -130,9 +153,8 @@ class OffsetCommits:
                 for asked, value in entries
             ]
         except MalformedError:  # only the metadata can be longer than a record can say
-            return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        timeout_s = self._groups.settings.offsets_commit_timeout_ms / 1000
-        return await self._write(name, rows, hold, timeout_s=timeout_s)
+            return _Write.refused(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        return self._write(name, rows, hold)
 
     def check_delete_offsets(self, name: str) -> ErrorCode:
         """Whether offsets of a group may be deleted at all."""
@@ -143,16 +165,27 @@ class OffsetCommits:
         is_free = group.state is GroupState.EMPTY or group.generation.is_consumer_group
         return ErrorCode.NONE if is_free else ErrorCode.NON_EMPTY_GROUP
 
-    async def delete_offsets(self, name: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
+    async def delete_offsets(
+        self, name: str, partitions: Sequence[tuple[str, int]], checkpoint: Checkpoint = trio.lowlevel.checkpoint
+    ) -> list[ErrorCode]:
         """Forget committed offsets, but not of topics that members subscribe to. After `check_delete_offsets`."""
-        errors = [self._check_delete(name, topic, partition) for topic, partition in partitions]
-        doomed = [
-            pair
-            for pair, error in zip(partitions, errors, strict=True)
-            if error is ErrorCode.NONE and self._groups.offsets.get(name, *pair) is not None
-        ]
-        written = await self._write_tombstones(name, doomed) if doomed else ErrorCode.NONE
-        return [error or written for error in errors]
+        errors: list[ErrorCode] = []
+        writes: list[tuple[int, _Write]] = []
+        for start in range(0, len(partitions), OFFSETS_A_STEP):
+            pairs = partitions[start : start + OFFSETS_A_STEP]
+            checked = [self._check_delete(name, *pair) for pair in pairs]
+            sound = [pair for pair, error in zip(pairs, checked, strict=True) if error is ErrorCode.NONE]
+            doomed = [pair for pair in sound if self._groups.offsets.get(name, *pair) is not None]
+            if doomed:
+                writes.append((start, self._write_tombstones(name, doomed)))
+            errors += checked
+            await checkpoint()
+        for start, write in writes:
+            written = await write.wait()
+            if written is not ErrorCode.NONE:
+                stop = min(start + OFFSETS_A_STEP, len(errors))
+                errors[start:stop] = [error or written for error in errors[start:stop]]
+        return errors
 
     def _check_delete(self, name: str, topic: str, partition: int) -> ErrorCode:
         if not self._is_there(topic, partition):
@@ -161,7 +194,7 @@ class OffsetCommits:
         is_subscribed = group is not None and group.generation.is_subscribed(topic)
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
 
-    async def delete(self, name: str) -> ErrorCode:
+    async def delete(self, name: str, checkpoint: Checkpoint = trio.lowlevel.checkpoint) -> ErrorCode:
         """Delete a group without members, and its offsets."""
         error = self._groups.available(name)
         group = self._groups.get(name)
@@ -170,59 +203,88 @@ class OffsetCommits:
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         self._groups.drop(group)
-        doomed = [(topic, partition) for topic, partition, _ in self._groups.offsets.of(name)]
-        error = await self._write_tombstones(name, doomed, group=True)
+        error = await self._forget(name, self._groups.offsets.of(name), checkpoint, with_group=True)
         if error is not ErrorCode.NONE:
             self._groups.restore(group)
         return error
 
     def topic_deleted(self, topic: str) -> None:
-        """Nobody has committed anything for a topic that is gone; of the log itself: nobody has anything."""
+        """Nobody has committed anything for a topic that is gone; of the log itself: nobody has anything.
+
+        A few tombstones are appended before this returns; the rest follow in the background.
+        """
         if topic == TOPIC:
             self._groups.close_all()
             self._groups.offsets.clear()
             self._groups.log.forget()
             return
-        by_group: dict[str, list[tuple[bytes, None]]] = {}
-        for name, partition in self._groups.offsets.remove_topic(topic):
-            by_group.setdefault(name, []).append((encode_offset_key(name, topic, partition), None))
-        for name, rows in by_group.items():
-            self._groups.log.append(name, rows, partial(_tell_lost_tombstones, name))
+        steps = self._bury(topic, self._groups.offsets.remove_topic(topic))
+        if next(steps, None) is not None:
+            self._groups.log.spawn(partial(_take_steps, steps))
 
-    async def _write_tombstones(
-        self, name: str, partitions: Sequence[tuple[str, int]], *, group: bool = False
+    def _bury(self, topic: str, removed: Mapping[str, Iterable[int]]) -> Iterator[bool]:
+        """Append tombstones for what groups had committed for a topic; yields after each step."""
+        for name, partitions in removed.items():
+            indexes = list(partitions)
+            for start in range(0, len(indexes), OFFSETS_A_STEP):
+                rows: Rows = [
+                    (encode_offset_key(name, topic, index), None)
+                    for index in indexes[start : start + OFFSETS_A_STEP]
+                    if self._groups.offsets.get(name, topic, index) is None  # else for a new topic of that name
+                ]
+                if rows:
+                    self._groups.log.append(name, rows, partial(_tell_lost_tombstones, name))
+                yield True
+
+    async def _forget(
+        self,
+        name: str,
+        held: Iterable[tuple[str, int, OffsetAndMetadata]],
+        checkpoint: Checkpoint = trio.lowlevel.checkpoint,
+        *,
+        with_group: bool,
     ) -> ErrorCode:
-        """Write that offsets, and the group with them, are gone, and forget them."""
-        rows: list[tuple[bytes, bytes | None]] = [(encode_offset_key(name, *pair), None) for pair in partitions]
-        if group:
-            rows.append((encode_group_key(name), None))
+        """Write that offsets, and the group with them, are gone, and forget them.
+
+        An offset that is committed meanwhile stays, and so does a group that is there again.
+        """
+        writes = []
+        left = iter(held)
+        while step := list(islice(left, OFFSETS_A_STEP)):
+            same = [
+                (topic, partition)
+                for topic, partition, value in step
+                if self._groups.offsets.get(name, topic, partition) is value
+            ]
+            if same:
+                writes.append(self._write_tombstones(name, same))
+            await checkpoint()
+        if with_group and self._groups.get(name) is None:
+            writes.append(self._write(name, [(encode_group_key(name), None)], lambda _: None))
+        outcomes = [await write.wait() for write in writes]
+        return next((error for error in outcomes if error is not ErrorCode.NONE), ErrorCode.NONE)
+
+    def _write_tombstones(self, name: str, partitions: Sequence[tuple[str, int]]) -> "_Write":
+        """Write that offsets are gone, and then forget them."""
+        rows: Rows = [(encode_offset_key(name, *pair), None) for pair in partitions]
 
         def forget(record_offsets: Sequence[int]) -> None:
-            for (topic, partition), offset in zip(
-                partitions, record_offsets, strict=False
-            ):  # the last may be the group's
+            for (topic, partition), offset in zip(partitions, record_offsets, strict=True):
                 self._groups.offsets.remove(name, topic, partition, offset)
 
-        return await self._write(name, rows, forget)
+        return self._write(name, rows, forget)
 
-    async def _write(
-        self, name: str, rows: Rows, then: Callable[[Sequence[int]], None], *, timeout_s: float = math.inf
-    ) -> ErrorCode:
-        """Append records, and do something with their offsets when they are written, whether anybody still waits."""
-        outcome: list[ErrorCode] = []
-        done = trio.Event()
+    def _write(self, name: str, rows: Rows, then: Callable[[Sequence[int]], None]) -> "_Write":
+        """Append records, and do something with their offsets when they are written, whether anybody waits or not."""
+        write = _Write()
 
         def settled(error: ErrorCode, record_offsets: Sequence[int]) -> None:
             if error is ErrorCode.NONE:
                 then(record_offsets)
-            outcome.append(error)
-            done.set()
+            write.settle(error)
 
         self._groups.log.append(name, rows, settled)
-        if not outcome:
-            with trio.move_on_after(timeout_s):
-                await done.wait()
-        return outcome[0] if outcome else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return write
 
     # -- time --
 
@@ -237,7 +299,7 @@ class OffsetCommits:
         if is_over:
             self._groups.drop(group)
         if expired or is_over:
-            error = await self._write_tombstones(name, expired, group=is_over)
+            error = await self._forget(name, expired, trio.lowlevel.checkpoint, with_group=is_over)
             if error is not ErrorCode.NONE:
                 logger.warning("group %.200r: expired offsets are not forgotten yet: %s", name, error.name)
                 if is_over:
@@ -253,6 +315,39 @@ class OffsetCommits:
             expire_ms=expire_ms,
             topic_id=NO_TOPIC_ID if topic is None else topic.id.bytes,
         )
+
+
+class _Write:
+    """Records on their way into the log. `error` until they are written: COORDINATOR_NOT_AVAILABLE."""
+
+    __slots__ = ("_done", "error")
+
+    def __init__(self) -> None:
+        self.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._done = trio.Event()
+
+    @classmethod
+    def refused(cls, error: ErrorCode) -> Self:
+        """Return one that has failed."""
+        write = cls()
+        write.settle(error)
+        return write
+
+    def settle(self, error: ErrorCode) -> None:
+        """Note the outcome."""
+        self.error = error
+        self._done.set()
+
+    async def wait(self) -> ErrorCode:
+        """Return the outcome when it is there."""
+        if not self._done.is_set():
+            await self._done.wait()
+        return self.error
+
+
+async def _take_steps(steps: Iterator[bool]) -> None:
+    for _ in steps:
+        await trio.lowlevel.checkpoint()
 
 
 def _tell_lost_tombstones(name: str, error: ErrorCode, _: Iterable[int]) -> None:

@@ -10,7 +10,7 @@ Invariants:
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService, GroupMetadataManager.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from broker.groups.effects import Client
 from broker.groups.registry import GroupRegistry, Waiting
@@ -105,12 +105,11 @@ class GroupCoordinator:
 
     # -- for administrators --
 
-    def list_groups(self) -> list[ListedGroup]:
-        """All groups, by name."""
-        return [
-            ListedGroup(group=group.group_id, protocol_type=group.generation.protocol_type or "", state=group.state)
-            for group in self._groups.all()
-        ]
+    def list_groups(self) -> Iterator[ListedGroup]:
+        """Yield the groups that there are at the first step, by name, each as it is when its turn comes."""
+        for group in self._groups.all():
+            kind = group.generation.protocol_type or ""
+            yield ListedGroup(group=group.group_id, protocol_type=kind, state=group.state)
 
     def describe(self, name: str) -> DescribedGroup:
         """A group and its members; what the members have, once they have it."""

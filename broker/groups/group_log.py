@@ -15,7 +15,7 @@ org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
 
 import logging
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -170,6 +170,10 @@ class GroupLog:
                 start, size = index, 0
             size += row_size
         yield rows[start:]
+
+    def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something in the background, before the logs are closed."""
+        self._writer.spawn(work)
 
     # -- reading --
 

@@ -9,7 +9,7 @@ arrive here.
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirationConditionImpl.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from broker.groups.state import Group
@@ -75,11 +75,13 @@ class Offsets:
         if not topics:
             del self._groups[group]
 
-    def remove_topic(self, topic: str) -> list[tuple[str, int]]:
-        """Forget a topic that is deleted; the (group, partition) pairs that it had."""
-        removed = []
+    def remove_topic(self, topic: str) -> dict[str, Iterable[int]]:
+        """Forget a topic that is deleted; returns the partitions that each group had committed."""
+        removed: dict[str, Iterable[int]] = {}
         for group, topics in list(self._groups.items()):
-            removed += [(group, partition) for partition in topics.pop(topic, ())]
+            partitions = topics.pop(topic, None)
+            if partitions is not None:
+                removed[group] = partitions
             if not topics:
                 del self._groups[group]
         return removed
@@ -88,7 +90,7 @@ class Offsets:
         """Forget everything."""
         self._groups.clear()
 
-    def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[tuple[str, int]]:
+    def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[tuple[str, int, OffsetAndMetadata]]:
         """What a group has held for too long.
 
         For a group that had members: since it is empty, or, if its members do not subscribe to the topic, since the
@@ -98,7 +100,7 @@ class Offsets:
         if since_ms is None:
             return []
         return [
-            (topic, partition)
+            (topic, partition, value)
             for topic, partition, value in self.of(group.group_id)
             if not group.generation.is_subscribed(topic) and _is_expired(value, since_ms, now_ms, retention_ms)
         ]

@@ -12,9 +12,10 @@ Source: org.apache.kafka.coordinator.group.GroupMetadataManager.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 import trio
 
@@ -42,6 +43,9 @@ from protocol.kafka.group_records import (
 from protocol.kafka.primitives import MalformedError
 
 logger = logging.getLogger(__name__)
+
+# Awaited between two pieces of work on a request: lets others run when the request has held the loop for long enough.
+Checkpoint: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Waiting:

@@ -60,7 +60,7 @@ class Passes(trio.abc.Instrument):
 async def answered(work: Work, count: int, pacer: Pacer) -> None:
     context = Context(session(), pacer)
     context.start()
-    assert await context.map(work.do, range(count)) == tuple(range(count))
+    assert await context.answer(work.do, range(count)) == tuple(range(count))
 
 
 async def test_a_long_request_lets_others_run_after_each_piece(work: Work) -> None:
@@ -125,7 +125,7 @@ async def cancellable(work: Work, pacer: Pacer, *, task_status: trio.TaskStatus[
 async def test_equal_questions_are_answered_once(work: Work) -> None:
     context = Context(session(), Pacer())
     context.start()
-    assert await context.map(work.do, ["a", "b", "a", "a"]) == ("a", "b", "a", "a")
+    assert await context.answer(work.do, ["a", "b", "a", "a"]) == ("a", "b", "a", "a")
     assert work.done == ["a", "b"]
 
 

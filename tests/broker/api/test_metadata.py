@@ -109,8 +109,8 @@ async def test_what_was_told_of_topics_that_are_gone_is_forgotten(
     client: KafkaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apis: list[MetadataApi] = []
-    made = MetadataApi._topic_metadata
-    monkeypatch.setattr(MetadataApi, "_topic_metadata", lambda api, topic: (apis.append(api), made(api, topic))[1])
+    made = MetadataApi._describe
+    monkeypatch.setattr(MetadataApi, "_describe", lambda api, *of: (apis.append(api), made(api, *of))[1])
     for number in range(20):
         name = f"topic-{number}"
         await topics(client, name, create=True)
