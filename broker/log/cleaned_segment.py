@@ -33,12 +33,18 @@ class CleanedSegment:
     """A segment that is written from its beginning; `close` it, or `remove` it where something went wrong."""
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, config: LogConfig) -> None:
-        """Begin its log file, which replaces what an earlier run left. Raises OSError."""
+        """Begin its log file. What an earlier run left is removed, with indexes that this one may not make.
+
+        Raises OSError.
+        """
         self.base_offset = base_offset
         self._disk = disk
         self._directory = directory
         self._tail = Tail(base_offset, config, created_ms=0, jitter_ms=0)
         self._offset_entries, self._time_entries = bytearray(), bytearray()
+        for suffix in INDEX_SUFFIXES:
+            with suppress(FileNotFoundError):
+                disk.unlink(self._path(suffix))
         self._fd: int | None = disk.open(self._path(LOG_SUFFIX), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     @property

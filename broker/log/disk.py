@@ -225,6 +225,15 @@ def read_file(disk: Disk, path: str, max_size: int = 1 << 30) -> bytes:
         disk.close(fd)
 
 
+def sync_file(disk: Disk, path: str) -> None:
+    """Wait until a file's data and size are on the disk. Raises OSError."""
+    fd = disk.open(path, os.O_RDWR)
+    try:
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+
+
 def replace_file(disk: Disk, path: str, content: bytes, *, sync: bool) -> None:
     """Write a small file so that a crash leaves the old content or the new.
 

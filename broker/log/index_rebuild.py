@@ -59,11 +59,15 @@ class Scan(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A scan from a recovery point on, and how many entries of both indexes could be kept."""
+    """A scan from a recovery point on, and how many entries of both indexes could be kept.
+
+    `from_offset`: every batch that begins there or later was scanned.
+    """
 
     scan: Scan
     offset_entries: int
     time_entries: int
+    from_offset: int
 
 
 def scan_segment(
@@ -214,7 +218,8 @@ def check_from(
         offsets = times = 0
         scan = _scan_from(segment, new_tail(), 0, 0, advanced)
     assert scan is not None, "a scan from the start needs no index"
-    return Checked(scan, offsets, times)
+    from_offset = segment.offset_index.entry_at(offsets - 1).offset if offsets else segment.base_offset
+    return Checked(scan, offsets, times, from_offset)
 
 
 def _scan_from(segment: Segment, tail: Tail, offsets: int, times: int, advanced: Callable[[int], None]) -> Scan | None:

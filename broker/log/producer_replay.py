@@ -68,7 +68,7 @@ def rebuild_producers(
     if not had_any and not scan_without:
         begin = bounds.end
     else:
-        begin, found = _newest(snapshots, bounds.start)
+        begin, found = _newest(snapshots, bounds.start, bounds.end)
         states = {state.producer_id: state for state in found}
         replay(states, segments, Bounds(begin, min(bounds.end, scanned.from_offset)))
         _follow(states, scanned, begin)
@@ -78,10 +78,20 @@ def rebuild_producers(
     return list(states.values())
 
 
-def _newest(snapshots: ProducerSnapshots, start: int) -> tuple[int, list[ProducerState]]:
-    """The newest snapshot that can be believed, and its offset; the log's start and no states if there is none."""
+def states_at(
+    snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, offset: int
+) -> dict[int, ProducerState]:
+    """Return the states at an offset within the log, from the newest snapshot up to there. Blocking. Raises OSError."""
+    begin, found = _newest(snapshots, log_start_offset, offset)
+    states = {state.producer_id: state for state in found}
+    replay(states, segments, Bounds(begin, offset))
+    return states
+
+
+def _newest(snapshots: ProducerSnapshots, start: int, limit: int) -> tuple[int, list[ProducerState]]:
+    """Return the newest sound snapshot up to an offset, and where it is; the log's start and no states without one."""
     for offset in reversed(snapshots.offsets):
-        states = snapshots.read(offset)
+        states = snapshots.read(offset) if offset <= limit else None
         if states is not None:
             return offset, states
     return start, []
@@ -137,7 +147,7 @@ def _position(segment: Segment, offset: int) -> int:
 
 
 def _apply(states: dict[int, ProducerState], segment: Segment, position: int, header: BatchHeader) -> None:
-    marker = _end_marker(segment, position, header) if header.is_control else None
+    marker = read_marker(segment, position, header) if header.is_control else None
     apply_batch(states, header, marker)
 
 
@@ -151,6 +161,7 @@ def apply_batch(states: dict[int, ProducerState], header: BatchHeader, marker: E
         states[producer_id] = state.ended(header.producer_epoch, marker.coordinator_epoch, marker.timestamp)
 
 
-def _end_marker(segment: Segment, position: int, header: BatchHeader) -> EndMarker | None:
+def read_marker(segment: Segment, position: int, header: BatchHeader) -> EndMarker | None:
+    """Return the marker in a control batch, None if its record has gone. Raises ProtocolError, OSError."""
     data = segment.reader.descriptor().pread(header.size, position)
     return end_marker(decode_batch(data, 0, header))

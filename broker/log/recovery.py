@@ -10,7 +10,8 @@ Unclean: from the segment that holds the recovery point on, batches are scanned 
 both indexes made anew, and the log cut at the first byte that is not sound; segments after that go. An index is kept up
 to the recovery point where it increases strictly and its last entry fits the log. The states of idempotent producers
 come from the newest snapshot and the batches after it (`producer_replay`), of which the scan remembers what it met.
-Where it met transactions, as in a directory that was copied here, the transaction indexes are made anew, too.
+Where it met transactions, the transaction indexes of the scanned segments are made anew from there on
+(`transaction_rebuild`).
 
 Invariants:
 1. Checkpoints are hints, clamped to what the log holds. But after an unclean stop a log that ends before its start
@@ -71,7 +72,7 @@ from broker.log.segment import Segment
 from broker.log.segments import Segments
 from broker.log.swap import finish_swaps
 from broker.log.transaction_index import cut_aborted
-from broker.log.transaction_rebuild import rebuild_transaction_indexes
+from broker.log.transaction_rebuild import rebuild_scanned
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 
@@ -209,7 +210,6 @@ class _Loader:
         epochs = self._epochs(end, raised=not clean)
         epochs.truncate_from_start(start)
         producers = self._producers(Bounds(start, end), scan_without=not was_sound)
-        self._rebuild_transaction_indexes()
         if self._findings.reason is not None or self._findings.snapshots:
             self._disk.sync_directory(self._place.directory)  # else snapshots past the end come back behind new records
         return LoadedLog(
@@ -319,13 +319,11 @@ class _Loader:
         producers = self._place.rebuild_producers(
             snapshots, self._segments, bounds, scan_without=scan_without, scanned=self._findings.producers
         )
+        scanned = self._findings.producers
+        if any(trail.has_transactions for _, trail in scanned.trails):
+            self._findings.rebuilt_transactions += rebuild_scanned(snapshots, self._segments, bounds.start, scanned)
         self._findings.snapshots += snapshots.removed
         return producers
-
-    def _rebuild_transaction_indexes(self) -> None:
-        """Where transactions were scanned: a crash has left any state of these files, as of the others."""
-        if any(trail.has_transactions for _, trail in self._findings.producers.trails):
-            self._findings.rebuilt_transactions += rebuild_transaction_indexes(self._segments)
 
     # -- clean ---------------------------------------------------------------------------------------------------------
 
@@ -431,8 +429,7 @@ class _Loader:
     def _recover_segment(self, segment: Segment, recovery_point: int) -> Scan:
         place = self._place
         checked = check_from(segment, recovery_point, lambda: place.new_tail(segment.base_offset), place.scanned)
-        scan, offsets, times = checked
-        start = segment.offset_index.entry_at(offsets - 1).offset if offsets else segment.base_offset
+        scan, offsets, times, start = checked
         if segment is not self._segments[-1]:
             scan.time_entries.extend(scan.tail.last_time_entry())
         segment.close()

@@ -30,25 +30,28 @@ from typing import NamedTuple
 from broker.log.append import Tail
 from broker.log.directory_names import (
     CLEANED_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
-from broker.log.disk import Disk, read_file, write_all
+from broker.log.disk import Disk, read_file, sync_file, write_all
 from broker.log.errors import IndexCorruptError
 from broker.log.index_rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
 from broker.log.mapped_index import MappedIndex
-from broker.log.producer_replay import Bounds
+from broker.log.producer_replay import Bounds, Scanned
 from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.producer_state import Producers
 from broker.log.recovery import LogPlace
 from broker.log.segment import Segment
 from broker.log.transaction_index import cut_aborted
+from broker.log.transaction_rebuild import rebuild_scanned
+from protocol.records.record import MAX_INT64
 
 COPY_BYTES = 1 << 20  # at a time; between two of them the work can be called off
-_FILES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)  # the log first: indexes without one are removed
+_FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)  # the log first: indexes without one are removed
 
 
 class FailedLog(NamedTuple):
@@ -91,6 +94,7 @@ class Reopening:
         self._disk = failed.place.disk
         self._moving = moving
         self._scans: list[Scan] = []
+        self._from_offset = MAX_INT64  # where they began
 
     def make(self, check: Callable[[], None] = lambda: None) -> Reopened:
         """Copy what is in doubt and let it take the place of what failed. For a worker.
@@ -139,11 +143,26 @@ class Reopening:
             if scan.reason is None and copy.size < segment.size:
                 scan = scan._replace(reason=f"the file has {copy.size} bytes of {segment.size}")
             self._scans.append(scan)
-            for suffix in _FILES:
-                _sync(self._disk, copy.path(suffix))
             if scan.reason is not None:
                 break
+        self._rebuild_transaction_indexes(copies)
+        for copy in copies:
+            for suffix in _FILES:
+                with suppress(FileNotFoundError):  # few segments have a transaction index
+                    sync_file(self._disk, copy.path(suffix))
         return copies
+
+    def _rebuild_transaction_indexes(self, copies: Sequence[Segment]) -> None:
+        """Make those of the copies anew from where their scan began, if it met transactions."""
+        if not any(scan.trail.has_transactions for scan in self._scans):
+            return
+        failed, first = self._failed, copies[0]
+        failed.snapshots.write_taken()
+        failed.snapshots.find()
+        before = [segment for segment in failed.segments if segment.base_offset < first.base_offset]
+        trails = [(copy, scan.trail) for copy, scan in zip(copies, self._scans, strict=True)]
+        scanned = Scanned(self._from_offset, trails)
+        rebuild_scanned(failed.snapshots, [*before, *copies], failed.bounds.start, scanned)
 
     def _copied(self, segment: Segment, check: Callable[[], None]) -> Segment:
         """A segment's content as it is in memory, under another name; shorter where it cannot be read to its end."""
@@ -164,6 +183,9 @@ class Reopening:
         copy.size = position
         _write(self._disk, copy.path(OFFSET_INDEX_SUFFIX), self._entries_of(segment.offset_index))
         _write(self._disk, copy.path(TIME_INDEX_SUFFIX), self._entries_of(segment.time_index))
+        with suppress(FileNotFoundError):
+            aborted = read_file(self._disk, segment.path(TRANSACTION_INDEX_SUFFIX))
+            _write(self._disk, copy.path(TRANSACTION_INDEX_SUFFIX), aborted)
         return copy
 
     def _entries_of(self, index: MappedIndex) -> bytes:
@@ -176,13 +198,15 @@ class Reopening:
     def _recover(self, copy: Segment) -> Scan:
         """Check a copy from the recovery point on, make its indexes, and cut it where it is not sound."""
         place, point = self._place, self._failed.recovery_point
-        scan, offsets, times = check_from(copy, point, lambda: place.new_tail(copy.base_offset))
+        scan, offsets, times, from_offset = check_from(copy, point, lambda: place.new_tail(copy.base_offset))
+        self._from_offset = min(self._from_offset, from_offset)
         if copy.next_base_offset is not None:
             scan.time_entries.extend(scan.tail.last_time_entry())
         copy.close()
         rewrite_indexes(copy, scan, offsets, times)
         if scan.reason is not None:
             cut_log(copy, scan.tail.size)
+            cut_aborted(self._disk, copy.path(TRANSACTION_INDEX_SUFFIX), scan.tail.next_offset)
         return scan
 
     # -- taking the place ----------------------------------------------------------------------------------------------
@@ -196,15 +220,24 @@ class Reopening:
             for segment in reversed(later):
                 segment.removed = True
                 segment.remove_files()
-            cut_aborted(self._disk, segment_path(directory, last, TRANSACTION_INDEX_SUFFIX), self._end)
             self._disk.sync_directory(directory)
         for copy in copies:
             for suffix in _FILES:
-                self._disk.rename(copy.path(suffix), segment_path(directory, copy.base_offset, suffix))
+                self._rename(copy.path(suffix), segment_path(directory, copy.base_offset, suffix))
             copy.close()
             copy.use_names("")
             copy.synced = True
         self._disk.sync_directory(directory)
+
+    def _rename(self, source: str, target: str) -> None:
+        """Let a copy take the place of a file; a transaction index that the copy lacks goes."""
+        try:
+            self._disk.rename(source, target)
+        except FileNotFoundError:
+            if not target.endswith(TRANSACTION_INDEX_SUFFIX):
+                raise
+            with suppress(FileNotFoundError):
+                self._disk.unlink(target)
 
     def _clear(self, doubtful: Sequence[Segment]) -> None:
         """Unlink what was copied and has not taken its place."""
@@ -272,13 +305,5 @@ def _write(disk: Disk, path: str, data: bytes) -> None:
     try:
         if data:
             write_all(disk, fd, [data], 0)
-    finally:
-        disk.close(fd)
-
-
-def _sync(disk: Disk, path: str) -> None:
-    fd = disk.open(path, os.O_RDWR)
-    try:
-        disk.sync(fd)
     finally:
         disk.close(fd)

@@ -31,9 +31,10 @@ from broker.log.directory_names import (
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
-from broker.log.disk import Disk
+from broker.log.disk import Disk, sync_file
 from broker.log.errors import IndexCorruptError, MisplacedBatchError
 from broker.log.facts import LogRead
 from broker.log.files import Descriptor, File, FileSlice, OpenFiles
@@ -255,21 +256,27 @@ class Segment:
 
     def sync(self) -> None:
         """Wait until its files are on the disk: indexes, too, where they have changed. For a worker. Raises OSError."""
-        file = self.writer or self.reader
-        file.descriptor().sync()
+        self._sync_log()
         self.offset_index.sync()
         self.time_index.sync()
 
     def sync_end(self) -> None:
         """Wait until the log of the active segment is on the disk; for its indexes only after so many bytes of log.
 
-        Recovery makes those entries from the log that a power cut has taken. For a worker. Raises OSError.
+        Recovery makes those entries from the log that a power cut has taken, but not those of the transaction index.
+        For a worker. Raises OSError.
         """
         if self.size - self._indexes_synced_size >= INDEXES_SYNCED_BYTES:
             self._indexes_synced_size = self.size
             self.sync()
         else:
-            (self.writer or self.reader).descriptor().sync()
+            self._sync_log()
+
+    def _sync_log(self) -> None:
+        """Sync the log file and the transaction index, if any: recovery trusts both below the recovery point."""
+        (self.writer or self.reader).descriptor().sync()
+        with suppress(FileNotFoundError):
+            sync_file(self.disk, self.path(TRANSACTION_INDEX_SUFFIX))
 
     def close(self) -> None:
         """Close its files; they open again if they are used."""

@@ -34,15 +34,19 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-def read_aborted(disk: Disk, path: str, base_offset: int) -> list[AbortedTransaction]:
-    """The entries of a file, none if there is no file. Raises IndexCorruptError, OSError."""
+def read_aborted(disk: Disk, path: str, base_offset: int, *, torn_end: bool = False) -> list[AbortedTransaction]:
+    """Return the entries of a file, none if there is no file. Raises IndexCorruptError, OSError.
+
+    `torn_end`: part of an entry at the end is left out, as a crash may leave one.
+    """
     try:
         data = read_file(disk, path)
     except FileNotFoundError:
         return []
-    if len(data) % ENTRY.size:
+    whole = len(data) // ENTRY.size * ENTRY.size
+    if whole < len(data) and not torn_end:
         raise IndexCorruptError(base_offset, f"its transaction index is not a multiple of {ENTRY.size} bytes")
-    entries = list(ENTRY.iter_unpack(data))
+    entries = list(ENTRY.iter_unpack(data[:whole]))
     if any(version > VERSION for version, *_ in entries):
         raise IndexCorruptError(base_offset, "its transaction index is of another version")
     return [AbortedTransaction(*fields) for _, *fields in entries]

@@ -242,6 +242,15 @@ def test_records_before_the_start_and_a_start_inside_a_segment(bench: Bench) -> 
     assert [offset for offset, _, _ in contents(log)] == list(range(50, 60))
 
 
+def test_a_transaction_index_that_a_killed_run_left_is_not_adopted(bench: Bench) -> None:
+    log = bench.open(segment_bytes=500)
+    fill(log, keyed(20, 2))
+    log.roll()
+    bench.path(0, ".txnindex.cleaned").write_bytes(encode_aborted([AbortedTransaction(1, 0, 5, 6)]))
+    compact(log)
+    assert not list(bench.directory.glob("*.txnindex*"))
+
+
 def test_the_files_keep_the_time_of_the_newest_they_stand_for(bench: Bench) -> None:
     log = bench.open(segment_bytes=500)
     fill(log, keyed(20, 2))
