@@ -22,8 +22,10 @@ from uuid import uuid4
 import trio
 
 from broker.api.addresses import Advertised, container_gateway
+from broker.api.assignments import AssignmentsApi
 from broker.api.cluster import ClusterApi
 from broker.api.configs import ConfigsApi
+from broker.api.controller import ControllerApi
 from broker.api.describe_topics import DescribeTopicsApi
 from broker.api.dispatch import Dispatcher
 from broker.api.epochs import EpochsApi
@@ -344,13 +346,15 @@ class Broker:
             max_frame_bytes=self._settings.socket_request_max_bytes,
         )
         return [
-            GreetingApi(hello, codec.api_versions),
+            GreetingApi(hello, codec.api_versions, lambda: self._store.changes),
             MetadataApi(partitions, cluster_id, advertised),
             TopicsApi(partitions),
             DescribeTopicsApi(partitions),
             ExplainApi(partitions),
             ConfigsApi(partitions),
             ClusterApi(partitions, cluster_id, advertised),
+            ControllerApi(partitions.node_id, self._store, advertised, wall_clock_ms),
+            AssignmentsApi(partitions),
             SecurityApi(),
             OffsetsApi(partitions, self._metrics),
             EpochsApi(partitions),

@@ -27,7 +27,6 @@ _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOT
 
 TRANSACTIONS = "transactions"
 NEWER_GROUPS = "consumer groups of KIP-848, share groups, groups of streams"
-ONE_BROKER = "more than one broker: partitions that move, leaders that are elected, controllers"
 OTHERS = "others, which clients can do without"
 
 #: Kafka's APIs that are not served: key to name and what they are for.
@@ -38,23 +37,14 @@ NOT_SERVED: Mapping[int, tuple[str, str]] = {
     27: ("WriteTxnMarkers", TRANSACTIONS),
     28: ("TxnOffsetCommit", TRANSACTIONS),
     34: ("AlterReplicaLogDirs", OTHERS),
-    43: ("ElectLeaders", ONE_BROKER),
-    45: ("AlterPartitionReassignments", ONE_BROKER),
-    55: ("DescribeQuorum", ONE_BROKER),
-    57: ("UpdateFeatures", ONE_BROKER),
-    64: ("UnregisterBroker", ONE_BROKER),
     65: ("DescribeTransactions", TRANSACTIONS),
     66: ("ListTransactions", TRANSACTIONS),
     68: ("ConsumerGroupHeartbeat", NEWER_GROUPS),
     69: ("ConsumerGroupDescribe", NEWER_GROUPS),
-    74: ("ListConfigResources", OTHERS),
-    75: ("DescribeTopicPartitions", OTHERS),
     76: ("ShareGroupHeartbeat", NEWER_GROUPS),
     77: ("ShareGroupDescribe", NEWER_GROUPS),
     78: ("ShareFetch", NEWER_GROUPS),
     79: ("ShareAcknowledge", NEWER_GROUPS),
-    80: ("AddRaftVoter", ONE_BROKER),
-    81: ("RemoveRaftVoter", ONE_BROKER),
     83: ("InitializeShareGroupState", NEWER_GROUPS),
     84: ("ReadShareGroupState", NEWER_GROUPS),
     85: ("WriteShareGroupState", NEWER_GROUPS),

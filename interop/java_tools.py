@@ -37,7 +37,7 @@ CLASSES: Mapping[str, str] = {
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
 #: Those that take the address first, before the name of what they are to do.
-ADDRESS_FIRST = {"kafka-transactions"}
+ADDRESS_FIRST = {"kafka-features", "kafka-metadata-quorum", "kafka-transactions"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

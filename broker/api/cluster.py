@@ -1,4 +1,4 @@
-"""What the cluster is: DescribeCluster, and ListPartitionReassignments, of which one broker has none."""
+"""DescribeCluster: the brokers and the controller of the cluster."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,6 @@ from broker.api.errors import RequestError
 from broker.api.handler import Handler
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
-from protocol.kafka.admin_values import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
 from protocol.kafka.values import DescribeClusterRequest, DescribeClusterResponse
 from protocol.response import BrokerMetadata
 
@@ -16,7 +15,7 @@ _BROKERS, _CONTROLLERS = 1, 2  # endpoint types (KIP-919)
 
 
 class ClusterApi:
-    """Answers the requests about the cluster."""
+    """Answers DescribeCluster."""
 
     def __init__(self, partitions: Partitions, cluster_id: str, advertised: Advertised) -> None:
         self._partitions = partitions
@@ -24,11 +23,8 @@ class ClusterApi:
         self._advertised = advertised
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
-        return {
-            DescribeClusterRequest.api: self.describe_cluster,
-            ListPartitionReassignmentsRequest.api: self.list_reassignments,
-        }
+        """Return the handler by API."""
+        return {DescribeClusterRequest.api: self.describe_cluster}
 
     async def describe_cluster(self, request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
         """The one broker, by the address at which this client reaches it. It is the controller, too."""
@@ -43,9 +39,3 @@ class ClusterApi:
             controller=node_id,
             brokers=(BrokerMetadata(node_id=node_id, host=host, port=port),),
         )
-
-    async def list_reassignments(
-        self, _: ListPartitionReassignmentsRequest, __: Context
-    ) -> ListPartitionReassignmentsResponse:
-        """None: there is no other broker that a partition could move to."""
-        return ListPartitionReassignmentsResponse()

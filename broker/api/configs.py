@@ -1,4 +1,4 @@
-"""Settings of topics, of the broker and of its loggers: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+"""Settings of topics, of the broker and of its loggers: described, changed, and what has any listed.
 
 Owns: what a change is (set, delete, append, subtract; all anew), and what of a request is refused before it comes to a
 setting, with Kafka's codes (source: kafka.server.ConfigAdminManager, ConfigHelper; ConfigurationControlManager). Must
@@ -25,6 +25,7 @@ from broker.partitions import Change, Partitions, UnknownTopicError
 from broker.setting_types import Kind, SettingError, as_text, kind_of, parts
 from broker.topic_config import topic_setting_default, topic_setting_kind
 from protocol.errors import ErrorCode
+from protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
 from protocol.kafka.values import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -48,6 +49,7 @@ _WITHOUT_SETTINGS: Mapping[int, str] = {
     ResourceType.GROUP: "a group",
     ResourceType.CLIENT_METRICS: "a client metrics subscription",
 }
+_ALL_TYPES = frozenset(map(int, ResourceType))
 _LIST_OPERATIONS = {ConfigOperation.APPEND, ConfigOperation.SUBTRACT}
 
 
@@ -60,7 +62,28 @@ class ConfigsApi:
 
     def handlers(self) -> Mapping[str, Handler]:
         """By API."""
-        return {DescribeConfigsRequest.api: self.describe_configs, AlterConfigsRequest.api: self.alter_configs}
+        return {
+            DescribeConfigsRequest.api: self.describe_configs,
+            AlterConfigsRequest.api: self.alter_configs,
+            ListConfigResourcesRequest.api: self.list_resources,
+        }
+
+    # -- list --
+
+    async def list_resources(
+        self, request: ListConfigResourcesRequest, context: Context
+    ) -> ListConfigResourcesResponse:
+        """List what has settings: this broker, its loggers, and topics."""
+        types = frozenset(request.types) or _ALL_TYPES
+        if not types <= _ALL_TYPES:
+            raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown resource types {sorted(types - _ALL_TYPES)}")
+        node = str(self._partitions.node_id)
+        found = [(int(kind), node) for kind in (ResourceType.BROKER_LOGGER, ResourceType.BROKER) if kind in types]
+        if ResourceType.TOPIC in types:
+            for topic in self._partitions.topics():
+                await context.checkpoint()
+                found.append((int(ResourceType.TOPIC), topic.name))
+        return ListConfigResourcesResponse(resources=tuple(found))
 
     # -- describe --
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from broker.api.context import Context
+from broker.api.features import SERVED_FEATURES
 from broker.api.handler import Handler
+from protocol.errors import ErrorCode
 from protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse
 from protocol.native.messages import VersionError, choose_version
 from protocol.request import HelloRequest
@@ -18,11 +20,21 @@ MAX_CLIENT_LENGTH = 255  # of a client's name; it is kept as long as its connect
 
 
 class GreetingApi:
-    """Says who we are. `hello` is the answer but for the version; `api_versions` answers Kafka's clients."""
+    """Answers hello and ApiVersions.
 
-    def __init__(self, hello: HelloResponse, api_versions: Callable[[ApiVersionsRequest], ApiVersionsResponse]) -> None:
+    `hello` is the response but for the version, `api_versions` tells the APIs to Kafka's clients, and `features_epoch`
+    how often the metadata have changed.
+    """
+
+    def __init__(
+        self,
+        hello: HelloResponse,
+        api_versions: Callable[[ApiVersionsRequest], ApiVersionsResponse],
+        features_epoch: Callable[[], int],
+    ) -> None:
         self._hello_response = hello
         self._versions = api_versions
+        self._features_epoch = features_epoch
 
     def handlers(self) -> Mapping[str, Handler]:
         """By API."""
@@ -37,4 +49,7 @@ class GreetingApi:
         return replace(self._hello_response, version=context.session.protocol_version)
 
     async def _api_versions(self, request: ApiVersionsRequest, _: Context) -> ApiVersionsResponse:
-        return self._versions(request)
+        response = self._versions(request)
+        if response.error is not ErrorCode.NONE:
+            return response
+        return replace(response, features=SERVED_FEATURES, features_epoch=self._features_epoch())

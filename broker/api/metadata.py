@@ -9,14 +9,17 @@ client asks for a thousand topics every few minutes, and each of a thousand clie
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from msgspec import structs
+
 from broker.api.addresses import Advertised
 from broker.api.context import Context
-from broker.api.errors import EXPECTED, describe
+from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.log.directory_names import encode_topic_id
 from broker.metadata.topic import Topic, check_name, is_internal
 from broker.partitions import Partitions, UnknownTopicError
 from protocol.errors import ErrorCode
+from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from protocol.kafka.primitives import NO_TOPIC_ID
 from protocol.kafka.values import UNKNOWN_TOPIC_NAME, asked_topics
 from protocol.request import MetadataRequest
@@ -24,10 +27,11 @@ from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadat
 
 NO_LEADER = -1
 _OFFLINE = -1  # in place of the leader's epoch
+MAX_PARTITIONS_OF_PAGE = 2000  # Kafka's max.request.partition.size.limit
 
 
 class MetadataApi:
-    """Answers Metadata."""
+    """Answers Metadata and DescribeTopicPartitions."""
 
     def __init__(self, partitions: Partitions, cluster_id: str, advertised: Advertised) -> None:
         self._partitions = partitions
@@ -37,7 +41,10 @@ class MetadataApi:
 
     def handlers(self) -> Mapping[str, Handler]:
         """By API."""
-        return {MetadataRequest.api: self.metadata}
+        return {
+            MetadataRequest.api: self.metadata,
+            DescribeTopicPartitionsRequest.api: self.describe_partitions,
+        }
 
     async def metadata(self, request: MetadataRequest, context: Context) -> MetadataResponse:
         """Brokers and topics, each once however often it is asked for.
@@ -60,6 +67,42 @@ class MetadataApi:
             brokers=(BrokerMetadata(node_id=node_id, host=host, port=port),),
             topics=tuple(topics),
         )
+
+    async def describe_partitions(
+        self, request: DescribeTopicPartitionsRequest, context: Context
+    ) -> DescribeTopicPartitionsResponse:
+        """Describe a page of partitions, topics by name, beginning at the cursor."""
+        names = self._names_from(request)
+        left = max(1, min(request.limit, MAX_PARTITIONS_OF_PAGE))
+        start = 0 if request.cursor is None else request.cursor[1]
+        found: list[TopicMetadata] = []
+        for name in names:
+            await context.checkpoint()
+            if not left:
+                return DescribeTopicPartitionsResponse(topics=tuple(found), next_cursor=(name, 0))
+            first = start if request.cursor is not None and name == request.cursor[0] else 0
+            topic = await self._find(name, context, create=False)
+            end = first + left
+            found.append(structs.replace(topic, partitions=topic.partitions[first:end]))
+            if end < len(topic.partitions):
+                return DescribeTopicPartitionsResponse(topics=tuple(found), next_cursor=(name, end))
+            left -= len(found[-1].partitions)
+        return DescribeTopicPartitionsResponse(topics=tuple(found))
+
+    def _names_from(self, request: DescribeTopicPartitionsRequest) -> list[str]:
+        """Return the names of the topics asked for, from the cursor's on. Raises RequestError."""
+        if request.cursor is None:
+            first = ""
+        else:
+            first, index = request.cursor
+            if index < 0:
+                raise RequestError(ErrorCode.INVALID_REQUEST, f"the cursor's partition is negative: {index}")
+            if request.topics and first not in request.topics:
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST, f"the topics asked for do not name the cursor's, {first!r}"
+                )
+        names = set(request.topics) or {topic.name for topic in self._partitions.topics()}
+        return sorted(name for name in names if name >= first)
 
     async def _find(self, name: str | None, context: Context, *, create: bool) -> TopicMetadata:
         if name is None:

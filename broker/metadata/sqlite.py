@@ -2,7 +2,7 @@
 
     topics           what is served, and what is being deleted
     broker_configs   settings that were made while the broker ran (layout 2)
-    counters         the first number of each kind that was never given (layout 2)
+    counters         the first number of each kind that was never given (layout 2), and the number of commits
     directories      the data directories that there were at the last start (layout 3)
     buried           topics that were deleted while some of their data could not be reached (layout 3)
 
@@ -48,12 +48,18 @@ CREATE TABLE buried (id TEXT PRIMARY KEY) STRICT;   -- of a topic
 LAYOUT_VERSION = len(_STEPS)
 
 _PRODUCER_IDS = "producer_ids"
+_CHANGES = "changes"
+_COUNT_CHANGE = """
+    INSERT INTO counters (name, next) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET next = next + 1 RETURNING next
+"""
 _MAX_WAL_PAGES = 64  # 256 KiB, of what is kept for a full disk; more would only spare some writes of a quiet file
 _MAY_WANT_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})  # the second: its shared memory cannot grow
 
 
 class SqliteMetadataStore:
     """Topics in `metadata.sqlite`; see MetadataStore. Raises MetadataError."""
+
+    changes: int
 
     def __init__(self, path: Path, *, make_room: Callable[[], bool] = lambda: False) -> None:
         """`make_room` is called where the disk is full; it says whether it is worth another try. May raise OSError."""
@@ -151,6 +157,8 @@ class SqliteMetadataStore:
         if version < LAYOUT_VERSION:
             steps = "".join(_STEPS[version:])
             self._connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {LAYOUT_VERSION}; COMMIT;")
+        found = self._connection.execute("SELECT next FROM counters WHERE name = ?", (_CHANGES,)).fetchone()
+        self.changes = 0 if found is None else found[0]
 
     def _topics(self, condition: str) -> list[Topic]:
         with self._errors():
@@ -176,8 +184,10 @@ class SqliteMetadataStore:
         rows: list[Any] = []
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
+            ((changes,),) = self._connection.execute(_COUNT_CHANGE, (_CHANGES,)).fetchall()
             for statement, row in statements:
                 rows = self._connection.execute(statement, row).fetchall()
+        self.changes = changes
         return rows
 
     @contextmanager

@@ -20,6 +20,10 @@ class MetadataStore(Protocol):
     Kept durably: when a call returns, what it said survives a power cut.
     """
 
+    @property
+    def changes(self) -> int:
+        """The number of commits since the store was made. Does not block."""
+
     def load(self) -> list[Topic]:
         """All topics that are not being deleted, by name."""
 

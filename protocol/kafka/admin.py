@@ -1,4 +1,4 @@
-"""DescribeLogDirs (1 to 5), DescribeProducers (0), ListPartitionReassignments (0): what only tools ask.
+"""DescribeLogDirs (1 to 5), DescribeProducers (0): what only tools ask.
 
 Owns: the tables of these messages, and how they meet the values. Must not know: directories or logs.
 """
@@ -14,10 +14,7 @@ from protocol.kafka.admin_values import (
     DescribeLogDirsResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
     LogDirPartition,
-    OngoingReassignment,
 )
 from protocol.kafka.primitives import Reader, Writer
 from protocol.kafka.schema import BOOLEAN, INT16, INT32, INT64, STRING, Array, Field, Struct, array
@@ -82,35 +79,6 @@ PRODUCERS_RESPONSE = Struct(
                             Field("current_txn_start_offset", INT64, default=-1),
                         ),
                     ),
-                ),
-            ),
-        ),
-    ),
-)
-REASSIGNMENTS_REQUEST = Struct(
-    Field("timeout_ms", INT32, default=60_000),
-    Field(
-        "topics",
-        array(Field("name", STRING), Field("partition_indexes", Array(INT32))),
-        nullable=0,
-        default=None,
-    ),
-)
-REASSIGNMENTS_RESPONSE = Struct(
-    Field("throttle_time_ms", INT32),
-    Field("error_code", INT16),
-    Field("error_message", STRING, nullable=0),
-    Field(
-        "topics",
-        array(
-            Field("name", STRING),
-            Field(
-                "partitions",
-                array(
-                    Field("partition_index", INT32),
-                    Field("replicas", Array(INT32)),
-                    Field("adding_replicas", Array(INT32)),
-                    Field("removing_replicas", Array(INT32)),
                 ),
             ),
         ),
@@ -209,48 +177,4 @@ def _producer_fields(producer: ActiveProducer) -> dict[str, Any]:
         "last_timestamp": producer.last_timestamp,
         "coordinator_epoch": producer.coordinator_epoch,
         "current_txn_start_offset": producer.transaction_start_offset,
-    }
-
-
-def decode_reassignments(reader: Reader, version: int, _: TopicNames) -> ListPartitionReassignmentsRequest:
-    """A question for partitions on their way."""
-    values = REASSIGNMENTS_REQUEST.read(reader, version)
-    topics = values["topics"]
-    return ListPartitionReassignmentsRequest(
-        partitions=None if topics is None else _asked(topics), timeout_ms=max(values["timeout_ms"], 0)
-    )
-
-
-def encode_reassignments(
-    writer: Writer, version: int, _: ListPartitionReassignmentsRequest, response: ListPartitionReassignmentsResponse
-) -> None:
-    """The partitions on their way."""
-    REASSIGNMENTS_RESPONSE.write(
-        writer,
-        version,
-        {
-            "throttle_time_ms": writer.throttle_ms,
-            "error_code": response.error,
-            "error_message": response.message,
-            "topics": [
-                {"name": topic, "partitions": list(map(_moving_fields, moving))}
-                for topic, moving in by_topic(response.partitions)
-            ],
-        },
-    )
-
-
-def failed_reassignments(
-    _: ListPartitionReassignmentsRequest, error: ErrorResponse
-) -> ListPartitionReassignmentsResponse:
-    """The reply where the request failed as a whole."""
-    return ListPartitionReassignmentsResponse(error=error.error, message=error.message)
-
-
-def _moving_fields(moving: OngoingReassignment) -> dict[str, Any]:
-    return {
-        "partition_index": moving.partition,
-        "replicas": moving.replicas,
-        "adding_replicas": moving.adding,
-        "removing_replicas": moving.removing,
     }

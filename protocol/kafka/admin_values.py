@@ -1,4 +1,4 @@
-"""What only Kafka's tools ask: for directories, for producers, for partitions that move.
+"""What only Kafka's tools ask: for directories and producers.
 
 Owns: values, like protocol/kafka/values.py. Must not know: layouts.
 """
@@ -8,6 +8,7 @@ from typing import ClassVar
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
 from protocol.request import Value
+from protocol.response import TopicMetadata
 
 
 class DescribeLogDirsRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -87,27 +88,35 @@ class DescribeProducersResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[DescribedProducers, ...]
 
 
-class ListPartitionReassignmentsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Which partitions are on their way to other brokers; `partitions`: of which, None: of all."""
+class DescribeTopicPartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Describe partitions of topics, of all if none is named, at most `limit` in one reply (KIP-966).
 
-    api: ClassVar[str] = "list_partition_reassignments"
-    partitions: tuple[TopicPartition, ...] | None = None
-    timeout_ms: int = 0
+    `cursor` is the topic and partition at which the reply begins, of the reply before.
+    """
 
-
-class OngoingReassignment(Value, frozen=True, kw_only=True, gc=False):
-    """A partition on its way: ids of brokers."""
-
-    topic: str
-    partition: int
-    replicas: tuple[int, ...]
-    adding: tuple[int, ...] = ()
-    removing: tuple[int, ...] = ()
+    api: ClassVar[str] = "describe_topic_partitions"
+    topics: tuple[str, ...] = ()
+    limit: int = 2000
+    cursor: tuple[str, int] | None = None
 
 
-class ListPartitionReassignmentsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """Those partitions that are on their way, nothing about others."""
+class DescribeTopicPartitionsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Topics by name, and where the next reply begins if there is more."""
 
-    partitions: tuple[OngoingReassignment, ...] = ()
+    topics: tuple[TopicMetadata, ...] = ()
+    next_cursor: tuple[str, int] | None = None
+
+
+class ListConfigResourcesRequest(Value, frozen=True, kw_only=True, gc=False):
+    """List what has settings, of these types; empty: of all."""
+
+    api: ClassVar[str] = "list_config_resources"
+    types: tuple[int, ...] = ()
+
+
+class ListConfigResourcesResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Resources as (type, name)."""
+
+    resources: tuple[tuple[int, str], ...] = ()
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None

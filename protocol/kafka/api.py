@@ -28,8 +28,10 @@ import msgspec
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka import (
     admin,
+    assignments,
     cluster,
     configs,
+    controller,
     fetch,
     group_admin,
     group_offsets,
@@ -39,6 +41,7 @@ from protocol.kafka import (
     plain_produce,
     produce,
     security,
+    topic_partitions,
     topics,
 )
 from protocol.kafka.primitives import UNREADABLE, FlexibleReader, FlexibleWriter, MalformedError, Reader, Writer
@@ -158,9 +161,12 @@ APIS = (
     Api(41, "DescribeDelegationToken", 1, 3, 2,
         security.decode_describe_tokens, security.encode_describe_tokens, security.failed),
     Api(42, "DeleteGroups", 0, 2, 2, group_admin.decode_delete, group_admin.encode_delete, group_admin.failed_delete),
+    Api(43, "ElectLeaders", 0, 2, 2, assignments.decode_elect, assignments.encode_elect, assignments.failed_elect),
     Api(44, "IncrementalAlterConfigs", 0, 1, 1, configs.decode_incremental, configs.encode_alter, configs.failed_alter),
+    Api(45, "AlterPartitionReassignments", 0, 1, 0,
+        assignments.decode_alter, assignments.encode_alter, assignments.failed_alter),
     Api(46, "ListPartitionReassignments", 0, 0, 0,
-        admin.decode_reassignments, admin.encode_reassignments, admin.failed_reassignments),
+        assignments.decode_list, assignments.encode_list, assignments.failed_list),
     # no version of it is flexible
     Api(47, "OffsetDelete", 0, 0, 1,
         group_offsets.decode_delete, group_offsets.encode_delete, group_offsets.failed_delete),
@@ -172,8 +178,16 @@ APIS = (
         security.decode_describe_scram, security.encode_describe_scram, security.failed_describe_scram),
     Api(51, "AlterUserScramCredentials", 0, 0, 0,
         security.decode_alter_scram, security.encode_alter_scram, security.failed_alter_scram),
+    Api(55, "DescribeQuorum", 0, 2, 0, controller.decode_quorum, controller.encode_quorum, controller.failed_quorum),
+    Api(57, "UpdateFeatures", 0, 2, 0, controller.decode_features, controller.encode_features, controller.failed),
     Api(60, "DescribeCluster", 0, 2, 0, cluster.decode_cluster, cluster.encode_cluster, cluster.failed_cluster),
     Api(61, "DescribeProducers", 0, 0, 0, admin.decode_producers, admin.encode_producers, admin.failed_producers),
+    Api(64, "UnregisterBroker", 0, 0, 0, controller.decode_unregister, controller.encode, controller.failed),
+    Api(74, "ListConfigResources", 0, 1, 0, configs.decode_list, configs.encode_list, configs.failed_list),
+    Api(75, "DescribeTopicPartitions", 0, 0, 0,
+        topic_partitions.decode, topic_partitions.encode, topic_partitions.failed),
+    Api(80, "AddRaftVoter", 0, 1, 0, controller.decode_add_voter, controller.encode, controller.failed),
+    Api(81, "RemoveRaftVoter", 0, 0, 0, controller.decode_remove_voter, controller.encode, controller.failed),
 )
 # fmt: on
 API_BY_KEY = {api.key: api for api in APIS}

@@ -24,6 +24,7 @@ from protocol.response import BrokerMetadata, ErrorResponse
 
 NOT_ASKED = -(1 << 31)  # authorized operations, where nobody asked or nothing is authorized
 _FIRST_WITH_SOFTWARE = 3
+_FIRST_WITH_FEATURES_FROM_ZERO = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 
 VERSIONS_REQUEST = Struct(
@@ -90,9 +91,25 @@ def decode_versions(reader: Reader, version: int, _: TopicNames) -> ApiVersionsR
 
 
 def encode_versions(writer: Writer, version: int, _: ApiVersionsRequest, response: ApiVersionsResponse) -> None:
-    """What is served."""
-    api_keys = [{"api_key": api.key, "min_version": api.first, "max_version": api.last} for api in response.apis]
-    values = {"error_code": response.error, "api_keys": api_keys, "throttle_time_ms": writer.throttle_ms}
+    """Write what is served. Version 3 cannot tell features that are supported from level 0 on (KAFKA-17011)."""
+    features = response.features
+    supported = [one for one in features if one.first > 0 or version >= _FIRST_WITH_FEATURES_FROM_ZERO]
+    values = {
+        "error_code": response.error,
+        "api_keys": [{"api_key": api.key, "min_version": api.first, "max_version": api.last} for api in response.apis],
+        "throttle_time_ms": writer.throttle_ms,
+        "supported_features": tuple(
+            [{"name": one.name, "min_version": one.first, "max_version": one.last} for one in supported]
+        ),
+        "finalized_features_epoch": response.features_epoch,
+        "finalized_features": tuple(
+            [
+                {"name": one.name, "max_version_level": one.level, "min_version_level": one.level}
+                for one in features
+                if one.level > 0
+            ]
+        ),
+    }
     VERSIONS_RESPONSE.write(writer, version, values)
 
 

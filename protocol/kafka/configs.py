@@ -1,10 +1,11 @@
-"""DescribeConfigs (1 to 4), AlterConfigs (0 to 2), IncrementalAlterConfigs (0 and 1): settings of topics and brokers.
+"""DescribeConfigs (1 to 4), AlterConfigs (0 to 2), IncrementalAlterConfigs (0 and 1), ListConfigResources (0 and 1).
 
 Owns: the tables of these messages, and how they meet the values. Must not know: which settings there are.
 """
 
 from typing import Any
 
+from protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
 from protocol.kafka.primitives import Reader, Writer
 from protocol.kafka.schema import BOOLEAN, INT8, INT16, INT32, STRING, Array, Field, Struct, array
 from protocol.kafka.values import (
@@ -19,9 +20,13 @@ from protocol.kafka.values import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribedConfigs,
+    ResourceType,
     TopicNames,
 )
 from protocol.response import ErrorResponse
+
+_FIRST_LIST_WITH_TYPES = 1
+_TYPES_OF_FIRST_LIST = (ResourceType.CLIENT_METRICS,)
 
 DESCRIBE_REQUEST = Struct(
     Field(
@@ -93,6 +98,18 @@ ALTER_RESPONSE = Struct(
             Field("error_message", STRING, nullable=0),
             Field("resource_type", INT8),
             Field("resource_name", STRING),
+        ),
+    ),
+)
+LIST_REQUEST = Struct(Field("resource_types", Array(INT8), since=1))
+LIST_RESPONSE = Struct(
+    Field("throttle_time_ms", INT32),
+    Field("error_code", INT16),
+    Field(
+        "config_resources",
+        array(
+            Field("resource_name", STRING),
+            Field("resource_type", INT8, since=1, default=ResourceType.CLIENT_METRICS),
         ),
     ),
 )
@@ -220,3 +237,27 @@ def failed_alter(request: AlterConfigsRequest, error: ErrorResponse) -> AlterCon
             ]
         )
     )
+
+
+def decode_list(reader: Reader, version: int, _: TopicNames) -> ListConfigResourcesRequest:
+    """Read which types are asked for; version 0 asks for client metrics subscriptions."""
+    types = LIST_REQUEST.read(reader, version)["resource_types"]
+    return ListConfigResourcesRequest(types=types if version >= _FIRST_LIST_WITH_TYPES else _TYPES_OF_FIRST_LIST)
+
+
+def encode_list(
+    writer: Writer, version: int, _: ListConfigResourcesRequest, response: ListConfigResourcesResponse
+) -> None:
+    """Write the resources."""
+    resources = [{"resource_type": kind, "resource_name": name} for kind, name in response.resources]
+    values = {
+        "throttle_time_ms": writer.throttle_ms,
+        "error_code": response.error,
+        "config_resources": resources,
+    }
+    LIST_RESPONSE.write(writer, version, values)
+
+
+def failed_list(_: ListConfigResourcesRequest, error: ErrorResponse) -> ListConfigResourcesResponse:
+    """Refuse the request."""
+    return ListConfigResourcesResponse(error=error.error, message=error.message)

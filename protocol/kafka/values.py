@@ -489,10 +489,21 @@ class VersionRange(Value, frozen=True, kw_only=True, gc=False):
     last: int
 
 
+class FeatureRange(Value, frozen=True, kw_only=True, gc=False):
+    """A feature of the cluster: the levels that a broker supports, both included, and the one in force (KIP-584)."""
+
+    name: str
+    first: int
+    last: int
+    level: int
+
+
 class ApiVersionsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """What is served, by key."""
+    """What is served, by key. `features_epoch` grows when features may have changed; -1 where it is not known."""
 
     apis: tuple[VersionRange, ...]
+    features: tuple[FeatureRange, ...] = ()
+    features_epoch: int = -1
     error: ErrorCode = ErrorCode.NONE
 
 

@@ -362,3 +362,21 @@ async def test_what_is_no_level_is_refused(
 async def test_levels_cannot_be_given_anew(client: KafkaClient, quiet_again: logging.Logger) -> None:
     assert await anew(client, LOGGER, NODE, ("broker.partitions", "DEBUG")) == ErrorCode.INVALID_REQUEST
     assert not quiet_again.level
+
+
+# -- list --
+
+
+async def test_what_has_settings_is_listed_by_type(client: KafkaClient) -> None:
+    async def listed(*types: int, version: int = 1) -> list[tuple[int, str]]:
+        reply = await client.ask("ListConfigResources", version, resource_types=types)
+        assert reply["error_code"] == NONE
+        return [(one["resource_type"], one["resource_name"]) for one in reply["config_resources"]]
+
+    assert await listed() == [(LOGGER, NODE), (BROKER, NODE), (TOPIC, "orders")]
+    assert await listed(TOPIC) == [(TOPIC, "orders")]
+    assert await listed(BROKER, LOGGER) == [(LOGGER, NODE), (BROKER, NODE)]
+    assert await listed(GROUP, CLIENT_METRICS) == []
+    assert await listed(version=0) == []
+    reply = await client.ask("ListConfigResources", resource_types=[77])
+    assert (reply["error_code"], reply["config_resources"]) == (ErrorCode.UNSUPPORTED_VERSION, ())

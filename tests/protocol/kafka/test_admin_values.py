@@ -12,9 +12,11 @@ from protocol.kafka.admin_values import (
     DescribeLogDirsResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    LogDirPartition,
+)
+from protocol.kafka.controller_values import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    LogDirPartition,
     OngoingReassignment,
 )
 from protocol.response import ErrorResponse
@@ -70,7 +72,7 @@ def test_producers() -> None:
 def test_partitions_on_their_way() -> None:
     topics = [{"name": "a", "partition_indexes": [1, 2]}]
     request = asked(REASSIGNMENTS, 0, {"timeout_ms": 7, "topics": topics})
-    assert request == ListPartitionReassignmentsRequest(partitions=PARTITIONS, timeout_ms=7)
+    assert request == ListPartitionReassignmentsRequest(partitions=PARTITIONS)
     everything = asked(REASSIGNMENTS, 0, {"timeout_ms": -1, "topics": None})
     assert everything == ListPartitionReassignmentsRequest()
     assert told(REASSIGNMENTS, 0, ListPartitionReassignmentsResponse()) == {

@@ -1,0 +1,120 @@
+"""What Kafka's controllers answer, of a node that is its own controller.
+
+Source: org.apache.kafka.controller.QuorumController, FeatureControlManager; org.apache.kafka.raft.KafkaRaftClient.
+"""
+
+from collections.abc import Callable, Mapping
+
+from broker.api.addresses import Advertised
+from broker.api.context import Context
+from broker.api.errors import RequestError
+from broker.api.features import FEATURES
+from broker.api.handler import Handler
+from broker.metadata.store import MetadataStore
+from protocol.errors import ErrorCode
+from protocol.groups import TopicPartition
+from protocol.kafka.controller_values import (
+    AddRaftVoterRequest,
+    ControllerResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    FeatureUpdate,
+    QuorumNode,
+    QuorumPartition,
+    QuorumReplica,
+    RemoveRaftVoterRequest,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
+)
+
+METADATA_LOG = TopicPartition(topic="__cluster_metadata", partition=0)
+LISTENER = "PLAINTEXT"  # Kafka's clients take no name with small letters
+QUORUM_EPOCH = 1  # of a leader that is never elected
+_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+class ControllerApi:
+    """Answers the requests about the quorum, features and brokers."""
+
+    def __init__(self, node_id: int, store: MetadataStore, advertised: Advertised, clock: Callable[[], int]) -> None:
+        """`clock` gives ms since the epoch."""
+        self._node_id = node_id
+        self._store = store
+        self._advertised = advertised
+        self._clock = clock
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers by API."""
+        return {
+            DescribeQuorumRequest.api: self.describe_quorum,
+            UpdateFeaturesRequest.api: self.update_features,
+            UnregisterBrokerRequest.api: self.unregister_broker,
+            AddRaftVoterRequest.api: self._refuse_voters,
+            RemoveRaftVoterRequest.api: self._refuse_voters,
+        }
+
+    async def describe_quorum(self, request: DescribeQuorumRequest, context: Context) -> DescribeQuorumResponse:
+        """Describe this node as the only voter; the log end is the number of changes to the metadata."""
+        if request.partitions != (METADATA_LOG,):
+            return DescribeQuorumResponse(partitions=await context.map(_unknown, request.partitions))
+        end, now_ms = self._store.changes, self._clock()
+        replica = QuorumReplica(
+            node_id=self._node_id, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
+        )
+        described = QuorumPartition(
+            topic=METADATA_LOG.topic,
+            partition=METADATA_LOG.partition,
+            leader=self._node_id,
+            leader_epoch=QUORUM_EPOCH,
+            high_watermark=end,
+            voters=(replica,),
+        )
+        host, port = self._advertised.of(context.session)
+        node = QuorumNode(node_id=self._node_id, listener=LISTENER, host=host, port=port)
+        return DescribeQuorumResponse(partitions=(described,), nodes=(node,))
+
+    async def update_features(self, request: UpdateFeaturesRequest, context: Context) -> ControllerResponse:
+        """Check the new levels: every feature has one level here, so a change of any is refused."""
+        for update in request.updates:
+            await context.checkpoint()
+            self._check_update(update)
+        return ControllerResponse()
+
+    def _check_update(self, update: FeatureUpdate) -> None:
+        """Raise RequestError unless a feature already has the level asked for."""
+        problem = None
+        feature = FEATURES.get(update.name)
+        if update.upgrade_type not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
+            problem = "The controller does not support the given upgrade type."
+        elif update.level < 0:
+            problem = "A feature version cannot be less than 0."
+        elif feature is None or (update.level > 0 and not feature.last):
+            problem = f"Node {self._node_id} does not support this feature."
+        elif not feature.first <= update.level <= feature.last:
+            problem = f"Node {self._node_id} only supports versions {feature.first}-{feature.last}"
+        if problem is not None:
+            raise RequestError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                "The update failed for all features since the following feature had an error:"
+                f" Invalid update version {update.level} for feature {update.name}. {problem}",
+            )
+
+    async def unregister_broker(self, request: UnregisterBrokerRequest, _: Context) -> ControllerResponse:
+        """Refuse: this broker serves, and there is no other."""
+        if request.broker_id == self._node_id:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"broker {self._node_id} is the one that serves this request")
+        raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not registered")
+
+    async def _refuse_voters(self, _: AddRaftVoterRequest | RemoveRaftVoterRequest, __: Context) -> ControllerResponse:
+        raise RequestError(
+            ErrorCode.UNSUPPORTED_VERSION, "voters cannot be changed: this node is its own controller (kraft.version 0)"
+        )
+
+
+def _unknown(asked: TopicPartition) -> QuorumPartition:
+    return QuorumPartition(
+        topic=asked.topic,
+        partition=asked.partition,
+        error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        message=f"the metadata log is {METADATA_LOG.topic}-{METADATA_LOG.partition}",
+    )
