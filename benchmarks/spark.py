@@ -179,9 +179,9 @@ def ceiling_source() -> type:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    from warmlog.pipeline.arrow import arrow_schema
-    from warmlog.pipeline.options import COLUMNS
-    from warmlog.pipeline.source import SPARK_TYPES
+    from warmlog.pipeline.data_source import SPARK_TYPES
+    from warmlog.pipeline.source.arrow import arrow_schema
+    from warmlog.pipeline.source.options import COLUMNS
 
     rows = 1 << 14
 
@@ -260,13 +260,13 @@ def parquet(made: Bench, frame: Any) -> None:
 
 def archive(made: Bench) -> None:
     """What `warmlog pipeline archive` does, in this session."""
-    from warmlog.pipeline.archive_job import ArchiveJob, ArchiveSettings
-    from warmlog.pipeline.lake import Lake
-    from warmlog.pipeline.options import read_options
+    from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
+    from warmlog.pipeline.archive.store import ArchiveStore
     from warmlog.pipeline.session import SparkRunner
+    from warmlog.pipeline.source.options import read_options
 
     shutil.rmtree(made.scratch / "lake", ignore_errors=True)
-    lake, runner = Lake(made.scratch / "lake"), SparkRunner(made.spark)
+    lake, runner = ArchiveStore(made.scratch / "lake"), SparkRunner(made.spark)
     options = read_options({"path": str(made.data / "kafka"), "topic": SPREAD})
     with lake.locked():
         settings = ArchiveSettings(compression="snappy")  # as Spark's writer
@@ -278,10 +278,10 @@ def archive(made: Bench) -> None:
 
 def count(made: Bench) -> None:
     """What `warmlog pipeline count` does, in this session."""
-    from warmlog.pipeline.jobs import count_records
-    from warmlog.pipeline.measured import Reporter
-    from warmlog.pipeline.options import read_options
-    from warmlog.pipeline.session import SparkRunner
+    from warmlog.pipeline.job_stats import Reporter
+    from warmlog.pipeline.jobs.count import count_records
+    from warmlog.pipeline.runner import SparkRunner
+    from warmlog.pipeline.source.options import read_options
 
     options = read_options({"path": str(made.data / "kafka"), "topic": SPREAD})
     found = count_records(SparkRunner(made.spark), options, Reporter("count"))

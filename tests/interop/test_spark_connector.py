@@ -15,8 +15,8 @@ from interop.spark_connector import connector_jars, read_batch, read_stream, wri
 from tests.lacking import lacks
 from tests.pipeline.session import spark_session
 from warmlog.client.blocking import Client
-from warmlog.pipeline.availability import check_spark
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.session import check_spark
 from warmlog.testing import Broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]

@@ -16,8 +16,8 @@ from protocol.records.batch import headers
 from protocol.records.builder import build_batch
 from protocol.records.layout import Codec
 from tests.lacking import lacks
-from warmlog.pipeline.availability import check_spark
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.session import check_spark
 
 NOW_MS = 1_700_000_000_000
 SPARK_TIMEOUT_S = 400

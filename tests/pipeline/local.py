@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from warmlog.pipeline.arrow import ArrowDecoder, arrow_schema, record_batches
-from warmlog.pipeline.options import ReadOptions, read_options
-from warmlog.pipeline.planning import Split
-from warmlog.pipeline.reading import ReadRules, SplitReader, checked
-from warmlog.pipeline.selection import Bounds, plan_read
+from warmlog.pipeline.source.arrow import ArrowDecoder, arrow_schema, record_batches
+from warmlog.pipeline.source.input import plan_batch
+from warmlog.pipeline.source.options import ReadOptions, read_options
+from warmlog.pipeline.source.planning import Split
+from warmlog.pipeline.source.ranges import Bounds
+from warmlog.pipeline.source.reading import ReadRules, SplitReader, checked
 
 
 class Plan(NamedTuple):
@@ -32,7 +33,7 @@ class Plan(NamedTuple):
 def plan(path: Path, bounds: Bounds | None = None, **given: Any) -> Plan:
     asked = {"topic": "orders", **given, "path": str(path)}
     options = read_options({name: str(value) for name, value in asked.items() if value is not None})
-    return Plan(options, plan_read(options, bounds or Bounds()).splits)
+    return Plan(options, plan_batch(options, bounds or Bounds()).splits)
 
 
 def read_split(split: Split, options: ReadOptions) -> list[dict[str, Any]]:

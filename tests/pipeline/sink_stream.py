@@ -16,8 +16,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from warmlog.pipeline import WarmlogDataSource
-from warmlog.pipeline.sink import ARROW_STREAMS, ArrowStreamWriter, RowStreamWriter
-from warmlog.pipeline.sink_options import write_options
+from warmlog.pipeline.sink.options import write_options
+from warmlog.pipeline.sink.writer import ARROW_STREAMS, ArrowStreamWriter, RowStreamWriter
 
 ADDRESS, DIRECTORY, FAULTS = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split()
 DRIVER = os.getpid()

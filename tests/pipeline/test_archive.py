@@ -14,12 +14,12 @@ from pyarrow import parquet
 
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from warmlog.client.blocking import Client
-from warmlog.pipeline.archive import EPOCH, _period
-from warmlog.pipeline.archive_job import ArchiveJob, ArchiveSettings, run_every
+from warmlog.pipeline.archive.files import EPOCH, _period
+from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings, run_every
+from warmlog.pipeline.archive.store import COMMIT, ArchiveStore, Commit, StagedFile
 from warmlog.pipeline.errors import DataLossError, PipelineError
-from warmlog.pipeline.jobs import in_this_process
-from warmlog.pipeline.lake import COMMIT, Commit, Lake, StagedFile
-from warmlog.pipeline.options import ReadOptions, read_options
+from warmlog.pipeline.runner import LocalRunner
+from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]
@@ -31,9 +31,9 @@ def asked(writer: DirectoryWriter, **options: Any) -> ReadOptions:
     return read_options({name: str(value) for name, value in given.items()})
 
 
-def archived(lake: Lake, options: ReadOptions, run: Any = in_this_process, **how: Any) -> list[Commit]:
+def archived(lake: ArchiveStore, options: ReadOptions, run: Any = None, **how: Any) -> list[Commit]:
     with lake.locked():
-        return list(ArchiveJob(run, options, lake, ArchiveSettings(**how)).run_once())
+        return list(ArchiveJob(run or LocalRunner(), options, lake, ArchiveSettings(**how)).run_once())
 
 
 def rows_in(directory: Path, column: str = "offset") -> list[Any]:
@@ -48,7 +48,7 @@ def rows_in(directory: Path, column: str = "offset") -> list[Any]:
 def test_each_run_archives_what_is_new(write_partition: WritePartition, tmp_path: Path) -> None:
     writer = write_partition()
     writer.segment([b"a"] * 10, [b"b"] * 10)
-    lake = Lake(tmp_path / "lake")
+    lake = ArchiveStore(tmp_path / "lake")
     (first,) = archived(lake, asked(writer))
     assert (first.number, first.rows, first.spans, len(first.files)) == (1, 20, {"orders": {"0": (0, 20)}}, 1)
     assert archived(lake, asked(writer)) == []
@@ -63,7 +63,7 @@ def test_each_run_archives_what_is_new(write_partition: WritePartition, tmp_path
 def test_a_batch_takes_no_more_than_it_may(write_partition: WritePartition, tmp_path: Path) -> None:
     writer = write_partition()
     writer.segment(*[[b"x"] * 10 for _ in range(10)])
-    commits = archived(Lake(tmp_path / "lake"), asked(writer, maxOffsetsPerTrigger=35))
+    commits = archived(ArchiveStore(tmp_path / "lake"), asked(writer, maxOffsetsPerTrigger=35))
     assert [commit.rows for commit in commits] == [35, 35, 30]
     assert rows_in(tmp_path / "lake") == list(range(100))
 
@@ -73,7 +73,7 @@ def test_directories_by_hour(write_partition: WritePartition, tmp_path: Path) ->
     begin = NOW_MS // HOUR_MS * HOUR_MS
     writer.segment([b"a"] * 10, first_ms=begin + HOUR_MS - 5)
     writer.segment([b"b"] * 4, first_ms=-1)
-    lake = Lake(tmp_path / "lake")
+    lake = ArchiveStore(tmp_path / "lake")
     (commit,) = archived(lake, asked(writer), partition_by="hour")
     place = lake.batch_directory(1)
     rows = {name.partition("/")[0]: parquet.ParquetFile(place / name).metadata.num_rows for name in commit.files}
@@ -107,11 +107,11 @@ def test_killed_at_any_system_call_it_neither_loses_nor_doubles(
             for name in ("rename", "fsync", "mkdir", "rmdir", "unlink"):
                 patch.setattr(os, name, dying(getattr(os, name), calls))
             with suppress(KilledError):
-                archived(Lake(directory / "lake"), options)
+                archived(ArchiveStore(directory / "lake"), options)
         offsets = rows_in(directory / "lake")
         assert offsets == list(range(len(offsets)))
         assert len(offsets) in {0, 25, 50, 60}
-    archived(Lake(directory / "lake"), options)
+    archived(ArchiveStore(directory / "lake"), options)
     assert rows_in(directory / "lake") == list(range(60))
 
 
@@ -125,7 +125,7 @@ def dying(real: Callable[..., Any], calls: Any) -> Callable[..., Any]:
 
 
 def test_a_batch_has_a_number_of_its_own(tmp_path: Path) -> None:
-    lake, other = Lake(tmp_path), Lake(tmp_path)
+    lake, other = ArchiveStore(tmp_path), ArchiveStore(tmp_path)
     commit = Commit(number=1, spans={}, partition_by="none", columns=())
     with lake.locked():
         with pytest.raises(PipelineError, match="another job is writing to it"), other.locked():
@@ -136,7 +136,7 @@ def test_a_batch_has_a_number_of_its_own(tmp_path: Path) -> None:
 
 
 def test_what_a_task_leaves_behind_is_nobodys(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
+    lake = ArchiveStore(tmp_path)
     with lake.locked():
         (lake.run_directory / "orphan.parquet").write_bytes(b"half a file")
         (lake.run_directory / "mine.parquet").write_bytes(b"")
@@ -149,13 +149,13 @@ def test_what_a_task_leaves_behind_is_nobodys(tmp_path: Path) -> None:
 def test_records_that_went_between_two_runs(write_partition: WritePartition, tmp_path: Path) -> None:
     writer = write_partition()
     writer.segment([b"a"] * 10)
-    lake = Lake(tmp_path / "lake")
+    lake = ArchiveStore(tmp_path / "lake")
     archived(lake, asked(writer))
     gone = writer.segment([b"b"] * 10)
     writer.segment([b"c"] * 10)
     for log in (gone, writer.directory / f"{0:020d}.log"):
         os.unlink(log)
-    with pytest.raises(DataLossError, match="offset 10 is gone: it begins at 20"):
+    with pytest.raises(DataLossError, match="offset 10 is gone: the log starts at 20"):
         archived(lake, asked(writer))
     (commit,) = archived(lake, asked(writer, failOnDataLoss="false"))
     assert (commit.rows, commit.lost_offsets, commit.spans["orders"]["0"]) == (10, 10, (20, 30))
@@ -172,12 +172,12 @@ def test_damage_that_was_left_out_stands_in_the_commit(write_partition: WritePar
     log = writer.segment([b"a"] * 10, [b"b"] * 10)
     damage(log)
     with pytest.raises(PipelineError, match=f"{log}: damaged batch at position 0"):
-        archived(Lake(tmp_path / "lake"), asked(writer))
+        archived(ArchiveStore(tmp_path / "lake"), asked(writer))
     assert rows_in(tmp_path / "lake") == []
-    (commit,) = archived(Lake(tmp_path / "lake"), asked(writer, onCorrupt="skip"))
+    (commit,) = archived(ArchiveStore(tmp_path / "lake"), asked(writer, onCorrupt="skip"))
     assert commit.rows == 10
     assert [f"{log}: damaged batch at position 0" in one for one in commit.damaged] == [True]
-    assert Lake(tmp_path / "lake").last_commit() == commit
+    assert ArchiveStore(tmp_path / "lake").last_commit() == commit
 
 
 def test_a_run_that_stopped_before_damage_goes_on_there(write_partition: WritePartition, tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_a_run_that_stopped_before_damage_goes_on_there(write_partition: WritePa
     write_partition(partition=1).segment([b"d"] * 5)
     sound = log.read_bytes()
     damage(log, len(sound) // 3 + 70)
-    lake = Lake(tmp_path / "lake")
+    lake = ArchiveStore(tmp_path / "lake")
     with lake.locked():
-        job = ArchiveJob(in_this_process, asked(writer, onCorrupt="stop"), lake, ArchiveSettings())
+        job = ArchiveJob(LocalRunner(), asked(writer, onCorrupt="stop"), lake, ArchiveSettings())
         (commit,) = job.run_once()
     assert job.is_stopped
     assert commit.ends() == {("orders", 0): 10, ("orders", 1): 5}
@@ -200,18 +200,18 @@ def test_a_run_that_stopped_before_damage_goes_on_there(write_partition: WritePa
 def test_an_archive_goes_on_as_it_was_begun(write_partition: WritePartition, tmp_path: Path) -> None:
     writer = write_partition()
     writer.segment([b"a"])
-    lake = Lake(tmp_path / "lake")
+    lake = ArchiveStore(tmp_path / "lake")
     archived(lake, asked(writer), partition_by="day")
-    with pytest.raises(PipelineError, match="is partitioned by day, and cannot go on by none"):
+    with pytest.raises(PipelineError, match="is partitioned by day, and cannot be continued with none"):
         archived(lake, asked(writer))
-    with pytest.raises(PipelineError, match=r"is of columns key,.* and cannot go on by offset"):
+    with pytest.raises(PipelineError, match=r"is of columns key,.* and cannot be continued with offset"):
         archived(lake, asked(writer, columns="offset"), partition_by="day")
 
 
 def test_an_end_before_what_is_archived_takes_nothing_back(write_partition: WritePartition, tmp_path: Path) -> None:
     first = write_partition()
     first.segment([b"a"] * 10)
-    lake = Lake(tmp_path / "lake")
+    lake = ArchiveStore(tmp_path / "lake")
     archived(lake, asked(first))
     write_partition(partition=1).segment([b"b"] * 10)
     (commit,) = archived(lake, asked(first, endingOffsets='{"orders":{"0":4,"1":6}}'))
@@ -224,16 +224,16 @@ def test_an_end_before_what_is_archived_takes_nothing_back(write_partition: Writ
 def test_a_file_that_is_no_commit_is_said_to_be_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "batch=00000001").mkdir()
     (tmp_path / "batch=00000001" / COMMIT).write_text(text)
-    with pytest.raises(PipelineError, match="is no commit of an archive"):
-        Lake(tmp_path).last_commit()
+    with pytest.raises(PipelineError, match="is not a commit of an archive"):
+        ArchiveStore(tmp_path).last_commit()
 
 
 def test_for_ever_it_takes_what_comes(write_partition: WritePartition, tmp_path: Path) -> None:
     writer = write_partition()
     writer.segment([b"a"] * 3)
-    lake = Lake(tmp_path / "lake")
+    lake = ArchiveStore(tmp_path / "lake")
     with lake.locked():
-        job = ArchiveJob(in_this_process, asked(writer, startingOffsets="latest"), lake, ArchiveSettings())
+        job = ArchiveJob(LocalRunner(), asked(writer, startingOffsets="latest"), lake, ArchiveSettings())
         commits = run_every(job, lambda: writer.segment([b"b"] * 2))
         assert [next(commits).spans["orders"]["0"] for _ in range(2)] == [(3, 5), (5, 7)]
         commits.close()
@@ -241,7 +241,7 @@ def test_for_ever_it_takes_what_comes(write_partition: WritePartition, tmp_path:
 
 
 def test_a_broker_that_is_away_is_waited_for_and_the_group_told_how_far_it_is(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = ArchiveStore(tmp_path / "lake")
     with Broker(data_dir=tmp_path / "data") as broker, lake.locked():
 
         def produce(count: int) -> None:
@@ -257,7 +257,7 @@ def test_a_broker_that_is_away_is_waited_for_and_the_group_told_how_far_it_is(tm
             next(turns)()
 
         given = {"bootstrap": broker.native, "topic": "orders", "group": "lake"}
-        job = ArchiveJob(in_this_process, read_options(given), lake, ArchiveSettings(), parallelism=2)
+        job = ArchiveJob(LocalRunner(), read_options(given), lake, ArchiveSettings())
         commits = run_every(job, turn)
         assert [next(commits).rows for _ in range(2)] == [10, 5]
         assert next(turns, None) is None
@@ -271,6 +271,6 @@ def test_a_broker_that_is_away_is_waited_for_and_the_group_told_how_far_it_is(tm
 def test_a_commit_is_json_that_people_can_read(write_partition: WritePartition, tmp_path: Path) -> None:
     writer = write_partition()
     writer.segment([b"a"] * 2)
-    archived(Lake(tmp_path / "lake"), asked(writer))
+    archived(ArchiveStore(tmp_path / "lake"), asked(writer))
     told = json.loads((tmp_path / "lake" / "batch=00000001" / COMMIT).read_text())
     assert (told["number"], told["rows"], told["spans"]) == (1, 2, {"orders": {"0": [0, 2]}})

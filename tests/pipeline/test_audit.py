@@ -16,13 +16,13 @@ from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
 from tests.pipeline.test_archive import archived, asked, damage, rows_in
 from warmlog.cli.pipeline_audit import audit as command
 from warmlog.client.blocking import Client
-from warmlog.pipeline.audit_job import Audit, audit_topics
-from warmlog.pipeline.audit_plot import check_plot, plot_audit
+from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.jobs import in_this_process
-from warmlog.pipeline.lake import Lake
-from warmlog.pipeline.measured import Reporter
-from warmlog.pipeline.options import read_options
+from warmlog.pipeline.job_stats import Reporter
+from warmlog.pipeline.jobs.audit import Audit, audit_topics
+from warmlog.pipeline.jobs.audit_plot import check_plot, plot_audit
+from warmlog.pipeline.runner import LocalRunner
+from warmlog.pipeline.source.options import read_options
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]
@@ -38,7 +38,7 @@ def writer(write_partition: WritePartition) -> DirectoryWriter:
 
 
 def audited(writer: DirectoryWriter, table: Path | None = None) -> Audit:
-    return audit_topics(in_this_process, asked(writer), Reporter("audit"), table)
+    return audit_topics(LocalRunner(), asked(writer), Reporter("audit"), table)
 
 
 def told(audit: Audit) -> list[str]:
@@ -138,7 +138,7 @@ def test_a_log_that_ends_before_what_was_flushed(writer: DirectoryWriter) -> Non
 
 
 def test_an_archive_is_held_against_the_log(writer: DirectoryWriter, tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake = ArchiveStore(tmp_path / "lake")
     archived(lake, asked(writer), partition_by="hour")
     writer.segment([b"new"] * 5)  # not archived yet, which is no fault
     audit = audited(writer, lake.directory)
@@ -158,7 +158,7 @@ def test_an_archive_is_held_against_the_log(writer: DirectoryWriter, tmp_path: P
         os.unlink(log_of(writer, 200).with_suffix(suffix))
     found = told(audited(writer, lake.directory))
     assert "table: offsets 200 to 399 are in the archive, and not in the log" in found
-    with pytest.raises(PipelineError, match="is no archive"):
+    with pytest.raises(PipelineError, match="is not an archive"):
         audited(writer, tmp_path)
 
 
@@ -174,15 +174,15 @@ def test_a_broker_that_compacts_and_deletes_beneath(tmp_path: Path) -> None:
         client.create_topic("orders", partitions=1, configs=both)
         client.create_topic("short", partitions=1, configs={"segment.bytes": "32768", "retention.bytes": "70000"})
         reads = {"path": str(broker.data_dir), "topic": "orders,short", "failOnDataLoss": "false"}
-        lake = Lake(tmp_path / "lake")
+        lake = ArchiveStore(tmp_path / "lake")
         for _ in range(15):
             for topic in ("orders", "short"):
                 client.produce_many(topic, [(b"k%d" % (at % 7), bytes(200)) for at in range(100)])
-            assert told(audit_topics(in_this_process, read_options(reads), Reporter("audit"))) == []
+            assert told(audit_topics(LocalRunner(), read_options(reads), Reporter("audit"))) == []
             archived(lake, read_options(reads))
         while not any(client.offsets("short", "beginning").values()):
             pass
-        audit = audit_topics(in_this_process, read_options(reads), Reporter("audit"), lake.directory)
+        audit = audit_topics(LocalRunner(), read_options(reads), Reporter("audit"), lake.directory)
         assert told(audit) == []
         assert audit.partitions[0].total().compacted > 0
         offsets = rows_in(lake.directory)

@@ -13,7 +13,7 @@ from broker.log.disk import Disk
 from protocol.records.builder import build_batch
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from warmlog.cli.pipeline_audit import compact_report as command
-from warmlog.pipeline.compact_report import dirty_ratio
+from warmlog.pipeline.jobs.compaction import dirty_ratio
 
 WritePartition = Callable[..., DirectoryWriter]
 

@@ -10,17 +10,17 @@ from protocol.records.layout import CONTROL_BIT
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.local import plan
 from tests.pipeline.test_archive import asked, damage
-from warmlog.pipeline.count import Counted, grouped
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.jobs import count_records, in_this_process
-from warmlog.pipeline.measured import Reporter
-from warmlog.pipeline.planning import Piece, Split
+from warmlog.pipeline.job_stats import Reporter
+from warmlog.pipeline.jobs.count import Counted, count_records, grouped
+from warmlog.pipeline.runner import LocalRunner
+from warmlog.pipeline.source.planning import Piece, Split
 
 WritePartition = Callable[..., DirectoryWriter]
 
 
 def counted(writer: DirectoryWriter, **options: object) -> Counted:
-    (found,) = count_records(in_this_process, asked(writer, **options), Reporter("count"))
+    (found,) = count_records(LocalRunner(), asked(writer, **options), Reporter("count"))
     return found
 
 

@@ -19,9 +19,10 @@ from tests.golden.partitions import consumed_partitions, read_seen
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
 from tests.pipeline.local import plan
 from warmlog.client.blocking import Client
+from warmlog.inspect.errors import InspectError, MissingDirectoryError
+from warmlog.inspect.segment import list_segments
 from warmlog.pipeline.errors import DataLossError, PipelineError
-from warmlog.pipeline.segments import list_segments
-from warmlog.pipeline.selection import Bounds
+from warmlog.pipeline.source.ranges import Bounds
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]
@@ -173,9 +174,12 @@ def test_offsets_and_times_choose_what_is_read(write_partition: WritePartition) 
     ("options", "message"),
     [
         ({"startingTimestamp": NOW_MS * 2}, r"no record at or past .* startingOffsetsByTimestampStrategy"),
-        ({"startingOffsets": '{"orders":{"0":31}}'}, "offset 31 is not there: it ends at 1"),
-        ({"endingOffsets": '{"orders":{"0":31}}'}, "offset 31 is not there: it ends at 1"),
-        ({"startingOffsets": '{"orders":{"1":0}}'}, "startingOffsets names orders-1, but what is read is orders-0"),
+        ({"startingOffsets": '{"orders":{"0":31}}'}, "offset 31 does not exist: the log ends at 1"),
+        ({"endingOffsets": '{"orders":{"0":31}}'}, "offset 31 does not exist: the log ends at 1"),
+        (
+            {"startingOffsets": '{"orders":{"1":0}}'},
+            "startingOffsets names orders-1, but .* are orders-0",
+        ),
         ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
         ({"startingOffsets": "first"}, "option startingOffsets: 'first' is not"),
         ({"endingOffsets": '{"orders":{"0":-2}}'}, "option endingOffsets"),
@@ -186,7 +190,7 @@ def test_offsets_and_times_choose_what_is_read(write_partition: WritePartition) 
         ({"topic": None, "assign": '{"orders":[3]}'}, "no partition 3 of orders"),
         ({"topic": None, "assign": '{"orders":[]}'}, "option assign"),
         ({"topic": None, "assign": "{}"}, "option assign"),
-        ({"topic": None}, "which topic"),
+        ({"topic": None}, "no topic: give option"),
         ({"subscribe": "orders"}, "topic and subscribe exclude each other"),
         ({"topic": None, "subscribePattern": "("}, "option subscribePattern"),
     ],
@@ -213,9 +217,12 @@ def test_a_filter_on_times_leaves_earlier_segments_unread(write_partition: Write
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="neither a data directory nor the directory of a partition"):
+    with pytest.raises(MissingDirectoryError, match="neither a data directory nor the directory of a partition"):
         plan(tmp_path)
-    with pytest.raises(PipelineError, match="no such directory"):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InspectError, match="neither a data directory nor the directory of a partition"):
+        plan(tmp_path)
+    with pytest.raises(MissingDirectoryError, match="no such directory"):
         plan(tmp_path / "nowhere")
 
 
@@ -229,7 +236,7 @@ def test_the_log_start_and_what_is_flushed_are_taken_from_the_checkpoints(write_
     assert plan(data_dir, readUpTo="flushed").offsets() == list(range(3, 8))
     assert plan(writer.directory).offsets() == list(range(3, 10))
     assert plan(writer.directory, readUpTo="flushed").offsets() == list(range(3, 8))
-    with pytest.raises(DataLossError, match="offset 1 is gone: it begins at 3"):
+    with pytest.raises(DataLossError, match="offset 1 is gone: the log starts at 3"):
         plan(data_dir, startingOffsets='{"orders":{"0":1}}')
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from warmlog.cli.root import root
-from warmlog.pipeline.options import TABLE
+from warmlog.pipeline.source.options import READ_TABLE
 from warmlog.testing import Broker
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
@@ -69,4 +69,4 @@ def test_the_tutorial_runs(on_this_spark: None, tmp_path: Path) -> None:
 def test_the_table_of_options_is_the_codes() -> None:
     section = DOCUMENT.split("## Options")[1].split("\n## ")[0]
     told = [name for row in re.findall(r"^\| ([\w, ]+) \|", section, re.MULTILINE) for name in row.split(", ")]
-    assert sorted(told[1:]) == sorted(TABLE)
+    assert sorted(told[1:]) == sorted(READ_TABLE)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from protocol.request import MetadataRequest
 from protocol.response import MetadataResponse
 from warmlog.client.blocking import Client
-from warmlog.pipeline.errors import DataLossError, PipelineError
-from warmlog.pipeline.options import read_options
-from warmlog.pipeline.planning import Split
-from warmlog.pipeline.remote import RemoteSplit, patiently
-from warmlog.pipeline.selection import Bounds
-from warmlog.pipeline.splits import SplitPartition, read_partition
-from warmlog.pipeline.stream import StreamReader
-from warmlog.pipeline.wire import BrokerConnection, LostError
+from warmlog.pipeline.broker import BrokerConnection, Retry
+from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
+from warmlog.pipeline.source.options import read_options
+from warmlog.pipeline.source.planning import Split
+from warmlog.pipeline.source.ranges import Bounds
+from warmlog.pipeline.source.remote import RemoteSplit
+from warmlog.pipeline.source.spark_splits import SplitPartition, read_partition
+from warmlog.pipeline.source.stream import StreamReader
 from warmlog.testing import Broker
 
 TOPIC = "orders"
@@ -125,7 +125,7 @@ def test_a_directory_of_another_topic_of_that_name_is_refused(broker: Broker, cl
     other = copy.parent / "other" / f"{TOPIC}-0"
     shutil.copytree(copy / f"{TOPIC}-0", other)
     (other / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
-    with pytest.raises(PipelineError, match="is of another topic that was called orders"):
+    with pytest.raises(PipelineError, match="belongs to another topic named orders"):
         planned(reader_of(broker, other.parent), 0, ALL)
 
 
@@ -157,8 +157,8 @@ def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
             addresses.append(broker.native)
 
         broker.stop()
-        assert patiently(ask, sleep=sleep).topics == ()
+        assert Retry(sleep=sleep).call(ask).topics == ()
         assert len(addresses) == 2
     times = iter(range(0, 1000, 50))
-    with pytest.raises(LostError):
-        patiently(ask, clock=lambda: next(times), sleep=lambda _: None)
+    with pytest.raises(UnavailableError):
+        Retry(clock=lambda: next(times), sleep=lambda _: None).call(ask)

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 from protocol.records.layout import Codec
 from tests.pipeline.conftest import DirectoryWriter
 from warmlog.cli import pipeline as commands
-from warmlog.pipeline.jobs import count_records, in_this_process
-from warmlog.pipeline.measured import Reporter
-from warmlog.pipeline.options import ReadOptions, read_options
-from warmlog.pipeline.planning import Split
+from warmlog.pipeline.job_stats import Reporter
+from warmlog.pipeline.jobs.count import count_records
+from warmlog.pipeline.runner import LocalRunner
+from warmlog.pipeline.source.options import ReadOptions, read_options
+from warmlog.pipeline.source.planning import Split
 
 WritePartition = Callable[..., DirectoryWriter]
 
@@ -30,10 +31,10 @@ def test_records_are_counted_by_headers_and_opened_at_the_edges(write_partition:
     writer.segment(*[[b"x"] * 10 for _ in range(10)])
     options = asked(writer, startingOffsets='{"orders":{"0":5}}', endingOffsets='{"orders":{"0":192}}', minPartitions=4)
     reporter = Reporter("count")
-    (found,) = count_records(in_this_process, options, reporter)
+    (found,) = count_records(LocalRunner(), options, reporter)
     assert (found.records, found.batches, found.first_offset, found.end_offset) == (187, 20, 5, 192)
-    assert (reporter.report().measured.rows, reporter.report().measured.batches) == (187, 20)
-    (nothing,) = count_records(in_this_process, asked(writer, startingOffsets="latest"), reporter)
+    assert (reporter.report().stats.rows, reporter.report().stats.batches) == (187, 20)
+    (nothing,) = count_records(LocalRunner(), asked(writer, startingOffsets="latest"), reporter)
     assert (nothing.records, nothing.end_offset) == (0, None)
 
 
@@ -71,4 +72,4 @@ def test_the_commands_run_on_spark(
 
 def test_splits_are_run_in_this_process_in_order() -> None:
     splits: Sequence[Split] = [Split(topic="t", partition=at, directory="", pieces=()) for at in range(3)]
-    assert in_this_process(splits, lambda split: split.partition) == [0, 1, 2]
+    assert LocalRunner()(splits, lambda split: split.partition) == [0, 1, 2]

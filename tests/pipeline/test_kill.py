@@ -13,8 +13,8 @@ import pytest
 
 from tests.pipeline.test_archive import archived, rows_in
 from warmlog.client.blocking import Client
-from warmlog.pipeline.lake import Lake
-from warmlog.pipeline.options import read_options
+from warmlog.pipeline.archive.store import ArchiveStore
+from warmlog.pipeline.source.options import read_options
 from warmlog.testing import Broker
 
 ROUNDS = 2  # each starts a Spark of its own
@@ -38,7 +38,7 @@ class Archiver:
 
 
 def is_there(lake: Path, number: int) -> bool:
-    return Lake(lake).batch_directory(number).exists()
+    return ArchiveStore(lake).batch_directory(number).exists()
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_killed_at_random_moments_each_record_is_in_the_table_once(
         for turn in range(ROUNDS):
             for partition in range(2):
                 client.produce_many("orders", [b"%d" % at for at in range(RECORDS)], partition=partition)
-            last = Lake(lake).last_commit()
+            last = ArchiveStore(lake).last_commit()
             begun = last.number if last is not None else 0
             archiver = Archiver(broker, lake)
             until = time.monotonic() + PATIENCE_S
@@ -65,10 +65,10 @@ def test_killed_at_random_moments_each_record_is_in_the_table_once(
                 pass
             archiver.kill()
             found = rows_in(lake)
-            assert len(found) == sum(commit.rows for commit in Lake(lake).commits())
+            assert len(found) == sum(commit.rows for commit in ArchiveStore(lake).commits())
             assert len(found) < 2 * RECORDS * (turn + 1), "it was done before it was killed"
         given = {"path": str(broker.data_dir), "bootstrap": broker.native, "topic": "orders", "group": "lake"}
-        archived(Lake(lake), read_options(given))
+        archived(ArchiveStore(lake), read_options(given))
         assert rows_in(lake) == sorted([*range(ROUNDS * RECORDS)] * 2)
         assert [name for name in os.listdir(lake) if name.startswith(".run-")] == []
         (group,) = client.describe_groups("lake")

@@ -15,12 +15,10 @@ from tests.pipeline.test_archive import archived, asked
 from warmlog.cli.pipeline_replay import replay as command
 from warmlog.client.blocking import Client
 from warmlog.client.producer import Message
+from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.jobs import in_this_process
-from warmlog.pipeline.lake import Lake
-from warmlog.pipeline.measured import Reporter
-from warmlog.pipeline.options import ReadOptions, read_options
-from warmlog.pipeline.replay import (
+from warmlog.pipeline.job_stats import Reporter
+from warmlog.pipeline.jobs.replay import (
     Replayed,
     ReplayRules,
     ReplayTask,
@@ -30,6 +28,8 @@ from warmlog.pipeline.replay import (
     replay,
     sink_options,
 )
+from warmlog.pipeline.runner import LocalRunner
+from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]
@@ -76,7 +76,7 @@ def options_of(broker: Broker, topic: str, **given: Any) -> ReadOptions:
 def sent(broker: Broker, tasks: list[ReplayTask], options: ReadOptions, to: str, **rules: Any) -> list[Replayed]:
     given = {"replay_id": to, "keep_partitions": True, **rules}
     made = ReplayRules(write=sink_options(broker.native, to), **given)
-    return replay(in_this_process, tasks, made, options, Reporter("replay"))
+    return replay(LocalRunner(), tasks, made, options, Reporter("replay"))
 
 
 def stored(client: Client, topic: str) -> Mapping[int, list[Any]]:
@@ -102,7 +102,7 @@ def test_a_replay_of_an_archive_keeps_all_of_a_record(
     name = f"{source}-{partition_by}"
     client.create_topic(name, partitions=3)
     options = options_of(broker, source, maxOffsetsPerTrigger=50)
-    archived(Lake(tmp_path), options, partition_by=partition_by)
+    archived(ArchiveStore(tmp_path), options, partition_by=partition_by)
     sent(broker, plan_from_table(tmp_path, options), options, name)
     assert stored(client, name) == stored(client, source)
 
@@ -119,15 +119,15 @@ def test_a_replay_that_is_tried_again_sends_what_is_missing(broker: Broker, clie
 def test_parts_by_time_and_offset(broker: Broker, source: str, tmp_path: Path) -> None:
     bounds = {"startingTimestamp": NOW_MS + HOUR_MS // 2, "endingTimestamp": NOW_MS + HOUR_MS}
     options = options_of(broker, source, **bounds)
-    archived(Lake(tmp_path), options_of(broker, source), partition_by="hour")
+    archived(ArchiveStore(tmp_path), options_of(broker, source), partition_by="hour")
     for tasks in (plan_from_log(options), plan_from_table(tmp_path, options)):
         rules = ReplayRules(write=None, replay_id="dry")
-        done = replay(in_this_process, tasks, rules, options, Reporter("replay"))
+        done = replay(LocalRunner(), tasks, rules, options, Reporter("replay"))
         assert [(one.records, one.first_offset, one.last_offset) for one in done] == [(10, 10, 19)] * 3
     each = {str(partition): 30 for partition in range(3)}
     options = options_of(broker, source, startingOffsets=json.dumps({source: each}))
     (first, *_) = plan_from_table(tmp_path, options)
-    done = replay(in_this_process, [first], ReplayRules(write=None, replay_id="dry"), options, Reporter("replay"))
+    done = replay(LocalRunner(), [first], ReplayRules(write=None, replay_id="dry"), options, Reporter("replay"))
     assert [(one.records, one.first_offset) for one in done] == [(10, 30)]
 
 
@@ -137,9 +137,9 @@ def test_files_of_several_hours_are_read_in_the_order_of_offsets(
     writer = write_partition()
     for turn in range(4):  # clocks that go to and fro
         writer.segment([b"a"] * 7, [b"b"] * 6, first_ms=NOW_MS + turn % 2 * HOUR_MS)
-    archived(Lake(tmp_path / "lake"), asked(writer), partition_by="hour")
+    archived(ArchiveStore(tmp_path / "lake"), asked(writer), partition_by="hour")
     tasks = plan_from_table(tmp_path / "lake", asked(writer))
-    from warmlog.pipeline.table import read_in_order
+    from warmlog.pipeline.archive.table import read_in_order
 
     offsets = [
         offset
@@ -186,4 +186,4 @@ def test_the_command(on_this_spark: None, broker: Broker, client: Client, source
         refused = CliRunner().invoke(command, [*common, *arguments])
         assert (refused.exit_code, message in refused.stderr) == (2, True), refused.output
     failed = CliRunner().invoke(command, ["--table", str(tmp_path), "--topic", "t", "--native", broker.native])
-    assert (failed.exit_code, "is no archive" in failed.stderr) == (1, True), failed.output
+    assert (failed.exit_code, "is not an archive" in failed.stderr) == (1, True), failed.output

@@ -1,6 +1,7 @@
 """The sink without Spark: a task's rows to a real broker, once, whatever comes between."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -22,15 +23,13 @@ from protocol.request import FetchPartition, FetchRequest, MetadataRequest, Prod
 from protocol.response import MetadataResponse, ProducedPartition, ProduceResponse
 from warmlog.client.blocking import Client
 from warmlog.client.partitioner import partition_of
-from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.sink_broker import PatientBroker
-from warmlog.pipeline.sink_identity import EPOCHS, FIRST_ID, Identity, batch_identity, stream_identity
-from warmlog.pipeline.sink_options import WriteOptions, write_options
-from warmlog.pipeline.sink_rows import Rows, check_columns, rows_of, rows_of_spark
-from warmlog.pipeline.sink_sender import MAX_IN_FLIGHT, MAX_REQUEST_BYTES, Sender, SinkBatch
-from warmlog.pipeline.sink_stored import FETCH_BYTES
-from warmlog.pipeline.sink_task import TaskReport, TaskWriter
-from warmlog.pipeline.wire import BrokerConnection, LostError, trouble
+from warmlog.pipeline.broker import BrokerConnection, PatientBroker, Retry, reply_error
+from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.sink.attempts import EPOCHS, FETCH_BYTES, FIRST_ID, Identity, batch_identity, stream_identity
+from warmlog.pipeline.sink.options import WriteOptions, write_options
+from warmlog.pipeline.sink.rows import Rows, check_columns, rows_of, rows_of_spark
+from warmlog.pipeline.sink.sender import MAX_IN_FLIGHT, MAX_REQUEST_BYTES, BatchSender, SinkBatch
+from warmlog.pipeline.sink.task import TaskReport, TaskWriter
 from warmlog.testing import Broker
 
 NOW_MS = 1_700_000_000_000
@@ -98,7 +97,7 @@ class Task:
     """An attempt at a task."""
 
     def __init__(self, asked: WriteOptions, identity: Identity, patient: PatientBroker | None = None) -> None:
-        self._broker = patient or PatientBroker(asked.bootstrap, 60, max_reply_bytes=FETCH_BYTES)
+        self._broker = patient or PatientBroker(asked.bootstrap, Retry(60), max_reply_bytes=FETCH_BYTES)
         self._writer = TaskWriter(asked, identity, self._broker, now_ms=lambda: NOW_MS)
 
     def add(self, *rows: Rows) -> "Task":
@@ -113,12 +112,16 @@ class Task:
         self.die()
 
     def die(self) -> None:
-        self._broker.lose()
+        self._broker.disconnect()
 
     def finish(self) -> TaskReport:
         done = self._writer.finish()
         self.die()
         return done
+
+
+def patience(clock: Callable[[], float] = time.monotonic) -> Retry:
+    return Retry(30, setting="deliveryTimeoutMs", clock=clock, sleep=lambda _: None)
 
 
 def some_identity() -> Identity:
@@ -163,7 +166,7 @@ def contents(found: Sequence[tuple[int, Record]]) -> Counter[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("given_options", "message"),
     [
-        ({}, "names a broker"),
+        ({}, "no broker"),
         ({"bootstrap": "h:x"}, "option bootstrap"),
         ({"bootstrap": "h", "topik": "t"}, "no option 'topik' of a write; did you mean topic"),
         ({"bootstrap": "h", "path": "lake"}, "no option 'path' of a write"),
@@ -192,7 +195,7 @@ def test_options_are_read_whatever_their_case_and_sparks_own_are_left_alone() ->
         ([("key", "string")], "no column value"),
         ([("value", "double")], "column value is double: it must be binary or string"),
         ([("value", "string"), ("Key", "int")], "column Key is int"),
-        ([("value", "string"), ("offset", "bigint")], "column offset is none that can be written"),
+        ([("value", "string"), ("offset", "bigint")], "column offset cannot be written"),
         ([("value", "string"), ("VALUE", "string")], "column value is there twice"),
         ([("value", "string"), ("headers", "map<string,binary>")], "column headers is map"),
         ([("value", "string"), ("timestamp", "bigint")], "column timestamp is bigint"),
@@ -318,7 +321,7 @@ def test_rows_say_their_topic_and_partition(broker: Broker, client: Client) -> N
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"value": "x", "topic": None}, "column topic: a row's topic is null"),
+        ({"value": "x", "topic": None}, "column topic: the topic of a row is null"),
         ({"value": "x", "topic": "here", "partition": 1 << 20}, "column partition: topic here has partitions 0 to"),
         ({"value": "x", "topic": "no topic"}, "no topic"),
     ],
@@ -476,7 +479,7 @@ class Unlucky(PatientBroker):
     """Loses the connection in place of some replies to produce requests, which the broker has carried out by then."""
 
     def __init__(self, bootstrap: str, lost: set[int]) -> None:
-        super().__init__(bootstrap, 60, max_reply_bytes=FETCH_BYTES, sleep=lambda _: None)
+        super().__init__(bootstrap, Retry(60, sleep=lambda _: None), max_reply_bytes=FETCH_BYTES)
         self._lost = lost
         self._replies = 0
 
@@ -489,7 +492,7 @@ class Unlucky(PatientBroker):
             if response_type is ProduceResponse:
                 self._replies += 1
                 if self._replies in self._lost:
-                    raise LostError("the connection is lost")
+                    raise UnavailableError("the connection is lost")
             return response
 
         connection.receive = receive_or_not  # type: ignore[method-assign]
@@ -520,10 +523,10 @@ def test_a_broker_that_goes_and_comes_back_in_mid_job(tmp_path: Path) -> None:
 
 def test_a_broker_that_does_not_come_is_given_up() -> None:
     clock = count(0, 10)
-    patient = PatientBroker("127.0.0.1:1", 30, clock=lambda: next(clock), sleep=lambda _: None)
+    patient = PatientBroker("127.0.0.1:1", patience(lambda: next(clock)))
     task = Task(WriteOptions(bootstrap="127.0.0.1:1", topic="t"), some_identity(), patient)
     with pytest.raises(
-        PipelineError, match=r"given up after 30 s \(deliveryTimeoutMs\): cannot connect to 127.0.0.1:1"
+        PipelineError, match=r"cannot connect to 127.0.0.1:1: .*; gave up after 30 s \(deliveryTimeoutMs\)"
     ):
         task.add(values(b"x"))
 
@@ -535,14 +538,14 @@ def refusing(refusals: int) -> tuple[list[int], Callable[[MetadataResponse], Non
     def check(reply: MetadataResponse) -> None:
         asked.append(len(reply.topics))
         if len(asked) <= refusals:
-            raise trouble(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is away", about="t-0")
+            raise reply_error(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is away", about="t-0")
 
     return asked, check
 
 
 def test_an_error_that_may_pass_is_waited_for(broker: Broker) -> None:
     asked, check = refusing(3)
-    with PatientBroker(broker.native, 30, sleep=lambda _: None) as patient:
+    with PatientBroker(broker.native, patience()) as patient:
         connection = patient.connection()
         patient.ask(MetadataRequest(), MetadataResponse, check)
         assert patient.connection() is connection  # a reply came, so nothing was wrong with it
@@ -553,8 +556,8 @@ def test_an_error_that_does_not_pass_is_given_up_whatever_the_broker_replies(bro
     clock = count(0, 10)
     asked, check = refusing(1000)
     with (
-        PatientBroker(broker.native, 30, clock=lambda: next(clock), sleep=lambda _: None) as patient,
-        pytest.raises(PipelineError, match=r"given up after 30 s \(deliveryTimeoutMs\): t-0: the disk is away"),
+        PatientBroker(broker.native, patience(lambda: next(clock))) as patient,
+        pytest.raises(PipelineError, match=r"t-0: the disk is away; gave up after 30 s \(deliveryTimeoutMs\)"),
     ):
         patient.ask(MetadataRequest(), MetadataResponse, check)
     assert len(asked) == 4
@@ -564,6 +567,7 @@ class SlowBroker:
     """In place of a PatientBroker: answers only when it is asked for a reply, and counts what is not answered."""
 
     def __init__(self) -> None:
+        self.retry = Retry()
         self.unanswered: list[ProduceRequest] = []
         self.most_requests = 0
         self.most_bytes = 0
@@ -583,10 +587,6 @@ class SlowBroker:
             partitions=tuple(ProducedPartition(topic=part.topic, partition=part.partition) for part in parts)
         )
 
-    def progressed(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("partitions", "buffer_bytes", "most"),
     [(50, 100 << 20, MAX_IN_FLIGHT), (50, 6 << 20, 3), (50, 1, 1), (2, 100 << 20, 2), (1, 100 << 20, 1)],
@@ -595,7 +595,7 @@ def test_what_is_in_flight_is_bounded_and_of_a_partition_it_is_one(
     partitions: int, buffer_bytes: int, most: int
 ) -> None:
     slow: Any = SlowBroker()
-    sender = Sender(slow, some_identity(), Codec.NONE, buffer_bytes)
+    sender = BatchSender(slow, some_identity(), Codec.NONE, buffer_bytes)
     for at in range(50):
         batch = SinkBatch(
             topic="t", partition=at % partitions, base_sequence=at, count=1, encoded=bytes(MAX_REQUEST_BYTES)
@@ -607,7 +607,7 @@ def test_what_is_in_flight_is_bounded_and_of_a_partition_it_is_one(
 
 
 def test_a_report_is_a_line_of_json(tmp_path: Path) -> None:
-    from warmlog.pipeline.sink import TaskMessage, report
+    from warmlog.pipeline.sink.writer import TaskMessage, report
 
     asked = WriteOptions(bootstrap="h", topic="t", report=str(tmp_path / "report"))
     report(asked, [TaskMessage(TaskReport(rows=2, bytes=70)), TaskMessage(TaskReport(rows=3, bytes=80))], "done", 4)

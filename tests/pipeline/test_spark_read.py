@@ -101,7 +101,7 @@ def test_errors_reach_the_user_in_words(spark: Any, tmp_path: Path, write_partit
         load(spark, path, startingOffset="earliest")
     with pytest.raises(Exception, match="no topic payments in it"):
         load(spark, path, topic="payments").collect()
-    with pytest.raises(Exception, match="value string is no column of a topic"):
+    with pytest.raises(Exception, match="topics have no column value string"):
         spark.read.format("warmlog").schema("value string").options(path=str(path), topic="orders").load().collect()
     data = bytearray(log.read_bytes())
     data[30] ^= 1

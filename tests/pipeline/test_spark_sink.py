@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from warmlog.client.blocking import Client
-from warmlog.pipeline.sink_options import WRITE_TABLE
-from warmlog.pipeline.sink_rows import COLUMN_TYPES
+from warmlog.pipeline.sink.options import WRITE_TABLE
+from warmlog.pipeline.sink.rows import COLUMN_TYPES
 from warmlog.testing import Broker
 
 ROOT = Path(__file__).parents[2]
@@ -70,13 +70,13 @@ def test_a_frame_is_written_with_all_its_columns_and_told_of(
 
 def test_what_is_no_append_of_records_is_refused_in_words(spark: Any, broker: Broker) -> None:
     frame = spark.range(3).selectExpr("string(id) AS value")
-    with pytest.raises(Exception, match="a topic is appended to, never overwritten"):
+    with pytest.raises(Exception, match="topics can only be appended to"):
         write(frame, broker, "overwrite")
     with pytest.raises(Exception, match='cannot be written in the "ErrorIfExists" mode'):
         frame.write.format("warmlog").options(bootstrap=broker.native, topic="totals").save()
-    with pytest.raises(Exception, match="there is no column value"):
+    with pytest.raises(Exception, match="no column value"):
         write(frame.withColumnRenamed("value", "values").drop("values"), broker)
-    with pytest.raises(Exception, match="column topic: a row's topic is null"):
+    with pytest.raises(Exception, match="column topic: the topic of a row is null"):
         frame.selectExpr("value", "string(NULL) AS topic").write.format("warmlog").option(
             "bootstrap", broker.native
         ).mode("append").save()

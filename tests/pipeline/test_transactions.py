@@ -16,11 +16,11 @@ from tests.pipeline.conftest import DirectoryWriter
 from tests.pipeline.local import plan
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.options import read_options
-from warmlog.pipeline.reading import ReadRules
-from warmlog.pipeline.remote import RemoteReader
-from warmlog.pipeline.selection import Bounds
-from warmlog.pipeline.source import plan_from_broker
+from warmlog.pipeline.source.input import plan_batch
+from warmlog.pipeline.source.options import read_options
+from warmlog.pipeline.source.ranges import Bounds
+from warmlog.pipeline.source.reading import ReadRules
+from warmlog.pipeline.source.remote_reader import RemoteReader
 from warmlog.testing import Broker
 
 TOPIC = "transactional"
@@ -113,7 +113,7 @@ def test_a_topic_without_transactions_is_read_as_ever(write_partition: Callable[
 def rows_over_the_wire(broker: Broker, topic: str) -> Iterable[int]:
     options = read_options({"bootstrap": broker.native, "topic": topic, "isolationLevel": "read_committed"})
     rules = ReadRules(committed_only=options.committed_only)
-    for split in plan_from_broker(options, Bounds()):
+    for split in plan_batch(options, Bounds()).splits:
         found: list[int] = []
         for _ in RemoteReader(split, rules, lambda _, __, header, ___: found.append(header.base_offset)).run():  # noqa: B023
             pass
@@ -131,5 +131,5 @@ def test_over_the_wire_transactions_are_refused_and_all_else_is_read(kafka_fixtu
     for path in (kafka_fixtures / "clean" / f"{TOPIC}-0").iterdir():
         if path.name != "partition.metadata":
             shutil.copy(path, tmp_path / f"{TOPIC}-0" / path.name)
-    with Broker(data_dir=tmp_path) as broker, pytest.raises(PipelineError, match="is of a transaction"):
+    with Broker(data_dir=tmp_path) as broker, pytest.raises(PipelineError, match="belongs to a transaction"):
         list(rows_over_the_wire(broker, TOPIC))

@@ -14,15 +14,17 @@ from protocol.records.batch import BatchHeader
 from protocol.records.columns import Wanted
 from protocol.records.reader import decode_batch
 from protocol.response import FoundOffset, ListOffsetsResponse
+from tests.pipeline.conftest import SPARK_TIMEOUT_S
 from warmlog.client.blocking import Client
-from warmlog.pipeline.errors import DataLossError, PipelineError
-from warmlog.pipeline.options import ReadOptions, read_options
-from warmlog.pipeline.reading import ReadRules
-from warmlog.pipeline.remote import RemotePartition, RemoteReader, RemoteSplit
-from warmlog.pipeline.selection import Bounds
-from warmlog.pipeline.source import plan_from_broker
-from warmlog.pipeline.stream import StreamReader, limited
-from warmlog.pipeline.wire import BrokerConnection, LostError
+from warmlog.pipeline.broker import BrokerConnection, Retry
+from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
+from warmlog.pipeline.source.input import plan_batch
+from warmlog.pipeline.source.options import ReadOptions, read_options
+from warmlog.pipeline.source.ranges import Bounds, limited
+from warmlog.pipeline.source.reading import ReadRules
+from warmlog.pipeline.source.remote import RemotePartition, RemoteSplit
+from warmlog.pipeline.source.remote_reader import RemoteReader
+from warmlog.pipeline.source.stream import StreamReader
 from warmlog.testing import Broker
 
 
@@ -51,6 +53,10 @@ def asked(broker: Broker, topic: str, **options: Any) -> ReadOptions:
     return read_options({name: str(value) for name, value in given.items()})
 
 
+def plan(options: ReadOptions, bounds: Bounds) -> list[Any]:
+    return plan_batch(options, bounds).splits
+
+
 class Collector:
     """Keeps the offsets of what a reader hands over."""
 
@@ -71,7 +77,7 @@ def offsets_of(split: RemoteSplit, **rules: Any) -> list[int]:
 
 def test_splits_by_offsets_are_disjoint_and_together_everything(broker: Broker, client: Client) -> None:
     produced(client, "split", 2000)
-    splits = plan_from_broker(asked(broker, "split", minPartitions=7), Bounds())
+    splits = plan(asked(broker, "split", minPartitions=7), Bounds())
     assert 6 <= len(splits) <= 8
     for partition in range(2):
         found = [offset for split in splits if split.partition == partition for offset in offsets_of(split)]
@@ -84,17 +90,13 @@ def test_offsets_and_times_are_asked_of_the_broker(broker: Broker, client: Clien
         client.produce("times", value=b"%d" % at, timestamp=1000 + at)
 
     def found(**options: Any) -> list[int]:
-        return [
-            offset
-            for split in plan_from_broker(asked(broker, "times", **options), Bounds())
-            for offset in offsets_of(split)
-        ]
+        return [offset for split in plan(asked(broker, "times", **options), Bounds()) for offset in offsets_of(split)]
 
     assert found(startingTimestamp=1004, endingTimestamp=1007) == [4, 5, 6]
     assert found(startingOffsets=json.dumps({"times": {"0": 8}})) == [8, 9]
     with pytest.raises(PipelineError, match="times-0 has no record at or past 2000 ms"):
         found(startingTimestamp=2000)
-    with pytest.raises(DataLossError, match="offset 11 is not there: it ends at 10"):
+    with pytest.raises(DataLossError, match="offset 11 does not exist: the log ends at 10"):
         found(startingOffsets=json.dumps({"times": {"0": 11}}))
 
 
@@ -109,12 +111,12 @@ def test_offsets_and_times_are_asked_of_the_broker(broker: Broker, client: Clien
 )
 def test_what_is_wrong_is_said_clearly(broker: Broker, options: dict[str, Any], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
-        plan_from_broker(asked(broker, **{"topic": "split", **options}), Bounds())
+        plan(asked(broker, **{"topic": "split", **options}), Bounds())
 
 
 def test_another_listener_is_no_native_one(broker: Broker) -> None:
     with pytest.raises(PipelineError, match=r"lost|no native listener|no reply"):
-        plan_from_broker(asked(broker, "split", bootstrap=broker.http), Bounds())
+        plan(asked(broker, "split", bootstrap=broker.http), Bounds())
 
 
 def test_a_broker_that_comes_back_is_read_on_from(tmp_path: Path) -> None:
@@ -136,7 +138,9 @@ def test_a_broker_that_comes_back_is_read_on_from(tmp_path: Path) -> None:
 def test_a_broker_that_stays_away_is_given_up(broker: Broker) -> None:
     times = iter(range(0, 10_000, 20))
     split = RemoteSplit(bootstrap="127.0.0.1:1", topic="t", partition=0, first_offset=0, end_offset=1)
-    reader = RemoteReader(split, ReadRules(), Collector().take, clock=lambda: next(times), sleep=lambda _: None)
+    reader = RemoteReader(
+        split, ReadRules(), Collector().take, retry=Retry(clock=lambda: next(times), sleep=lambda _: None)
+    )
     with pytest.raises(PipelineError, match="cannot connect"):
         list(reader.run())
 
@@ -205,7 +209,7 @@ def test_a_streams_progress_is_the_groups(broker: Broker, client: Client) -> Non
 def test_a_stream_whose_records_went(broker: Broker, client: Client) -> None:
     produced(client, "short", 10, partitions=1)
     reader = StreamReader(asked(broker, "short"))
-    with pytest.raises(DataLossError, match="offset 99 is not there: it ends at 10"):
+    with pytest.raises(DataLossError, match="offset 99 does not exist: the log ends at 10"):
         reader.partitions({"short": {"0": 0}}, {"short": {"0": 99}})
     with pytest.raises(DataLossError, match="short-1 is gone"):
         reader.partitions({"short": {"1": 0}}, {"short": {"1": 9}})
@@ -219,7 +223,7 @@ def test_a_stream_whose_topic_was_made_anew(broker: Broker, client: Client) -> N
     client.delete_topic("anew")
     produced(client, "anew", 4, partitions=1)
     before = {"anew": {"0": 10}}
-    with pytest.raises(DataLossError, match="anew-0: offset 10 is not there any more: it ends at 4"):
+    with pytest.raises(DataLossError, match="anew-0: offset 10 does not exist any more: the log ends at 4"):
         StreamReader(asked(broker, "anew")).latestOffset(before)
     reader = StreamReader(asked(broker, "anew", failOnDataLoss="false"))
     end = reader.latestOffset(before)
@@ -253,7 +257,7 @@ def test_what_may_pass_is_waited_for(code: ErrorCode, passes: bool) -> None:
 
     with pytest.raises(PipelineError) as raised:
         _ = RemotePartition(broker=cast("BrokerConnection", Told()), topic="t", partition=0).start_offset
-    assert isinstance(raised.value, LostError) is passes
+    assert isinstance(raised.value, UnavailableError) is passes
 
 
 def test_spark_reads_over_the_wire(spark: Any, broker: Broker, client: Client) -> None:
@@ -278,7 +282,7 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
         frame = spark.readStream.format("warmlog").options(**options).load()
         writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "table"))
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(SPARK_TIMEOUT_S)
 
     run()
     produced(client, topic, 20)

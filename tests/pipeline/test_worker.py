@@ -5,7 +5,7 @@ import sys
 
 SETTLED = """
 import gc
-from warmlog.pipeline.worker import settled
+from warmlog.pipeline.session import settled
 assert settled(len, "abc") == 3
 there = gc.get_freeze_count()
 assert there > 0

@@ -14,17 +14,15 @@ from broker.log.directory_names import PartitionName, parse_partition_directory
 from warmlog.cli.directory_checks import (
     CheckpointCheck,
     LogEnd,
-    broker_is_running,
     name_findings,
     property_findings,
-    was_clean,
 )
-from warmlog.cli.findings import Finding, Tally
 from warmlog.cli.logfiles import is_partition_directory, partition_directories
-from warmlog.cli.metadata_checks import StoredMetadata, place_findings
-from warmlog.cli.options import DEFAULT_INDEX_INTERVAL_BYTES
 from warmlog.cli.partition_checks import PartitionCheck
 from warmlog.cli.segment_checks import Circumstances
+from warmlog.inspect.circumstances import broker_is_running, was_clean
+from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES, Finding, Tally
+from warmlog.inspect.metadata import StoredMetadata, place_findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A data directory checked: what lies in it, and its checkpoints against the partitions.
 
-Owns: what may lie in a data directory, and whether a broker serves it now. Must not know: what makes a partition sound.
+Owns: what may lie in a data directory. Must not know: what makes a partition sound.
 """
 
 import os
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.log.checkpoint import (
-    CLEAN_MARKER,
     CLEANER_POINTS,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -18,7 +17,6 @@ from broker.log.checkpoint import (
     read_offsets,
 )
 from broker.log.data_directory import (
-    LOCK_FILE,
     META_PROPERTIES,
     META_VERSION,
     METADATA_TOPIC,
@@ -28,8 +26,8 @@ from broker.log.data_directory import (
 from broker.log.directory_names import decode_topic_id, parse_partition_directory
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
-from warmlog.cli.findings import Finding
 from warmlog.cli.partition_checks import TEMPORARY_SUFFIX, checkpoint_fault, without_path
+from warmlog.inspect.findings import Finding
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_POINTS)
 AFTER_CLEAN_STOP = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
@@ -42,24 +40,6 @@ class LogEnd(NamedTuple):
 
     offset: int
     is_whole: bool
-
-
-def was_clean(data_directory: Path) -> bool:
-    """Whether the last broker stopped in order, and none has been here since."""
-    return (data_directory / CLEAN_MARKER).exists()
-
-
-def broker_is_running(data_directory: Path) -> bool:
-    """Whether somebody holds the directory's lock.
-
-    The kernel's list is read: taking the lock to see would be in the way of a start.
-    """
-    try:
-        inode = (data_directory / LOCK_FILE).stat().st_ino
-        locks = Path("/proc/locks").read_text(encoding="ascii")
-    except OSError:
-        return False
-    return any(line.split()[-3].rpartition(":")[2] == str(inode) for line in locks.splitlines())
 
 
 def name_findings(directory: Path, *, running: bool) -> Iterator[Finding]:

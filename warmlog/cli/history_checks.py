@@ -24,8 +24,8 @@ from broker.log.producer_state import NO_OFFSET, ProducerState
 from broker.log.transaction_index import ENTRY, VERSION, AbortedTransaction
 from protocol.records.layout import BatchHeader
 from protocol.records.markers import EndMarker, Outcome
-from warmlog.cli.findings import Finding
 from warmlog.cli.logfiles import SegmentFile
+from warmlog.inspect.findings import Finding
 
 MAX_GAPS = 100  # told of one log: who has more of them has read enough
 

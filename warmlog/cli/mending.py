@@ -50,8 +50,8 @@ from broker.metadata.topic import Topic
 from broker.topic_config import log_config
 from warmlog.cli.all_checks import DirectoryCheck, Looking
 from warmlog.cli.directory_checks import CHECKPOINTS
-from warmlog.cli.findings import Finding, Tally
 from warmlog.cli.partition_checks import TEMPORARY_SUFFIX, PartitionCheck
+from warmlog.inspect.findings import Finding, Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from warmlog.cli.conversation import converse
 from warmlog.cli.failure import Failure
+from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES
 
 if TYPE_CHECKING:
     from warmlog.client import AsyncClient
@@ -20,7 +21,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
 DEFAULT_NATIVE = "127.0.0.1:9091"
-DEFAULT_INDEX_INTERVAL_BYTES = 4096  # Kafka's
 COMPLETION_TIMEOUT_S = 1.0  # who presses TAB does not wait for a broker that is not there
 
 

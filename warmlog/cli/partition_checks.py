@@ -8,7 +8,6 @@ else lies in the data directory.
    none of that is a finding.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
@@ -20,13 +19,13 @@ from broker.log.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFI
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
 from broker.log.leader_epochs import LeaderEpochs
-from warmlog.cli.findings import Finding, Tally
 from warmlog.cli.history_checks import History, SnapshotChecks
 from warmlog.cli.logfiles import SegmentFile, segment_files
 from warmlog.cli.segment_checks import Circumstances, LogContext, Segment, SegmentCheck
+from warmlog.inspect.circumstances import is_left_alone
+from warmlog.inspect.findings import Finding, Tally
 
 KNOWN_FILES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
-SETTLED_AFTER_S = 60  # closing a segment (trim, sync) follows its last batch; a disk may take seconds, not a minute
 CHECKPOINT_HEAD_LINES = 2  # version and count
 TEMPORARY_SUFFIX = ".tmp"  # a small file that is being replaced
 
@@ -159,14 +158,6 @@ class PartitionCheck:
 
     def _is_still(self, path: Path) -> bool:
         return not self._circumstances.running or is_left_alone(path)
-
-
-def is_left_alone(path: Path) -> bool:
-    """Whether a file has not been written to for so long that a running broker has finished with its segment."""
-    try:
-        return time.time() - path.stat().st_mtime > SETTLED_AFTER_S
-    except FileNotFoundError:
-        return False
 
 
 def checkpoint_fault(path: Path) -> str | None:

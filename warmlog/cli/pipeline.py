@@ -24,14 +24,14 @@ from warmlog.cli.pipeline_jobs import (
     read_job_options,
     reading_options,
     running,
-    show_measured,
+    show_stats,
     until_terminated,
 )
 
 if TYPE_CHECKING:
-    from warmlog.pipeline.archive_job import ArchiveJob
-    from warmlog.pipeline.count import Counted
-    from warmlog.pipeline.lake import Commit
+    from warmlog.pipeline.archive.job import ArchiveJob
+    from warmlog.pipeline.archive.store import Commit
+    from warmlog.pipeline.jobs.count import Counted
 
 COUNT_COLUMNS = (
     Column("topic"),
@@ -57,8 +57,8 @@ def count(
     as_json: bool,
 ) -> None:
     """Count the records of topics by batch headers alone."""
-    from warmlog.pipeline.jobs import count_records
-    from warmlog.pipeline.measured import Reporter
+    from warmlog.pipeline.job_stats import Reporter
+    from warmlog.pipeline.jobs.count import count_records
 
     with pipeline_errors():
         options = read_job_options(path, topic, assignments)
@@ -73,7 +73,7 @@ def count(
     else:
         print_table(COUNT_COLUMNS, [_count_row(one) for one in found])
         print_line(f"{counted(sum(one.records for one in found), 'record')}")
-    show_measured(report, report_file, quiet=as_json)
+    show_stats(report, report_file, quiet=as_json)
 
 
 def _count_row(one: "Counted") -> tuple[object, ...]:
@@ -128,8 +128,8 @@ def archive(
     A run goes on where the last one has committed, however that ended. Each batch becomes part of the archive in one
     step. Read it with `spark.read.parquet(DIR)`, or with anything else that reads Parquet.
     """
-    from warmlog.pipeline.archive_job import ArchiveJob, ArchiveSettings
-    from warmlog.pipeline.lake import Lake
+    from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
+    from warmlog.pipeline.archive.store import ArchiveStore
 
     if once and every is not None:
         raise click.UsageError("--once and --every exclude each other.")
@@ -138,9 +138,9 @@ def archive(
         if partition_by != "none" and "timestamp" not in options.columns:
             raise click.UsageError(f"--partition-by {partition_by} needs the column timestamp.")
         settings = ArchiveSettings(partition_by=partition_by, compression=compression)
-        lake = Lake(Path(target).absolute())
-        with lake.locked(), running("archive", master) as run:
-            job = ArchiveJob(run, options, lake, settings, parallelism=run.parallelism)
+        store = ArchiveStore(Path(target).absolute())
+        with store.locked(), running("archive", master) as run:
+            job = ArchiveJob(run, options, store, settings)
             ending = until_terminated(is_endless=every is not None)
             with ending, _warnings_shown(), _reported(job, report_file, as_json=as_json):
                 for commit in _commits(job, every):
@@ -150,7 +150,7 @@ def archive(
 
 
 def _commits(job: "ArchiveJob", every_s: float | None) -> "Iterator[Commit]":
-    from warmlog.pipeline.archive_job import run_every
+    from warmlog.pipeline.archive.job import run_every
 
     return job.run_once() if every_s is None else run_every(job, Beat(every_s).wait)
 
@@ -186,7 +186,7 @@ def _reported(job: "ArchiveJob", report_file: Path | None, *, as_json: bool) -> 
         if not job.commits and not as_json:
             print_line("nothing new")
     finally:
-        show_measured(job.reporter.report(), report_file, quiet=as_json or not job.commits)
+        show_stats(job.reporter.report(), report_file, quiet=as_json or not job.commits)
 
 
 @contextmanager

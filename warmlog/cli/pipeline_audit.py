@@ -1,7 +1,7 @@
 """`warmlog pipeline audit` and `compact-report`: what is wrong with partitions, and what compaction would save.
 
 Owns: their options on the command line and how results are shown. Must not know: how anything is found
-(`warmlog.pipeline.audit_job`, `compact_report`).
+(`warmlog.pipeline.jobs.audit`, `compact_report`).
 """
 
 from dataclasses import asdict
@@ -19,13 +19,13 @@ from warmlog.cli.pipeline_jobs import (
     read_job_options,
     reading_options,
     running,
-    show_measured,
+    show_stats,
 )
 
 if TYPE_CHECKING:
-    from warmlog.pipeline.audit import Hour
-    from warmlog.pipeline.audit_job import Audit, PartitionAudit
-    from warmlog.pipeline.compact_report import Compactable
+    from warmlog.pipeline.jobs.audit import Audit, PartitionAudit
+    from warmlog.pipeline.jobs.audit_segment import Hour
+    from warmlog.pipeline.jobs.compaction import Compactable
 
 HOUR_MS = 3_600_000
 COUNTS = ("markers", "compacted", "missing", "duplicates", "damaged")
@@ -85,9 +85,9 @@ def audit(
     Each batch is read and its CRC checked; offsets that are missing, taken by compaction or there twice are counted by
     partition and hour, and both indexes are held against the log. The exit status is 1 if something is wrong.
     """
-    from warmlog.pipeline.audit_job import audit_topics
-    from warmlog.pipeline.audit_plot import check_plot, plot_audit
-    from warmlog.pipeline.measured import Reporter
+    from warmlog.pipeline.job_stats import Reporter
+    from warmlog.pipeline.jobs.audit import audit_topics
+    from warmlog.pipeline.jobs.audit_plot import check_plot, plot_audit
 
     with pipeline_errors():
         if plot_file is not None:
@@ -105,7 +105,7 @@ def audit(
         print_json(asdict(found))
     else:
         _show_audit(found, by)
-    show_measured(report, report_file, quiet=as_json)
+    show_stats(report, report_file, quiet=as_json)
     if found.finding_count:
         context.exit(1)
 
@@ -163,9 +163,9 @@ def compact_report(
     as_json: bool,
 ) -> None:
     """Tell what compaction would save, by partition, and which keys take most bytes."""
-    from warmlog.pipeline.compact_report import report_compaction
-    from warmlog.pipeline.measured import Measured, Reporter
-    from warmlog.pipeline.session import worker_errors
+    from warmlog.pipeline.job_stats import JobStats, Reporter
+    from warmlog.pipeline.jobs.compaction import report_compaction
+    from warmlog.pipeline.runner import worker_errors
 
     with pipeline_errors():
         given = job_options(path, topic, assignments, bootstrap=bootstrap)
@@ -173,13 +173,13 @@ def compact_report(
         with running("compact-report", master) as run, worker_errors():
             reporter = Reporter("compact-report")
             found = report_compaction(run.session, given, options, top)
-            reporter.add(Measured(rows=sum(one.records for one in found), bytes=sum(one.bytes for one in found)))
+            reporter.add(JobStats(rows=sum(one.records for one in found), bytes=sum(one.bytes for one in found)))
             report = reporter.report()
     if as_json:
         print_json(*(asdict(one) for one in found))
     else:
         _show_compaction(found)
-    show_measured(report, report_file, quiet=as_json)
+    show_stats(report, report_file, quiet=as_json)
 
 
 def _show_compaction(found: list["Compactable"]) -> None:

@@ -20,9 +20,9 @@ from warmlog.cli.output import binary_size, print_line
 from warmlog.cli.progress import ERASE_LINE
 
 if TYPE_CHECKING:
-    from warmlog.pipeline.measured import Report
-    from warmlog.pipeline.options import ReadOptions
-    from warmlog.pipeline.session import SparkRunner
+    from warmlog.pipeline.job_stats import Report
+    from warmlog.pipeline.runner import SparkRunner
+    from warmlog.pipeline.source.options import ReadOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -91,7 +91,7 @@ def read_job_options(
     path: str | None, topic: str, assignments: tuple[tuple[str, str], ...], **given: str | None
 ) -> "ReadOptions":
     """The same, checked. Raises PipelineError."""
-    from warmlog.pipeline.options import read_options
+    from warmlog.pipeline.source.options import read_options
 
     return read_options(job_options(path, topic, assignments, **given))
 
@@ -99,7 +99,8 @@ def read_job_options(
 @contextmanager
 def running(job: str, master: str | None) -> Iterator["SparkRunner"]:
     """What runs a function over splits on Spark, its progress shown on a terminal. Raises PipelineError."""
-    from warmlog.pipeline.session import SparkRunner, spark_session
+    from warmlog.pipeline.runner import SparkRunner
+    from warmlog.pipeline.session import spark_session
 
     with TaskProgress(job) as progress, spark_session(job, master) as session:
         yield SparkRunner(session, progress.show if progress.enabled else None)
@@ -129,11 +130,12 @@ class TaskProgress:
 @contextmanager
 def pipeline_errors() -> Iterator[None]:
     """Around a job: what it says is wrong becomes one line. Raises Failure."""
+    from warmlog.inspect.errors import InspectError
     from warmlog.pipeline.errors import PipelineError
 
     try:
         yield
-    except (PipelineError, OSError) as error:
+    except (PipelineError, InspectError, OSError) as error:
         raise Failure(str(error)) from error
 
 
@@ -160,7 +162,7 @@ def until_terminated(*, is_endless: bool) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def show_measured(report: "Report", report_file: Path | None, *, quiet: bool = False) -> None:
+def show_stats(report: "Report", report_file: Path | None, *, quiet: bool = False) -> None:
     """Write the report where one is wanted, and print it in a line. Raises Failure."""
     if report_file is not None:
         try:
@@ -168,12 +170,12 @@ def show_measured(report: "Report", report_file: Path | None, *, quiet: bool = F
         except OSError as error:
             raise Failure(f"{report_file}: {error.strerror}") from error
     if not quiet:
-        print_line(measured_line(report))
+        print_line(stats_line(report))
 
 
-def measured_line(report: "Report") -> str:
+def stats_line(report: "Report") -> str:
     """`4.1 s, 980,000 records/s; 400.1 MiB in 40,000 batches, decoding 0.7 s; 1.0 GiB left out by the indexes`."""
-    done = report.measured
+    done = report.stats
     parts = [f"{report.elapsed_s:.1f} s, {done.rows / max(report.elapsed_s, 1e-9):,.0f} records/s"]
     times = ((done.read_s, "reading"), (done.decode_s, "decoding"), (done.write_s, "writing"))
     work = [f"{what} {seconds:.1f} s" for seconds, what in times if seconds]

@@ -19,12 +19,12 @@ from warmlog.cli.pipeline_jobs import (
     read_job_options,
     reading_options,
     running,
-    show_measured,
+    show_stats,
 )
 
 if TYPE_CHECKING:
-    from warmlog.pipeline.options import ReadOptions
-    from warmlog.pipeline.replay import Replayed, ReplayTask
+    from warmlog.pipeline.jobs.replay import Replayed, ReplayTask
+    from warmlog.pipeline.source.options import ReadOptions
 
 COLUMNS = (
     Column("topic"),
@@ -72,9 +72,9 @@ def replay(
     run again under its --id: what is stored is not sent once more.
     """
     from warmlog.pipeline.errors import PipelineError
-    from warmlog.pipeline.measured import Reporter
-    from warmlog.pipeline.replay import ReplayRules, sink_options
-    from warmlog.pipeline.replay import replay as replay_tasks
+    from warmlog.pipeline.job_stats import Reporter
+    from warmlog.pipeline.jobs.replay import ReplayRules, sink_options
+    from warmlog.pipeline.jobs.replay import replay as replay_tasks
 
     if table is not None and (path is not None or bootstrap is not None):
         raise click.UsageError("--table and --path or --bootstrap exclude each other.")
@@ -106,7 +106,7 @@ def replay(
         print_json(*({**_form(one), "id": name} for one in done))
     else:
         _show(done, target, dry_run=dry_run)
-    show_measured(report, report_file, quiet=as_json)
+    show_stats(report, report_file, quiet=as_json)
 
 
 def _source_options(
@@ -117,7 +117,7 @@ def _source_options(
 
 
 def _tasks(options: "ReadOptions", table: Path | None) -> "list[ReplayTask]":
-    from warmlog.pipeline.replay import plan_from_log, plan_from_table
+    from warmlog.pipeline.jobs.replay import plan_from_log, plan_from_table
 
     return plan_from_log(options) if table is None else plan_from_table(table.absolute(), options)
 

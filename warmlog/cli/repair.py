@@ -21,16 +21,16 @@ from broker.log.rehearsal import RehearsalDisk
 from broker.metadata.topic import Topic
 from broker.setting_types import SettingError
 from warmlog.cli.all_checks import Looking, all_findings
-from warmlog.cli.directory_checks import broker_is_running
 from warmlog.cli.failure import CannotStart
-from warmlog.cli.findings import Finding, Tally
 from warmlog.cli.logfiles import is_partition_directory, partition_directories
 from warmlog.cli.mending import MendedDirectory, MendedLog, Wishes, mend
-from warmlog.cli.metadata_checks import StoredMetadata
 from warmlog.cli.options import directories_argument, index_interval_option, json_option
 from warmlog.cli.output import Column, counted, print_json, print_line, print_table
 from warmlog.cli.progress import Progress
 from warmlog.cli.verify import finding_form
+from warmlog.inspect.circumstances import broker_is_running
+from warmlog.inspect.findings import Finding, Tally
+from warmlog.inspect.metadata import StoredMetadata
 
 
 @click.command(short_help="Do what recovery would, without a broker.")

@@ -1,8 +1,7 @@
 """The files of a segment read from their first byte to their last, without a broker and without writing.
 
-Owns: walking the batches of a log file of any size with bounded memory, and telling where it stops making sense; the
-entries of an index file. Must not know: what a batch or an entry looks like (`protocol.records`, `broker.log`), or what
-is done with what was found.
+Owns: walking the batches of a log file of any size with bounded memory, and telling where it stops making sense. Must
+not know: what a batch looks like (`protocol.records`), or what is done with what was found.
 
 1. A file is read up to the size it had when it was opened: a broker may append meanwhile.
 2. A batch is given before its CRC is checked: who dumps a damaged file wants to see it.
@@ -14,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.log.offset_index import OffsetIndex
-from broker.log.time_index import TimeIndex
 from protocol.errors import ProtocolError
 from protocol.records.batch import read_header
 from protocol.records.layout import HEADER_SIZE, BatchHeader
@@ -108,38 +105,3 @@ def opened(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-class IndexEntries(NamedTuple):
-    """An index file's entries (key, value), offsets relative to the base.
-
-    `padding`: how many zero entries follow, as in the preallocated file of an active segment. `rest`: bytes after them
-    that are no whole entry.
-    """
-
-    entries: list[tuple[int, int]]
-    padding: int
-    rest: int
-    stride: int
-
-    @property
-    def used_size(self) -> int:
-        """Bytes of the entries."""
-        return len(self.entries) * self.stride
-
-    @property
-    def whole_size(self) -> int:
-        """Bytes of entries and padding."""
-        return self.used_size + self.padding * self.stride
-
-
-def index_entries(path: Path, kind: type[OffsetIndex | TimeIndex]) -> IndexEntries:
-    """All entries of an index file. Raises OSError."""
-    data = path.read_bytes()
-    stride = kind.entry.size
-    whole = len(data) // stride
-    used = -(-len(data[: whole * stride].rstrip(b"\0")) // stride)
-    if whole == 1 and kind is TimeIndex:
-        used = 1  # a segment whose only record has time 0: a lone entry is one, padding comes in numbers
-    entries = list(kind.entry.iter_unpack(data[: used * stride]))
-    return IndexEntries(entries, whole - used, len(data) - whole * stride, stride)

@@ -26,10 +26,10 @@ from protocol.records.codec import Record
 from protocol.records.layout import BatchHeader
 from protocol.records.markers import end_marker
 from protocol.records.reader import decode_batch
-from warmlog.cli.findings import Finding, Tally
 from warmlog.cli.history_checks import History, SnapshotChecks, TransactionIndexCheck
-from warmlog.cli.index_checks import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
 from warmlog.cli.scan import DamageError, StoredBatch, opened, scan_batches
+from warmlog.inspect.findings import Finding, Tally
+from warmlog.inspect.index_checks import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
 
 INDEXES: dict[str, Callable[..., IndexCheck]] = {
     OFFSET_INDEX_SUFFIX: OffsetIndexCheck,

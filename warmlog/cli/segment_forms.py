@@ -33,7 +33,8 @@ from protocol.records.reader import decode_batch
 from warmlog.cli.group_forms import group_forms
 from warmlog.cli.logfiles import SegmentFile
 from warmlog.cli.record_json import record_form
-from warmlog.cli.scan import DamageError, IndexEntries, StoredBatch, index_entries, opened, scan_batches
+from warmlog.cli.scan import DamageError, StoredBatch, opened, scan_batches
+from warmlog.inspect.segment import IndexEntries, index_entries
 
 Form: TypeAlias = dict[str, Any]
 

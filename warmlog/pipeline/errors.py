@@ -1,13 +1,13 @@
-"""What the pipeline tells its user: one exception, whose text is for people.
-
-Owns: `PipelineError`. Must not know: who raises it. (Spark prints an exception's text and drops its type, so there is
-nothing to be gained by more kinds of it.)
-"""
+"""Errors of the pipeline. `str()` of each is one sentence for the user: Spark shows only an exception's text."""
 
 
 class PipelineError(Exception):
-    """A job cannot be done as asked: an option, a directory, an offset, a damaged file. `str` is for people."""
+    """A job cannot be done as asked."""
 
 
 class DataLossError(PipelineError):
-    """Records that were to be read are gone, as after retention; `failOnDataLoss=false` reads on without them."""
+    """Records that should have been read are gone; `failOnDataLoss=false` continues without them."""
+
+
+class UnavailableError(PipelineError):
+    """The broker cannot be reached, or cannot answer yet; trying again may help."""

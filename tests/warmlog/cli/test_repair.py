@@ -16,10 +16,10 @@ from broker.log.rehearsal import RehearsalDisk
 from tests.warmlog.cli.made_directory import START_MS, make_directory, opened, tree
 from warmlog import Client
 from warmlog.cli.all_checks import Looking, all_findings
-from warmlog.cli.findings import Finding, Tally
 from warmlog.cli.mending import MendedDirectory, Wishes, mend
 from warmlog.cli.repair import known_topics
 from warmlog.cli.root import root
+from warmlog.inspect.findings import Finding, Tally
 from warmlog.testing import Broker
 
 NODE_ID = 1

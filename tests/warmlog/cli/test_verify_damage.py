@@ -10,10 +10,10 @@ import pytest
 
 from tests.warmlog.cli.made_directory import long_segment, make_directory
 from warmlog.cli.all_checks import Looking, all_findings
-from warmlog.cli.findings import Finding, Tally
 from warmlog.cli.history_checks import History
 from warmlog.cli.partition_checks import PartitionCheck
 from warmlog.cli.segment_checks import Circumstances
+from warmlog.inspect.findings import Finding, Tally
 
 INDEX_INTERVAL_BYTES = 512  # the largest of those with which the directories were made
 

@@ -1,0 +1,54 @@
+"""What is said where Spark cannot run, and that nobody else pays for the pipeline."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from warmlog.pipeline import session as availability
+from warmlog.pipeline.errors import PipelineError
+
+HEAVY = ("pyspark", "pyarrow", "broker", "protocol.records.record")
+
+
+def java(directory: Path, says: str) -> None:
+    (directory / "bin").mkdir()
+    program = directory / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(0o755)
+
+
+def test_importing_the_pipeline_loads_nothing_heavy() -> None:
+    program = f"import sys, warmlog.pipeline; print([name for name in {HEAVY} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"[]\n"
+
+
+def test_without_the_libraries_the_extra_is_named() -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from warmlog.pipeline import WarmlogDataSource"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, text=True).stderr
+    assert "the pipeline needs pyspark: pip install 'warmlog[spark]'" in said
+
+
+def test_without_java_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PipelineError, match="Java 17 or newer: no `java` on the path, and JAVA_HOME is not set"):
+        availability.check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(PipelineError, match=f"there is none in JAVA_HOME, {tmp_path}"):
+        availability.check_java()
+
+
+@pytest.mark.parametrize("says", ['openjdk version "11.0.2"', 'java version "1.8.0_392"', "nothing"])
+def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str) -> None:
+    java(tmp_path, says)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(PipelineError, match=r"Java 17 or newer: .* is (version 11|version 8|of unknown version)"):
+        availability.check_java()
+
+
+def test_a_new_java_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    availability.check_java()

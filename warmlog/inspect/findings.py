@@ -1,0 +1,32 @@
+"""What checks report: findings, and totals of what was checked."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+DEFAULT_INDEX_INTERVAL_BYTES = 4096  # Kafka's; checks take another one where a topic sets it
+
+
+class Finding(NamedTuple):
+    """A fault: its file or directory, what is wrong, and the byte position if one is known."""
+
+    path: Path
+    what: str
+    position: int | None = None
+
+    def line(self) -> str:
+        """Format as one line for people."""
+        where = "" if self.position is None else f" at position {self.position}"
+        return f"{self.path}{where}: {self.what}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """Totals so far. `size`: bytes of the logs. `served`: directories that a running broker holds."""
+
+    partitions: int = 0
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    size: int = 0
+    served: list[str] = field(default_factory=list)

@@ -1,0 +1,138 @@
+"""Find positions in a log file: by offset, by timestamp, and behind damage.
+
+Every index entry is checked against the log before it is used. Where none can be confirmed, the search walks the
+headers from the beginning of the segment.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from protocol.errors import ProtocolError
+from protocol.records.batch import BatchHeader
+from protocol.records.reader import decode_batch
+from warmlog.inspect.errors import InspectError
+from warmlog.inspect.segment import CutError, IndexedTime, LogFile, OffsetEntries, Segment, TimeEntries
+
+ENTRIES_TRIED = 16  # backwards from the wanted one; an index that is wrong for longer is no help
+
+
+def confirmed_entries(file: LogFile, entries: OffsetEntries, slot: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) for entries from a slot backwards that the log confirms."""
+    for tried in range(slot, max(slot - ENTRIES_TRIED, -1), -1):
+        entry = entries[tried]
+        try:
+            header = file.header(entry.position) if 0 < entry.position < file.size else None
+        except ProtocolError:
+            continue
+        if header is not None and header.last_offset == entry.last_offset:
+            yield entry.position, header
+
+
+def position_of(file: LogFile, segment: Segment, offset: int, end: int) -> int:
+    """Return the position of the batch that holds the offset, else of the first one after it, else `end`.
+
+    A broken header ends the search; reading from the returned position will report it.
+    """
+    entries = OffsetEntries(segment.path, segment.base_offset)
+    before = entries.slot_before_offset(offset)
+    position = next((at for at, _ in confirmed_entries(file, entries, before)), 0)
+    try:
+        for at, header in file.headers(position, end):
+            if header.next_offset > offset:
+                return at
+            position = at + header.size
+    except CutError:
+        return end
+    except ProtocolError:
+        return position
+    return end
+
+
+def position_after_damage(file: LogFile, segment: Segment, position: int, end: int) -> int:
+    """Return where the next readable batch begins behind a damaged one, or `end`.
+
+    That is where the damaged batch says it ends, if a later batch begins there, else the next batch the index knows.
+    """
+    try:
+        damaged = file.header(position)
+        following = position + damaged.size
+        if following == end or file.header(following).base_offset >= damaged.next_offset:
+            return following
+    except ProtocolError:
+        pass
+    entries = OffsetEntries(segment.path, segment.base_offset)
+    for slot in range(entries.slot_at_position(position + 1), len(entries)):
+        for at, _ in confirmed_entries(file, entries, slot):
+            if at > position:
+                return min(at, end)
+    return end
+
+
+def may_hold(header: BatchHeader, timestamp_ms: int) -> bool:
+    """Whether a batch may hold a record at or past the time, by its header alone.
+
+    A max timestamp below the base timestamp cannot be right, and says nothing: sarama up to 1.45.0 sent -1 in every
+    compressed batch.
+    """
+    return header.max_timestamp >= timestamp_ms or (
+        header.delete_horizon_ms is None and header.max_timestamp < header.base_timestamp
+    )
+
+
+def first_offset_at_time(
+    segments: Sequence[Segment], size_of: Callable[[Segment], int], timestamp_ms: int, start_offset: int
+) -> int | None:
+    """Return the offset of the first record at or past a time, as Kafka's ListOffsets does; None if all are earlier.
+
+    `size_of`: readable bytes of a segment. Raises InspectError if a batch that must be opened is damaged,
+    SegmentGoneError, OSError.
+    """
+    for segment in segments:
+        if segment is not segments[-1] and _is_earlier(segment, timestamp_ms):
+            continue
+        with segment.open() as file:
+            found = _find_time(file, segment, timestamp_ms, size_of(segment), start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def _is_earlier(segment: Segment, timestamp_ms: int) -> bool:
+    """Whether a sealed segment ends before a time, by its last time index entry and the headers after it."""
+    entries = TimeEntries(segment.path, segment.base_offset)
+    if not len(entries) or entries[len(entries) - 1].timestamp >= timestamp_ms:
+        return False
+    with segment.open() as file:
+        position = _confirmed_time(file, segment, entries[len(entries) - 1], segment.size)
+        try:
+            headers = file.headers(position, segment.size) if position is not None else ()
+            return position is not None and not any(may_hold(header, timestamp_ms) for _, header in headers)
+        except ProtocolError:
+            return False
+
+
+def _confirmed_time(file: LogFile, segment: Segment, entry: IndexedTime, end: int) -> int | None:
+    """Return the position of the batch that a time index entry names; None if the log does not confirm it."""
+    position = position_of(file, segment, entry.offset, end)
+    try:
+        header = file.header(position) if position < end else None
+    except ProtocolError:
+        return None
+    if header is None or header.base_offset > entry.offset or header.max_timestamp != entry.timestamp:
+        return None
+    return position
+
+
+def _find_time(file: LogFile, segment: Segment, timestamp_ms: int, end: int, start_offset: int) -> int | None:
+    entry = TimeEntries(segment.path, segment.base_offset).last_before(timestamp_ms)
+    position = _confirmed_time(file, segment, entry, end) if entry is not None else None
+    try:
+        for at, header in file.headers(position or 0, end):
+            if header.next_offset <= start_offset or header.is_control or not may_hold(header, timestamp_ms):
+                continue
+            buffer, start = file.batch(at, header)
+            for record in decode_batch(buffer, start, header):
+                if record.timestamp >= timestamp_ms and record.offset >= start_offset:
+                    return record.offset
+    except ProtocolError as error:
+        raise InspectError(f"{segment.path}: cannot look up a time: {error}") from error
+    return None

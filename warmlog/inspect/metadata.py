@@ -1,0 +1,116 @@
+"""Read `metadata.sqlite` without touching it: whether it is sound, and which topics it holds.
+
+1. Nothing is written beside it. SQLite creates journals even for reading, so a copy is read: made by SQLite's backup
+   API where the database is in use, else by copying the file and its journal.
+2. SQLite has no checksums: a changed byte in a text is noticed only where the text no longer makes sense.
+"""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from struct import Struct
+from tempfile import TemporaryDirectory
+from urllib.parse import quote
+
+from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metadata.store import MetadataError
+from broker.metadata.topic import Topic
+from broker.setting_types import SettingError
+from broker.topic_config import check_setting_name
+from warmlog.inspect.findings import Finding
+
+METADATA_STORE = "metadata.sqlite"
+JOURNAL_SUFFIX = "-wal"
+PAGE_FIELDS = Struct(">16xH10xI")  # the page size in bytes (1: 65,536), the count of pages
+MAX_FAULTS = 20  # reported for one file
+
+
+class StoredMetadata:
+    """A data directory's metadata. `topics` is None if there is no store, or it cannot be read."""
+
+    def __init__(self, directory: Path, *, running: bool) -> None:
+        """Read the store. Raises OSError."""
+        self.path = directory / METADATA_STORE
+        self.topics: dict[str, Topic] | None = None
+        self.deleting: set[str] = set()
+        self._faults: list[str] = []
+        if self.path.exists():
+            with TemporaryDirectory(prefix="warmlog-") as scratch:
+                try:
+                    self._read(Path(scratch) / METADATA_STORE, running=running)
+                except (sqlite3.Error, MetadataError, ValueError) as error:
+                    self._faults.append(str(error).removeprefix(f"{Path(scratch) / METADATA_STORE}: "))
+
+    def _read(self, copy: Path, *, running: bool) -> None:
+        if running:
+            uri = f"file:{quote(str(self.path.absolute()))}?mode=ro"
+            with closing(sqlite3.connect(uri, uri=True)) as live, closing(sqlite3.connect(copy)) as target:
+                live.backup(target)
+        else:
+            shutil.copyfile(self.path, copy)
+            journal = self.path.with_name(METADATA_STORE + JOURNAL_SUFFIX)
+            if journal.exists():
+                shutil.copyfile(journal, copy.with_name(journal.name))
+            else:
+                self._faults += size_faults(copy)
+        self._faults += integrity_faults(copy)
+        if not self._faults:
+            with closing(SqliteMetadataStore(copy)) as store:
+                self.topics = {topic.name: topic for topic in store.load()}
+                self.deleting = {topic.name for topic in store.deleting()}
+
+    def findings(self) -> Iterator[Finding]:
+        """Report what is wrong with the store itself."""
+        for fault in self._faults:
+            yield Finding(self.path, fault)
+        for topic in (self.topics or {}).values():
+            for name in topic.configs:
+                try:
+                    check_setting_name(name)
+                except SettingError as error:
+                    yield Finding(self.path, f"topic {topic.name}: {error}")
+
+    def is_gapless(self, topic: str) -> bool:
+        """Whether a topic is known and not compacted, so that no offset of it may be missing."""
+        known = None if self.topics is None else self.topics.get(topic)
+        return known is not None and "compact" not in known.configs.get("cleanup.policy", "delete")
+
+
+def size_faults(path: Path) -> list[str]:
+    """Check that a database without a journal is as long as its header says, which SQLite does not do. Raises OSError.
+
+    Source: https://www.sqlite.org/fileformat2.html, 1.3.
+    """
+    size = path.stat().st_size
+    head = path.read_bytes()[: PAGE_FIELDS.size]
+    if len(head) < PAGE_FIELDS.size:
+        return [f"{size} bytes, less than a header"]
+    page_size, pages = PAGE_FIELDS.unpack(head)
+    expected = (page_size if page_size > 1 else 1 << 16) * pages
+    return [] if size == expected else [f"{size} bytes, but its header says {expected}"]
+
+
+def integrity_faults(path: Path) -> list[str]:
+    """Run SQLite's own integrity check. Raises sqlite3.Error if the file is no database."""
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute(f"PRAGMA integrity_check({MAX_FAULTS})").fetchall()
+    return [str(row[0]) for row in rows if row[0] != "ok"]
+
+
+def place_findings(
+    stored: Sequence[StoredMetadata], found: Mapping[tuple[str, int], Path], topic_ids: Mapping[Path, object]
+) -> Iterator[Finding]:
+    """Check the topics against the partition directories that exist and the topic ids in them.
+
+    A directory without a topic is no finding (its topic may be created later), nor is one that is being deleted.
+    """
+    for metadata in stored:
+        for topic in (metadata.topics or {}).values():
+            for index in range(topic.partitions):
+                path = found.get((topic.name, index))
+                if path is None:
+                    yield Finding(metadata.path, f"topic {topic.name}: there is no directory of partition {index}")
+                elif topic_ids.get(path) not in {None, topic.id}:
+                    yield Finding(path / "partition.metadata", f"topic id {topic_ids[path]}, not {topic.id}")

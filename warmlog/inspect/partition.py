@@ -1,0 +1,246 @@
+"""A partition's directory, read beside a broker that may be rolling, deleting or compacting it.
+
+The last segment may be growing and may end in half a batch. It is readable up to its last whole batch with a good CRC;
+a damaged batch with sound ones behind it is not its end but damage, which reading reports.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from broker.log.checkpoint import LOG_STARTS, PARTITION_METADATA, RECOVERY_POINTS, read_offsets, read_topic_id
+from broker.log.data_directory import META_PROPERTIES
+from broker.log.directory_names import encode_topic_id, parse_partition_directory
+from broker.log.disk import Disk
+from broker.log.errors import CheckpointError
+from protocol.errors import ProtocolError
+from protocol.records.batch import BatchHeader
+from warmlog.inspect.errors import InspectError, MissingDirectoryError
+from warmlog.inspect.lookup import confirmed_entries, first_offset_at_time, position_of
+from warmlog.inspect.segment import CutError, LogFile, OffsetEntries, Segment, list_segments
+from warmlog.inspect.transactions import Transactions, find_transactions
+
+Offsets = Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredPartition:
+    """A partition's directory. `log_start`, `flushed_end`: offsets from the checkpoints beside it, or None.
+
+    Segments and everything derived from them are read once, at first use.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    log_start: int | None = None
+    flushed_end: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments by base offset. Raises SegmentGoneError if the directory is gone, OSError."""
+        return tuple(listed_segments(self.directory))
+
+    @cached_property
+    def topic_id(self) -> str | None:
+        """The topic id in URL-safe base64; None if `partition.metadata` is missing or unreadable."""
+        try:
+            found = read_topic_id(Disk(), f"{self.directory}/{PARTITION_METADATA}")
+        except CheckpointError:
+            return None
+        return None if found is None else encode_topic_id(found)
+
+    @cached_property
+    def start_offset(self) -> int:
+        """The log start offset."""
+        first = self.segments[0].base_offset if self.segments else 0
+        return max(first, self.log_start or 0)
+
+    @cached_property
+    def active_end(self) -> tuple[int, int]:
+        """(offset, position) after the last readable batch of the last segment."""
+        return readable_end(self.segments[-1]) if self.segments else (self.start_offset, 0)
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        """Aborted and open transactions up to the end of the readable part."""
+        return find_transactions(self.directory, self.segments, self.active_end[1])
+
+    def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:
+        """Return the offset after the last readable record.
+
+        `flushed_only`: up to the recovery point. `committed_only`: up to the first transaction that is still open.
+        """
+        end = self.active_end[0]
+        if flushed_only:
+            end = min(end, self.flushed_end or 0)
+        first_open = self.transactions.first_open if committed_only else None
+        return end if first_open is None else min(end, first_open)
+
+    def offset_at_time(self, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record at or past a time, as ListOffsets does; None if all are earlier.
+
+        Raises InspectError if a batch that must be opened is damaged.
+        """
+        return first_offset_at_time(self.segments, self.readable_size, timestamp_ms, self.start_offset)
+
+    def epoch_of(self, offset: int) -> int | None:
+        """Return the leader epoch of the batch that holds an offset; None if no readable batch does."""
+        segment = next((one for one in reversed(self.segments) if one.base_offset <= offset), None)
+        if segment is None:
+            return None
+        end = self.readable_size(segment)
+        with segment.open() as file:
+            position = position_of(file, segment, offset, end)
+            try:
+                header = file.header(position) if position < end else None
+            except ProtocolError:
+                return None
+        held = header is not None and header.base_offset <= offset <= header.last_offset
+        return header.leader_epoch if header is not None and held and header.leader_epoch >= 0 else None
+
+    def readable_size(self, segment: Segment) -> int:
+        """Return how many bytes of a segment can be read."""
+        return self.active_end[1] if segment is self.segments[-1] else segment.size
+
+
+def listed_segments(directory: str) -> list[Segment]:
+    """List a partition's segments; none if the partition was deleted from a data directory that still exists.
+
+    Raises MissingDirectoryError if the data directory is not there either (nothing is mounted), SegmentGoneError,
+    OSError.
+    """
+    try:
+        return list_segments(directory)
+    except FileNotFoundError:
+        check_data_directory(Path(directory).parent)
+        return []
+
+
+def check_data_directory(path: Path) -> None:
+    """Raise MissingDirectoryError unless a data directory exists at a path.
+
+    An empty directory is what an unmounted file system leaves, so it does not count.
+    """
+    if not is_data_directory(path):
+        raise MissingDirectoryError(f"{path}: no data directory on this machine (is it mounted here?)")
+
+
+def is_data_directory(path: Path) -> bool:
+    """Whether a directory is a broker's data directory, or holds directories of partitions."""
+    if not path.is_dir():
+        return False
+    if (path / META_PROPERTIES).exists():
+        return True
+    return any(parse_partition_directory(entry.name) is not None and entry.is_dir() for entry in path.iterdir())
+
+
+def find_partitions(path: str) -> list[StoredPartition]:
+    """Find the partitions in a data directory, or the one whose directory `path` is.
+
+    Raises MissingDirectoryError, InspectError for another kind of directory, OSError.
+    """
+    directory = Path(path).absolute()
+    own = parse_partition_directory(directory.name)
+    if not directory.is_dir():
+        if directory.exists():
+            raise InspectError(f"{path}: not a directory")
+        if own is not None and is_data_directory(directory.parent):
+            return []  # the partition was deleted
+        raise MissingDirectoryError(f"{path}: no such directory on this machine (is it mounted here?)")
+    if own is not None and own.moved is None and _is_partition(directory):
+        return [_stored(directory, own.topic, own.partition, *_checkpoints(directory.parent))]
+    starts, flushed = _checkpoints(directory)
+    named = [(parse_partition_directory(entry.name), entry) for entry in directory.iterdir() if entry.is_dir()]
+    found = [
+        _stored(entry, name.topic, name.partition, starts, flushed)
+        for name, entry in named
+        if name is not None and name.moved is None
+    ]
+    if not found and not is_data_directory(directory):
+        what = "neither a data directory nor the directory of a partition"
+        if not any(directory.iterdir()):
+            raise MissingDirectoryError(f"{path}: {what}, but empty (is it mounted here?)")
+        raise InspectError(f"{path}: {what}")
+    return sorted(found, key=lambda partition: (partition.topic, partition.partition))
+
+
+def _is_partition(directory: Path) -> bool:
+    """Whether a directory with a partition's name is one: a data directory may be called `data-1`, too."""
+    return bool(list_segments(str(directory))) or (
+        not is_data_directory(directory) and is_data_directory(directory.parent)
+    )
+
+
+def _stored(directory: Path, topic: str, partition: int, starts: Offsets, ends: Offsets) -> StoredPartition:
+    return StoredPartition(
+        topic=topic,
+        partition=partition,
+        directory=str(directory),
+        log_start=starts.get((topic, partition)),
+        flushed_end=ends.get((topic, partition)),
+    )
+
+
+def _checkpoints(data_dir: Path) -> tuple[Offsets, Offsets]:
+    """Log start offsets and recovery points; a partition that was copied alone has none beside it."""
+    return _checkpoint(data_dir / LOG_STARTS), _checkpoint(data_dir / RECOVERY_POINTS)
+
+
+def _checkpoint(path: Path) -> Offsets:
+    try:
+        return read_offsets(Disk(), str(path))
+    except CheckpointError:
+        return {}  # checkpoints are hints; the broker repairs them
+
+
+# -- the end of a segment that is being written --
+
+
+def readable_end(segment: Segment) -> tuple[int, int]:
+    """Return (offset, position) after the last whole batch with a good CRC. Raises SegmentGoneError, OSError."""
+    with segment.open() as file:
+        offset, position = _last_confirmed(file, segment)
+        while position < file.size:
+            header = _batch_at_end(file, position)
+            if header is None:
+                break
+            position += header.size
+            offset = header.next_offset
+        return offset, position
+
+
+def _last_confirmed(file: LogFile, segment: Segment) -> tuple[int, int]:
+    """Return (base offset, position) of the batch named by the last index entry that the log confirms."""
+    entries = OffsetEntries(segment.path, segment.base_offset)
+    confirmed = confirmed_entries(file, entries, len(entries) - 1)
+    return next(((header.base_offset, position) for position, header in confirmed), (segment.base_offset, 0))
+
+
+def _batch_at_end(file: LogFile, position: int) -> BatchHeader | None:
+    """Return the header of the batch at a position; None if the readable part ends there."""
+    try:
+        header = file.header(position)
+    except ProtocolError:
+        return None
+    try:
+        file.batch(position, header)
+    except CutError:
+        return None
+    except ProtocolError:
+        return header if _continues(file, position, header) else None
+    return header
+
+
+def _continues(file: LogFile, position: int, header: BatchHeader) -> bool:
+    """Whether a sound batch follows a damaged one, so that it is no torn end."""
+    try:
+        following = file.header(position + header.size)
+        file.batch(position + header.size, following)
+    except ProtocolError:
+        return False
+    return following.base_offset >= header.next_offset

@@ -1,0 +1,127 @@
+"""The transactions of a partition's directory: which were aborted, and which is still open.
+
+1. The transaction indexes of sealed segments name the aborted ones. That of the last segment is written after the log,
+   so the log itself is read instead, by headers and markers, from the newest producer snapshot that lies at the
+   beginning of a segment.
+2. A transaction that is open at the end of the readable part bounds the last stable offset (LSO).
+3. Segments with a torn transaction index, or one of another version, are scanned as well.
+
+Source: org.apache.kafka.storage.internals.log.UnifiedLog.collectAbortedTransactions, KIP-98.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.log.directory_names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
+from broker.log.disk import Disk
+from broker.log.errors import CorruptSnapshotError, IndexCorruptError
+from broker.log.producer_snapshot import decode_snapshot
+from broker.log.transaction_index import read_aborted
+from protocol.errors import ProtocolError
+from protocol.records.batch import BatchHeader
+from protocol.records.layout import TRANSACTIONAL_BIT
+from protocol.records.markers import EndMarker, Outcome, end_marker
+from protocol.records.reader import decode_batch
+from warmlog.inspect.segment import LogFile, Segment
+
+OpenTransactions = dict[int, int]  # producer id to the first offset of its open transaction
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction of a producer, from its first offset to its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class AbortedBatches:
+    """Tell whether a batch was aborted (`header in aborted`), by one bisection per batch."""
+
+    def __init__(self, aborted: Iterable[Aborted]) -> None:
+        self._of: dict[int, list[Aborted]] = {}
+        for one in aborted:
+            self._of.setdefault(one.producer_id, []).append(one)
+        for listed in self._of.values():
+            listed.sort(key=_first_offset)
+
+    def __contains__(self, header: BatchHeader) -> bool:
+        listed = self._of.get(header.producer_id)
+        if listed is None or not header.attributes & TRANSACTIONAL_BIT:
+            return False
+        before = bisect_right(listed, header.base_offset, key=_first_offset) - 1  # a producer has one open at a time
+        return before >= 0 and header.base_offset <= listed[before].last_offset
+
+
+def _first_offset(one: Aborted) -> int:
+    return one.first_offset
+
+
+class Transactions(NamedTuple):
+    """The aborted transactions, and the first offset of the earliest open one, or None."""
+
+    aborted: tuple[Aborted, ...]
+    first_open: int | None
+
+
+def find_transactions(directory: str, segments: Sequence[Segment], end_position: int) -> Transactions:
+    """Find a partition's transactions up to a position in its last segment. Raises SegmentGoneError, OSError."""
+    indexed, count = _indexed(segments)
+    first, open_since = _state_before(directory, segments, count)
+    aborted = [one for each in indexed[:first] for one in each]
+    for segment in segments[first:]:
+        end = end_position if segment is segments[-1] else segment.size
+        aborted += _scanned(segment, end, open_since)
+    return Transactions(tuple(aborted), min(open_since.values(), default=None))
+
+
+def _indexed(segments: Sequence[Segment]) -> tuple[list[list[Aborted]], int]:
+    """Read the transaction indexes of the sealed segments, up to the first unreadable one; also return their number."""
+    found = []
+    for segment in segments[:-1]:
+        stem, _, state = segment.path.rpartition(LOG_SUFFIX)
+        try:
+            entries = read_aborted(Disk(), f"{stem}{TRANSACTION_INDEX_SUFFIX}{state}", segment.base_offset)
+        except IndexCorruptError:
+            break
+        found.append([Aborted(entry.producer_id, entry.first_offset, entry.last_offset) for entry in entries])
+    return found, len(found)
+
+
+def _state_before(directory: str, segments: Sequence[Segment], most: int) -> tuple[int, OpenTransactions]:
+    """Return (segment, open transactions at its beginning) for the newest usable snapshot of the first `most`."""
+    for at in range(most, 0, -1):
+        path = segment_path(directory, segments[at].base_offset, SNAPSHOT_SUFFIX)
+        with suppress(FileNotFoundError, CorruptSnapshotError):
+            states = decode_snapshot(Path(path).read_bytes())
+            first_offsets = {state.producer_id: state.transaction_first_offset for state in states}
+            return at, {producer: offset for producer, offset in first_offsets.items() if offset >= 0}
+    return 0, {}
+
+
+def _scanned(segment: Segment, end: int, open_since: OpenTransactions) -> Iterator[Aborted]:
+    """Yield the transactions whose abort markers lie in a segment; `open_since` is brought up to its end.
+
+    A damaged batch ends the scan; reading will report it.
+    """
+    with segment.open() as file, suppress(ProtocolError):
+        for position, header in file.headers(0, end):
+            if not header.attributes & TRANSACTIONAL_BIT:
+                continue
+            if not header.is_control:
+                open_since.setdefault(header.producer_id, header.base_offset)
+                continue
+            marker = _marker(file, position, header)
+            if marker is None:
+                continue
+            first = open_since.pop(header.producer_id, None)
+            if marker.outcome is Outcome.ABORT and first is not None:
+                yield Aborted(header.producer_id, first, header.last_offset)
+
+
+def _marker(file: LogFile, position: int, header: BatchHeader) -> EndMarker | None:
+    buffer, start = file.batch(position, header)
+    return end_marker(decode_batch(buffer, start, header))

@@ -1,0 +1,202 @@
+"""What a task of an archive does: write the records of a split as Parquet files.
+
+1. Files are written in the run's directory under names that no other task uses, and synced when they are done.
+2. Memory is bounded by `OPEN_BYTES` and one Arrow batch, however many hours are open.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+from uuid import uuid4
+
+from protocol.records.columns import Wanted
+from protocol.records.layout import BatchHeader
+from warmlog.pipeline.archive.store import StagedFile, sync
+from warmlog.pipeline.job_stats import JobStats, Stopwatch
+from warmlog.pipeline.source.input import AnySplit, first_offset_of, read_batches
+from warmlog.pipeline.source.reading import ReadRules
+
+MAX_OPEN_FILES = 32  # of one task; more hours than this at a time mean broken clocks, not an archive
+ROW_GROUP_BYTES = 16 << 20  # large enough for readers of single columns, small enough to be buffered
+OPEN_BYTES = 64 << 20  # of all row groups that a task buffers
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SUFFIX = ".parquet"
+
+PartitionBy: TypeAlias = Literal["none", "day", "hour"]
+_WIDTHS = {"day": timedelta(days=1), "hour": timedelta(hours=1)}
+_NAMES = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRules:
+    """How files are written. `directory`: the run's. `compression`: as Parquet names it."""
+
+    directory: str
+    columns: tuple[str, ...]
+    partition_by: PartitionBy = "none"
+    compression: str = "zstd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a task has written. `stopped_at`: the offset of a damaged batch at which it stopped, or None."""
+
+    topic: str
+    partition: int
+    files: tuple[StagedFile, ...]
+    damaged: tuple[str, ...]
+    stopped_at: int | None
+    stats: JobStats
+
+
+def archive_split(rules: FileRules, read_rules: ReadRules, split: AnySplit) -> Written:
+    """Write a split's records as files. In a worker. Raises PipelineError, InspectError, OSError."""
+    from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches  # imports pyarrow
+
+    reading, decoding, writing = Stopwatch(), Stopwatch(), Stopwatch()
+    decoder = ArrowDecoder(split.topic, split.partition, rules.columns)
+    reached = first_offset_of(split)
+
+    def take(buffer: memoryview, position: int, header: BatchHeader, wanted: Wanted) -> None:
+        nonlocal reached
+        decoder.add(buffer, position, header, wanted)
+        reached = max(reached, header.next_offset)
+
+    steps, tally = read_batches(split, read_rules, decoding.timed(take))
+    stem = f"{split.topic}-{split.partition}-{first_offset_of(split):020d}-{uuid4().hex[:8]}"
+    with FileSet(rules, stem) as files:
+        write = writing.timed(files.write)
+        for batch in record_batches(decoder, reading.steps(steps)):
+            write(batch)
+        writing.timed(files.finish)()
+    stats = JobStats(rows=files.rows, tasks=1, decode_s=decoding.seconds, write_s=writing.seconds)
+    stats.read_s = reading.seconds - decoding.seconds  # a step reads a batch and decodes it
+    stats.take(tally)
+    return Written(
+        topic=split.topic,
+        partition=split.partition,
+        files=tuple(files.staged),
+        damaged=tuple(map(str, tally.damaged)),
+        stopped_at=reached if tally.damaged and read_rules.on_corrupt == "stop" else None,
+        stats=stats,
+    )
+
+
+def archiver(rules: FileRules, read_rules: ReadRules) -> partial[Written]:
+    """Return `archive_split` with its rules, to be sent to workers."""
+    return partial(archive_split, rules, read_rules)
+
+
+class FileSet:
+    """The files of one task, one for each hour or day; a context manager, which closes them. `finish` completes them.
+
+    `stem`: what their names begin with.
+    """
+
+    def __init__(self, rules: FileRules, stem: str) -> None:
+        self._rules = rules
+        self._stem = stem
+        self._open: dict[str, _File] = {}
+        self.staged: list[StagedFile] = []
+        self.rows = 0
+
+    def write(self, batch: Any) -> None:
+        """Write the rows of a record batch to the files they belong to. Raises OSError."""
+        self.rows += batch.num_rows
+        for directory, rows in _parts(batch, self._rules.partition_by):
+            self._file(directory, batch.schema).add(rows)
+        if sum(file.waiting_bytes for file in self._open.values()) > OPEN_BYTES:
+            for file in self._open.values():
+                file.flush()
+
+    def _file(self, directory: str, schema: Any) -> "_File":
+        if directory in self._open:
+            self._open[directory] = self._open.pop(directory)  # the most recently used is last
+            return self._open[directory]
+        if len(self._open) >= MAX_OPEN_FILES:
+            self._open.pop(next(iter(self._open))).finish()
+        name = f"{self._stem}-{len(self.staged)}{SUFFIX}" if self.staged else f"{self._stem}{SUFFIX}"
+        self.staged.append(StagedFile(staged=name, name=os.path.join(directory, name)))
+        made = self._open[directory] = _File(Path(self._rules.directory, name), schema, self._rules.compression)
+        return made
+
+    def finish(self) -> None:
+        """Write what is buffered, and sync all files. Raises OSError."""
+        for file in self._open.values():
+            file.finish()
+        self._open.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for file in self._open.values():
+            file.close()
+
+
+class _File:
+    """A Parquet file that is being written, a row group at a time."""
+
+    def __init__(self, path: Path, schema: Any, compression: str) -> None:
+        from pyarrow import parquet
+
+        repeated = [name for name in ("topic", "partition", "timestampType") if name in schema.names]
+        self._path = path
+        self._schema = schema
+        self._writer = parquet.ParquetWriter(path, schema, compression=compression, use_dictionary=repeated)
+        self._waiting: list[Any] = []
+        self.waiting_bytes = 0
+
+    def add(self, batch: Any) -> None:
+        self._waiting.append(batch)
+        self.waiting_bytes += batch.nbytes
+        if self.waiting_bytes >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is buffered as one row group."""
+        if self._waiting:
+            import pyarrow as pa
+
+            table = pa.Table.from_batches(self._waiting, self._schema)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._waiting, self.waiting_bytes = [], 0
+
+    def finish(self) -> None:
+        self.flush()
+        self._writer.close()
+        sync(self._path)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _parts(batch: Any, partition_by: PartitionBy) -> Iterator[tuple[str, Any]]:
+    """Yield (directory, rows) of a record batch; nearly always there is one."""
+    if partition_by == "none":
+        yield "", batch
+        return
+    import pyarrow as pa
+    from pyarrow import compute
+
+    width = _WIDTHS[partition_by] // timedelta(microseconds=1)
+    times = batch.column("timestamp").cast(pa.int64())
+    numbers = compute.divide(compute.subtract(times, compute.if_else(compute.less(times, 0), width - 1, 0)), width)
+    for number in compute.unique(numbers).to_pylist():
+        whole = compute.min(numbers).as_py() == compute.max(numbers).as_py()
+        rows = batch if whole else batch.filter(compute.equal(numbers, number))
+        yield f"{partition_by}={_period(number, partition_by)}", rows
+
+
+def _period(number: int, partition_by: PartitionBy) -> str:
+    try:
+        return (EPOCH + number * _WIDTHS[partition_by]).strftime(_NAMES[partition_by])
+    except OverflowError:
+        return "unknown"  # past the year 9999, as microseconds taken for milliseconds are

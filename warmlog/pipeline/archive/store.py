@@ -1,0 +1,171 @@
+"""The directory of an archive: what is in it, and how a batch of files becomes part of it in one step.
+
+    DIR/batch=00000007/_commit.json                      offsets, files, what was left out
+    DIR/batch=00000007/hour=2026-11-20T10/orders-0-00000000000000001234-3f2a81c0.parquet
+    DIR/.run-<id>/                                       files that a run is writing, not yet committed
+    DIR/_lock                                            held by the run that writes
+
+Invariants:
+1. A batch and the offsets that it advances the archive to become visible together, when their directory is renamed to
+   `batch=N`. A listing finds all of a batch or nothing of it, and no other checkpoint could disagree. So a run that is
+   killed at any moment neither loses nor duplicates a record.
+2. A committed file is never renamed, changed or removed. A batch number is used once: a second rename to it fails.
+3. The files of a batch were moved there by the run that commits it. A task that was given up, or outlived its run,
+   writes where nothing is taken from any more.
+4. A run begins where the last commit ended.
+
+Engines that list Parquet files skip names that begin with a dot or an underscore, and take `batch`, `hour` and `day`
+for partition columns.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from warmlog.pipeline.errors import PipelineError
+
+COMMIT = "_commit.json"
+LOCK = "_lock"
+RUN = ".run-"
+_BATCH = re.compile(r"batch=(\d+)")
+
+Spans: TypeAlias = Mapping[str, Mapping[str, tuple[int, int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A file that a task has written: its name in the run's directory, and in the batch's."""
+
+    staged: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A commit. `spans`: by topic and partition (as text, for JSON), the offsets that were looked at, end excluded.
+
+    `lost_offsets`: of these, how many were deleted before they were read, or lie between this commit and the last.
+    """
+
+    number: int
+    spans: Spans
+    partition_by: str
+    columns: tuple[str, ...]
+    rows: int = 0
+    lost_offsets: int = 0
+    damaged: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        """Return where the next run begins."""
+        return {
+            (topic, int(partition)): end
+            for topic, listed in self.spans.items()
+            for partition, (_, end) in listed.items()
+        }
+
+
+class ArchiveStore:
+    """The directory of an archive. Writers hold `locked`; anyone may read."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._run = directory / f"{RUN}{uuid4().hex[:12]}"
+
+    @property
+    def run_directory(self) -> Path:
+        """Where tasks of this run write."""
+        return self._run
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the archive's lock, after removing what earlier runs left. Raises PipelineError, OSError."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with open(self.directory / LOCK, "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PipelineError(f"{self.directory}: another job is writing to it") from None
+            self._remove_runs()
+            self._run.mkdir()
+            try:
+                yield
+            finally:
+                self._remove_runs()
+
+    def _remove_runs(self) -> None:
+        for path in self.directory.glob(f"{RUN}*"):
+            shutil.rmtree(path, ignore_errors=True)  # a task that outlives its run may still be writing
+
+    def commits(self) -> Iterator[Commit]:
+        """Yield all commits, the oldest first. Raises PipelineError for one that cannot be read."""
+        for number in self._numbers():
+            yield self._read(number)
+
+    def last_commit(self) -> Commit | None:
+        """Return the last commit, or None. Raises PipelineError if it cannot be read."""
+        numbers = self._numbers()
+        return self._read(numbers[-1]) if numbers else None
+
+    def _numbers(self) -> list[int]:
+        if not self.directory.is_dir():
+            return []
+        found = (_BATCH.fullmatch(entry.name) for entry in os.scandir(self.directory))
+        return sorted(int(match[1]) for match in found if match is not None)
+
+    def _read(self, number: int) -> Commit:
+        path = self.batch_directory(number) / COMMIT
+        try:
+            return _commit_of(json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise PipelineError(f"{path} is not a commit of an archive: {error}") from error
+
+    def batch_directory(self, number: int) -> Path:
+        """Return the directory of a batch."""
+        return self.directory / f"batch={number:08d}"
+
+    def commit(self, commit: Commit, staged: Sequence[StagedFile]) -> None:
+        """Make a batch part of the archive. Raises PipelineError if its number is taken, OSError."""
+        batch = self._run / f"commit-{commit.number}"
+        batch.mkdir()
+        for file in staged:
+            path = batch / file.name
+            path.parent.mkdir(exist_ok=True)
+            os.rename(self._run / file.staged, path)
+        (batch / COMMIT).write_text(json.dumps(asdict(commit), indent=1))
+        sync(batch / COMMIT)
+        for directory in {(batch / file.name).parent for file in staged} | {batch}:
+            sync(directory)
+        try:
+            os.rename(batch, self.batch_directory(commit.number))
+        except OSError as error:
+            if self.batch_directory(commit.number).exists():
+                raise PipelineError(f"{self.directory}: another job has written batch {commit.number}") from error
+            raise
+        sync(self.directory)
+
+
+def _commit_of(form: dict[str, Any]) -> Commit:
+    spans = {
+        topic: {partition: (int(first), int(end)) for partition, (first, end) in listed.items()}
+        for topic, listed in form["spans"].items()
+    }
+    lists = {name: tuple(form[name]) for name in ("columns", "damaged", "files")}
+    return Commit(**{**form, **lists, "spans": spans})
+
+
+def sync(path: Path) -> None:
+    """Flush a file or directory to disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,120 @@
+"""An archive read back: the files of each partition, and their rows in offset order.
+
+1. Only files that a commit names are read.
+2. Rows come in offset order even where files of different hours overlap: a few row groups of each file are in memory at
+   a time, never a whole file.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warmlog.pipeline.archive.store import ArchiveStore, Commit
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.source.ranges import TopicPartition
+
+BATCH_ROWS = 1 << 14  # of a file at a time
+_NAME = re.compile(r"(.+)-(\d+)-(\d{20})-[0-9a-f]{8}(?:-\d+)?\.parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFile:
+    """A file of one partition, and the offsets that its commit covers (end excluded): its rows lie within them."""
+
+    path: str
+    first_offset: int
+    end_offset: int
+
+
+def read_commits(directory: Path) -> list[Commit]:
+    """Return all commits of an archive. Raises PipelineError if the directory is none."""
+    if not directory.is_dir():
+        raise PipelineError(f"{directory}: no such directory")
+    found = list(ArchiveStore(directory).commits())
+    if not found:
+        raise PipelineError(f"{directory} is not an archive: no batch was ever committed to it")
+    return found
+
+
+def table_files(directory: Path, commits: Sequence[Commit]) -> dict[TopicPartition, list[TableFile]]:
+    """Return the files of each partition, the oldest first. Raises PipelineError."""
+    found: dict[TopicPartition, list[TableFile]] = {}
+    store = ArchiveStore(directory)
+    for commit in commits:
+        for name in commit.files:
+            match = _NAME.fullmatch(name.rpartition("/")[2])
+            if match is None:
+                raise PipelineError(
+                    f"{store.batch_directory(commit.number)}: {name} is not the name of an archive's file"
+                )
+            topic, partition, first = match[1], int(match[2]), int(match[3])
+            _, end = commit.spans[topic][str(partition)]
+            path = str(store.batch_directory(commit.number) / name)
+            file = TableFile(path=path, first_offset=first, end_offset=end)
+            found.setdefault((topic, partition), []).append(file)
+    return found
+
+
+def read_in_order(files: Sequence[TableFile], columns: Sequence[str]) -> Iterator[Any]:
+    """Record batches of one partition, by offset, which is among the columns. Raises PipelineError, OSError."""
+    for group in _overlapping(files):
+        if len(group) == 1:
+            yield from _batches(group[0], columns)
+        else:
+            yield from _merged([_batches(file, columns) for file in group])
+
+
+def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
+    """Yield groups of files that one task has written: of different hours, and overlapping in offsets."""
+    group: list[TableFile] = []
+    for file in sorted(files, key=lambda one: (one.first_offset, one.path)):
+        if group and group[0].first_offset != file.first_offset:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
+
+
+def _batches(file: TableFile, columns: Sequence[str]) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(file.path) as opened:
+            there = [name for name in columns if name in opened.schema_arrow.names]
+            yield from opened.iter_batches(BATCH_ROWS, columns=there)
+    except (pa.ArrowInvalid, FileNotFoundError) as error:
+        raise PipelineError(f"{file.path}: {error}") from error
+
+
+def _merged(sources: list[Iterator[Any]]) -> Iterator[Any]:
+    """Merge sources of ascending offsets.
+
+    Each step yields all rows up to the smallest of the last offsets in memory: no source has an earlier one later.
+    """
+    import pyarrow as pa
+
+    heads = [next(source, None) for source in sources]
+    while any(head is not None for head in heads):
+        until = min(head.column("offset")[-1].as_py() for head in heads if head is not None)
+        taken = []
+        for at, head in enumerate(heads):
+            if head is None:
+                continue
+            count = _rows_until(head, until)
+            taken.append(head.slice(0, count))
+            rest = head.slice(count)
+            heads[at] = rest if rest.num_rows else next(sources[at], None)
+        table = pa.Table.from_batches(taken).sort_by("offset").combine_chunks()
+        yield from table.to_batches()
+
+
+def _rows_until(batch: Any, offset: int) -> int:
+    """Return how many rows of a batch have an offset up to this one."""
+    from pyarrow import compute
+
+    count: int = compute.sum(compute.less_equal(batch.column("offset"), offset)).as_py() or 0
+    return count

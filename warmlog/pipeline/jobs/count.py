@@ -1,0 +1,162 @@
+"""The job behind `warmlog pipeline count`: count records by batch headers alone.
+
+A batch at an edge of what is asked for is opened; all others are counted by their headers, whose CRCs are not checked
+(`audit` does that).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from protocol.errors import ProtocolError
+from protocol.records.batch import BatchHeader
+from protocol.records.columns import Wanted
+from protocol.records.layout import CONTROL_BIT, LOG_OVERHEAD
+from protocol.records.reader import decode_batch
+from warmlog.inspect.segment import LogFile
+from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch, added
+from warmlog.pipeline.runner import Runner
+from warmlog.pipeline.source.input import choose_input, rules_of
+from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.planning import Piece, Split
+from warmlog.pipeline.source.ranges import key_of, resolve
+from warmlog.pipeline.source.reading import ReadRules, SplitReader
+
+COUNT_WINDOW_BYTES = 4 << 10  # a header and what is around it; bodies need not be copied
+# A worker counts this much in 20 to 30 ms if batches have 64 KiB; starting a task takes Spark about half of that.
+TASK_BYTES = 256 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Counted:
+    """What a partition, or a part of it, holds. `first_offset`, `end_offset` (excluded): of its batches."""
+
+    topic: str
+    partition: int
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    first_offset: int | None = None
+    end_offset: int | None = None
+
+    def take(self, file: LogFile, position: int, header: BatchHeader, wanted: Wanted) -> None:
+        """Count a batch that the reader passed on, most likely one at an edge."""
+        inside = header.base_offset >= wanted.first_offset and header.last_offset <= wanted.last_offset
+        self.records += header.record_count if inside else _records_inside(file, position, header, wanted)
+        self.batches += 1
+        self.bytes += header.size
+        self._stretch(max(header.base_offset, wanted.first_offset), min(header.last_offset, wanted.last_offset) + 1)
+
+    def add(self, other: "Counted") -> None:
+        """Add another part of the same partition."""
+        self.batches += other.batches
+        self.records += other.records
+        self.bytes += other.bytes
+        if other.first_offset is not None and other.end_offset is not None:
+            self._stretch(other.first_offset, other.end_offset)
+
+    def _stretch(self, first: int, end: int) -> None:
+        self.first_offset = first if self.first_offset is None else min(self.first_offset, first)
+        self.end_offset = end if self.end_offset is None else max(self.end_offset, end)
+
+
+def _records_inside(file: LogFile, position: int, header: BatchHeader, wanted: Wanted) -> int:
+    buffer, start = file.batch(position, header)
+    records = decode_batch(buffer, start, header)
+    return sum(wanted.first_offset <= record.offset <= wanted.last_offset for record in records)
+
+
+class HeaderCounter(SplitReader):
+    """Counts one split: runs of whole batches in a tight loop, everything else as `SplitReader` does.
+
+    A header costs 2 µs in the loop, 7 µs where each batch is passed on.
+    """
+
+    def __init__(self, split: Split, rules: ReadRules, counted: Counted) -> None:
+        super().__init__(split, rules, counted.take, window_bytes=COUNT_WINDOW_BYTES)
+        self._counted = counted
+
+    def _read_file(self, file: LogFile, piece: Piece) -> Iterator[None]:
+        position = piece.position if self._split.aborted else self._count_whole(file, piece)
+        yield from super()._read_file(file, replace(piece, position=position))
+
+    def _count_whole(self, file: LogFile, piece: Piece) -> int:
+        """Count batches as long as they lie within the piece; return the position of the first that does not."""
+        position, records, batches, skipped = piece.position, 0, 0, 0
+        first, end = piece.first_offset, piece.end_offset
+        begin: int | None = None
+        with suppress(ProtocolError):  # damage, which the reader will report
+            for at, header in file.headers(position, piece.end_position):
+                following = header.base_offset + header.last_offset_delta + 1
+                if header.base_offset < first or following > end:
+                    break
+                if header.attributes & CONTROL_BIT:
+                    skipped += 1
+                else:
+                    records += header.record_count
+                    batches += 1
+                    begin = header.base_offset if begin is None else begin
+                first, position = following, at + header.batch_length + LOG_OVERHEAD
+        if batches:
+            part = Counted(topic=self._split.topic, partition=self._split.partition, batches=batches, records=records)
+            part.bytes, part.first_offset, part.end_offset = position - piece.position, begin, first
+            self._counted.add(part)
+        self.tally.batches += batches
+        self.tally.bytes += position - piece.position
+        self.tally.skipped_batches += skipped
+        return position
+
+
+def count_records(run: Runner, options: ReadOptions, reporter: Reporter) -> list[Counted]:
+    """Count the records of each partition of a directory. Raises PipelineError, InspectError, OSError."""
+    assert options.path is not None, "a broker does not give headers alone"
+    plan = choose_input(options).plan(lambda extents: {key_of(one): resolve(one, options) for one in extents})
+    splits = [split for split in plan.splits if isinstance(split, Split)]
+    parts = run(list(grouped(splits)), partial(count_splits, rules_of(options)))
+    for _, stats in parts:
+        reporter.add(stats)
+    reporter.skipped(plan.skipped_bytes)
+    empty = [Counted(topic=topic, partition=partition) for topic, partition in plan.ranges]
+    return by_partition([*empty, *(one for counted, _ in parts for one in counted)])
+
+
+def grouped(splits: Iterable[Split]) -> Iterator[tuple[Split, ...]]:
+    """Yield the splits of each task: at least one, and about `TASK_BYTES`."""
+    group: list[Split] = []
+    size = 0
+    for split in splits:
+        if group and size + split.size > TASK_BYTES:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(split)
+        size += split.size
+    if group:
+        yield tuple(group)
+
+
+def count_splits(rules: ReadRules, splits: Sequence[Split]) -> tuple[list[Counted], JobStats]:
+    """Count splits one after the other. In a worker. Raises PipelineError, InspectError, OSError."""
+    parts = [_count_split(rules, split) for split in splits]
+    stats = added(one for _, one in parts)
+    stats.tasks = 1
+    return [counted for counted, _ in parts], stats
+
+
+def _count_split(rules: ReadRules, split: Split) -> tuple[Counted, JobStats]:
+    counted = Counted(topic=split.topic, partition=split.partition)
+    reading = Stopwatch()
+    reader = HeaderCounter(split, rules, counted)
+    reading.timed(lambda: deque(reader.run(), maxlen=0))()
+    stats = JobStats(rows=counted.records, read_s=reading.seconds)
+    stats.take(reader.tally)
+    return counted, stats
+
+
+def by_partition(parts: Iterable[Counted]) -> list[Counted]:
+    """Add the parts up, by topic and partition."""
+    found: dict[tuple[str, int], Counted] = {}
+    for part in parts:
+        found.setdefault((part.topic, part.partition), Counted(topic=part.topic, partition=part.partition)).add(part)
+    return [found[key] for key in sorted(found)]

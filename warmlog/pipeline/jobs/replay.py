@@ -1,0 +1,219 @@
+"""The job behind `warmlog pipeline replay`: send records of an archive, or of part of a topic, to a topic.
+
+1. A partition is one task, and its rows are sent in offset order. So records of one key keep their order, and with
+   `keep_partitions` every partition does.
+2. Tasks write under an identity made of the replay's id and their partition. A replay that is run again under its id,
+   with the same records, leaves out what is stored already, as far as the sink can promise that.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
+from warmlog.pipeline.runner import Runner
+from warmlog.pipeline.sink.options import WriteOptions, write_options
+from warmlog.pipeline.source.input import AnySplit, choose_input, read_batches, rules_of
+from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
+from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
+from warmlog.pipeline.source.reading import ReadRules
+
+COLUMNS = ("key", "value", "partition", "offset", "timestamp", "headers")
+SENT = ("key", "value", "timestamp", "headers")
+SLICE_ROWS = 1000  # sent at once if there is a rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRules:
+    """Where to and how. `write`: the sink's options, None for a dry run. `rate`: records per second of one task."""
+
+    write: WriteOptions | None
+    replay_id: str
+    keep_partitions: bool = False
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayTask:
+    """One partition: splits of a log, or files with the bounds of what to send (times in ms, ends excluded)."""
+
+    topic: str
+    partition: int
+    splits: tuple[AnySplit, ...] = ()
+    files: tuple[TableFile, ...] = ()
+    first_offset: int | None = None
+    end_offset: int | None = None
+    first_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Replayed:
+    """What a task did. `bytes`: of keys and values. `stored_before`: records that an earlier attempt had sent."""
+
+    topic: str
+    partition: int
+    records: int = 0
+    bytes: int = 0
+    stored_before: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+    stats: JobStats
+
+
+def sink_options(bootstrap: str, topic: str, **given: str) -> WriteOptions:
+    """Return the sink's options for a replay. Raises PipelineError."""
+    return write_options({"bootstrap": bootstrap, "topic": topic, **given})
+
+
+def plan_from_log(options: ReadOptions) -> list[ReplayTask]:
+    """Return a task for each partition of topics. Raises PipelineError, InspectError, OSError."""
+    plan = choose_input(options).plan(lambda extents: {key_of(one): resolve(one, options) for one in extents})
+    parts: dict[TopicPartition, list[AnySplit]] = {key: [] for key in sorted(plan.ranges)}
+    for split in plan.splits:
+        parts[split.topic, split.partition].append(split)
+    return [ReplayTask(topic=topic, partition=at, splits=tuple(splits)) for (topic, at), splits in parts.items()]
+
+
+def plan_from_table(directory: Path, options: ReadOptions) -> list[ReplayTask]:
+    """Return a task for each partition of an archive. Raises PipelineError if it does not have a topic."""
+    files = table_files(directory, read_commits(directory))
+    missing = set(options.topics.named) - {topic for topic, _ in files}
+    if missing:
+        raise PipelineError(f"{directory}: no topic {', '.join(sorted(missing))} in it")
+    wanted = sorted(key for key in files if options.topics.wants(*key))
+    return [_table_task(key, files[key], options) for key in wanted]
+
+
+def _table_task(key: TopicPartition, files: Sequence[TableFile], options: ReadOptions) -> ReplayTask:
+    task = ReplayTask(topic=key[0], partition=key[1], files=tuple(files))
+    first, end = _bound(options.start, key), _bound(options.end, key)
+    if options.start.by_time:
+        task = replace(task, first_ms=first)
+    elif first is not None and first not in {EARLIEST, LATEST}:
+        task = replace(task, first_offset=first)
+    if options.end.by_time:
+        return replace(task, end_ms=end)
+    return task if end in {None, LATEST} else replace(task, end_offset=end)
+
+
+def _bound(bound: Bound, key: TopicPartition) -> int | None:
+    return bound.number if bound.each is None else bound.each.get(key[0], {}).get(key[1])
+
+
+def replay(
+    run: Runner, tasks: Sequence[ReplayTask], rules: ReplayRules, options: ReadOptions, reporter: Reporter
+) -> list[Replayed]:
+    """Send what the tasks read. Raises PipelineError, InspectError, OSError."""
+    done = run(tasks, partial(replay_task, rules, rules_of(options)))
+    for one in done:
+        reporter.add(one.stats)
+    reporter.tell(id=rules.replay_id, stored_before=sum(one.stored_before for one in done))
+    return done
+
+
+def replay_task(rules: ReplayRules, read_rules: ReadRules, task: ReplayTask) -> Replayed:
+    """Send one partition. In a worker. Raises PipelineError, InspectError, OSError."""
+    done = Replayed(topic=task.topic, partition=task.partition, stats=JobStats(tasks=1))
+    watch = Stopwatch()
+    batches = _counted(_paced(_rows(task, read_rules, done.stats), rules.rate), done)
+    if rules.write is None:
+        watch.timed(lambda: all(True for _ in batches))()
+    else:
+        watch.timed(_send)(rules, rules.write, task, batches, done)
+    done.stats.rows = done.records
+    done.stats.write_s = watch.seconds
+    return done
+
+
+def _send(rules: ReplayRules, write: WriteOptions, task: ReplayTask, batches: Iterator[Any], done: Replayed) -> None:
+    from warmlog.pipeline.sink.attempts import batch_identity  # import pyarrow, in the worker
+    from warmlog.pipeline.sink.rows import rows_of
+    from warmlog.pipeline.sink.task import write_task
+
+    names = (*SENT, "partition") if rules.keep_partitions else SENT
+    rows = (rows_of(batch.select([name for name in names if name in batch.schema.names])) for batch in batches)
+    report = write_task(write, batch_identity(f"replay {rules.replay_id} {task.topic}", task.partition), rows)
+    done.stored_before = report.stored_before
+
+
+def _rows(task: ReplayTask, read_rules: ReadRules, stats: JobStats) -> Iterator[Any]:
+    """Yield the record batches of a task in offset order."""
+    if task.files:
+        yield from _table_rows(task)
+        return
+    from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches
+
+    for split in task.splits:
+        decoder = ArrowDecoder(split.topic, split.partition, COLUMNS)
+        steps, tally = read_batches(split, read_rules, decoder.add)
+        yield from record_batches(decoder, steps)
+        stats.take(tally)
+        if tally.damaged and read_rules.on_corrupt == "stop":
+            return
+
+
+def _table_rows(task: ReplayTask) -> Iterator[Any]:
+    first, end = task.first_offset or 0, task.end_offset
+    files = [one for one in task.files if one.end_offset > first and (end is None or one.first_offset < end)]
+    for batch in read_in_order(files, COLUMNS):
+        if "value" not in batch.schema.names:
+            raise PipelineError(f"{task.files[0].path} has no column value, so there is nothing to replay")
+        wanted = _wanted(batch, task)
+        if wanted.num_rows:
+            yield wanted
+
+
+def _wanted(batch: Any, task: ReplayTask) -> Any:
+    """Return the rows of a batch that lie within the task's bounds."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    bounds: list[tuple[str, Callable[..., Any], int | None, int]] = [
+        ("offset", compute.greater_equal, task.first_offset, 1),
+        ("offset", compute.less, task.end_offset, 1),
+        ("timestamp", compute.greater_equal, task.first_ms, 1000),
+        ("timestamp", compute.less, task.end_ms, 1000),
+    ]
+    for name, holds, bound, scale in bounds:
+        if bound is not None:
+            batch = batch.filter(holds(batch.column(name).cast(pa.int64()), bound * scale))
+    return batch
+
+
+def _counted(batches: Iterator[Any], done: Replayed) -> Iterator[Any]:
+    for batch in batches:
+        done.records += batch.num_rows
+        done.bytes += sum(batch.column(name).nbytes for name in ("key", "value") if name in batch.schema.names)
+        offsets = batch.column("offset")
+        if done.first_offset is None:
+            done.first_offset = offsets[0].as_py()
+        done.last_offset = offsets[-1].as_py()
+        yield batch
+
+
+def _paced(
+    batches: Iterator[Any],
+    rate: float | None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Any]:
+    """Yield the same rows, at most `rate` per second from the first one on."""
+    if rate is None:
+        yield from batches
+        return
+    began, sent = clock(), 0
+    for batch in batches:
+        for at in range(0, batch.num_rows, SLICE_ROWS):
+            early = began + sent / rate - clock()
+            if early > 0:
+                sleep(early)
+            part = batch.slice(at, SLICE_ROWS)
+            sent += part.num_rows
+            yield part

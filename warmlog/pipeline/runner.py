@@ -1,0 +1,129 @@
+"""Run a function over splits: in Spark's workers, or in this process."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
+
+from warmlog.inspect.errors import InspectError
+from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
+from warmlog.pipeline.session import settled
+
+WATCH_S = 0.2  # between two looks at Spark's progress
+
+S = TypeVar("S")
+T = TypeVar("T")
+Watch = Callable[[int, int], None]  # called with the number of tasks that are done, and of all
+
+
+class Runner(Protocol):
+    """Runs a function over splits, and returns the results in order."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at a time."""
+
+    def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
+        """Run it. Raises PipelineError as the function does."""
+
+
+class LocalRunner:
+    """Runs one split after the other in this process."""
+
+    def __init__(self, watch: Watch | None = None) -> None:
+        self._watch = watch
+
+    @property
+    def parallelism(self) -> int:
+        """One."""
+        return 1
+
+    def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
+        """Run it. Raises PipelineError as the function does."""
+        results = []
+        for done, split in enumerate(splits, start=1):
+            results.append(work(split))
+            if self._watch is not None:
+                self._watch(done, len(splits))
+        return results
+
+
+class SparkRunner:
+    """Runs each split as a task of Spark."""
+
+    def __init__(self, session: Any, watch: Watch | None = None) -> None:
+        self.session = session
+        self._context = session.sparkContext
+        self._watch = watch
+
+    @property
+    def parallelism(self) -> int:
+        """The cores of Spark's executors."""
+        count: int = self._context.defaultParallelism
+        return count
+
+    def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
+        """Run it. Raises PipelineError where the function did."""
+        if not splits:
+            return []
+        with self._watched(len(splits)), worker_errors():
+            tasks = self._context.parallelize(splits, len(splits))
+            found: list[T] = tasks.map(partial(settled, work)).collect()
+        return found
+
+    @contextmanager
+    def _watched(self, task_count: int) -> Iterator[None]:
+        if self._watch is None:
+            yield
+            return
+        group, done = f"warmlog-{uuid4().hex[:8]}", threading.Event()
+        self._context.setJobGroup(group, "warmlog pipeline")
+        watcher = threading.Thread(target=self._report, args=(group, task_count, done), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+
+    def _report(self, group: str, task_count: int, done: threading.Event) -> None:
+        assert self._watch is not None, "only started with a watch"
+        tracker = self._context.statusTracker()
+        while not done.wait(WATCH_S):
+            stages = [
+                tracker.getStageInfo(stage)
+                for number in tracker.getJobIdsForGroup(group)
+                for stage in getattr(tracker.getJobInfo(number), "stageIds", ())
+            ]
+            self._watch(sum(one.numCompletedTasks for one in stages if one is not None), task_count)
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Raise the pipeline's errors in workers as what they were there, instead of as Spark's traceback."""
+    try:
+        yield
+    except (PipelineError, InspectError):
+        raise
+    except Exception as error:
+        found = worker_error(str(error))
+        if found is None:
+            raise
+        raise found from error
+
+
+def worker_error(text: str) -> PipelineError | None:
+    """Find a pipeline's error in the traceback that Spark makes of it; None for any other error."""
+    kinds = {kind.__name__: kind for kind in (UnavailableError, DataLossError)}
+    for line in text.splitlines():
+        name, colon, message = line.strip().partition(": ")
+        if (
+            colon
+            and name.startswith(("warmlog.pipeline.", "warmlog.inspect."))
+            and name.endswith("Error")
+            and " " not in name
+        ):
+            return kinds.get(name.rpartition(".")[2], PipelineError)(message)
+    return None

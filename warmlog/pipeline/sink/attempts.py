@@ -1,0 +1,172 @@
+"""What attempts at the same task have in common: an identity, and the records stored under it.
+
+Batch headers carry the producer id and epoch, so an attempt can find what earlier ones have stored. The broker tells
+how many records there are (`describe_producer`: sequences of an epoch count from 0) and where the last one is; they are
+read backwards from there, in steps that double, until the batch with sequence 0 is found.
+
+Invariants:
+1. The identity depends on the rows alone. Batch job: the write id, the number of the write, and the frame's partition.
+   Stream: the query id (from its checkpoint), the micro-batch, and the frame's partition.
+2. The micro-batch is the epoch: the broker refuses writers of an earlier micro-batch once the next one writes, and
+   keeps one state per task of a query instead of one per micro-batch.
+3. A stored record stands for one row. Which one is decided by content (topic, key, value, headers; partition and time
+   where the row gives them), not by place: rows may come in another order than before. Rows that differ only in what
+   one of them leaves open may be taken for one another.
+4. Memory is a fingerprint (about 150 bytes) for each record that earlier attempts have stored.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from msgpack import packb
+
+from protocol.errors import ErrorCode
+from protocol.native.messages import ReceivedFetch
+from protocol.native.producers import ProducerPosition
+from protocol.records.layout import BatchHeader
+from protocol.records.reader import Record, decoded_batches
+from protocol.request import EARLIEST_TIMESTAMP, FetchPartition, FetchRequest, ListOffsetsRequest, OffsetQuery
+from protocol.response import ListOffsetsResponse
+from warmlog.pipeline.broker import PatientBroker, reply_error
+from warmlog.pipeline.sink.rows import Headers
+
+FETCH_BYTES = 4 << 20
+FIRST_ID = 1 << 62  # brokers assign ids below it (`broker.log.producer_state`)
+EPOCHS = 1 << 15  # an epoch is a non-negative int16; later micro-batches take the next id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The producer under which the records of a task are sent."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+def batch_identity(write_id: str, task: int, batch: int = 0) -> Identity:
+    """Return the identity of a task of a batch job. `task`: the frame's partition; `batch`: the number of the write."""
+    return _identity("batch", write_id, batch, task)
+
+
+def stream_identity(query_id: str, batch_id: int, task: int) -> Identity:
+    """Return the identity of a task of a micro-batch."""
+    return _identity("stream", query_id, batch_id, task)
+
+
+def _identity(kind: str, name: str, batch: int, task: int) -> Identity:
+    turn, epoch = divmod(batch, EPOCHS)
+    return Identity(producer_id=_producer_id(kind, name, turn, task), producer_epoch=epoch)
+
+
+def _producer_id(*parts: str | int) -> int:
+    """Hash the parts to 62 bits, where collisions are not to be expected."""
+    digest = blake2b(repr(parts).encode(), digest_size=8, person=b"warmlog sink").digest()
+    return FIRST_ID | int.from_bytes(digest, "big") % FIRST_ID
+
+
+def fingerprint(topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
+    """Hash a record's content to 16 bytes, where collisions are not to be expected."""
+    return blake2b(packb((topic, key, value, headers)), digest_size=16).digest()
+
+
+class StoredRecords:
+    """Stored records, each to be matched by one row. `left`: not matched yet; `gone`: deleted from the log."""
+
+    def __init__(self) -> None:
+        self._records: dict[bytes, list[tuple[int, int | None]]] = defaultdict(list)
+        self.left = 0
+        self.gone = 0
+
+    def add(self, topic: str, partition: int, header: BatchHeader, record: Record) -> None:
+        """Add a record. Its time counts only if the producer set it."""
+        time = None if header.append_time_ms is not None else record.timestamp
+        self._records[fingerprint(topic, record.key, record.value, record.headers)].append((partition, time))
+        self.left += 1
+
+    def match(
+        self,
+        topic: str,
+        row: tuple[bytes | None, bytes | None, Headers],
+        *,
+        partition: int | None,
+        time: int | None,
+    ) -> bool:
+        """Match a row (key, value, headers) with a stored record; False if there is none. None: any will do."""
+        mark = fingerprint(topic, *row)
+        places = self._records.get(mark, ())
+        for at, (found_partition, found_time) in enumerate(places):
+            if partition in {None, found_partition} and (time is None or found_time in {None, time}):
+                del self._records[mark][at]
+                self.left -= 1
+                return True
+        return False
+
+
+class StoredReader:
+    """Reads back what was stored under an identity."""
+
+    def __init__(self, broker: PatientBroker, identity: Identity) -> None:
+        self._broker = broker
+        self._identity = identity
+
+    def collect(self, position: ProducerPosition, into: StoredRecords) -> None:
+        """Add the records that the broker reports for one partition. Raises PipelineError."""
+        topic, partition = position.topic, position.partition
+        count, end = position.last_sequence + 1, position.last_offset + 1
+        first, reach = self._log_start(topic, partition), count
+        while True:
+            start = max(end - reach, first)
+            found = list(self._written(topic, partition, start, end))
+            if start == first or len(found) == count or _has_first_batch(found, start):
+                break
+            reach *= 2
+        for header, record in found:
+            into.add(topic, partition, header, record)
+        into.gone += count - len(found)
+
+    def records_at(self, topic: str, partition: int, offset: int, count: int) -> list[Record]:
+        """Return those of `count` records from an offset that were written under the identity."""
+        return [record for _, record in self._written(topic, partition, offset, offset + count)]
+
+    def _written(self, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[BatchHeader, Record]]:
+        """Yield the records between two offsets that were written under the identity."""
+        mine = self._identity.producer_id, self._identity.producer_epoch
+        while start < end:
+            records = self._fetch(topic, partition, start)
+            before = start
+            for header, decoded in decoded_batches(records, from_offset=start):
+                if (header.producer_id, header.producer_epoch) == mine:
+                    yield from ((header, record) for record in decoded if record.offset < end)
+                start = header.next_offset
+            if start == before:
+                return  # deleted since the broker was asked
+
+    def _fetch(self, topic: str, partition: int, offset: int) -> memoryview:
+        wanted = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=FETCH_BYTES)
+        request = FetchRequest(partitions=(wanted,), max_wait_ms=0, max_bytes=FETCH_BYTES)
+
+        def check(reply: ReceivedFetch) -> None:
+            (part,) = reply.partitions
+            if part.error and part.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise reply_error(part.error, part.message, about=f"{topic}-{partition}")
+
+        (part,) = self._broker.ask(request, ReceivedFetch, check).partitions
+        return memoryview(b"") if part.error else part.records
+
+    def _log_start(self, topic: str, partition: int) -> int:
+        query = OffsetQuery(topic=topic, partition=partition, timestamp=EARLIEST_TIMESTAMP)
+        request = ListOffsetsRequest(partitions=(query,))
+
+        def check(reply: ListOffsetsResponse) -> None:
+            (found,) = reply.partitions
+            if found.error:
+                raise reply_error(found.error, found.message, about=f"{topic}-{partition}")
+
+        return self._broker.ask(request, ListOffsetsResponse, check).partitions[0].offset
+
+
+def _has_first_batch(found: Sequence[tuple[BatchHeader, Record]], start: int) -> bool:
+    """Whether the epoch's first batch is there in full (compaction may have taken records of it, or of others)."""
+    return bool(found) and found[0][0].base_sequence == 0 and found[0][0].base_offset >= start

@@ -1,0 +1,71 @@
+"""The options of a write: what they mean, their defaults, and their table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+from protocol.records.layout import Codec
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.options import OptionTexts, bootstrap, count, flag, nonempty, ordinal, word
+
+OnChangedRows: TypeAlias = Literal["fail", "send"]
+
+DEFAULT_BATCH_BYTES = 256 << 10  # as the client's: a quarter of message.max.bytes, and larger is not faster
+DEFAULT_BUFFER_BYTES = 16 << 20
+DEFAULT_DELIVERY_TIMEOUT_MS = 120_000  # Kafka's delivery.timeout.ms
+
+# Name to the form of its value, for errors.
+WRITE_TABLE = {
+    "bootstrap": "a broker's native address, host:port",
+    "topic": "a topic",
+    "writeId": "a name for what is written",
+    "writeBatch": "a number from 0",
+    "compression": f'"{", ".join(codec.name.lower() for codec in Codec)}"',
+    "batchBytes": "a number of bytes from 1",
+    "bufferBytes": "a number of bytes from 1",
+    "deliveryTimeoutMs": "a number of milliseconds from 1",
+    "autoCreate": '"true" or "false"',
+    "onChangedRows": '"fail" or "send"',
+    "report": "a file",
+}
+_SPARKS_OWN = frozenset({"checkpointlocation"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The options of a write; `docs/pipeline/sink.md` describes each."""
+
+    bootstrap: str
+    topic: str | None = None
+    write_id: str | None = None
+    write_batch: int = 0
+    codec: Codec = Codec.NONE
+    batch_bytes: int = DEFAULT_BATCH_BYTES
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    delivery_timeout_ms: int = DEFAULT_DELIVERY_TIMEOUT_MS
+    auto_create: bool = True
+    on_changed_rows: OnChangedRows = "fail"
+    report: str | None = None
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Parse and check the options of a write. Raises PipelineError."""
+    texts = OptionTexts(given, WRITE_TABLE, "of a write", ignored=_SPARKS_OWN)
+    address = texts.parsed("bootstrap", bootstrap, None)
+    if address is None:
+        raise PipelineError('no broker: option("bootstrap", ...) names one')
+    if "writeBatch" in texts and "writeId" not in texts:
+        raise PipelineError("option writeBatch needs writeId: it numbers the batches of that name")
+    return WriteOptions(
+        bootstrap=address,
+        topic=texts.parsed("topic", nonempty, None),
+        write_id=texts.parsed("writeId", nonempty, None),
+        write_batch=texts.parsed("writeBatch", ordinal, 0),
+        codec=texts.parsed("compression", lambda text: Codec[text.strip().upper()], Codec.NONE),
+        batch_bytes=texts.parsed("batchBytes", count, DEFAULT_BATCH_BYTES),
+        buffer_bytes=texts.parsed("bufferBytes", count, DEFAULT_BUFFER_BYTES),
+        delivery_timeout_ms=texts.parsed("deliveryTimeoutMs", count, DEFAULT_DELIVERY_TIMEOUT_MS),
+        auto_create=texts.parsed("autoCreate", flag, default=True),
+        on_changed_rows=cast("OnChangedRows", texts.parsed("onChangedRows", word("fail", "send"), "fail")),
+        report=texts.parsed("report", nonempty, None),
+    )

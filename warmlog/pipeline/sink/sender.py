@@ -1,0 +1,276 @@
+"""Send batches to the broker, so that each is stored once.
+
+    send -> collected into a request -> in flight -> settled
+                                          |  the connection is lost, or the broker says "not now"
+                                          +-> one batch at a time, in order, until all are settled
+
+Invariants:
+1. At most MAX_IN_FLIGHT requests and half of `buffer_bytes` are unanswered, or one request.
+2. At most one batch of a partition is unanswered. So when one is stored, all before it were known to be stored when it
+   was sent, and its sequence proves that nobody else has written under this identity since the partition was looked
+   up. (Of two in flight, the second could be taken after the first was refused, if another attempt filled the gap.)
+3. If the broker already has a batch that was sent once, another attempt sent it, and this one ends. If it was sent
+   twice, the stored records are compared.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from protocol.errors import ErrorCode
+from protocol.records.builder import build_batch
+from protocol.records.layout import Codec
+from protocol.records.reader import Record, records_in
+from protocol.request import PartitionRecords, ProduceRequest
+from protocol.response import ProducedPartition, ProduceResponse
+from warmlog.pipeline.broker import PASSING, PatientBroker, reply_error
+from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.sink.attempts import Identity, StoredReader
+
+MAX_IN_FLIGHT = 5
+MAX_REQUEST_BYTES = 1 << 20  # Kafka's max.request.size; a single batch may be larger
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+
+@dataclass(slots=True, kw_only=True)
+class SinkBatch:
+    """A batch of one partition as it is sent. `resent`: the broker may have it from an earlier try."""
+
+    topic: str
+    partition: int
+    base_sequence: int
+    count: int
+    encoded: bytes
+    resent: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+    @property
+    def name(self) -> str:
+        """Topic and partition as text."""
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(slots=True)
+class SentTally:
+    """What was stored. `bytes`: of batches as sent. `retries`: batches that were sent again."""
+
+    rows: int = 0
+    bytes: int = 0
+    batches: int = 0
+    retries: int = 0
+
+
+class BatchSender:
+    """Sends batches; `flush` at the end. Not thread-safe. `tally` counts what is stored."""
+
+    def __init__(self, broker: PatientBroker, identity: Identity, codec: Codec, buffer_bytes: int) -> None:
+        self._broker = broker
+        self._retry = broker.retry
+        self._identity = identity
+        self._codec = codec
+        self._max_bytes = buffer_bytes // 2
+        self._collected: dict[tuple[str, int], SinkBatch] = {}
+        self._collected_bytes = 0
+        self._in_flight: deque[list[SinkBatch]] = deque()
+        self._in_flight_bytes = 0
+        self._unanswered: set[tuple[str, int]] = set()
+        self.tally = SentTally()
+
+    def send(self, batch: SinkBatch) -> None:
+        """Send a batch; wait if too much is in flight. Raises PipelineError."""
+        size = len(batch.encoded)
+        if batch.key in self._collected or self._collected_bytes + size > MAX_REQUEST_BYTES:
+            self._post()
+        self._collected[batch.key] = batch
+        self._collected_bytes += size
+
+    def flush(self) -> None:
+        """Return when everything sent is stored. Raises PipelineError."""
+        self._post()
+        while self._in_flight:
+            self._take_reply()
+
+    # -- in flight --
+
+    def _post(self) -> None:
+        """Send what is collected as one request."""
+        size, batches = self._collected_bytes, list(self._collected.values())
+        if not batches:
+            return
+        self._collected.clear()
+        self._collected_bytes = 0
+        while self._in_flight and not (self._has_room(size) and self._unanswered.isdisjoint(_keys(batches))):
+            self._take_reply()
+        self._in_flight.append(batches)
+        self._in_flight_bytes += size
+        self._unanswered |= _keys(batches)
+        try:
+            self._broker.connection().send(_request(batches))
+        except UnavailableError as error:
+            self._reconnect(error)
+
+    def _has_room(self, size: int) -> bool:
+        return len(self._in_flight) < MAX_IN_FLIGHT and self._in_flight_bytes + size <= self._max_bytes
+
+    def _take_reply(self) -> None:
+        """Take the oldest reply, and send again what it refuses for now. Raises PipelineError."""
+        try:
+            failed = self._take_outcomes()
+        except UnavailableError as error:
+            self._reconnect(error)
+            return
+        if failed:
+            while self._in_flight:  # batches sent one by one are answered by the next reply
+                self._take_reply()
+            self._wait_for_passing(failed)
+            for batch, _ in failed:
+                self._deliver(batch)
+
+    def _take_outcomes(self) -> list[tuple[SinkBatch, ProducedPartition]]:
+        """Take one reply; return what may be sent again. Raises UnavailableError, PipelineError."""
+        response = self._broker.connection().receive(ProduceResponse)
+        batches = self._in_flight.popleft()
+        self._in_flight_bytes -= sum(len(batch.encoded) for batch in batches)
+        self._unanswered -= _keys(batches)
+        failed = []
+        for batch, outcome in zip(batches, response.partitions, strict=True):
+            if outcome.error in PASSING or outcome.error in TOO_LARGE:
+                failed.append((batch, outcome))
+            else:
+                self._settle(batch, outcome)
+        return failed
+
+    def _reconnect(self, error: UnavailableError) -> None:
+        """Send everything unanswered again, one by one."""
+        unanswered = [batch for batches in self._in_flight for batch in batches]
+        self._in_flight.clear()
+        self._unanswered.clear()
+        self._in_flight_bytes = 0
+        self._broker.disconnect()
+        self._retry.wait(error)
+        for batch in unanswered:
+            batch.resent = True
+        for batch in unanswered:
+            self._deliver(batch)
+
+    # -- one at a time --
+
+    def _wait_for_passing(self, failed: Sequence[tuple[SinkBatch, ProducedPartition]]) -> None:
+        """Wait if the broker said "not now" of any of these. Raises PipelineError."""
+        for batch, outcome in failed:
+            if outcome.error in PASSING:
+                self._retry.wait(UnavailableError(str(_reply_error(batch, outcome))))
+                return
+
+    def _deliver(self, batch: SinkBatch) -> None:
+        """Send a batch until it is stored; nothing else is in flight. Raises PipelineError."""
+        while True:
+            self.tally.retries += 1
+            try:
+                (outcome,) = self._broker.connection().ask(_request([batch]), ProduceResponse).partitions
+            except UnavailableError as error:
+                batch.resent = True
+                self._broker.disconnect()
+                self._retry.wait(error)
+                continue
+            if outcome.error in TOO_LARGE:
+                self._deliver_halves(batch, outcome)
+                return
+            if outcome.error not in PASSING:
+                self._settle(batch, outcome)
+                return
+            self._wait_for_passing([(batch, outcome)])
+
+    def _deliver_halves(self, batch: SinkBatch, outcome: ProducedPartition) -> None:
+        """Deliver a batch that the topic finds too large. Raises PipelineError if a single record is."""
+        records = list(records_in(batch.encoded, check_crc=False))
+        if len(records) == 1:
+            raise _too_large(batch, records[0], outcome)
+        middle = len(records) // 2
+        for part, sequence in ((records[:middle], 0), (records[middle:], middle)):
+            self._deliver(self._part(batch, part, batch.base_sequence + sequence))
+
+    def _part(self, batch: SinkBatch, records: Sequence[Record], base_sequence: int) -> SinkBatch:
+        encoded = build_batch(
+            [(record.timestamp, record.key, record.value, record.headers) for record in records],
+            compression=self._codec,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.producer_epoch,
+            base_sequence=base_sequence,
+        )
+        return SinkBatch(
+            topic=batch.topic,
+            partition=batch.partition,
+            base_sequence=base_sequence,
+            count=len(records),
+            encoded=encoded,
+            resent=batch.resent,
+        )
+
+    # -- replies --
+
+    def _settle(self, batch: SinkBatch, outcome: ProducedPartition) -> None:
+        """Count a batch that is stored. Raises PipelineError for one that never will be."""
+        if outcome.error:
+            raise _refused(batch, outcome)
+        if outcome.duplicate is not UNSET and not (batch.resent and self._is_ours(batch, outcome.base_offset)):
+            raise PipelineError(f"{batch.name}: another attempt at this task is running, and has sent other rows")
+        self._retry.progressed()
+        self.tally.rows += batch.count
+        self.tally.bytes += len(batch.encoded)
+        self.tally.batches += 1
+
+    def _is_ours(self, batch: SinkBatch, offset: int) -> bool:
+        """Whether what is stored there is what was sent (times may be the broker's)."""
+        reader = StoredReader(self._broker, self._identity)
+        stored = reader.records_at(batch.topic, batch.partition, offset, batch.count)
+        sent = records_in(batch.encoded, check_crc=False)
+        return [_content(record) for record in stored] == [_content(record) for record in sent]
+
+
+def _keys(batches: Sequence[SinkBatch]) -> set[tuple[str, int]]:
+    return {batch.key for batch in batches}
+
+
+def _content(record: Record) -> Record:
+    return replace(record, offset=0, timestamp=0)
+
+
+def _request(batches: Sequence[SinkBatch]) -> ProduceRequest:
+    return ProduceRequest(
+        partitions=tuple(
+            PartitionRecords(topic=batch.topic, partition=batch.partition, records=memoryview(batch.encoded))
+            for batch in batches
+        )
+    )
+
+
+def _reply_error(batch: SinkBatch, outcome: ProducedPartition) -> PipelineError:
+    return reply_error(outcome.error, outcome.message, about=batch.name)
+
+
+def _refused(batch: SinkBatch, outcome: ProducedPartition) -> PipelineError:
+    if outcome.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        return PipelineError(
+            f"{batch.name}: another attempt at this task has written since this one began, or the broker has lost"
+            f" acknowledged records: {outcome.message}"
+        )
+    if outcome.error is ErrorCode.INVALID_PRODUCER_EPOCH:
+        return PipelineError(f"{batch.name}: a later micro-batch is being written: {outcome.message}")
+    why = _reply_error(batch, outcome)
+    if outcome.record_errors is UNSET:
+        return why
+    return PipelineError(f"{why} ({'; '.join(each.message for each in outcome.record_errors[:3])})")
+
+
+def _too_large(batch: SinkBatch, record: Record, outcome: ProducedPartition) -> PipelineError:
+    size = len(record.key or b"") + len(record.value or b"")
+    key = "without a key" if record.key is None else f"with key {record.key[:40]!r}"
+    return PipelineError(f"{batch.name}: a record of {size} bytes {key} is too large: {outcome.message}")

@@ -1,0 +1,318 @@
+"""Turn the rows of one task into batches: which partition each row goes to, and when a batch is full.
+
+Invariants:
+1. A row with a key goes where Kafka's Java client puts that key; one that names its partition goes there; others go
+   round the partitions in runs of SPREAD_ROWS, from one that depends on the task and its micro-batch. So where a row
+   goes depends on the rows alone, and attempts that send the same rows meet in the same sequences.
+2. No batch is larger than `batch_bytes`, uncompressed, unless it is a single record; open ones together take at most
+   half of `buffer_bytes` and what one Arrow batch adds.
+3. Sequences are consecutive in each partition, from what the broker says is stored.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from protocol.errors import ErrorCode
+from protocol.groups import TopicPartition
+from protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
+from protocol.records.builder import BatchBuilder
+from protocol.request import MetadataRequest
+from protocol.response import MetadataResponse, TopicMetadata
+from warmlog.client.partitioner import partition_of
+from warmlog.pipeline.broker import PatientBroker, Retry, reply_error
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, StoredReader, StoredRecords
+from warmlog.pipeline.sink.options import WriteOptions
+from warmlog.pipeline.sink.rows import Headers, Rows, row_size_bound
+from warmlog.pipeline.sink.sender import BatchSender, SinkBatch
+
+MAX_SEQUENCE = (1 << 31) - 1
+SPREAD_ROWS = 256  # a batch of small rows holds several runs, and a few thousand rows reach all partitions
+SLICES = 8  # of a batch: records are added this fraction of a batch at a time
+
+Record: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]  # as the builder takes it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What a task did. `stored_before`: rows that earlier attempts had stored. `bytes`: of batches as sent."""
+
+    rows: int = 0
+    bytes: int = 0
+    batches: int = 0
+    retries: int = 0
+    stored_before: int = 0
+
+
+class _OpenBatch:
+    """A partition that is written to, and its open batch."""
+
+    __slots__ = ("builder", "next_sequence", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int, next_sequence: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.next_sequence = next_sequence
+        self.builder = BatchBuilder()
+
+
+class _Target:
+    """A topic that is written to. `unkeyed`: rows so far without key or partition."""
+
+    __slots__ = ("_first", "name", "open", "stored", "unkeyed")
+
+    def __init__(self, name: str, batches: list[_OpenBatch], stored: StoredRecords, first: int) -> None:
+        self.name = name
+        self.open = batches
+        self.stored = stored
+        self.unkeyed = 0
+        self._first = first
+
+    def of_partition(self, partition: int) -> _OpenBatch:
+        """Return the batch of the partition that a row names. Raises PipelineError."""
+        if not 0 <= partition < len(self.open):
+            last = len(self.open) - 1
+            raise PipelineError(f"column partition: topic {self.name} has partitions 0 to {last}, not {partition}")
+        return self.open[partition]
+
+    def of_unkeyed(self, rows: int = 1) -> _OpenBatch:
+        """Return the batch for the next rows without a key, all of one run."""
+        run = self.unkeyed // SPREAD_ROWS
+        self.unkeyed += rows
+        return self.open[(self._first + run) % len(self.open)]
+
+
+class TaskWriter:
+    """Writes the rows of one task; `finish` at the end. Not thread-safe. `now_ms`: the time of rows without one."""
+
+    def __init__(
+        self, options: WriteOptions, identity: Identity, broker: PatientBroker, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._options = options
+        self._identity = identity
+        self._broker = broker
+        self._now_ms = now_ms
+        self._sender = BatchSender(broker, identity, options.codec, options.buffer_bytes)
+        self._targets: dict[str, _Target] = {}
+        self._stored_before = 0
+
+    def add(self, rows: Rows) -> None:
+        """Write rows. Raises PipelineError; if a row is wrong, before any of them is sent."""
+        now_ms, count = self._now_ms(), len(rows.values)
+        times = [now_ms] * count if rows.times is None else [now_ms if time is None else time for time in rows.times]
+        headers: Sequence[Headers] = rows.headers or [()] * count
+        records: list[Record] = list(zip(times, rows.keys or [None] * count, rows.values, headers, strict=True))
+        plain = self._options.topic is not None and rows.partitions is None
+        target = self._target(self._options.topic) if plain and self._options.topic is not None else None
+        if target is not None and not target.stored.left:
+            self._add_to(target, records, rows.largest, keyed=rows.keys is not None)
+        else:
+            self._add_each(rows, records)
+        self._bound_open()
+
+    def finish(self) -> TaskReport:
+        """Return when everything is stored. Raises PipelineError."""
+        self._close_all()
+        self._sender.flush()
+        for target in self._targets.values():
+            self._check_left(target)
+        tally = self._sender.tally
+        return TaskReport(
+            rows=tally.rows,
+            bytes=tally.bytes,
+            batches=tally.batches,
+            retries=tally.retries,
+            stored_before=self._stored_before,
+        )
+
+    # -- where rows go --
+
+    def _add_to(self, target: _Target, records: list[Record], largest: int, *, keyed: bool) -> None:
+        """Add records of one topic that name no partition. `keyed`: whether any may have a key."""
+        if not keyed:
+            self._spread(target, records, largest)
+            return
+        count, spread = len(target.open), []
+        found: list[list[Record]] = [[] for _ in range(count)]
+        for record in records:
+            key = record[1]
+            if key is None:
+                spread.append(record)
+            else:
+                found[partition_of(key, count)].append(record)
+        for batch, some in zip(target.open, found, strict=True):
+            self._fill(batch, some, largest)
+        self._spread(target, spread, largest)
+
+    def _add_each(self, rows: Rows, records: list[Record]) -> None:
+        """Add records that each say where they go, or some of which are stored already."""
+        chosen: dict[int, tuple[_OpenBatch, list[Record]]] = {}
+        for at, record in enumerate(records):
+            target = self._target(self._topic_of(rows, at))
+            partition = rows.partitions[at] if rows.partitions is not None else None
+            batch = _batch_of(target, record[1], partition)
+            time = rows.times[at] if rows.times is not None else None
+            if not self._is_stored(target, record, partition, time):
+                chosen.setdefault(id(batch), (batch, []))[1].append(record)
+        for batch, some in chosen.values():
+            self._fill(batch, some, rows.largest)
+
+    def _topic_of(self, rows: Rows, at: int) -> str:
+        topic = self._options.topic or (rows.topics[at] if rows.topics is not None else None)
+        if topic is None:
+            raise PipelineError("column topic: the topic of a row is null, and there is no option topic")
+        return topic
+
+    def _is_stored(self, target: _Target, record: Record, partition: int | None, time: int | None) -> bool:
+        if not target.stored.left:
+            return False
+        _, key, value, headers = record
+        if not target.stored.match(target.name, (key, value, headers), partition=partition, time=time):
+            return False
+        self._stored_before += 1
+        return True
+
+    # -- batches --
+
+    def _fill(self, batch: _OpenBatch, records: list[Record], largest: int) -> None:
+        """Add records to a partition's batches."""
+        step = self._step(largest)
+        for at in range(0, len(records), step):
+            self._extend(batch, records[at : at + step], largest)
+
+    def _spread(self, target: _Target, records: list[Record], largest: int) -> None:
+        """Add records without a key to their partitions."""
+        at = 0
+        while at < len(records):
+            more = SPREAD_ROWS - target.unkeyed % SPREAD_ROWS
+            some = records[at : at + more]
+            self._fill(target.of_unkeyed(len(some)), some, largest)
+            at += len(some)
+
+    def _step(self, largest: int) -> int:
+        return max(1, self._options.batch_bytes // SLICES // largest)
+
+    def _extend(self, batch: _OpenBatch, some: list[Record], largest: int) -> None:
+        if self._is_full(batch, some, largest):
+            self._close(batch)
+        batch.builder.extend(some)
+
+    def _is_full(self, batch: _OpenBatch, some: list[Record], largest: int) -> bool:
+        """Whether these records might make the batch too large, by the largest of them, or by one that is alone."""
+        builder = batch.builder
+        if not builder.count:
+            return False
+        more = len(some) * largest if len(some) > 1 else row_size_bound(*some[0][1:])
+        return builder.size + more > self._options.batch_bytes
+
+    def _close(self, batch: _OpenBatch) -> None:
+        """Send an open batch. Raises PipelineError."""
+        builder, sequence = batch.builder, batch.next_sequence
+        if sequence + builder.count > MAX_SEQUENCE:
+            raise PipelineError(f"{batch.topic}-{batch.partition}: a task writes at most {MAX_SEQUENCE} records to it")
+        encoded = builder.build(
+            compression=self._options.codec,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.producer_epoch,
+            base_sequence=sequence,
+        )
+        closed = SinkBatch(
+            topic=batch.topic,
+            partition=batch.partition,
+            base_sequence=sequence,
+            count=builder.count,
+            encoded=encoded,
+        )
+        batch.next_sequence += builder.count
+        builder.clear()
+        self._sender.send(closed)
+
+    def _close_all(self) -> None:
+        for target in self._targets.values():
+            for batch in target.open:
+                if batch.builder.count:
+                    self._close(batch)
+
+    def _bound_open(self) -> None:
+        batches = (batch for target in self._targets.values() for batch in target.open)
+        if sum(batch.builder.records_size for batch in batches) > self._options.buffer_bytes // 2:
+            self._close_all()
+
+    # -- topics --
+
+    def _target(self, name: str) -> _Target:
+        target = self._targets.get(name)
+        if target is None:
+            target = self._targets[name] = self._look_up(name)
+        return target
+
+    def _look_up(self, name: str) -> _Target:
+        found = self._metadata(name)
+        asked = tuple(TopicPartition(topic=name, partition=each.partition) for each in found.partitions)
+        request = DescribeProducerRequest(producer_id=self._identity.producer_id, partitions=asked)
+        positions = self._broker.ask(request, DescribeProducerResponse, _check_positions).partitions
+        stored, reader = StoredRecords(), StoredReader(self._broker, self._identity)
+        batches = [_OpenBatch(name, position.partition, self._next_sequence(position)) for position in positions]
+        for position, batch in zip(positions, batches, strict=True):
+            if batch.next_sequence:
+                reader.collect(position, stored)
+        return _Target(name, batches, stored, self._identity.producer_id + self._identity.producer_epoch)
+
+    def _metadata(self, name: str) -> TopicMetadata:
+        """Return the topic, created if that is allowed. Raises PipelineError."""
+        request = MetadataRequest(topics=(name,), auto_create=self._options.auto_create)
+
+        def check(reply: MetadataResponse) -> None:
+            (topic,) = reply.topics
+            if topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                why = "auto.create.topics.enable is off" if self._options.auto_create else "autoCreate is false"
+                raise PipelineError(f"there is no topic {name}, and {why}")
+            if topic.error:
+                raise reply_error(topic.error, topic.message, about=f"topic {name}")
+
+        return self._broker.ask(request, MetadataResponse, check).topics[0]
+
+    def _next_sequence(self, position: ProducerPosition) -> int:
+        """Return the sequence to continue with. Raises PipelineError."""
+        name = f"{position.topic}-{position.partition}"
+        if position.producer_epoch > self._identity.producer_epoch:
+            raise PipelineError(f"{name}: a later micro-batch was written already: this one is outdated")
+        return position.last_sequence + 1 if position.producer_epoch == self._identity.producer_epoch else 0
+
+    def _check_left(self, target: _Target) -> None:
+        """Raise PipelineError if an earlier attempt has stored what none of the rows is."""
+        stored = target.stored
+        if not (stored.left or stored.gone) or self._options.on_changed_rows == "send":
+            return
+        raise PipelineError(
+            f"topic {target.name}: an earlier attempt at this task has stored {stored.left + stored.gone} records that"
+            f" are none of its rows this time ({stored.gone} of them are gone from the log): the query does not produce"
+            " the same rows twice, so some may be stored twice (onChangedRows=send accepts that)"
+        )
+
+
+def write_task(options: WriteOptions, identity: Identity, rows: Iterable[Rows]) -> TaskReport:
+    """Write the rows of one task, and wait until all are stored. Raises PipelineError."""
+    retry = Retry(options.delivery_timeout_ms / 1000, setting="deliveryTimeoutMs")
+    with PatientBroker(options.bootstrap, retry, max_reply_bytes=FETCH_BYTES) as broker:
+        writer = TaskWriter(options, identity, broker, now_ms=lambda: time.time_ns() // 1_000_000)
+        for some in rows:
+            writer.add(some)
+        return writer.finish()
+
+
+def _check_positions(reply: DescribeProducerResponse) -> None:
+    """Raise the error of the first partition that has one."""
+    for position in reply.partitions:
+        if position.error:
+            raise reply_error(position.error, position.message, about=f"{position.topic}-{position.partition}")
+
+
+def _batch_of(target: _Target, key: bytes | None, partition: int | None) -> _OpenBatch:
+    if partition is not None:
+        return target.of_partition(partition)
+    if key is not None:
+        return target.open[partition_of(key, len(target.open))]
+    return target.of_unkeyed()

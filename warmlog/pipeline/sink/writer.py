@@ -1,0 +1,160 @@
+"""The writers that Spark calls: of batch jobs and of streams.
+
+`write` runs in workers, once per task; `commit` and `abort` in a process beside the driver. Nothing is held back for a
+commit: readers see a record as soon as the broker has it.
+
+Source: pyspark.sql.datasource (SPARK-44076); org.apache.spark.sql.execution.streaming.MicroBatchExecution, which passes
+the query and the micro-batch to tasks as local properties.
+"""
+
+import json
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.sink.attempts import batch_identity, stream_identity
+from warmlog.pipeline.sink.options import WriteOptions
+from warmlog.pipeline.sink.rows import Rows, check_columns, rows_of, rows_of_spark
+from warmlog.pipeline.sink.task import TaskReport, write_task
+
+ARROW = "DataSourceStreamArrowWriter"
+ARROW_STREAMS = hasattr(datasource, ARROW)  # from Spark 4.1; before, streams are passed rows only
+_ArrowBase: Any = getattr(datasource, ARROW, DataSourceStreamWriter)
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class TaskMessage(WriterCommitMessage):
+    """What a task reports to the driver."""
+
+    report: TaskReport
+
+
+def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
+    """Return the writer of a batch job. Raises PipelineError if frame or mode do not fit a log."""
+    if overwrite:
+        raise PipelineError('topics can only be appended to: mode("append")')
+    check_columns(_typed(schema), topic=options.topic)
+    return BatchWriter(options, options.write_id or uuid.uuid4().hex)
+
+
+def stream_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
+    """Return the writer of a stream. Raises PipelineError if frame or mode do not fit a log."""
+    if overwrite:
+        raise PipelineError('topics can only be appended to: outputMode("append")')
+    if options.write_id is not None:
+        raise PipelineError("option writeId is for batch jobs and foreachBatch: a stream is identified by its query id")
+    check_columns(_typed(schema), topic=options.topic)
+    return ArrowStreamWriter(options) if ARROW_STREAMS else RowStreamWriter(options, schema.fieldNames())
+
+
+def _typed(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a frame once. `write_id`, with `write_batch` if given: what attempts at it have in common."""
+
+    def __init__(self, options: WriteOptions, write_id: str) -> None:
+        self._options = options
+        self._write_id = write_id
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write the Arrow batches of a task. In a worker. Raises PipelineError."""
+        identity = batch_identity(self._write_id, _task().partitionId(), self._options.write_batch)
+        return TaskMessage(write_task(self._options, identity, map(rows_of, iterator)))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Report a job whose tasks are all done."""
+        report(self._options, messages, "done")
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Report a job of which a task has failed for good; what was written stays."""
+        report(self._options, messages, "failed")
+
+
+class _Stream:
+    """What the writers of streams have in common."""
+
+    _options: WriteOptions
+
+    def _write(self, rows: Iterable[Rows]) -> WriterCommitMessage:
+        context = _task()
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if query is None or batch is None:
+            raise PipelineError(
+                "Spark does not tell which micro-batch this is: only micro-batch triggers are supported"
+            )
+        identity = stream_identity(query, int(batch), context.partitionId())
+        return TaskMessage(write_task(self._options, identity, rows))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Report a micro-batch whose tasks are all done."""
+        report(self._options, messages, "done", batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Report a micro-batch of which a task has failed for good; it runs again when the query is restarted."""
+        report(self._options, messages, "failed", batchId)
+
+
+class RowStreamWriter(_Stream, DataSourceStreamWriter):
+    """Writes a stream that Spark passes as rows."""
+
+    def __init__(self, options: WriteOptions, names: Sequence[str]) -> None:
+        self._options = options
+        self._names = tuple(names)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write the rows of a task. In a worker. Raises PipelineError."""
+        return self._write(rows_of_spark(iterator, self._names))
+
+
+class ArrowStreamWriter(_Stream, _ArrowBase):  # type: ignore[misc] # the base depends on Spark's version
+    """Writes a stream that Spark passes as Arrow batches."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write the Arrow batches of a task. In a worker. Raises PipelineError."""
+        return self._write(map(rows_of, iterator))
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "a writer runs in a task"
+    return context
+
+
+def report(
+    options: WriteOptions, messages: Sequence[WriterCommitMessage | None], outcome: str, batch_id: int | None = None
+) -> None:
+    """Log what was written, and append it as a line of JSON to the file of the option `report`."""
+    done = [message.report for message in messages if isinstance(message, TaskMessage)]
+    summary: dict[str, Any] = {"outcome": outcome, "topic": options.topic, "tasks": len(done)}
+    for one in fields(TaskReport):
+        summary[one.name] = sum(getattr(task, one.name) for task in done)
+    if batch_id is not None:
+        summary["batch_id"] = batch_id
+    line = json.dumps(summary)
+    _log.info("written: %s", line)
+    if options.report is not None:
+        with open(options.report, "a", encoding="utf-8") as file:
+            file.write(line + "\n")

@@ -1,0 +1,142 @@
+"""Where records come from: a directory, a broker, or both. The same calls plan and read either.
+
+Invariants:
+1. An extent is valid only during the call that is given it: it may belong to a connection, or to a directory whose
+   segments a broker is about to replace.
+2. A plan that a broker's compaction or retention invalidates while it is made is made again.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+from warmlog.inspect.errors import SegmentGoneError
+from warmlog.inspect.partition import StoredPartition, find_partitions
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.planning import Split, plan_splits
+from warmlog.pipeline.source.ranges import Bounds, Extent, Range, TopicPartition, check_named, key_of, resolve
+from warmlog.pipeline.source.reading import BatchHandler, ReadRules, SplitReader, Tally, checked
+
+if TYPE_CHECKING:
+    from warmlog.pipeline.source.remote import RemoteSplit
+
+TRIES = 5  # a broker replaces segments every few seconds; a plan takes milliseconds
+
+T = TypeVar("T")
+AnySplit: TypeAlias = "Split | RemoteSplit"
+# Called with the extents of all partitions to be read; returns the offsets to read of each.
+Choice: TypeAlias = Callable[[list[Extent]], dict[TopicPartition, Range]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Splits, the offsets of each partition that they cover, and how many bytes the indexes allow to leave out."""
+
+    splits: list[AnySplit]
+    ranges: dict[TopicPartition, Range]
+    skipped_bytes: int = 0
+
+
+class Input(Protocol):
+    """Partitions to be read. Methods raise PipelineError, InspectError, OSError."""
+
+    def look(self, see: Callable[[list[Extent]], T]) -> T:
+        """Call a function with the extents of the partitions to be read; return its result."""
+
+    def plan(self, choose: Choice) -> Plan:
+        """Return the splits of the offsets that `choose` wants."""
+
+
+def choose_input(options: ReadOptions) -> Input:
+    """Return the input of a batch job: the directory if there is one, else the broker."""
+    if options.path is not None:
+        return DirectoryInput(options)
+    from warmlog.pipeline.source.remote import BrokerInput  # imports the client
+
+    return BrokerInput(options)
+
+
+def plan_batch(options: ReadOptions, bounds: Bounds) -> Plan:
+    """Return the plan of a batch read. Raises PipelineError, InspectError, OSError."""
+    return choose_input(options).plan(
+        lambda extents: {
+            key_of(one): bounds.applied(one, resolve(one, options))
+            for one in extents
+            if bounds.partitions is None or one.partition in bounds.partitions
+        }
+    )
+
+
+def rules_of(options: ReadOptions) -> ReadRules:
+    """Return how splits are read by these options."""
+    return ReadRules(
+        on_corrupt=options.on_corrupt,
+        fail_on_data_loss=options.fail_on_data_loss,
+        committed_only=options.committed_only,
+    )
+
+
+class DirectoryInput:
+    """Partitions in a data directory."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def look(self, see: Callable[[list[Extent]], T]) -> T:
+        """Call a function with the extents; return its result. Raises PipelineError, InspectError, OSError."""
+        return self._with_partitions(lambda partitions: see(list(partitions)))
+
+    def plan(self, choose: Choice) -> Plan:
+        """Return the splits of what `choose` wants. Raises PipelineError, InspectError, OSError."""
+        return self._with_partitions(lambda partitions: self._plan(partitions, choose))
+
+    def _with_partitions(self, act: Callable[[list[StoredPartition]], T]) -> T:
+        for _ in range(TRIES):
+            with suppress(SegmentGoneError):
+                return act(wanted_partitions(self._options))
+        return act(wanted_partitions(self._options))
+
+    def _plan(self, partitions: list[StoredPartition], choose: Choice) -> Plan:
+        ranges = choose(list(partitions))
+        chosen = [(one, ranges[key_of(one)]) for one in partitions if key_of(one) in ranges]
+        splits = plan_splits(chosen, self._options)
+        stored = sum(one.readable_size(segment) for one, _ in chosen for segment in one.segments)
+        read = sum(split.size for split in splits)
+        return Plan(splits=list(splits), ranges=ranges, skipped_bytes=max(stored - read, 0))
+
+
+def wanted_partitions(options: ReadOptions) -> list[StoredPartition]:
+    """Return the partitions that the options ask for.
+
+    Raises PipelineError if one that is named does not exist, InspectError, OSError.
+    """
+    assert options.path is not None, "a directory input has a path"
+    stored = find_partitions(options.path)
+    found = [partition for partition in stored if options.topics.wants(partition.topic, partition.partition)]
+    missing = set(options.topics.named) - {partition.topic for partition in stored}
+    if missing:
+        raise PipelineError(f"{options.path}: no topic {', '.join(sorted(missing))} in it")
+    for topic, numbers in (options.topics.assigned or {}).items():
+        existing = {partition.partition for partition in found if partition.topic == topic}
+        if set(numbers) - existing:
+            raise PipelineError(f"{options.path}: no partition {min(set(numbers) - existing)} of {topic} in it")
+    check_named(found, options)
+    return found
+
+
+def read_batches(split: AnySplit, rules: ReadRules, handler: BatchHandler) -> tuple[Iterator[None], Tally]:
+    """Return steps, each of which passes one batch with a good CRC to the handler, and their tally. In a worker."""
+    if isinstance(split, Split):
+        reader = SplitReader(split, rules, checked(handler))
+        return reader.run(), reader.tally
+    from warmlog.pipeline.source.remote_reader import RemoteReader  # as above
+
+    remote = RemoteReader(split, rules, handler)
+    return remote.run(), remote.tally
+
+
+def first_offset_of(split: AnySplit) -> int:
+    """Return where a split begins."""
+    return split.pieces[0].first_offset if isinstance(split, Split) else split.first_offset

@@ -1,0 +1,167 @@
+"""Splits of directories: what one task reads, about equal in bytes.
+
+Invariants:
+1. A cut is where a batch begins, taken from the offset index and confirmed by the batch's header. Where there is no
+   such entry, a split is larger.
+2. The offsets of a partition's splits are disjoint, and together those that were asked for. Positions are those of
+   planning time; a reader that finds another file goes by offsets.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from protocol.errors import ProtocolError
+from warmlog.inspect.lookup import confirmed_entries, position_of
+from warmlog.inspect.partition import StoredPartition
+from warmlog.inspect.segment import LogFile, OffsetEntries, Segment
+from warmlog.inspect.transactions import Aborted
+from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.ranges import Range
+
+REST_SHARE = 0.25  # a rest smaller than this share of a split joins the split before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Part of a segment: its batches between two positions, its records between two offsets (ends excluded).
+
+    `identity`: of the file in which the positions are valid.
+    """
+
+    path: str
+    identity: tuple[int, int]
+    position: int
+    end_position: int
+    first_offset: int
+    end_offset: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.end_position - self.position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What one task reads: consecutive pieces of one partition, except batches of `aborted` transactions."""
+
+    topic: str
+    partition: int
+    directory: str
+    pieces: tuple[Piece, ...]
+    aborted: tuple[Aborted, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(piece.size for piece in self.pieces)
+
+
+def plan_splits(parts: Iterable[tuple[StoredPartition, Range]], options: ReadOptions) -> list[Split]:
+    """Return the splits of these partitions and offsets. Raises InspectError, OSError."""
+    spans = [(partition, list(pieces_of(partition, wanted))) for partition, wanted in parts]
+    total = sum(piece.size for _, pieces in spans for piece in pieces)
+    share = min(options.max_split_bytes, max(-(-total // (options.min_partitions or 1)), 1))
+    splits = []
+    for partition, pieces in spans:
+        size = sum(piece.size for piece in pieces)
+        whole = options.on_corrupt == "stop"  # stopping at a damaged batch is a matter of the whole partition
+        count = 1 if whole else max(round(size / share), 1)
+        for group in _cut(partition, pieces, -(-size // count)):
+            split = Split(
+                topic=partition.topic,
+                partition=partition.partition,
+                directory=partition.directory,
+                pieces=group,
+                aborted=_aborted_in(partition, group) if options.committed_only else (),
+            )
+            splits.append(split)
+    return splits
+
+
+def _aborted_in(partition: StoredPartition, pieces: Sequence[Piece]) -> tuple[Aborted, ...]:
+    """Return the aborted transactions that have offsets in these pieces."""
+    first, end = pieces[0].first_offset, pieces[-1].end_offset
+    aborted = partition.transactions.aborted
+    return tuple(one for one in aborted if one.first_offset < end and one.last_offset >= first)
+
+
+def pieces_of(partition: StoredPartition, wanted: Range) -> Iterator[Piece]:
+    """Yield a piece for each segment that holds wanted offsets."""
+    segments = partition.segments
+    ends = [*(segment.base_offset for segment in segments[1:]), wanted.end]
+    for segment, next_base in zip(segments, ends[: len(segments)], strict=True):
+        first, end = max(wanted.start, segment.base_offset), min(wanted.end, next_base)
+        if first < end:
+            yield located(segment, first, end, readable_size=partition.readable_size(segment), until=next_base)
+
+
+def located(segment: Segment, first_offset: int, end_offset: int, *, readable_size: int, until: int) -> Piece:
+    """Locate offsets in a segment, whose own end before `until`. Raises SegmentGoneError, OSError."""
+    with segment.open() as file:
+        if file.identity != segment.identity:  # compaction has replaced it with a finished segment
+            readable_size = file.size
+        position, end_position = 0, readable_size
+        if first_offset > segment.base_offset:
+            position = position_of(file, segment, first_offset, readable_size)
+        if end_offset < until:
+            end_position = _after(file, position_of(file, segment, end_offset - 1, readable_size), readable_size)
+        identity = file.identity
+    return Piece(
+        path=segment.path,
+        identity=identity,
+        position=position,
+        end_position=max(position, end_position),
+        first_offset=first_offset,
+        end_offset=end_offset,
+    )
+
+
+def _after(file: LogFile, position: int, end: int) -> int:
+    """Return the position after the batch at one, or the end if its header is broken."""
+    try:
+        return min(position + file.header(position).size, end) if position < end else end
+    except ProtocolError:
+        return end
+
+
+def _cut(partition: StoredPartition, pieces: Sequence[Piece], share: int) -> Iterator[tuple[Piece, ...]]:
+    """Yield the pieces in groups of about `share` bytes, cutting pieces where needed."""
+    bases = {segment.path: segment.base_offset for segment in partition.segments}
+    group: list[Piece] = []
+    room = share
+    left = sum(piece.size for piece in pieces)
+    for piece in pieces:
+        rest = piece
+        left -= piece.size
+        entries: OffsetEntries | None = None
+        while rest.size > room + share * REST_SHARE:
+            if entries is None:  # up to 2 MiB for a full segment, so read once however often it is cut
+                entries = OffsetEntries(piece.path, bases[piece.path])
+            halves = _cut_piece(rest, entries, bases[piece.path], rest.position + max(room, 1))
+            if halves is None:
+                break
+            group.append(halves[0])
+            yield tuple(group)
+            group, room, rest = [], share, halves[1]
+        group.append(rest)
+        room -= rest.size
+        if room <= share * REST_SHARE < left:
+            yield tuple(group)
+            group, room = [], share
+    if group:
+        yield tuple(group)
+
+
+def _cut_piece(piece: Piece, entries: OffsetEntries, base_offset: int, position: int) -> tuple[Piece, Piece] | None:
+    """Cut a piece in two at the indexed batch nearest to a position; None if there is none inside it."""
+    segment = Segment(path=piece.path, base_offset=base_offset, size=piece.end_position, identity=piece.identity)
+    with segment.open() as file:
+        slot = min(entries.slot_at_position(position), len(entries) - 1)
+        for at, header in confirmed_entries(file, entries, slot):
+            if piece.position < at < piece.end_position and piece.first_offset < header.base_offset < piece.end_offset:
+                return (
+                    replace(piece, end_position=at, end_offset=header.base_offset),
+                    replace(piece, position=at, first_offset=header.base_offset),
+                )
+    return None

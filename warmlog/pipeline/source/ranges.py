@@ -1,0 +1,200 @@
+"""From what options ask for (words, offsets, times) to the offsets to read of each partition.
+
+Source: org.apache.spark.sql.kafka010.KafkaOffsetReaderConsumer, KafkaSourceProvider.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from protocol.records.record import MAX_INT64, MIN_INT64
+from warmlog.inspect.errors import InspectError
+from warmlog.pipeline.errors import DataLossError, PipelineError
+from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
+
+TopicPartition: TypeAlias = tuple[str, int]
+Positions: TypeAlias = Mapping[TopicPartition, int]
+
+
+class Extent(Protocol):
+    """What a partition, stored or behind a broker, must know of itself."""
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+
+    @property
+    def start_offset(self) -> int:
+        """The log start offset."""
+
+    def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:
+        """Return the offset after the last one to be read."""
+
+    def offset_at_time(self, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record at or past a time; None if all are earlier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Offsets of a partition; `end` is excluded."""
+
+    start: int
+    end: int
+
+
+Ranges: TypeAlias = Mapping[TopicPartition, Range]
+
+
+def key_of(extent: Extent) -> TopicPartition:
+    """Return the topic and the number of a partition."""
+    return extent.topic, extent.partition
+
+
+def resolve(partition: Extent, options: ReadOptions) -> Range:
+    """Return the offsets to read. Raises PipelineError, DataLossError if the first ones are gone."""
+    end = _end(partition, options)
+    start = _start(partition, options)
+    return Range(start=min(start, end), end=end)
+
+
+def last_of(partition: Extent, options: ReadOptions) -> int:
+    """Return the offset after the last one that the options allow to be read."""
+    return partition.end_offset(flushed_only=options.flushed_only, committed_only=options.committed_only)
+
+
+def check_named(partitions: Iterable[Extent], options: ReadOptions) -> None:
+    """Raise PipelineError if bounds are given for other partitions than those to be read."""
+    existing: dict[str, set[int]] = {}
+    for partition in partitions:
+        existing.setdefault(partition.topic, set()).add(partition.partition)
+    for name, bound in (("startingOffsets", options.start), ("endingOffsets", options.end)):
+        if bound.each is not None:
+            _check_same(f"{name}ByTimestamp" if bound.by_time else name, bound.each, existing)
+
+
+def _check_same(name: str, each: Mapping[str, Mapping[int, int]], existing: Mapping[str, set[int]]) -> None:
+    given = {topic: set(numbers) for topic, numbers in each.items()}
+    if given != existing:
+        raise PipelineError(f"{name} names {_listed(given)}, but the partitions to be read are {_listed(existing)}")
+
+
+def _listed(partitions: Mapping[str, set[int]]) -> str:
+    names = [f"{topic}-{number}" for topic, numbers in sorted(partitions.items()) for number in sorted(numbers)]
+    return ", ".join(names) or "none"
+
+
+def _bound_of(partition: Extent, bound: Bound) -> int:
+    if bound.each is not None:
+        return bound.each[partition.topic][partition.partition]
+    assert bound.number is not None
+    return bound.number
+
+
+def _start(partition: Extent, options: ReadOptions) -> int:
+    wanted = _bound_of(partition, options.start)
+    first, end = partition.start_offset, last_of(partition, options)
+    if options.start.by_time:
+        return _start_at_time(partition, wanted, options, end)
+    if wanted == EARLIEST:
+        return first
+    if wanted == LATEST:
+        return end
+    if wanted < first:
+        _lost(partition, f"offset {wanted} is gone: the log starts at {first}", options)
+        return first
+    if wanted > end:
+        _lost(partition, f"offset {wanted} does not exist: the log ends at {end}", options)
+        return end
+    return wanted
+
+
+def _start_at_time(partition: Extent, timestamp_ms: int, options: ReadOptions, end: int) -> int:
+    found = partition.offset_at_time(timestamp_ms)
+    if found is not None:
+        return min(found, end)
+    if options.starts_at_end_without_later:
+        return end
+    raise PipelineError(
+        f"{partition.topic}-{partition.partition} has no record at or past {timestamp_ms} ms; "
+        'startingOffsetsByTimestampStrategy="latest" reads nothing of such partitions'
+    )
+
+
+def _end(partition: Extent, options: ReadOptions) -> int:
+    wanted = _bound_of(partition, options.end)
+    last = last_of(partition, options)
+    if options.end.by_time:
+        found = partition.offset_at_time(wanted)
+        return last if found is None else min(found, last)
+    if wanted == LATEST:
+        return last
+    if wanted > last:
+        _lost(partition, f"offset {wanted} does not exist: the log ends at {last}", options)
+    return min(wanted, last)
+
+
+def _lost(partition: Extent, what: str, options: ReadOptions) -> None:
+    if options.fail_on_data_loss:
+        raise DataLossError(
+            f"{partition.topic}-{partition.partition}: {what} (failOnDataLoss=false reads what there is)"
+        )
+
+
+def limited(start: Positions, ends: Positions, most: int | None) -> Positions:
+    """Return where a micro-batch of at most `most` offsets ends: each partition gets its share of what is available.
+
+    Rounding favours the first partitions, so that there is always some progress.
+    """
+    behind = {key: max(end - start[key], 0) for key, end in ends.items()}
+    total = sum(behind.values())
+    if most is None or total <= most:
+        return {key: max(end, start[key]) for key, end in ends.items()}
+    shares = {key: size * most // total for key, size in behind.items()}
+    rest = most - sum(shares.values())
+    for key, size in behind.items():
+        more = min(rest, size - shares[key])
+        shares[key] += more
+        rest -= more
+    return {key: start[key] + share for key, share in shares.items()}
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What pushed filters leave of the records: offsets and times (ms), both ends included, and partitions."""
+
+    first_offset: int = MIN_INT64
+    last_offset: int = MAX_INT64
+    first_ms: int = MIN_INT64
+    last_ms: int = MAX_INT64
+    partitions: frozenset[int] | None = None
+
+    def narrow(self, column: str, first: int | None, last: int | None) -> None:
+        """Leave out records outside these. `column`: offset, or timestamp in microseconds."""
+        if column == "offset":
+            self.first_offset = max(self.first_offset, MIN_INT64 if first is None else first)
+            self.last_offset = min(self.last_offset, MAX_INT64 if last is None else last)
+        else:
+            self.first_ms = max(self.first_ms, MIN_INT64 if first is None else -(-first // 1000))
+            self.last_ms = min(self.last_ms, MAX_INT64 if last is None else last // 1000)
+
+    def keep(self, partitions: frozenset[int]) -> None:
+        """Leave out other partitions."""
+        self.partitions = partitions if self.partitions is None else self.partitions & partitions
+
+    def applied(self, partition: Extent, wanted: Range) -> Range:
+        """Return what the filters leave of these offsets.
+
+        A lower bound in time becomes an offset: all records before it are earlier. An upper bound cannot.
+        """
+        start = max(wanted.start, self.first_offset)
+        if self.first_ms > 0:
+            with suppress(PipelineError, InspectError):  # a damaged batch, which reading will report
+                found = partition.offset_at_time(self.first_ms)
+                start = wanted.end if found is None else max(start, found)
+        end = wanted.end if self.last_offset == MAX_INT64 else min(wanted.end, self.last_offset + 1)
+        return Range(start=start, end=max(start, end))

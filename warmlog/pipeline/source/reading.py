@@ -1,0 +1,211 @@
+"""Read a split of a directory: its batches as stored, checked, unwanted ones skipped without opening them.
+
+Invariants:
+1. A handler's refusal of a batch (bad CRC, invalid records, broken compression) counts as damage.
+2. Records outside the split's offsets are never wanted. So it does not matter whether the plan's positions are still
+   valid, only which file is read.
+3. Damage is an error, or a logged warning that names file and position; never silent.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from broker.log.directory_names import base_offset_of
+from protocol.errors import ProtocolError
+from protocol.records.batch import BatchHeader
+from protocol.records.columns import Wanted
+from protocol.records.record import MAX_INT64, MIN_INT64
+from warmlog.inspect.errors import SegmentGoneError
+from warmlog.inspect.lookup import may_hold, position_after_damage
+from warmlog.inspect.partition import listed_segments
+from warmlog.inspect.segment import WINDOW_BYTES, LogFile, Segment
+from warmlog.inspect.transactions import AbortedBatches
+from warmlog.pipeline.errors import DataLossError, PipelineError
+from warmlog.pipeline.source.options import OnCorrupt
+from warmlog.pipeline.source.planning import Piece, Split, located
+
+_log = logging.getLogger(__name__)
+
+TRIES = 5  # to open a segment that was just listed
+
+# Called with the file, the position of a batch in it, its header, and which of its records are wanted. Raises
+# ProtocolError if the batch is not what the header says.
+Handler = Callable[[LogFile, int, BatchHeader, Wanted], None]
+# Called with a buffer and the position of a batch in it, whose CRC was checked.
+BatchHandler = Callable[[memoryview, int, BatchHeader, Wanted], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRules:
+    """How to read a split: which times (ms, both ends included), and what to do about damage and loss.
+
+    `committed_only`: for splits behind a broker; a split of a directory lists what was aborted.
+    """
+
+    on_corrupt: OnCorrupt = "fail"
+    fail_on_data_loss: bool = True
+    committed_only: bool = False
+    first_ms: int = MIN_INT64
+    last_ms: int = MAX_INT64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A batch that cannot be read."""
+
+    path: str
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: damaged batch at position {self.position}: {self.reason}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What happened while a split was read. `lost_offsets`: deleted before they were read."""
+
+    batches: int = 0
+    bytes: int = 0
+    skipped_batches: int = 0
+    lost_offsets: int = 0
+    damaged: list[Damage] = field(default_factory=list)
+
+
+class _Stopped(Exception):  # noqa: N818 - never leaves this module
+    """A damaged batch under `onCorrupt=stop`."""
+
+
+def checked(handler: BatchHandler) -> Handler:
+    """Return a handler that passes on whole batches with a good CRC."""
+
+    def handle(file: LogFile, position: int, header: BatchHeader, wanted: Wanted) -> None:
+        buffer, start = file.batch(position, header)
+        handler(buffer, start, header, wanted)
+
+    return handle
+
+
+class SplitReader:
+    """Reads one split. Each step of `run` has passed one batch to the handler. `window_bytes`: read at a time."""
+
+    def __init__(self, split: Split, rules: ReadRules, handler: Handler, *, window_bytes: int = WINDOW_BYTES) -> None:
+        self._split = split
+        self._rules = rules
+        self._handler = handler
+        self._window_bytes = window_bytes
+        self._aborted = AbortedBatches(split.aborted)
+        self.tally = Tally()
+
+    def run(self) -> Iterator[None]:
+        """Read to the end. Raises PipelineError, InspectError, OSError."""
+        try:
+            for piece in self._split.pieces:
+                yield from self._read_piece(piece, tries=TRIES)
+        except _Stopped:
+            return
+
+    def _read_piece(self, piece: Piece, *, tries: int) -> Iterator[None]:
+        """Read by positions, or by offsets if the file is another one now."""
+        try:
+            file = LogFile(piece.path, window_bytes=min(self._window_bytes, max(piece.size, 1)))
+        except FileNotFoundError:
+            file = None
+        if file is not None and file.identity == piece.identity:
+            with file:
+                yield from self._read_file(file, piece)
+            return
+        if file is not None:
+            file.close()
+        if not tries:
+            raise PipelineError(f"{self._split.directory}: segments are replaced faster than they can be read")
+        for other in self._relocated(piece):
+            yield from self._read_piece(other, tries=tries - 1)
+
+    def _relocated(self, piece: Piece) -> list[Piece]:
+        """Find where the piece's records are now."""
+        segments = listed_segments(self._split.directory)
+        first_kept = segments[0].base_offset if segments else piece.end_offset
+        if first_kept > piece.first_offset:
+            self._lose(piece.first_offset, min(first_kept, piece.end_offset))
+        found = []
+        ends = [*(segment.base_offset for segment in segments[1:]), MAX_INT64]
+        for segment, end in zip(segments, ends, strict=False):
+            first, last = max(piece.first_offset, segment.base_offset), min(piece.end_offset, end)
+            if first < last:
+                found.append(_still_there(segment, first, last, end))
+        return found
+
+    def _lose(self, first: int, end: int) -> None:
+        name = f"{self._split.topic}-{self._split.partition}"
+        what = f"{name}: offsets {first} to {end - 1} were deleted before they were read"
+        if self._rules.fail_on_data_loss:
+            raise DataLossError(f"{what} (failOnDataLoss=false reads on without them)")
+        self.tally.lost_offsets += end - first
+        _log.warning("%s", what)
+
+    def _read_file(self, file: LogFile, piece: Piece) -> Iterator[None]:
+        position = piece.position
+        while position < piece.end_position:
+            try:
+                header = file.header(position)
+                if header.base_offset >= piece.end_offset:
+                    return
+                passed = self._pass_on(file, position, header, piece)
+            except ProtocolError as error:
+                position = self._after_damage(file, piece, position, error)
+                continue
+            position += header.size
+            if passed:
+                yield
+            if header.next_offset >= piece.end_offset:
+                return  # what follows was appended since, and may be half a batch
+
+    def _pass_on(self, file: LogFile, position: int, header: BatchHeader, piece: Piece) -> bool:
+        rules = self._rules
+        if (
+            header.is_control
+            or header.next_offset <= piece.first_offset
+            or not may_hold(header, rules.first_ms)
+            or header in self._aborted
+        ):
+            self.tally.skipped_batches += 1
+            return False
+        wanted = Wanted(piece.first_offset, piece.end_offset - 1, rules.first_ms, rules.last_ms)
+        self._handler(file, position, header, wanted)
+        self.tally.batches += 1
+        self.tally.bytes += header.size
+        return True
+
+    def _after_damage(self, file: LogFile, piece: Piece, position: int, error: ProtocolError) -> int:
+        """Return where to continue behind a damaged batch. Raises PipelineError or _Stopped, as the rules say."""
+        what = Damage(path=piece.path, position=position, reason=str(error))
+        if self._rules.on_corrupt == "fail":
+            raise PipelineError(
+                f"{what} (onCorrupt=skip continues behind it, onCorrupt=stop ends before it)"
+            ) from error
+        self.tally.damaged.append(what)
+        if self._rules.on_corrupt == "stop":
+            _log.warning("%s; stopped there", what)
+            raise _Stopped
+        segment = Segment(
+            path=piece.path, base_offset=_base_offset(piece.path), size=file.size, identity=piece.identity
+        )
+        following = position_after_damage(file, segment, position, piece.end_position)
+        _log.warning("%s; continued at position %d", what, following)
+        return following
+
+
+def _still_there(segment: Segment, first: int, end: int, until: int) -> Piece:
+    """Locate a piece of a segment; if that is gone by now, return one whose opening fails, to be located again."""
+    try:
+        return located(segment, first, end, readable_size=segment.size, until=until)
+    except SegmentGoneError:
+        return Piece(path=segment.path, identity=(0, 0), position=0, end_position=1, first_offset=first, end_offset=end)
+
+
+def _base_offset(path: str) -> int:
+    base_offset = base_offset_of(path.rpartition("/")[2])
+    assert base_offset is not None, "a segment's file is named by it"
+    return base_offset

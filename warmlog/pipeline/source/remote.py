@@ -1,0 +1,150 @@
+"""Partitions behind a broker: what they hold, and splits of them.
+
+A partition's splits are equal in offsets: a broker does not tell how many bytes lie between two of them.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeVar
+
+from protocol.errors import ErrorCode
+from protocol.groups import OffsetCommitRequest, OffsetCommitResponse, OffsetToCommit
+from protocol.request import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    Isolation,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetQuery,
+)
+from protocol.response import ListOffsetsResponse, MetadataResponse
+from warmlog.pipeline.broker import BrokerConnection, reply_error
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.source.input import Choice, Plan
+from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.ranges import Extent, Range, Ranges, check_named
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemotePartition:
+    """A partition behind a broker, which is asked at first use of each property."""
+
+    broker: BrokerConnection
+    topic: str
+    partition: int
+    topic_id: str | None = None
+
+    @cached_property
+    def start_offset(self) -> int:
+        """The log start offset."""
+        return self._ask(EARLIEST_TIMESTAMP)
+
+    @cached_property
+    def _end_offset(self) -> int:
+        return self._ask(LATEST_TIMESTAMP)
+
+    @cached_property
+    def _stable_offset(self) -> int:
+        return self._ask(LATEST_TIMESTAMP, Isolation.READ_COMMITTED)
+
+    def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:  # noqa: ARG002
+        """Return the high watermark, or the last stable offset; a broker does not tell what is flushed."""
+        return self._stable_offset if committed_only else self._end_offset
+
+    def offset_at_time(self, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record at or past a time; None if all are earlier."""
+        found = self._ask(max(timestamp_ms, 0))
+        return None if found < 0 else found
+
+    def _ask(self, timestamp: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> int:
+        query = OffsetQuery(topic=self.topic, partition=self.partition, timestamp=timestamp)
+        request = ListOffsetsRequest(partitions=(query,), isolation=isolation)
+        (found,) = self.broker.ask(request, ListOffsetsResponse).partitions
+        if found.error:
+            raise reply_error(found.error, found.message, about=f"{self.topic}-{self.partition}")
+        return found.offset
+
+
+def remote_partitions(broker: BrokerConnection, options: ReadOptions) -> list[RemotePartition]:
+    """Return the partitions that the options ask for. Raises PipelineError if one that is named does not exist."""
+    reply = broker.ask(MetadataRequest(topics=options.topics.named or None), MetadataResponse)
+    for topic in reply.topics:
+        if topic.error and topic.name in options.topics.named:
+            raise reply_error(topic.error, topic.message, about=f"topic {topic.name}")
+    found = [
+        RemotePartition(broker=broker, topic=topic.name, partition=partition.partition, topic_id=topic.topic_id)
+        for topic in reply.topics
+        for partition in topic.partitions
+        if options.topics.wants(topic.name, partition.partition)
+    ]
+    for name, numbers in (options.topics.assigned or {}).items():
+        missing = set(numbers) - {partition.partition for partition in found if partition.topic == name}
+        if missing:
+            raise PipelineError(f"topic {name} has no partition {min(missing)}")
+    check_named(found, options)
+    return found
+
+
+class BrokerInput:
+    """Partitions behind a broker, asked over a connection of its own each time."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        assert options.bootstrap is not None, "a broker input has an address"
+        self._options = options
+        self._bootstrap = options.bootstrap
+
+    def look(self, see: Callable[[list[Extent]], T]) -> T:
+        """Call a function with the extents; return its result. Raises PipelineError."""
+        with BrokerConnection(self._bootstrap) as broker:
+            return see(list(remote_partitions(broker, self._options)))
+
+    def plan(self, choose: Choice) -> Plan:
+        """Return the splits of what `choose` wants. Raises PipelineError."""
+        ranges = self.look(choose)
+        return Plan(splits=list(plan_remote(self._bootstrap, ranges, self._options.min_partitions)), ranges=ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSplit:
+    """What one task reads of a partition behind a broker: offsets, the last one excluded."""
+
+    bootstrap: str
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+
+
+def plan_remote(bootstrap: str, ranges: Ranges, min_partitions: int | None) -> list[RemoteSplit]:
+    """Return splits of these offsets: one for each partition, or about `min_partitions`."""
+    total = sum(wanted.end - wanted.start for wanted in ranges.values())
+    share = -(-total // min_partitions) if min_partitions else total
+    return [
+        RemoteSplit(bootstrap=bootstrap, topic=topic, partition=partition, first_offset=first, end_offset=end)
+        for (topic, partition), wanted in ranges.items()
+        for first, end in pairwise(_cuts(wanted, share))
+    ]
+
+
+def _cuts(wanted: Range, share: int) -> list[int]:
+    size = wanted.end - wanted.start
+    count = max(round(size / share), 1) if size else 0
+    return [wanted.start + size * at // count for at in range(count)] + [wanted.end] if count else []
+
+
+def commit_offsets(bootstrap: str, group: str, offsets: Iterable[tuple[str, int, int]]) -> None:
+    """Commit (topic, partition, next offset) for a group. Raises PipelineError."""
+    partitions = tuple(
+        OffsetToCommit(topic=topic, partition=partition, offset=offset) for topic, partition, offset in offsets
+    )
+    with BrokerConnection(bootstrap) as broker:
+        reply = broker.ask(OffsetCommitRequest(group=group, partitions=partitions), OffsetCommitResponse)
+    for one in reply.partitions:
+        if one.error is ErrorCode.UNKNOWN_MEMBER_ID:
+            raise PipelineError(f"group {group} has members: a job commits only for a group of its own")
+        if one.error:
+            raise reply_error(one.error, one.message, about=f"group {group}, {one.topic}-{one.partition}")

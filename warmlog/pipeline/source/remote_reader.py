@@ -1,0 +1,143 @@
+"""Read a split of a partition behind a broker.
+
+1. The next fetch is sent before the batches of the last reply are decoded.
+2. A broker that goes away is waited for; reading continues at the offset that was reached.
+"""
+
+import logging
+from collections.abc import Iterator
+
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.native.messages import ReceivedFetch, ReceivedPartition
+from protocol.records.batch import BatchHeader, headers, verify_crc
+from protocol.records.columns import Wanted
+from protocol.records.layout import TRANSACTIONAL_BIT
+from protocol.request import FetchPartition, FetchRequest
+from warmlog.inspect.lookup import may_hold
+from warmlog.pipeline.broker import BrokerConnection, Retry, reply_error
+from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
+from warmlog.pipeline.source.reading import BatchHandler, Damage, ReadRules, Tally
+from warmlog.pipeline.source.remote import RemoteSplit
+
+_log = logging.getLogger(__name__)
+
+FETCH_BYTES = 4 << 20  # of one reply; a worker holds two
+FETCH_MAX_WAIT_MS = 500
+
+
+class RemoteReader:
+    """Reads one split. Each step of `run` has passed one batch with a good CRC to the handler."""
+
+    def __init__(
+        self, split: RemoteSplit, rules: ReadRules, handler: BatchHandler, *, retry: Retry | None = None
+    ) -> None:
+        self._split = split
+        self._rules = rules
+        self._handler = handler
+        self._retry = retry or Retry()
+        self._name = f"{split.topic}-{split.partition}"
+        self._offset = split.first_offset
+        self._stopped = False
+        self.tally = Tally()
+
+    def run(self) -> Iterator[None]:
+        """Read to the end. Raises PipelineError."""
+        while self._wants_more():
+            try:
+                with BrokerConnection(self._split.bootstrap, max_reply_bytes=FETCH_BYTES) as broker:
+                    yield from self._read(broker)
+            except UnavailableError as error:
+                self._retry.wait(error)
+
+    def _wants_more(self) -> bool:
+        return self._offset < self._split.end_offset and not self._stopped
+
+    def _read(self, broker: BrokerConnection) -> Iterator[None]:
+        broker.send(self._fetch(self._offset))
+        while self._wants_more():
+            (part,) = broker.receive(ReceivedFetch).partitions
+            if not self._can_take(part):
+                return
+            batches = self._whole_batches(part)
+            following = batches[-1][1].next_offset
+            if following < self._split.end_offset:
+                broker.send(self._fetch(following))
+            for at, header in batches:
+                if self._take(part.records, at, header):
+                    yield
+                if not self._wants_more():
+                    return
+
+    def _fetch(self, offset: int) -> FetchRequest:
+        split = self._split
+        wanted = FetchPartition(topic=split.topic, partition=split.partition, offset=offset, max_bytes=FETCH_BYTES)
+        return FetchRequest(partitions=(wanted,), max_wait_ms=FETCH_MAX_WAIT_MS, max_bytes=FETCH_BYTES)
+
+    def _whole_batches(self, part: ReceivedPartition) -> list[tuple[int, BatchHeader]]:
+        """Return the batches of a reply, at least one. Raises UnavailableError if there is none."""
+        try:
+            batches = list(headers(part.records))
+        except ProtocolError as error:
+            raise PipelineError(f"{self._name}: invalid batch at offset {self._offset}: {error}") from error
+        if not batches:
+            end = part.high_watermark
+            raise UnavailableError(f"{self._name}: no records at offset {self._offset}; the log ends at {end}")
+        self._retry.progressed()
+        return batches
+
+    def _can_take(self, part: ReceivedPartition) -> bool:
+        """Return False if records were lost and the fetch must be repeated. Raises an error of the partition."""
+        if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and self._offset < part.log_start_offset:
+            self._lose(part.log_start_offset)
+            return False
+        if part.error:
+            raise reply_error(part.error, part.message, about=f"{self._name}, offset {self._offset}")
+        return True
+
+    def _lose(self, log_start_offset: int) -> None:
+        end = min(log_start_offset, self._split.end_offset)
+        what = f"{self._name}: offsets {self._offset} to {end - 1} were deleted before they were read"
+        if self._rules.fail_on_data_loss:
+            raise DataLossError(f"{what} (failOnDataLoss=false reads on without them)")
+        _log.warning("%s", what)
+        self.tally.lost_offsets += end - self._offset
+        self._offset = end
+
+    def _take(self, records: memoryview, at: int, header: BatchHeader) -> bool:
+        """Pass a batch on or skip it; return whether it was passed on."""
+        rules, split = self._rules, self._split
+        passed = False
+        if rules.committed_only and header.attributes & TRANSACTIONAL_BIT and not header.is_control:
+            raise PipelineError(
+                f"{self._name}: offset {header.base_offset} belongs to a transaction, and this broker cannot tell how "
+                'it ended: read_committed needs the directory, option("path", ...)'
+            )
+        if header.is_control or header.next_offset <= split.first_offset or not may_hold(header, rules.first_ms):
+            self.tally.skipped_batches += 1
+        else:
+            passed = self._pass_on(records, at, header)
+        if not self._stopped:
+            self._offset = header.next_offset
+        return passed
+
+    def _pass_on(self, records: memoryview, at: int, header: BatchHeader) -> bool:
+        wanted = Wanted(self._split.first_offset, self._split.end_offset - 1, self._rules.first_ms, self._rules.last_ms)
+        try:
+            verify_crc(records, at, header)
+            self._handler(records, at, header, wanted)
+        except ProtocolError as error:
+            self._damaged(header, error)
+            return False
+        self.tally.batches += 1
+        self.tally.bytes += header.size
+        return True
+
+    def _damaged(self, header: BatchHeader, error: ProtocolError) -> None:
+        what = f"{self._name}: damaged batch at offset {header.base_offset}: {error}"
+        if self._rules.on_corrupt == "fail":
+            raise PipelineError(
+                f"{what} (onCorrupt=skip continues behind it, onCorrupt=stop ends before it)"
+            ) from error
+        self.tally.damaged.append(Damage(path=self._name, position=header.base_offset, reason=str(error)))
+        self._stopped = self._rules.on_corrupt == "stop"
+        _log.warning("%s", what)
