@@ -1,19 +1,17 @@
-"""Compaction in a broker: which log's turn it is, the children that do it, and what became of each.
+"""Compaction in a broker: the children that do it, the order of steps of one run, and what became of each.
 
-Owns: the choice, the order of steps of one run, the logs that cannot be cleaned, and the metrics of all that. Must not
-know how records are filtered (`broker.log.compaction`) or what makes a log due (`broker.log.cleanable`).
+How records are filtered is in `broker.log.compaction`, what makes a log due in `broker.log.cleanable`, whose turn it is
+in `broker.dirty_logs`.
 
-    loop     every `log.cleaner.backoff.ms`, and at once after a run: each compacted log in turn
-    worker     what of it is dirty
-    loop     the dirtiest one that is due
-    child    builds the map, cleans a group               (told over pipes; niced, paced)
+    loop     every `log.cleaner.backoff.ms`, and at once after a run: the dirtiest log that is due
+    child    builds the map, cleans a group               (commanded over pipes; niced, paced)
     worker, loop, worker   the group's swap               (`broker.log.swap`)
     child    the next group ...
-    worker   cleaner-offset-checkpoint
+    worker   cleaner-offset-checkpoint, once nothing is due, and with every other checkpoint
 
 Invariants:
 1. One run over a log at a time, and none while retention removes segments of it; a log that is to go ends its run.
-2. A log that cannot be cleaned is told, counted and left out until the next start; the others go on.
+2. A log that cannot be cleaned is reported, counted and left out until the next start; the others go on.
 3. The broker does no more than rename files and swap entries of a map: memory and computing are the child's, which
    ends when nothing is dirty.
 
@@ -30,7 +28,7 @@ import trio
 
 from broker.cleaner_child import ChildDiedError, CleanedGroup, CleanerChild, CompactionSummary, Failure
 from broker.config import Settings
-from broker.log.cleanable import Cleanable
+from broker.dirty_logs import DirtyLogs, Due
 from broker.log.compaction import CleanerLimits
 from broker.log.errors import LogError
 from broker.metrics import Metrics
@@ -50,25 +48,15 @@ class UncleanableError(Exception):
 
 @dataclass(slots=True)
 class CleanerStatistics:
-    """Sums since the start; ratio and delay are of the last look at all logs."""
+    """Sums since the start."""
 
     runs: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
     running: int = 0
-    max_dirty_ratio: float = 0.0
-    max_delay_ms: int = 0
     last_run_seconds: float = 0.0
     heard_at: float = field(default_factory=time.monotonic)  # when it last showed that it is alive
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("damage", "disk", "death", "stuck"), 0))
-
-
-@dataclass(frozen=True, slots=True)
-class _Due:
-    """A log whose turn it is."""
-
-    partition: Partition
-    cleanable: Cleanable
 
 
 class Cleaner:
@@ -78,6 +66,7 @@ class Cleaner:
         self._partitions = partitions
         self._unlinking = unlinking
         self.statistics = CleanerStatistics()
+        self.dirty = DirtyLogs(partitions, self._may_be_cleaned, self._give_up)
         self.uncleanable: dict[Partition, str] = {}  # and why
         self._claimed: set[Partition] = set()  # by one child or another
         self._deaths: dict[Partition, int] = {}
@@ -129,32 +118,17 @@ class Cleaner:
         finally:
             if due is not None:
                 self._claimed.discard(due.partition)
+            with trio.CancelScope(shield=True):
+                await self._partitions.checkpoint()
 
-    # -- the choice ----------------------------------------------------------------------------------------------------
-
-    async def _claim(self) -> _Due | None:
-        """The dirtiest log that is due and that no other child is at."""
-        due = await self._choose()
+    async def _claim(self) -> Due | None:
+        """Return the dirtiest log that is due and that no other child works on."""
+        self._hear()
+        self._forget_gone()
+        due = await self.dirty.take()
         if due is not None:
             self._claimed.add(due.partition)
         return due
-
-    async def _choose(self) -> _Due | None:
-        """The dirtiest log that is due."""
-        self._hear()
-        self._forget_gone()
-        best: _Due | None = None
-        max_ratio, max_delay_ms = 0.0, 0
-        for partition in self._partitions:
-            cleanable = await self._look_at(partition) if self._may_be_cleaned(partition) else None
-            if cleanable is None:
-                continue
-            max_ratio, max_delay_ms = max(max_ratio, cleanable.ratio), max(max_delay_ms, cleanable.delay_ms)
-            is_dirtier = best is None or cleanable.ratio > best.cleanable.ratio
-            if is_dirtier and cleanable.is_due(partition.log.config):
-                best = _Due(partition, cleanable)
-        self.statistics.max_dirty_ratio, self.statistics.max_delay_ms = max_ratio, max_delay_ms
-        return best
 
     def _may_be_cleaned(self, partition: Partition) -> bool:
         return (
@@ -166,19 +140,9 @@ class Cleaner:
             and self._not_before.get(partition, 0) <= trio.current_time()
         )
 
-    async def _look_at(self, partition: Partition) -> Cleanable | None:
-        checkpoint = self._partitions.cleaned_up_to(partition)
-        try:
-            with partition.inside():
-                return await trio.to_thread.run_sync(partition.log.cleaning.find, checkpoint)
-        except (OSError, LogError, ProtocolError) as error:
-            if self._partitions.get(partition.topic, partition.index) is partition:
-                self._give_up(partition, error)
-            return None
-
     # -- one run -------------------------------------------------------------------------------------------------------
 
-    async def _clean(self, child: CleanerChild, due: _Due) -> bool:
+    async def _clean(self, child: CleanerChild, due: Due) -> bool:
         """Clean a log; whether the child can go on with another. What goes wrong is the log's own.
 
         Raises ChildDiedError.
@@ -201,11 +165,12 @@ class Cleaner:
                 self._count(partition, summary, time.monotonic() - began)
         return child.is_idle
 
-    async def _converse(self, child: CleanerChild, due: _Due) -> CompactionSummary:
+    async def _converse(self, child: CleanerChild, due: Due) -> CompactionSummary:
         partition = due.partition
         log = partition.log
         job = await trio.to_thread.run_sync(log.cleaning.job, due.cleanable, self._limits())
-        await self._partitions.checkpoint()  # recovery takes it that nothing past its recovery point was compacted
+        # Recovery takes it that nothing past the recovery point was compacted.
+        await self._partitions.checkpoint_before_compaction(partition, due.cleanable.first_uncleanable_offset)
         await child.begin(job)
         while True:
             reply = await child.receive()
@@ -215,8 +180,7 @@ class Cleaner:
                     await self._swap(partition, reply)
                 await child.go_on()
             elif isinstance(reply, CompactionSummary):
-                with trio.CancelScope(shield=True):
-                    await self._partitions.note_cleaned(partition, reply.clean_offset)
+                self._partitions.note_cleaned(partition, reply.clean_offset)
                 return reply
             elif isinstance(reply, Failure):
                 raise UncleanableError(reply.message) if reply.is_damage else OSError(reply.message)
@@ -309,11 +273,11 @@ def _declare(metrics: Metrics, cleaner: Cleaner) -> None:
         ("reason",),
     )
     gauge("warmlog_cleaner_running", "Child processes at work.", one(lambda: found.running))
-    gauge("warmlog_cleaner_max_dirty_ratio", "Of the dirtiest log.", one(lambda: found.max_dirty_ratio))
+    gauge("warmlog_cleaner_max_dirty_ratio", "Highest dirty ratio of any log.", one(lambda: cleaner.dirty.max_ratio))
     gauge(
         "warmlog_cleaner_max_delay_seconds",
         "By how much max.compaction.lag.ms is exceeded at most.",
-        one(lambda: found.max_delay_ms / 1000),
+        one(lambda: cleaner.dirty.max_delay_ms / 1000),
     )
     gauge("warmlog_cleaner_last_run_seconds", "How long the last run took.", one(lambda: found.last_run_seconds))
     gauge(

@@ -51,11 +51,11 @@ class Maintenance:
             nursery.start_soon(self._measure_lateness)
             nursery.start_soon(self._flush)
             nursery.start_soon(self._reopen_failed)
-            nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint)
             nursery.start_soon(self._every, self._expiration_check_interval_s, self._forget_producers)
             nursery.start_soon(self._clean)
             for directory in self._partitions.data_directories:
-                nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.remove_deleted, directory)
+                nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint, directory)
+                nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.changes.remove_deleted, directory)
                 nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._unlinking.unlink_due, directory)
                 nursery.start_soon(self._after_start, self._retention_interval_s, self._retention.check, directory)
 

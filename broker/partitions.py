@@ -1,67 +1,40 @@
-"""All partitions of this broker: topics and their logs, created, found, changed and deleted together.
+"""All partitions of this broker: what is served, how it is opened at startup, and closed.
 
-Owns: the map from (topic, partition) to its Partition, and the order of steps by which metadata and directories stay in
-agreement. Must not know: requests and sockets.
-
-Invariants:
-1. Metadata first: a topic is in the store before its directories are made, and marked as being deleted before they are
-   moved away. A crash in between is finished at the next start (missing directories are made, marked ones removed).
-2. One change at a time (`_changes`): a topic cannot be created while its old data is still being moved away.
-3. What blocks runs in a worker; the maps change on the loop only.
+How topics change is in `topic_changes`, what is served in `topic_map`; this is the face of both. What blocks runs in a
+worker; the maps change on the event loop only.
 """
 
 import logging
-import os
-import shutil
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
 
 import trio
 
+from broker.checkpoints import Checkpoints
 from broker.config import Settings
 from broker.dynamic_config import LiveSettings, Overrides
-from broker.log.errors import DataDirectoryError, DirectoryFailedError, LogError, OfflineError
+from broker.log.errors import DataDirectoryError, DirectoryFailedError, OfflineError
 from broker.log.facts import RecoveryReport
 from broker.log.partition_log import PartitionLog
+from broker.log_configs import LogConfigs
 from broker.metadata.assignment import assign_replicas
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import (
-    InvalidPartitionsError,
-    Topic,
-    check_collision,
-    check_name,
-    check_partitions,
-    is_internal,
-)
+from broker.metadata.topic import Topic
 from broker.metrics import Metrics
 from broker.opening import Start, StartProgress
 from broker.partition import Partition
-from broker.storage import Storage, move_away
-from broker.topic_config import check_topic_configs, log_config
+from broker.storage import Storage
+from broker.topic_changes import Change, Checkpoint, Failures, TopicChanges, TopicExistsError, UnknownTopicError
+from broker.topic_map import Replicas, TopicMap
 from broker.writer import Writer
+
+__all__ = ["LogStatistics", "Partitions", "TopicExistsError", "UnknownTopicError"]
 
 logger = logging.getLogger(__name__)
 
-Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]  # of settings
-
-
-class TopicExistsError(Exception):
-    """A topic of this name is there already."""
-
-
-class UnknownTopicError(Exception):
-    """No such topic, or no such partition of it."""
-
-
-class _DeletedDirectory(NamedTuple):
-    """A deleted partition's directory, and when to remove it, by trio's clock."""
-
-    due: float
-    path: str
+OUT_OF_SERVICE = "its data directory is out of service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +47,7 @@ class LogStatistics:
 
 
 class Partitions:
-    """The topics and partitions of one broker. All methods belong to the loop."""
+    """The topics and partitions of one broker. All methods belong to the event loop."""
 
     def __init__(self, storage: Storage, settings: LiveSettings, writer: Writer, metrics: Metrics) -> None:
         self.live_settings = settings
@@ -82,18 +55,20 @@ class Partitions:
         self._storage = storage
         self._writer = writer
         self._metrics = metrics
-        self._topics: dict[str, Topic] = {}
-        self._names: dict[bytes, str] = {}  # by id
-        self._replicas: dict[str, tuple[tuple[int, ...], ...]] = {}
-        self._partitions: dict[tuple[str, int], Partition] = {}
-        self._changes = trio.Lock()
-        self._checkpoints = trio.Lock()
-        self._deleted: dict[str, list[_DeletedDirectory]] = {}  # by data directory
-        self._remembered: dict[str, bool] = {}  # topics that are gone, but not from the store; whether data are left
-        self._offline: dict[tuple[str, int], str] = {}  # partitions that cannot be served, and why
+        self._map = TopicMap()
+        self._configs = LogConfigs(settings)
+        self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
+        self.changes = TopicChanges(
+            self._map,
+            storage,
+            settings=settings,
+            configs=self._configs,
+            checkpoints=self._checkpoints,
+            writer=writer,
+            publish=self._publish,
+        )
         self._all_open = False
-        self.on_deleted: Callable[[str], None] = lambda _: None  # told a topic's name once nobody finds it any more
-        self.on_offline: Callable[[str, int], None] = lambda _topic, _partition: None  # told a partition, the same way
+        self.on_offline: Callable[[str, int], None] = lambda _topic, _partition: None  # called with a lost partition
 
     @property
     def progress(self) -> StartProgress:
@@ -114,7 +89,7 @@ class Partitions:
 
     def get(self, topic: str, partition: int) -> Partition | None:
         """The partition, or None."""
-        return self._partitions.get((topic, partition))
+        return self._map.partitions.get((topic, partition))
 
     def require(self, topic: str, partition: int) -> Partition:
         """The partition. Raises OfflineError, UnknownTopicError."""
@@ -125,45 +100,45 @@ class Partitions:
 
     def missing(self, topic: str, partition: int) -> OfflineError | UnknownTopicError:
         """The error for a partition that `get` does not give: it is out of service, or there is none."""
-        reason = self._offline.get((topic, partition))
+        reason = self._map.offline.get((topic, partition))
         if reason is not None:
             return OfflineError(f"{topic}-{partition} is offline: {reason}")
         return UnknownTopicError(f"no partition {topic}-{partition}")
 
     def is_offline(self, topic: str, partition: int) -> bool:
         """Whether there is such a partition, in a data directory that is out of service."""
-        return (topic, partition) in self._offline
+        return (topic, partition) in self._map.offline
 
     @property
     def offline_count(self) -> int:
         """How many partitions lie in data directories that are out of service."""
-        return len(self._offline)
+        return len(self._map.offline)
 
     def _is_served(self, topic: str, partition: int) -> bool:
-        return (topic, partition) in self._partitions
+        return (topic, partition) in self._map.partitions
 
     def has(self, topic: str) -> bool:
         """Whether there is such a topic."""
-        return topic in self._topics
+        return topic in self._map.topics
 
     def topic(self, name: str) -> Topic | None:
         """The topic, or None."""
-        return self._topics.get(name)
+        return self._map.topics.get(name)
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """What the topic with this id (16 bytes) is called, or None."""
-        return self._names.get(topic_id)
+        return self._map.name_of(topic_id)
 
     def topics(self) -> list[Topic]:
         """All topics, by name."""
-        return [self._topics[name] for name in sorted(self._topics)]
+        return [self._map.topics[name] for name in sorted(self._map.topics)]
 
-    def replicas(self, name: str) -> tuple[tuple[int, ...], ...]:
+    def replicas(self, name: str) -> Replicas:
         """The replicas of each partition of a topic, leader first."""
-        return self._replicas[name]
+        return self._map.replicas[name]
 
     def __iter__(self) -> Iterator[Partition]:
-        return iter(list(self._partitions.values()))  # a copy: metrics are collected in a worker
+        return iter(self._map)
 
     def statistics(self) -> LogStatistics:
         """Sums over all logs."""
@@ -175,153 +150,63 @@ class Partitions:
         )
 
     def __len__(self) -> int:
-        return len(self._partitions)
+        return len(self._map.partitions)
 
     # -- changing --
 
-    async def create(
-        self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None, *, validate_only: bool = False
-    ) -> Topic:
-        """Create a topic; a count of -1 takes `num.partitions`.
+    def plan_topic(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> Topic:
+        """Return the topic that `create_all` would make; a count of -1 takes `num.partitions`.
 
-        Raises TopicExistsError, InvalidTopicError, SettingError, MetadataError, or OSError if its directories cannot be
-        made.
+        Raises what `TopicChanges.plan` does.
         """
-        async with self._change():
-            count = self.settings.num_partitions if partitions == -1 else partitions
-            topic = Topic(name=name, partitions=count, configs=self._check_new(name, count, configs or {}))
-            if not is_internal(name):
-                self._storage.directories.check_room()
-            if not validate_only:
-                if name in self._remembered:
-                    await self._forget(name, leaves_data=self._remembered[name])
-                await trio.to_thread.run_sync(self._storage.store.create_topic, topic)
-                try:
-                    await self._open(topic, range(count))
-                except (OSError, LogError):
-                    await self._forget(name, leaves_data=False)
-                    raise
-            return topic
+        return self.changes.plan(name, self.settings.num_partitions if partitions == -1 else partitions, configs or {})
+
+    async def create_all(self, topics: Sequence[Topic], checkpoint: Checkpoint = trio.lowlevel.checkpoint) -> Failures:
+        """Create topics that were planned; return what went wrong, by name. See `TopicChanges.create`."""
+        return await self.changes.create(topics, checkpoint)
+
+    async def create(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> Topic:
+        """Create one topic. Raises what `plan_topic` does, MetadataError, OSError, LogError."""
+        topic = self.plan_topic(name, partitions, configs)
+        failures = await self.create_all([topic])
+        if failures:
+            raise failures[name]
+        return topic
 
     async def ensure(self, name: str) -> None:
-        """Create a topic on first use, unless it is there: whoever comes second finds it.
+        """Create a topic on first use, unless it exists: whoever comes second finds it.
 
         Raises what `create` raises but TopicExistsError.
         """
-        if name not in self._topics:
+        if not self.has(name):
             with suppress(TopicExistsError):
                 await self.create(name)
 
     async def alter(
         self, name: str, change: Change | None = None, partitions: int | None = None, *, validate_only: bool = False
     ) -> Topic:
-        """Change a topic's settings, and grow its partition count. `change` makes new settings of those it has.
+        """Change a topic's settings, and grow its partition count. See `TopicChanges.alter`."""
+        return await self.changes.alter(name, change, partitions, validate_only=validate_only)
 
-        Everything is checked before anything is changed.
+    async def alter_broker(
+        self,
+        change: Callable[[Overrides], Overrides],
+        checkpoint: Checkpoint = trio.lowlevel.checkpoint,
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change settings of the broker. See `TopicChanges.alter_broker`."""
+        await self.changes.alter_broker(change, checkpoint, validate_only=validate_only)
 
-        Raises UnknownTopicError, InvalidPartitionsError, SettingError, MetadataError, OSError, and what `change` does.
-        """
-        async with self._change():
-            topic = self._known(name)
-            configs = topic.configs if change is None else check_topic_configs(change(topic.configs), self.settings)
-            count = _grown(topic, partitions)
-            if validate_only:
-                return topic
-            if configs != topic.configs:
-                await trio.to_thread.run_sync(self._storage.store.set_configs, name, configs)
-                self._topics[name] = replace(topic, configs=configs)
-                self._reconfigure(self._topics[name])
-            if count != topic.partitions:
-                await self._grow(self._topics[name], count)
-            return self._topics[name]
-
-    async def alter_broker(self, change: Callable[[Overrides], Overrides], *, validate_only: bool = False) -> None:
-        """Change settings of the broker, for every topic that has not its own. They hold after a restart, too.
-
-        `change` makes new overrides of those there are. Raises SettingError, MetadataError, and what `change` does.
-        """
-        async with self._change():
-            overrides = change(self.live_settings.overrides)
-            self.live_settings.combined(overrides)
-            if validate_only:
-                return
-            kept = overrides.kept(self.node_id)
-            await trio.to_thread.run_sync(self._storage.store.set_broker_configs, kept)
-            self.live_settings.take(overrides)
-            for topic in self._topics.values():
-                self._reconfigure(topic)
-
-    def _reconfigure(self, topic: Topic) -> None:
-        """Let the logs of a topic know their settings."""
-        config = log_config(topic.configs, self.settings)
-        for index in range(topic.partitions):
-            partition = self._partitions.get((topic.name, index))
-            if partition is not None:
-                partition.reconfigure(config)
+    async def delete_all(self, names: Sequence[str], checkpoint: Checkpoint = trio.lowlevel.checkpoint) -> Failures:
+        """Delete topics of different names; return what went wrong, by name. See `TopicChanges.delete`."""
+        return await self.changes.delete(names, checkpoint)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic.
-
-        At once for users, its files after `file.delete.delay.ms`. Raises UnknownTopicError, MetadataError, OSError.
-        """
-        async with self._change():
-            topic = self._known(name)
-            await trio.to_thread.run_sync(self._storage.store.begin_delete, name)
-            doomed, is_offline = self._take_out(topic)
-            del self._topics[name], self._names[topic.id.bytes], self._replicas[name]
-            self.on_deleted(name)
-            for partition in doomed:
-                await partition.retire()
-            logs = [partition.log for partition in doomed]
-            moved, leaves_data = await trio.to_thread.run_sync(move_away, logs, self._storage.directories)
-            delay_ms = log_config(topic.configs, self.settings).file_delete_delay_ms
-            for path in moved:
-                entry = _DeletedDirectory(trio.current_time() + delay_ms / 1000, path)
-                self._deleted.setdefault(os.path.dirname(path), []).append(entry)
-            self._storage.forget_hints(topic)
-            leaves_data = leaves_data or is_offline
-            if leaves_data:
-                self._storage.directories.bury(topic.id)
-            await self._forget_checkpoints()
-            await self._forget(name, leaves_data=leaves_data)
-
-    def _take_out(self, topic: Topic) -> tuple[list[Partition], bool]:
-        """Let nobody find the partitions of a topic any more; those in service, and whether others are offline."""
-        keys = [(topic.name, index) for index in range(topic.partitions)]
-        offline = [key for key in keys if self._offline.pop(key, None) is not None]
-        return [self._partitions.pop(key) for key in keys if key in self._partitions], bool(offline)
-
-    async def _forget_checkpoints(self) -> None:
-        """Write what is true of the logs that there are: of those that are gone, nothing is to be believed of others.
-
-        A topic of the same name would begin where the deleted one did, and lose what lies before.
-        """
-        try:
-            await self.checkpoint()
-        except OSError as error:
-            logger.warning("checkpoints are out of date until they can be written: %s", error)
-
-    async def _forget(self, name: str, *, leaves_data: bool) -> None:
-        """Take a topic whose data is out of the way out of the store.
-
-        If that fails (the disk is full), it is done before the name is used again, or at the next start.
-        """
-        try:
-            forget = partial(self._storage.store.finish_delete, name, leaves_data=leaves_data)
-            await trio.to_thread.run_sync(forget)
-            self._remembered.pop(name, None)
-        except MetadataError as error:
-            self._remembered[name] = leaves_data
-            logger.warning("topic %s is deleted, but not yet forgotten: %s", name, error)
-
-    async def remove_deleted(self, data_directory: str) -> None:
-        """Remove the directories of deleted topics whose delay is over from one data directory, in a worker."""
-        now = trio.current_time()
-        deleted = self._deleted.pop(data_directory, [])
-        self._deleted[data_directory] = [entry for entry in deleted if entry.due > now]
-        for entry in deleted:
-            if entry.due <= now:
-                await trio.to_thread.run_sync(partial(shutil.rmtree, entry.path, ignore_errors=True))
+        """Delete one topic. Raises UnknownTopicError, MetadataError."""
+        failures = await self.delete_all([name])
+        if failures:
+            raise failures[name]
 
     # -- start and stop --
 
@@ -340,7 +225,7 @@ class Partitions:
             self._all_open = True
             was_unclean = any(partition.log.recovery is not None for partition in self)
             if self._storage.directories.forget_strangers() or was_unclean:
-                await self._forget_checkpoints()  # before anything is written: what was cut may lie below them
+                await self._renew_checkpoints()  # before anything is written: what was cut may lie below them
         except OSError as error:
             path = error.filename or self._storage.directories.first.path
             raise DataDirectoryError(f"{path}: {error.strerror}") from error
@@ -350,11 +235,18 @@ class Partitions:
 
     async def _open_topics(self, topics: Sequence[Topic]) -> None:
         self.progress.begin(sum(topic.partitions for topic in topics))
-        configured = [(topic, log_config(topic.configs, self.settings)) for topic in topics]
+        configured = [(topic, self._configs.of(topic.configs)) for topic in topics]
         threads = self.settings.num_recovery_threads_per_data_dir
         await trio.to_thread.run_sync(partial(self._storage.open_ahead, configured, threads_each=threads))
         for topic in topics:
             await self._open_known(topic)
+        await trio.to_thread.run_sync(self._storage.sync_names)
+
+    async def _renew_checkpoints(self) -> None:
+        try:
+            await self.checkpoint()
+        except OSError as error:
+            logger.warning("checkpoints are out of date until they can be written: %s", error)
 
     async def _end_opening(self, started_ms: int) -> None:
         logs = [partition.log for partition in self]
@@ -373,91 +265,63 @@ class Partitions:
         logs = [partition.log for partition in self]
         await trio.to_thread.run_sync(partial(self._storage.close_logs, logs, all_open=self._all_open))
 
-    async def checkpoint(self) -> None:
-        """Write the recovery points and log starts of all logs. Raises OSError."""
-        await self._write(self._storage.directories.write_checkpoints)
+    # -- checkpoints --
 
-    async def checkpoint_log_starts(self) -> None:
-        """Write the log starts of all logs: what was deleted from a log must not come back. Raises OSError."""
-        await self._write(self._storage.directories.write_log_starts)
+    async def checkpoint(self, data_directory: str | None = None) -> None:
+        """Write what the next startup goes by, for all logs or those of one data directory. Raises OSError."""
+        live = self._storage.directories.live
+        chosen = None if data_directory is None else [each for each in live if str(Path(each.path)) == data_directory]
+        await self._checkpoints.write(chosen)
+
+    async def checkpoint_log_starts(self, partitions: Iterable[Partition]) -> None:
+        """Write the log starts where these partitions lie: what was deleted must not come back. Raises OSError."""
+        held = self._storage.directories.by_directory(partition.log for partition in partitions)
+        await self._checkpoints.write_log_starts([directory for directory, logs in held.items() if logs])
+
+    async def checkpoint_before_compaction(self, partition: Partition, end_offset: int) -> None:
+        """See to it that the recovery point on the disk is not below what is about to be compacted. Raises OSError."""
+        directory = self._storage.directories.place(partition.topic, partition.index)
+        if directory.checkpointed_recovery_point(partition.topic, partition.index) < end_offset:
+            await self._checkpoints.write([directory])
 
     def cleaned_up_to(self, partition: Partition) -> int | None:
-        """Up to where a log was compacted, as far as is known."""
+        """Return up to where a log was compacted, as far as is known."""
         directory = self._storage.directories.place(partition.topic, partition.index)
         return directory.cleaner_points.get((partition.topic, partition.index))
 
-    async def note_cleaned(self, partition: Partition, offset: int) -> None:
-        """A log was compacted up to an offset; written down. Raises OSError."""
+    def note_cleaned(self, partition: Partition, offset: int) -> None:
+        """Remember up to where a log was compacted, for the next checkpoint."""
         directory = self._storage.directories.place(partition.topic, partition.index)
         directory.cleaner_points[partition.topic, partition.index] = offset
-        async with self._checkpoints:
-            await trio.to_thread.run_sync(directory.write_cleaner_points, dict(directory.cleaner_points))
-
-    async def _write(self, write: Callable[[Iterable[PartitionLog]], None]) -> None:
-        """One writer of checkpoints at a time: they are replaced as a whole."""
-        async with self._checkpoints:
-            await trio.to_thread.run_sync(write, [partition.log for partition in self])
 
     # -- inside --
 
-    async def _grow(self, topic: Topic, count: int) -> None:
-        """Add partitions; if their directories cannot be made, the topic is as it was."""
-        store = self._storage.store
-        await trio.to_thread.run_sync(store.set_partitions, topic.name, count)
-        try:
-            await self._open(replace(topic, partitions=count), range(topic.partitions, count))
-        except (OSError, LogError):
-            await trio.to_thread.run_sync(store.set_partitions, topic.name, topic.partitions)
-            raise
-
-    def _check_new(self, name: str, count: int, configs: Mapping[str, str]) -> dict[str, str]:
-        """The settings as they are to be kept; raises for whatever cannot be."""
-        check_name(name)
-        if name in self._topics:
-            raise TopicExistsError(f"topic {name!r} exists already")
-        check_collision(name, self._topics)
-        checked = check_topic_configs(configs, self.settings)
-        check_partitions(count)
-        return checked
-
-    def _known(self, name: str) -> Topic:
-        topic = self._topics.get(name)
-        if topic is None:
-            raise UnknownTopicError(f"no topic {name!r}")
-        return topic
-
-    @asynccontextmanager
-    async def _change(self) -> AsyncIterator[None]:
-        """One change at a time, and once begun it is finished, even if whoever asked for it has gone."""
-        async with self._changes:
-            with trio.CancelScope(shield=True):
-                yield
-
-    async def _open(self, topic: Topic, indexes: Iterable[int]) -> None:
-        """Open logs in a worker and let users see the topic."""
-        config = log_config(topic.configs, self.settings)
-        logs = await trio.to_thread.run_sync(self._storage.open_logs, topic, list(indexes), config)
+    def _publish(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
+        """Let users find a topic, new or grown, with these logs."""
+        config = self._configs.of(topic.configs)
         for log in logs:
-            self._partitions[topic.name, log.partition] = Partition(log, self._writer)
             self._count_recovery(log)
-        self._topics[topic.name] = topic
-        self._names[topic.id.bytes] = topic.name
-        self._replicas[topic.name] = assign_replicas([self.node_id], topic.partitions, 1, self._storage.random)
+            if log.config != config:  # the broker's settings have changed while it was opened
+                log.reconfigure(config)
+        replicas = assign_replicas([self.node_id], topic.partitions, 1, self._storage.random)
+        self._map.publish(topic, [Partition(log, self._writer) for log in logs], replicas)
         for log in logs:
             if self._storage.directories.is_offline(log.topic, log.partition):  # its disk failed while it was opened
-                self._lose(self._partitions[log.topic, log.partition], "its data directory is out of service")
+                self._lose(self._map.partitions[log.topic, log.partition], OUT_OF_SERVICE)
 
     async def _open_known(self, topic: Topic) -> None:
         """Open what can be served of a topic; the rest is offline. Raises OSError, LogError."""
-        directories = self._storage.directories
+        directories, config = self._storage.directories, self._configs.of(topic.configs)
         while True:
             offline = {index for index in range(topic.partitions) if directories.is_offline(topic.name, index)}
+            indexes = [index for index in range(topic.partitions) if index not in offline]
             try:
-                await self._open(topic, [index for index in range(topic.partitions) if index not in offline])
+                logs = await trio.to_thread.run_sync(self._storage.open_logs, topic, indexes, config)
             except DirectoryFailedError as error:
                 self.take_offline(error.path, error.reason)
                 continue
-            self._offline |= {(topic.name, index): "its data directory is out of service" for index in offline}
+            self._publish(topic, logs)
+            self._map.offline |= {(topic.name, index): OUT_OF_SERVICE for index in offline}
             return
 
     def take_offline(self, path: str, reason: str) -> None:
@@ -479,8 +343,8 @@ class Partitions:
 
     def _lose(self, partition: Partition, reason: str) -> None:
         """A partition in a directory that is out of service is offline."""
-        del self._partitions[partition.topic, partition.index]
-        self._offline[partition.topic, partition.index] = reason
+        del self._map.partitions[partition.topic, partition.index]
+        self._map.offline[partition.topic, partition.index] = reason
         partition.log.fail(reason)
         partition.wake_all()
         self.on_offline(partition.topic, partition.index)
@@ -511,18 +375,6 @@ def _in_words(report: RecoveryReport) -> str:
     if report.leftovers:
         did.append(f"{len(report.leftovers)} files that were left over resolved")
     return "; ".join(did)
-
-
-def _grown(topic: Topic, partitions: int | None) -> int:
-    """The new partition count, which may only grow. Raises InvalidPartitionsError."""
-    if partitions is None:
-        return topic.partitions
-    if partitions <= topic.partitions:
-        raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {topic.partitions} partitions and can only get more, not {partitions}"
-        )
-    check_partitions(partitions)
-    return partitions
 
 
 async def _abandon(partition: Partition) -> None:

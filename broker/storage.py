@@ -1,9 +1,15 @@
 """Where partitions live: the data directories, the metadata, and what is injected into logs.
 
-Owns: what blocks when topics are opened, closed and removed: logs, checkpoints, leftovers. Must not know: the loop, who
-asks, or which topics are served.
+What blocks when topics are created, opened, closed and removed: logs, checkpoints, leftovers. Everything here is for a
+worker, except `forget_hints`.
 
-Everything here is for a worker, but `forget_hints`.
+What a creation and a deletion have on the disk, and in which order:
+
+    creation   the topic in the metadata | the partition directories | their names synced | (published)
+    deletion   (taken out) | marked in the metadata | directories renamed | the names synced | gone from the metadata
+
+The content of a new partition directory is not synced before the first flush of its log: there is nothing in it that a
+startup could not make again, and the metadata say that it must exist.
 """
 
 import errno
@@ -15,15 +21,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from uuid import UUID
+from typing import NamedTuple
 
 from broker.log.checkpoint import PARTITION_METADATA, read_topic_id, write_topic_id
 from broker.log.config import LogConfig
 from broker.log.data_directories import DataDirectories
 from broker.log.data_directory import DataDirectory
 from broker.log.directory_names import partition_directory
-from broker.log.disk import Disk, is_disk_failure
-from broker.log.errors import CheckpointError, DirectoryFailedError
+from broker.log.disk import is_disk_failure
+from broker.log.errors import CheckpointError, DirectoryFailedError, LogError
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.log.receipt import write_receipt
@@ -38,6 +44,14 @@ logger = logging.getLogger(__name__)
 CLOSING_THREADS = 8
 
 
+class NewLog(NamedTuple):
+    """A partition that is to be made."""
+
+    topic: Topic
+    partition: int
+    config: LogConfig
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """The data directories with their files and metadata; `clock` gives ms."""
@@ -49,6 +63,7 @@ class Storage:
     random: Random
     progress: StartProgress = field(default_factory=StartProgress)
     ahead: OpenedAhead = field(default_factory=OpenedAhead)
+    made_in: set[DataDirectory] = field(default_factory=set)  # where names of partition directories are not synced yet
 
     def open_ahead(self, topics: Iterable[tuple[Topic, LogConfig]], *, threads_each: int) -> None:
         """Open those logs that must be recovered, by several threads for each data directory.
@@ -84,21 +99,56 @@ class Storage:
                     logger.warning("%s: no receipt of the recovery could be written: %s", directory.path, error)
 
     def open_logs(self, topic: Topic, indexes: Sequence[int], config: LogConfig) -> list[PartitionLog]:
-        """Open or make the directories; fresh ones end up on the disk by one sync for all of them.
+        """Open or make the directories of a known topic; `sync_names` follows.
 
         Raises OSError, DirectoryFailedError.
         """
         logs: list[PartitionLog] = []
         try:
-            logs += (self.ahead.take(topic.name, index) or self._open_log(topic, config, index) for index in indexes)
-            written = [log for log in logs if _keep_topic_id(self.files.disk, log, topic.id)]
-            for directory in {self.directories.place(log.topic, log.partition) for log in written}:
-                directory.sync()
+            for index in indexes:
+                logs.append(self.ahead.take(topic.name, index) or self._open_log(topic, config, index))
+                if self._keep_topic_id(topic, logs[-1]):
+                    self.made_in.add(self.directories.place(topic.name, index))
         except (OSError, DirectoryFailedError):
             for log in logs:
                 log.close(clean=False)
             raise
         return logs
+
+    def place(self, wanted: Iterable[NewLog]) -> tuple[dict[DataDirectory, list[NewLog]], dict[str, Exception]]:
+        """Choose a data directory for each new partition; also return the topics for which that failed, and why."""
+        placed: dict[DataDirectory, list[NewLog]] = {}
+        failures: dict[str, Exception] = {}
+        for new in wanted:
+            try:
+                placed.setdefault(self.directories.place(new.topic.name, new.partition), []).append(new)
+            except OSError as error:
+                failures[new.topic.name] = error
+        return placed, failures
+
+    def make_logs(self, wanted: Sequence[NewLog]) -> list[PartitionLog | Exception]:
+        """Make the directories of new partitions, or open what already lies there; `sync_names` follows.
+
+        An error concerns its own partition only.
+        """
+        return [self._make_log(new) for new in wanted]
+
+    def _make_log(self, new: NewLog) -> PartitionLog | Exception:
+        try:
+            log = self._open_log(new.topic, new.config, new.partition)
+        except (OSError, LogError) as error:
+            return error
+        try:
+            self._keep_topic_id(new.topic, log)
+        except OSError as error:
+            log.close(clean=False)
+            return error
+        return log
+
+    def sync_names(self) -> None:
+        """Have the names of the partition directories that were made at startup on the disk. Raises OSError."""
+        while self.made_in:
+            self.made_in.pop().sync_names()
 
     def _open_log(self, topic: Topic, config: LogConfig, index: int) -> PartitionLog:
         """Raises OSError, or DirectoryFailedError if the directory's disk fails."""
@@ -113,6 +163,25 @@ class Storage:
             raise
         self.progress.opened(log.recovery)
         return log
+
+    def _keep_topic_id(self, topic: Topic, log: PartitionLog) -> bool:
+        """Write the topic's id into `partition.metadata` unless it says so already; tell whether it did that.
+
+        A directory that was copied here has the id of where it came from. What cannot be read is replaced, too.
+        Raises OSError.
+        """
+        disk, path = self.files.disk, f"{log.directory}/{PARTITION_METADATA}"
+        try:
+            found = read_topic_id(disk, path)
+        except CheckpointError as error:
+            logger.warning("%s; replaced", error)
+            found = None
+        if found == topic.id:
+            return False
+        if found is not None:
+            logger.warning("%s-%d: replaced foreign topic id %s with %s", log.topic, log.partition, found, topic.id)
+        write_topic_id(disk, path, topic.id, sync=False)
+        return True
 
     def _open_in(self, directory: DataDirectory, topic: Topic, config: LogConfig, index: int) -> PartitionLog:
         key = topic.name, index
@@ -133,45 +202,62 @@ class Storage:
         )
 
     def close_logs(self, logs: Sequence[PartitionLog], *, all_open: bool) -> None:
-        """The end of a broker. Unless `all_open`, what the broker before left still holds."""
-        for directory in self.directories.live:
-            if directory.room.is_short:
-                with suppress(OSError):  # its disk has failed, which is told when its checkpoints are written
-                    directory.make_room()  # closing logs write, too, and all they write is small
+        """Close all logs, each data directory's by threads of its own, and leave what the next startup goes by.
+
+        Unless `all_open`, what the last broker left still holds.
+        """
+        held = self.directories.by_directory(logs)
+        if not held:
+            return
+        with ThreadPoolExecutor(len(held), thread_name_prefix="closing") as pool:
+            done = [pool.submit(self._close_directory, each, logs, all_open=all_open) for each, logs in held.items()]
+        for each in done:
+            each.result()
+
+    def _close_directory(self, directory: DataDirectory, logs: Sequence[PartitionLog], *, all_open: bool) -> None:
+        if directory.room.is_short:
+            with suppress(OSError):  # its disk has failed, which is reported when its checkpoints are written
+                directory.make_room()  # closing logs write, too, and all they write is small
         with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as pool:
-            closed = list(pool.map(_close, logs))
-        unclean = {self._holder(log) for log, is_clean in zip(logs, closed, strict=True) if not is_clean}
+            is_clean = all(list(pool.map(_close, logs)))
         if not all_open:
             return
-        for directory, held in self.directories.by_directory(logs).items():
-            try:
-                directory.write_checkpoints(held)
-                if directory not in unclean:
-                    directory.mark_clean()
-            except OSError as error:
-                logger.warning("%s: no clean stop, the next start looks at everything: %s", directory.path, error)
-            finally:
-                directory.keep_room()
-
-    def _holder(self, log: PartitionLog) -> DataDirectory:
-        return self.directories.place(log.topic, log.partition)
+        try:
+            directory.write_checkpoints(logs)
+            if is_clean:
+                directory.mark_clean()
+        except OSError as error:
+            logger.warning("%s: no clean stop, the next start looks at everything: %s", directory.path, error)
+        finally:
+            directory.keep_room()
 
     def finish_deletions(self) -> None:
-        """End what a crash interrupted, and remove what waited for its delay when the broker stopped.
+        """Finish what a crash interrupted, and remove what waited for its delay when the broker stopped.
 
         Raises MetadataError, OSError.
         """
-        for topic in self.store.deleting():
-            offline = [index for index in range(topic.partitions) if self.directories.is_offline(topic.name, index)]
-            for index in range(topic.partitions):
-                holder = self.directories.holder(topic.name, index)
-                if holder is not None:
-                    shutil.rmtree(holder.partition_path(partition_directory(topic.name, index)), ignore_errors=True)
-            self.forget_hints(topic)
-            self.store.finish_delete(topic.name, leaves_data=bool(offline))
+        deleting = self.store.deleting()
+        leaving_data = [topic.name for topic in deleting if not self._remove_partitions(topic)]
+        if deleting:
+            for directory in self.directories.live:
+                directory.sync_names()  # else a power cut brings back what nobody remembers as deleted
+            self.store.finish_delete([topic.name for topic in deleting], leaving_data=leaving_data)
         for directory in self.directories.live:
             for name in directory.deleted_directories():
                 shutil.rmtree(directory.partition_path(name), ignore_errors=True)
+
+    def _remove_partitions(self, topic: Topic) -> bool:
+        """Remove the partition directories of a topic; tell whether none of them is left."""
+        is_gone = True
+        for index in range(topic.partitions):
+            holder = self.directories.holder(topic.name, index)
+            if holder is not None:
+                name = partition_directory(topic.name, index)
+                shutil.rmtree(holder.partition_path(name), ignore_errors=True)
+                is_gone &= not holder.has(name)
+            is_gone &= not self.directories.is_offline(topic.name, index)
+        self.forget_hints(topic)
+        return is_gone
 
     def warn_of_strangers(self, is_served: Callable[[str, int], bool]) -> None:
         """Log what lies in the data directories and is not served. Raises OSError."""
@@ -179,7 +265,7 @@ class Storage:
             _warn_of_strangers(directory, is_served)
 
     def forget_hints(self, topic: Topic) -> None:
-        """What the checkpoints said at the start is of a topic that is gone: another one may take its name."""
+        """Forget what the checkpoints said at startup of a topic that is gone: another one may take its name."""
         for index in range(topic.partitions):
             self.directories.forget(topic.name, index)
 
@@ -192,25 +278,6 @@ def _warn_of_strangers(directory: DataDirectory, is_served: Callable[[str, int],
     for found in directory.partitions():
         if not is_served(found.topic, found.partition):
             logger.warning("%s-%d: no such topic; create it to serve it", found.topic, found.partition)
-
-
-def _keep_topic_id(disk: Disk, log: PartitionLog, topic_id: UUID) -> bool:
-    """See to it that `partition.metadata` says the topic's id; whether it had to be written.
-
-    A directory that was copied here has the id of where it came from. What cannot be read is replaced, too.
-    """
-    path = str(log.directory / PARTITION_METADATA)
-    try:
-        found = read_topic_id(disk, path)
-    except CheckpointError as error:
-        logger.warning("%s; written anew", error)
-        found = None
-    if found == topic_id:
-        return False
-    if found is not None:
-        logger.warning("%s-%d: topic id %s was another's; now %s", log.topic, log.partition, found, topic_id)
-    write_topic_id(disk, path, topic_id, sync=False)
-    return True
 
 
 def _close(log: PartitionLog) -> bool:
@@ -237,19 +304,25 @@ def _accused(directory: DataDirectory, error: OSError) -> OSError | DirectoryFai
     return DirectoryFailedError(directory.path, error.strerror or str(error))
 
 
-def move_away(logs: Iterable[PartitionLog], directories: DataDirectories) -> tuple[list[str], bool]:
-    """Rename the directories out of service.
+def move_away(directory: DataDirectory, logs: Iterable[PartitionLog]) -> tuple[list[tuple[str, str]], set[str]]:
+    """Rename the directories of deleted partitions in a data directory, and have the new names on the disk.
 
-    Gives the paths under which they wait for their removal, and whether some could not be renamed and lie where they
-    were.
+    Returns (topic, path) of each under which it waits for its removal, and the topics of which some could not be moved:
+    they lie where they were, or would after a power cut.
     """
-    moved, leaves_data = [], False
+    moved: list[tuple[str, str]] = []
+    left: set[str] = set()
     for log in logs:
         try:
-            moved.append(str(directories.place(log.topic, log.partition).with_room(log.delete)))
+            moved.append((log.topic, str(directory.with_room(log.delete))))
         except OSError as error:
-            leaves_data = True
+            left.add(log.topic)
             logger.warning(
                 "%s-%d: deleted, but its files stay until the next start: %s", log.topic, log.partition, error
             )
-    return moved, leaves_data
+    try:
+        directory.sync_names()
+    except OSError as error:
+        left |= {topic for topic, _ in moved}
+        logger.warning("data directory %s: names of deleted partitions are not synced: %s", directory.path, error)
+    return moved, left

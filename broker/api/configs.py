@@ -21,8 +21,9 @@ from broker.api.loggers import check_levels, logger_entries, set_levels
 from broker.config import FIELDS
 from broker.dynamic_config import Overrides, check_dynamic
 from broker.metadata.topic import check_name
-from broker.partitions import Change, Partitions, UnknownTopicError
+from broker.partitions import Partitions
 from broker.setting_types import Kind, SettingError, as_text, kind_of, parts
+from broker.topic_changes import Change, UnknownTopicError
 from broker.topic_config import topic_setting_default, topic_setting_kind
 from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse

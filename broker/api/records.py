@@ -31,9 +31,10 @@ class RecordsApi:
         """Move all starts, then write them down once, then answer: what is deleted stays deleted."""
         outcomes = await context.map(self._move_start, request.partitions)
         failure: Exception | None = None
-        if any(moved for _, moved in outcomes):
+        found = [self._partitions.get(outcome.topic, outcome.partition) for outcome, moved in outcomes if moved]
+        if found:
             try:
-                await self._partitions.checkpoint_log_starts()
+                await self._partitions.checkpoint_log_starts([each for each in found if each is not None])
             except OSError as error:
                 failure = error
 

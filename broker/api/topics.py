@@ -6,6 +6,7 @@ comes to be, or where its files are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from broker.api.config_entries import TopicEntries
 from broker.api.context import Context
@@ -58,39 +59,44 @@ class TopicsApi:
     async def create(self, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
         """Create each topic on its own; a name that stands there twice is created by neither."""
         twice = await context.repeated(topic.name for topic in request.topics)
-        created = []
-        for topic in request.topics:
-            created.append(await self._created(topic, twice, request.validate_only))
-            await context.checkpoint()
-        return CreateTopicsResponse(topics=tuple(created))
+        plans = await context.map(partial(self._plan, twice=twice), request.topics)
+        topics = [plan for plan in plans if isinstance(plan, Topic)]
+        failures = {} if request.validate_only else await self._partitions.create_all(topics, context.checkpoint)
+        created = await context.map(partial(self._created, failures=failures), request.topics, plans)
+        return CreateTopicsResponse(topics=created)
 
-    async def _created(self, asked: NewTopic, twice: set[str], validate_only: bool) -> CreatedTopic:
+    def _plan(self, asked: NewTopic, *, twice: set[str]) -> Topic | Exception:
+        """Return the topic to create, or why it is refused."""
         try:
-            topic = await self._create(asked, twice, validate_only)
+            _refuse_twice(asked.name, twice)
+            if asked.name == CLUSTER_METADATA:
+                raise RequestError(ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA} is no topic that can be created")
+            plan = self._partitions.plan_topic
+            if not isinstance(asked, KafkaNewTopic):
+                return plan(asked.name, asked.partitions, asked.configs)
+            planned = plan(asked.name, 1, asked.configs)  # the name and the settings are checked first
+            if asked.null_configs:
+                names = ", ".join(asked.null_configs)
+                raise RequestError(ErrorCode.INVALID_CONFIG, f"settings without a value: {names}")
+            count = self._count(asked)
+            return planned if count == 1 else plan(asked.name, count, asked.configs)
         except EXPECTED as error:
-            code, message = describe(error)
-            return CreatedTopic(name=asked.name, error=code, message=message)
-        topic_id = encode_topic_id(topic.id)
-        if not isinstance(asked, KafkaNewTopic):
-            return CreatedTopic(name=topic.name, topic_id=topic_id, partitions=topic.partitions)
-        return KafkaCreatedTopic(
-            name=topic.name,
-            topic_id=topic_id,
-            partitions=topic.partitions,
-            configs=self._entries.of(topic.configs),
-        )
+            return error
 
-    async def _create(self, asked: NewTopic, twice: set[str], validate_only: bool) -> Topic:
-        _refuse_twice(asked.name, twice)
-        if asked.name == CLUSTER_METADATA:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA} is no topic that can be created")
-        create = self._partitions.create
+    def _created(self, asked: NewTopic, plan: Topic | Exception, *, failures: Mapping[str, Exception]) -> CreatedTopic:
+        outcome = plan if isinstance(plan, Exception) else failures.get(plan.name, plan)
+        if isinstance(outcome, Exception):
+            code, message = describe(outcome)
+            return CreatedTopic(name=asked.name, error=code, message=message)
+        topic_id = encode_topic_id(outcome.id)
         if not isinstance(asked, KafkaNewTopic):
-            return await create(asked.name, asked.partitions, asked.configs, validate_only=validate_only)
-        await create(asked.name, 1, asked.configs, validate_only=True)  # the name and the settings are looked at first
-        if asked.null_configs:
-            raise RequestError(ErrorCode.INVALID_CONFIG, f"settings without a value: {', '.join(asked.null_configs)}")
-        return await create(asked.name, self._count(asked), asked.configs, validate_only=validate_only)
+            return CreatedTopic(name=outcome.name, topic_id=topic_id, partitions=outcome.partitions)
+        return KafkaCreatedTopic(
+            name=outcome.name,
+            topic_id=topic_id,
+            partitions=outcome.partitions,
+            configs=self._entries.of(outcome.configs),
+        )
 
     def _count(self, asked: KafkaNewTopic) -> int:
         """The partition count asked for. Raises RequestError unless this broker can hold what is asked for."""
@@ -137,20 +143,10 @@ class TopicsApi:
                 ErrorCode.TOPIC_DELETION_DISABLED, "topics are not deleted: delete.topic.enable is false"
             )
         twice = await context.repeated(name for name in request.topics if name != UNKNOWN_TOPIC_NAME)
-        deleted = []
-        for name in request.topics:
-            deleted.append(await self._deleted(name, twice))
-            await context.checkpoint()
-        return DeleteTopicsResponse(topics=tuple(deleted))
-
-    async def _deleted(self, name: str, twice: set[str]) -> TopicResult:
-        try:
-            _refuse_twice(name, twice)
-            self._require(name)
-            await self._partitions.delete(name)
-        except EXPECTED as error:
-            return _failed(name, error)
-        return TopicResult(name=name)
+        named = [name for name in request.topics if name not in twice and name != UNKNOWN_TOPIC_NAME]
+        failures = await self._partitions.delete_all(named, context.checkpoint)
+        deleted = partial(_deleted, twice=twice, failures=failures)
+        return DeleteTopicsResponse(topics=await context.map(deleted, request.topics))
 
     # -- alter --
 
@@ -209,6 +205,18 @@ class TopicsApi:
                 f"{added} partitions are added, and assignments given for {len(asked.assignments)}",
             )
         self._check_assignments(asked.assignments)
+
+
+def _deleted(name: str, *, twice: set[str], failures: Mapping[str, Exception]) -> TopicResult:
+    try:
+        _refuse_twice(name, twice)
+        if name == UNKNOWN_TOPIC_NAME:
+            raise UnknownTopicError(f"no topic {name!r}")
+        if name in failures:
+            raise failures[name]
+    except EXPECTED as error:
+        return _failed(name, error)
+    return TopicResult(name=name)
 
 
 def _refuse_twice(name: str, twice: set[str]) -> None:

@@ -35,7 +35,7 @@ class GroupService:
         self.coordinator = GroupCoordinator(self.registry, new_id)
         self.commits = OffsetCommits(self.registry, partitions)
         self._partitions = partitions
-        partitions.on_deleted = self.commits.topic_deleted
+        partitions.changes.on_deleted = self.commits.topic_deleted
         partitions.on_offline = self._offline
 
     async def run(self) -> None:

@@ -17,7 +17,8 @@ Source: kafka.log.LogManager, org.apache.kafka.metadata.properties.MetaPropertie
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Self, TypeVar
@@ -200,12 +201,17 @@ class DataDirectories:
             raise NoRoomError("every data directory is full: no new partitions until there is room again")
 
     def forget(self, topic: str, partition: int) -> None:
-        """A partition is gone: what is known of it is another's, which may come by its name."""
+        """Forget a partition that is gone: what is known of it must not apply to another one of the same name."""
+        self.release(topic, partition)
+        for each in self.live:
+            each.forget_hints(topic, partition)
+
+    def release(self, topic: str, partition: int) -> None:
+        """Take back that a partition lies somewhere: it could not be made there, and the next attempt may choose."""
         with self._placing:
             directory = self._holders.pop((topic, partition), None)
             if directory is not None:
                 self._counts[directory] -= 1
-                directory.forget_hints(topic, partition)
 
     def forget_strangers(self) -> bool:
         """Forget what the checkpoints say of partitions that are not there; whether there were any."""
@@ -249,30 +255,29 @@ class DataDirectories:
 
     # -- checkpoints --
 
-    def write_checkpoints(self, logs: Iterable[CheckpointedLog]) -> None:
-        """Replace the checkpoints of all directories by what is true of these logs, which must be all of them.
+    def write_checkpoints(self, directory: DataDirectory, logs: Iterable[CheckpointedLog]) -> None:
+        """Replace the checkpoints of a directory by what is true of its logs, which must be all of them.
 
-        Raises the first OSError, when the others' turn was over.
+        Where nothing is to be written, the disk is probed: one that fails while it is idle is found all the same.
+        Raises OSError; where that says that the disk has failed, the directory is a suspect.
         """
-        self._write_each(logs, DataDirectory.write_checkpoints)
+        with self._suspecting(directory):
+            if not directory.write_checkpoints(logs):
+                directory.probe()
 
-    def write_log_starts(self, logs: Iterable[CheckpointedLog]) -> None:
-        """Replace the checkpoints of log starts alone; as `write_checkpoints`."""
-        self._write_each(logs, DataDirectory.write_log_starts)
+    def write_log_starts(self, directory: DataDirectory, logs: Iterable[CheckpointedLog]) -> None:
+        """Replace the checkpoint of log starts alone, as `write_checkpoints`."""
+        with self._suspecting(directory):
+            directory.write_log_starts(logs)
 
-    def _write_each(
-        self, logs: Iterable[CheckpointedLog], write: Callable[[DataDirectory, Iterable[CheckpointedLog]], None]
-    ) -> None:
-        failure: OSError | None = None
-        for directory, held in self.by_directory(logs).items():
-            try:
-                write(directory, held)
-            except OSError as error:
-                failure = failure or error
-                if is_disk_failure(error):
-                    self.suspects[directory] = error
-        if failure is not None:
-            raise failure
+    @contextmanager
+    def _suspecting(self, directory: DataDirectory) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if is_disk_failure(error):
+                self.suspects[directory] = error
+            raise
 
     def by_directory(self, logs: Iterable[L]) -> dict[DataDirectory, list[L]]:
         """The logs by the directory in which they lie; every directory in service is there, and no other."""

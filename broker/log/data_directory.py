@@ -18,13 +18,14 @@ there. Must not know: topics' settings, or how a log opens.
 Invariants:
 1. One broker at a time, within a process and among processes (Kafka takes the same lock).
 2. The marker is gone, durably, before anything is written: a directory that has it was not written to since.
-3. A checkpoint that cannot be read is as good as none; it is told in `findings`.
+3. A checkpoint that cannot be read is as good as none; it is reported in `findings`.
+4. A checkpoint is rewritten only if what it says has changed since it was last read or written.
 
 Source: org.apache.kafka.metadata.properties.MetaProperties, kafka.log.LogManager.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -133,6 +134,8 @@ class DataDirectory:
         self.cleaner_points: dict[TopicPartition, int] = {}  # up to where each log was compacted; kept up to date
         self.hinted: frozenset[TopicPartition] = frozenset()  # what the checkpoints told of at the start
         self.findings: list[str] = []
+        self._written: dict[str, dict[TopicPartition, int]] = {}  # what each checkpoint on the disk says, by name
+        self._doubtful: dict[str, dict[TopicPartition, int]] = {}  # or says: a write of it has failed
         self._disk = disk
         self._lock = lock
 
@@ -221,9 +224,13 @@ class DataDirectory:
         if space.is_read_only:
             raise DirectoryFailedError(self.path, "its file system is read-only")
         if probe:
-            replace_file(self._disk, self.partition_path(PROBE), b"probe\n", sync=True)
-            self._disk.unlink(self.partition_path(PROBE))
+            self.probe()
         return space
+
+    def probe(self) -> None:
+        """Write and sync something, to see whether the disk still does. For a worker. Raises OSError."""
+        replace_file(self._disk, self.partition_path(PROBE), b"probe\n", sync=True)
+        self._disk.unlink(self.partition_path(PROBE))
 
     def _is_there(self) -> bool:
         try:
@@ -289,43 +296,70 @@ class DataDirectory:
 
     # -- what is left for the next start -------------------------------------------------------------------------------
 
-    def write_checkpoints(self, logs: Iterable[CheckpointedLog]) -> None:
+    def write_checkpoints(self, logs: Iterable[CheckpointedLog]) -> bool:
         """Replace the checkpoints by what is true of these logs, which must be all of them. For a worker.
 
-        Raises OSError.
+        What has not changed is not written; the result tells whether anything was. One call at a time. Raises OSError.
         """
         logs = list(logs)
         for log in logs:
             log.checkpoint_epochs()
-        self._write(RECOVERY_POINTS, logs, lambda log: log.recovery_point)
-        self._write(HIGH_WATERMARKS, logs, lambda log: log.high_watermark)
-        self.write_log_starts(logs)
+        changed = self._write(RECOVERY_POINTS, logs, lambda log: log.recovery_point)
+        changed |= self._write(HIGH_WATERMARKS, logs, lambda log: log.high_watermark)
+        changed |= self._write_log_starts(logs)
+        points = dict(self.cleaner_points)
+        changed |= self._replace(CLEANER_POINTS, points)
+        if changed:
+            self.sync_names()  # else a power cut brings back the old ones, and with them what was deleted
+        return changed
 
     def write_log_starts(self, logs: Iterable[CheckpointedLog]) -> None:
-        """Replace the checkpoint of log starts alone; `logs` are all. For a worker. Raises OSError."""
+        """Replace the checkpoint of log starts alone, as `write_checkpoints`."""
+        if self._write_log_starts(logs):
+            self.sync_names()
+
+    def _write_log_starts(self, logs: Iterable[CheckpointedLog]) -> bool:
         begun = [log for log in logs if log.log_start_offset > log.first_base_offset]
-        self._write(LOG_STARTS, begun, lambda log: log.log_start_offset)
-        self._disk.sync_directory(self.path)  # else a power cut brings back the old one, and with it what was deleted
+        return self._write(LOG_STARTS, begun, lambda log: log.log_start_offset)
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Replace the checkpoint that says up to where each log was compacted. For a worker. Raises OSError."""
-        self.with_room(lambda: write_offsets(self._disk, self.partition_path(CLEANER_POINTS), points))
+        self._replace(CLEANER_POINTS, dict(points))
+
+    def checkpointed_recovery_point(self, topic: str, partition: int) -> int:
+        """Return the recovery point that the checkpoint on the disk gives for a log; 0 if it does not mention it."""
+        return self._written.get(RECOVERY_POINTS, {}).get((topic, partition), 0)
+
+    def mentions(self, keys: Iterable[TopicPartition]) -> bool:
+        """Tell whether a checkpoint on the disk may say anything about one of these partitions."""
+        return any(
+            not offsets.keys().isdisjoint(keys) for offsets in (*self._written.values(), *self._doubtful.values())
+        )
 
     def mark_clean(self) -> None:
         """Leave the marker of a clean stop: every log is closed and the checkpoints are written. Raises OSError."""
         self.with_room(lambda: write_clean_marker(self._disk, self.partition_path(CLEAN_MARKER)))
-        self._disk.sync_directory(self.path)
+        self.sync_names()
 
-    def sync(self) -> None:
-        """Wait until everything in it is on the disk: one wait for any number of new files. For a worker.
+    def sync_names(self) -> None:
+        """Wait until the names in it are on the disk: of partitions that were made or moved away. For a worker.
 
         Raises OSError.
         """
-        self._disk.sync_filesystem(self.path)
+        self._disk.sync_directory(self.path)
 
-    def _write(self, name: str, logs: Sequence[CheckpointedLog], value: Callable[[CheckpointedLog], int]) -> None:
-        offsets = {(log.topic, log.partition): value(log) for log in logs}
+    def _write(self, name: str, logs: Iterable[CheckpointedLog], value: Callable[[CheckpointedLog], int]) -> bool:
+        return self._replace(name, {(log.topic, log.partition): value(log) for log in logs})
+
+    def _replace(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
+        """Write a checkpoint unless the file says the same; tell whether it was written."""
+        if name not in self._doubtful and self._written.get(name) == offsets:
+            return False
+        self._doubtful[name] = offsets
         self.with_room(lambda: write_offsets(self._disk, self.partition_path(name), offsets))
+        self._written[name] = offsets
+        del self._doubtful[name]
+        return True
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -379,10 +413,13 @@ class DataDirectory:
 
     def _hint(self, name: str) -> dict[TopicPartition, int]:
         try:
-            return read_offsets(self._disk, self.partition_path(name))
+            offsets = read_offsets(self._disk, self.partition_path(name))
         except CheckpointError as error:
             self.findings.append(str(error))
+            self._doubtful[name] = {}
             return {}
+        self._written[name] = dict(offsets)
+        return offsets
 
 
 def _reserve_size(disk: Disk, path: str, reserve_bytes: int) -> int:

@@ -135,19 +135,6 @@ class Disk:
         finally:
             self.close(fd)
 
-    def sync_filesystem(self, path: str) -> None:
-        """Wait until everything written to the file system that holds `path` is on the disk (syncfs).
-
-        One wait for many new files.
-        """
-        fd = self.open(path, os.O_RDONLY)
-        try:
-            if _libc().syncfs(fd):
-                error = ctypes.get_errno()
-                raise OSError(error, os.strerror(error), path)
-        finally:
-            self.close(fd)
-
     def try_lock(self, fd: int) -> bool:
         """Take the process's exclusive lock on a file (fcntl, as Java does); False if another process has it."""
         try:

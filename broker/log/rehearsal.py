@@ -168,9 +168,6 @@ class RehearsalDisk(Disk):
     def sync_directory(self, path: str) -> None:
         """There is nothing to wait for."""
 
-    def sync_filesystem(self, path: str) -> None:
-        """There is nothing to wait for."""
-
     def try_lock(self, fd: int) -> bool:
         """The real lock of the real file; a file that is not there nobody has locked."""
         file = self._open.get(fd)

@@ -15,7 +15,7 @@ Invariants:
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -83,20 +83,22 @@ class SqliteMetadataStore:
         """Topics whose deletion has begun and not ended."""
         return self._topics("deleting = 1")
 
-    def create_topic(self, topic: Topic) -> None:
-        """Keep a new topic."""
-        row = (topic.name, str(topic.id), topic.partitions, json.dumps(topic.configs))
-        self._write([("INSERT INTO topics (name, id, partitions, configs) VALUES (?, ?, ?, ?)", row)])
+    def create_topics(self, topics: Sequence[Topic]) -> None:
+        """Keep new topics: all of them, or none."""
+        insert = "INSERT INTO topics (name, id, partitions, configs) VALUES (?, ?, ?, ?)"
+        self._write(
+            [(insert, (topic.name, str(topic.id), topic.partitions, json.dumps(topic.configs))) for topic in topics]
+        )
 
-    def begin_delete(self, name: str) -> None:
-        """Mark a topic as being deleted."""
-        self._write([("UPDATE topics SET deleting = 1 WHERE name = ?", (name,))])
+    def begin_delete(self, names: Sequence[str]) -> None:
+        """Mark topics as being deleted."""
+        self._write([("UPDATE topics SET deleting = 1 WHERE name = ?", (name,)) for name in names])
 
-    def finish_delete(self, name: str, *, leaves_data: bool = False) -> None:
-        """Forget a topic."""
-        bury = ("INSERT OR IGNORE INTO buried (id) SELECT id FROM topics WHERE name = ?", (name,))
-        forget = ("DELETE FROM topics WHERE name = ?", (name,))
-        self._write([bury, forget] if leaves_data else [forget])
+    def finish_delete(self, names: Collection[str], *, leaving_data: Collection[str] = ()) -> None:
+        """Forget topics."""
+        bury = "INSERT OR IGNORE INTO buried (id) SELECT id FROM topics WHERE name = ?"
+        forget = "DELETE FROM topics WHERE name = ?"
+        self._write([*((bury, (name,)) for name in leaving_data), *((forget, (name,)) for name in names)])
 
     def buried(self) -> frozenset[UUID]:
         """The ids of topics that were forgotten though some of their data still lay about."""

@@ -3,7 +3,7 @@
 Calls block: callers run them in workers; an implementation bears several at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -30,16 +30,16 @@ class MetadataStore(Protocol):
     def deleting(self) -> list[Topic]:
         """Topics whose deletion has begun and not ended."""
 
-    def create_topic(self, topic: Topic) -> None:
-        """Keep a new topic."""
+    def create_topics(self, topics: Sequence[Topic]) -> None:
+        """Keep new topics: all of them, or none."""
 
-    def begin_delete(self, name: str) -> None:
-        """Mark a topic as being deleted: from here on it is gone for users, though data may still lie about."""
+    def begin_delete(self, names: Sequence[str]) -> None:
+        """Mark topics as being deleted: from here on they are gone for users, though their data may still exist."""
 
-    def finish_delete(self, name: str, *, leaves_data: bool = False) -> None:
-        """Forget a topic; its data is out of the way.
+    def finish_delete(self, names: Collection[str], *, leaving_data: Collection[str] = ()) -> None:
+        """Forget topics whose data is out of the way.
 
-        With `leaves_data`, some of it cannot be reached: its id is kept among the `buried` ones.
+        Of those in `leaving_data` some could not be reached: their ids are kept among the `buried` ones.
         """
 
     def buried(self) -> frozenset[UUID]:

@@ -4,7 +4,6 @@ Source of the rules: org.apache.kafka.common.internals.Topic.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
@@ -54,14 +53,17 @@ def check_name(name: str) -> None:
         raise InvalidTopicError(f"topic {name!r}: a name is made of ASCII letters, digits, '.', '_' and '-'")
 
 
-def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Raise InvalidTopicError if an existing topic differs only by `.` against `_`: both make the same metric name."""
-    folded = name.replace(".", "_")
-    for other in existing:
-        if other != name and other.replace(".", "_") == folded:
-            raise InvalidTopicError(
-                f"topic {name!r} collides with {other!r}: names that differ only by '.' and '_' are one metric"
-            )
+def folded(name: str) -> str:
+    """Return what the names have in common that make the same metric name: they differ only by `.` and `_`."""
+    return name.replace(".", "_")
+
+
+def check_collision(name: str, other: str | None) -> None:
+    """Raise InvalidTopicError if `other` is a different topic with the same folded name."""
+    if other is not None and other != name:
+        raise InvalidTopicError(
+            f"topic {name!r} collides with {other!r}: names that differ only by '.' and '_' are one metric"
+        )
 
 
 def check_partitions(count: int) -> None:

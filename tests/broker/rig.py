@@ -1,10 +1,11 @@
 """The partitions of a broker without its listeners: for tests of what goes on behind them."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import trio
 
@@ -61,7 +62,7 @@ class Rig:
     partitions: Partitions
     writer: Writer
     metrics: Metrics
-    disk: FailingDisk
+    disk: Any
     directory: Path
     now_ms: int = START_MS
     unlinking: Unlinking = field(default_factory=Unlinking)
@@ -90,9 +91,13 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(directory: Path, *assignments: str) -> AsyncIterator[Rig]:
-    settings, metrics, disk = load_settings(assignments=assignments), Metrics(), FailingDisk()
-    with DataDirectories.open([directory], node_id=1, disk=disk) as data:
+async def rig(
+    directory: Path, *assignments: str, others: Sequence[Path] = (), disk: Disk | None = None
+) -> AsyncIterator[Rig]:
+    """Over `directory`, which has the metadata, and further ones."""
+    settings, metrics, disk = load_settings(assignments=assignments), Metrics(), disk or FailingDisk()
+    with DataDirectories.open([directory, *others], node_id=1, disk=disk) as data:
+        data.join({}, [])
         store = SqliteMetadataStore(directory / "metadata.sqlite")
         async with trio.open_nursery() as nursery:
             writer = Writer(nursery=nursery, metrics=metrics, loop_write_max_bytes=1 << 16)

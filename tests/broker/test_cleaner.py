@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import trio
 import trio.testing
 from prometheus_client import generate_latest
 
-from broker import cleaner_child
+from broker import cleaner_child, dirty_logs
 from broker.cleaner import MAX_DEATHS, Cleaner
 from broker.cleaner_child import ChildDiedError, CleanerChild
-from broker.log.checkpoint import CLEANER_POINTS, read_offsets
+from broker.log.checkpoint import CLEANER_POINTS, RECOVERY_POINTS, read_offsets
+from broker.log.cleanable import Cleanable
+from broker.log.cleaning import Cleaning
 from broker.log.disk import Disk
 from broker.maintenance import Maintenance
 from broker.partition import Partition
@@ -22,6 +25,7 @@ from broker.retention import Retention
 from protocol.records.batch import headers
 from protocol.records.reader import records_in
 from tests.broker.rig import START_MS, Rig, rig
+from tests.broker.test_checkpoints import CountingDisk
 
 COMPACT = {"cleanup_policy": "compact", "segment_bytes": "1000"}
 
@@ -73,7 +77,7 @@ async def test_dirty_logs_are_compacted_and_their_points_written_down(tmp_path: 
         again = made.partitions.get("one", 0)
         assert again is not None
         assert made.partitions.cleaned_up_to(again) == active
-        assert (await cleaner_of(made)._choose()) is None
+        assert (await cleaner_of(made).dirty.take()) is None
         assert made.files("one", "*.deleted") == []
 
 
@@ -84,14 +88,14 @@ async def test_the_dirtiest_log_goes_first_and_a_clean_one_has_no_turn(tmp_path:
         await cleaner.clean_all()
         await made.append(half, 5, keys=3, size=300)
         clean = await dirty(made, "whole", count=20)
-        due = await cleaner._choose()
+        due = await cleaner.dirty.take()
         assert due is not None
         assert due.partition is clean
         assert due.cleanable.ratio == 1.0
         await cleaner.clean_all()
-        assert await cleaner._choose() is None
+        assert await cleaner.dirty.take() is None
         await half_again(made, half)
-        due = await cleaner._choose()
+        due = await cleaner.dirty.take()
         assert due is not None
         assert due.partition is half
 
@@ -158,7 +162,7 @@ async def test_a_damaged_log_is_left_out_and_the_others_go_on(tmp_path: Path, ca
         assert metrics["warmlog_cleaner_uncleanable_partitions"] == 1
         assert metrics["warmlog_cleaner_heartbeat_age_seconds"] < 60
         await made.partitions.delete("bad")
-        assert await cleaner._choose() is None
+        await cleaner.clean_all()
         assert cleaner.uncleanable == {}
 
 
@@ -218,11 +222,11 @@ async def test_a_full_disk_puts_a_log_off(tmp_path: Path) -> None:
         await cleaner.clean_all()
         assert cleaner.statistics.failures["disk"] == 1
         assert cleaner.uncleanable == {}
-        assert await cleaner._choose() is None
+        assert await cleaner.dirty.take() is None
         blocked.rmdir()
         assert cleaner._not_before[partition] > trio.current_time() + 10
         cleaner._not_before.clear()
-        assert await cleaner._choose() is not None
+        assert await cleaner.dirty.take() is not None
         assert len(offsets(partition)) == 40
 
 
@@ -282,3 +286,28 @@ async def test_a_cleaner_that_is_off_does_nothing(tmp_path: Path, autojump_clock
         await cleaner_of(made).run()
         assert len(offsets(partition)) == 40
         assert "\nwarmlog_cleaner_heartbeat_age" not in generate_latest(made.metrics.registry).decode()
+
+
+async def test_a_wave_looks_at_each_log_a_fixed_number_of_times_and_writes_checkpoints_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: Counter[str] = Counter()
+    find = Cleaning.find
+
+    def counted(cleaning: Cleaning, checkpoint: int | None) -> Cleanable:
+        looks[cleaning._view().place.directory] += 1
+        return find(cleaning, checkpoint)
+
+    monkeypatch.setattr(Cleaning, "find", counted)
+    monkeypatch.setattr(dirty_logs, "MAX_SHARE", 1e-9)  # a slow machine is no reason to look again
+    disk = CountingDisk()
+    async with rig(tmp_path, disk=disk) as made:
+        logs = [await dirty(made, f"t{number}") for number in range(12)]
+        for partition in logs:
+            partition.log.flush()
+        disk.replaced.clear()
+        await cleaner_of(made).clean_all()
+        assert set(looks.values()) == {3}  # the look that begins, its turn, the look that ends
+        assert Counter(disk.replaced)[RECOVERY_POINTS] == 1
+        assert Counter(disk.replaced)[CLEANER_POINTS] == 1
+        assert all(len(offsets(partition)) < 12 for partition in logs)

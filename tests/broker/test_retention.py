@@ -143,7 +143,7 @@ async def test_a_start_that_was_moved_holds_after_a_crash(tmp_path: Path) -> Non
         partition = await made.create("t", segment_bytes="400")
         await made.append(partition, 10)
         partition.log.advance_start(6)
-        await made.partitions.checkpoint_log_starts()
+        await made.partitions.checkpoint_log_starts([partition])
         made.disk.refused = ".log"
         await retention_of(made).check()
         await made.partitions.checkpoint()  # the log has let go of two segments, whose files are still there

@@ -31,9 +31,10 @@ async def test_the_checkpoints_of_a_deleted_topic_are_forgotten_before_its_name_
         await rigged.partitions.checkpoint()
         assert await offsets(rigged, LOG_STARTS) == {("words", 0): 15}
         await rigged.partitions.delete("words")
+        again = await rigged.create("words")
         assert ("words", 0) not in await offsets(rigged, LOG_STARTS)
         assert ("words", 0) not in await offsets(rigged, RECOVERY_POINTS)
-        await rigged.append(await rigged.create("words"), 5)
+        await rigged.append(again, 5)
         await kill(rigged, tmp_path / "b")
     async with rig(tmp_path / "b") as rigged:
         partition = rigged.partitions.get("words", 0)
@@ -50,10 +51,10 @@ async def test_a_deletion_that_a_start_finishes_is_forgotten_by_the_checkpoints_
         await rigged.append(partition, 20)
         partition.log.advance_start(15)
         await rigged.partitions.checkpoint()
-        rigged.partitions._storage.store.begin_delete("words")
+        rigged.partitions._storage.store.begin_delete(["words"])
         if is_forgotten:  # by a start that came no further
             rmtree(rigged.directory / "words-0")
-            rigged.partitions._storage.store.finish_delete("words", leaves_data=False)
+            rigged.partitions._storage.store.finish_delete(["words"])
         await kill(rigged, tmp_path / "b")
     async with rig(tmp_path / "b") as rigged:
         assert not rigged.partitions.has("words")
@@ -74,7 +75,7 @@ async def test_what_was_deleted_and_lost_does_not_hide_what_is_written_in_its_pl
         size = partition.log.size
         await rigged.append(partition, 10)
         partition.log.advance_start(15)
-        await rigged.partitions.checkpoint_log_starts()
+        await rigged.partitions.checkpoint_log_starts([partition])
         await kill(rigged, tmp_path / "b")
     os.truncate(tmp_path / "b" / "words-0" / f"{0:020d}.log", size)
     async with rig(tmp_path / "b") as rigged:

@@ -51,14 +51,16 @@ def test_a_directory_that_cannot_give_up_what_it_keeps_leaves_the_others_their_c
 
 
 class BusyDisk(Disk):
-    """Something else happens on the loop while a worker waits for a sync of the file system."""
+    """Something else happens on the loop while a worker waits for the first sync of a directory it was told of."""
 
     def __init__(self) -> None:
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.meanwhile: Callable[[], None] | None = None
 
-    def sync_filesystem(self, path: str) -> None:
-        super().sync_filesystem(path)
-        trio.from_thread.run_sync(self.meanwhile)
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            trio.from_thread.run_sync(meanwhile)
 
 
 async def test_what_was_just_opened_in_a_directory_that_went_meanwhile_is_offline(tmp_path: Path) -> None:

@@ -237,18 +237,18 @@ def test_a_metadata_file_that_cannot_grow_is_an_error_and_goes_on(tmp_path: Path
             return is_given
 
         with closing(SqliteMetadataStore(mount.path / "metadata.sqlite", make_room=make_room)) as store:
-            store.create_topic(Topic(name="first", partitions=1))
+            store.create_topics([Topic(name="first", partitions=1)])
             filler = mount.fill()
             with pytest.raises(MetadataError, match=r"metadata\.sqlite: (database or disk is full|disk I/O error)"):
                 for number in range(1000):
-                    store.create_topic(Topic(name=f"topic-{number}", partitions=1, configs={"flush.ms": "9" * 900}))
+                    store.create_topics([Topic(name=f"topic-{number}", partitions=1, configs={"flush.ms": "9" * 900})])
             names = [topic.name for topic in store.load()]
             with pytest.raises(MetadataError):
-                store.create_topic(Topic(name="more", partitions=1, configs={"flush.ms": "9" * 4000}))
+                store.create_topics([Topic(name="more", partitions=1, configs={"flush.ms": "9" * 4000})])
             assert [topic.name for topic in store.load()] == names
             is_given = True
-            store.begin_delete("first")
-            store.create_topic(Topic(name="more", partitions=1, configs={"flush.ms": "9" * 4000}))
+            store.begin_delete(["first"])
+            store.create_topics([Topic(name="more", partitions=1, configs={"flush.ms": "9" * 4000})])
             filler.unlink()
         with closing(SqliteMetadataStore(mount.path / "metadata.sqlite")) as store:
             assert [topic.name for topic in store.load()] == sorted({*names, "more"} - {"first"})

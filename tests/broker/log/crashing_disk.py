@@ -81,10 +81,25 @@ class _Node:
 
 
 class _Renaming(NamedTuple):
-    """One change of a directory: what each of these paths is from now on."""
+    """One change of a directory: what each of these paths is from now on, or where a directory in it has moved."""
 
     directory: str
     becomes: dict[str, _Node | None]
+    moved: tuple[str, str] | None = None  # from, to
+
+    def apply(self, names: dict[str, _Node], directories: set[str]) -> None:
+        """Change what there is accordingly."""
+        for path, node in self.becomes.items():
+            if node is None:
+                names.pop(path, None)
+            else:
+                names[path] = node
+        if self.moved is not None and self.moved[0] in directories:
+            source, target = self.moved
+            directories.remove(source)
+            directories.add(target)
+            for path in [path for path in names if path.startswith(f"{source}/")]:
+                names[target + path.removeprefix(source)] = names.pop(path)
 
 
 class CrashingDisk(Disk):
@@ -147,19 +162,15 @@ class CrashingDisk(Disk):
     def crash(self, target: Path, random: Random, *, journal: bool = True) -> None:
         """Make of the directory `target`, which does not exist, what is left when the power is cut now."""
         target.mkdir(parents=True)
-        names = dict(self._durable_names)
+        names, directories = dict(self._durable_names), set(self._durable_directories)
         counts = {each.directory: 0 for each in self._renamings}
         for directory in counts:
             counts[directory] = random.randint(0, sum(each.directory == directory for each in self._renamings))
-        for directory, becomes in self._renamings:
-            counts[directory] -= 1
-            if counts[directory] >= 0 if journal else random.random() < 0.5:
-                for path, node in becomes.items():
-                    if node is None:
-                        names.pop(path, None)
-                    else:
-                        names[path] = node
-        for directory in sorted(self._durable_directories):
+        for renaming in self._renamings:
+            counts[renaming.directory] -= 1
+            if counts[renaming.directory] >= 0 if journal else random.random() < 0.5:
+                renaming.apply(names, directories)
+        for directory in sorted(directories):
             self._moved(directory, target).mkdir(exist_ok=True)
         for path, node in names.items():
             moved = self._moved(path, target)
@@ -245,11 +256,26 @@ class CrashingDisk(Disk):
         self._renamings.append(_Renaming(os.path.dirname(next(iter(becomes))), becomes))
 
     def rename(self, source: str, target: str) -> None:
+        if source in self._directories:
+            self._move_directory(source, target)
+            return
         if source not in self._names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         fault = self._begin("rename", target)
         super().rename(source, target)
         self._rename({target: self._names[source], source: None})
+        self._end(fault)
+
+    def _move_directory(self, source: str, target: str) -> None:
+        fault = self._begin("rename", target)
+        super().rename(source, target)
+        moving = _Renaming(os.path.dirname(source), {}, (source, target))
+        moving.apply(self._names, self._directories)
+        for at, each in enumerate(self._renamings):
+            if each.directory == source:
+                becomes = {target + path.removeprefix(source): node for path, node in each.becomes.items()}
+                self._renamings[at] = _Renaming(target, becomes)
+        self._renamings.append(moving)
         self._end(fault)
 
     def unlink(self, path: str) -> None:
@@ -272,21 +298,10 @@ class CrashingDisk(Disk):
         self._make_names_durable({path})
         self._end(fault)
 
-    def sync_filesystem(self, path: str) -> None:
-        fault = self._begin("sync_filesystem", path)
-        self._make_names_durable(self._directories)
-        for node in self._names.values():
-            node.sync()
-        self._end(fault)
-
     def _make_names_durable(self, directories: set[str]) -> None:
         for renaming in self._renamings:
             if renaming.directory in directories:
-                for path, node in renaming.becomes.items():
-                    if node is None:
-                        self._durable_names.pop(path, None)
-                    else:
-                        self._durable_names[path] = node
+                renaming.apply(self._durable_names, self._durable_directories)
         self._renamings = [each for each in self._renamings if each.directory not in directories]
         self._durable_directories |= {
             each for each in self._directories if each in directories or os.path.dirname(each) in directories

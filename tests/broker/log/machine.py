@@ -87,7 +87,7 @@ class Machine:
             clean=directory.was_clean,
         )
         if is_new:
-            directory.sync()
+            directory.sync_names()
         self._cleaned = directory.cleaner_points.get(KEY)
         if not directory.was_clean:
             directory.write_checkpoints([self.log])

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -98,33 +99,27 @@ def test_a_partition_in_two_directories_is_refused_by_both_their_names(paths: li
     opened(paths).close()
 
 
+def write_checkpoints(directories: DataDirectories, logs: list[Any]) -> None:
+    for directory, held in directories.by_directory(logs).items():
+        directories.write_checkpoints(directory, held)
+
+
 def test_each_has_the_checkpoints_of_what_lies_in_it(directories: DataDirectories, paths: list[Path]) -> None:
     for index in range(4):
         directories.place("t", index)
-    directories.write_checkpoints([log("t", index, synced=index) for index in range(4)])
+    write_checkpoints(directories, [log("t", index, synced=index) for index in range(4)])
     assert (paths[0] / RECOVERY_POINTS).read_text() == "0\n2\nt 0 0\nt 3 3\n"
     assert (paths[2] / RECOVERY_POINTS).read_text() == "0\n1\nt 2 2\n"
     directories.forget("t", 2)
-    directories.write_checkpoints([log("t", index, synced=index) for index in (0, 1, 3)])
+    write_checkpoints(directories, [log("t", index, synced=index) for index in (0, 1, 3)])
     assert (paths[2] / RECOVERY_POINTS).read_text() == "0\n0\n"
-
-
-def test_a_checkpoint_that_cannot_be_written_does_not_keep_the_others(
-    directories: DataDirectories, paths: list[Path]
-) -> None:
-    for index in range(3):
-        directories.place("t", index)
-    (paths[0] / f"{RECOVERY_POINTS}.tmp").mkdir()
-    with pytest.raises(IsADirectoryError):
-        directories.write_checkpoints([log("t", index) for index in range(3)])
-    assert [(path / RECOVERY_POINTS).exists() for path in paths] == [False, True, True]
 
 
 def test_what_a_checkpoint_said_of_a_partition_that_is_gone_is_forgotten(paths: list[Path]) -> None:
     with opened(paths) as directories:
         (paths[0] / "t-0").mkdir()
         directories.place("t", 0)
-        directories.write_checkpoints([log("t", 0, synced=9)])
+        write_checkpoints(directories, [log("t", 0, synced=9)])
     with opened(paths) as directories:
         assert directories.first.recovery_points == {("t", 0): 9}
         directories.forget("t", 0)

@@ -204,10 +204,6 @@ def test_partitions_deleted_ones_and_foreign_names_are_told_apart(directory: Dat
     assert directory.foreign_names() == ["__cluster_metadata-0", "music", "notes.txt", "words-9"]
 
 
-def test_syncing_waits_for_the_file_system(directory: DataDirectory) -> None:
-    directory.sync()
-
-
 class FullDisk(Disk):
     """Has room for nothing but what the reserve gives up."""
 

@@ -67,9 +67,3 @@ def test_allocating_leaves_the_size_alone(tmp_path: Path) -> None:
     assert disk.size(fd) == 0
     assert os.fstat(fd).st_blocks * 512 >= 1 << 20
     disk.close(fd)
-
-
-def test_syncing_a_file_system_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    Disk().sync_filesystem(str(tmp_path))
-    with pytest.raises(FileNotFoundError):
-        Disk().sync_filesystem(str(tmp_path / "missing"))

@@ -14,8 +14,8 @@ def test_what_was_said_is_there_after_opening_again(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     store = SqliteMetadataStore(path)
     orders = Topic(name="orders", partitions=3, configs={"segment.bytes": "1024"})
-    store.create_topic(orders)
-    store.create_topic(Topic(name="audit", partitions=1))
+    store.create_topics([orders])
+    store.create_topics([Topic(name="audit", partitions=1)])
     store.set_partitions("audit", 5)
     store.set_configs("audit", {"flush.ms": "10"})
     store.close()
@@ -28,11 +28,11 @@ def test_what_was_said_is_there_after_opening_again(tmp_path: Path) -> None:
 
 def test_a_topic_being_deleted_is_gone_for_users_until_it_is_forgotten(tmp_path: Path) -> None:
     store = SqliteMetadataStore(tmp_path / "metadata.sqlite")
-    store.create_topic(Topic(name="orders", partitions=3))
-    store.begin_delete("orders")
+    store.create_topics([Topic(name="orders", partitions=3)])
+    store.begin_delete(["orders"])
     assert store.load() == []
     assert [topic.name for topic in store.deleting()] == ["orders"]
-    store.finish_delete("orders")
+    store.finish_delete(["orders"])
     assert store.deleting() == []
     store.close()
 
@@ -119,10 +119,10 @@ def test_a_topic_that_leaves_data_behind_is_buried(tmp_path: Path) -> None:
     orders, audit = Topic(name="orders", partitions=1), Topic(name="audit", partitions=1)
     with closing(SqliteMetadataStore(path)) as store:
         for topic in (orders, audit):
-            store.create_topic(topic)
-            store.begin_delete(topic.name)
-        store.finish_delete("orders", leaves_data=True)
-        store.finish_delete("audit")
+            store.create_topics([topic])
+            store.begin_delete([topic.name])
+        store.finish_delete(["orders"], leaving_data=["orders"])
+        store.finish_delete(["audit"])
     with closing(SqliteMetadataStore(path)) as store:
         assert store.buried() == {orders.id}
         assert store.deleting() == []

@@ -37,7 +37,7 @@ def make_directory(data: Path, kafkas: Path) -> Path:
         ]
         store = SqliteMetadataStore(data / "metadata.sqlite")
         for topic in topics:
-            store.create_topic(topic)
+            store.create_topics([topic])
         store.close()
         logs = [written(data, "plain", 0), written(data, "plain", 1), squeezed(data)]
         shutil.copytree(kafkas / "transactional-0", data / "transactional-0")

@@ -1,0 +1,412 @@
+"""Creating, changing and deleting topics, many at a time.
+
+    create   checked | kept in the metadata, in one transaction | directories made by workers | published
+    delete   marked in the metadata, in one transaction | nobody finds them | directories renamed by workers | forgotten
+
+Invariants:
+1. Metadata first: a topic is in the store before its directories are made, and marked as being deleted before they are
+   renamed. A crash in between is finished at the next startup: missing directories are made, marked topics removed.
+2. One change of a name at a time, names that collide included: a topic cannot be created while its old data is still
+   being moved away. Changes of different topics do not wait for each other's disks.
+3. A change that has begun is finished, even if whoever asked for it has gone.
+4. Before a partition is made, no checkpoint says anything about one of its name (`Checkpoints.forget_stale`).
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import trio
+
+from broker.checkpoints import Checkpoints
+from broker.disk_workers import DiskWorkers
+from broker.dynamic_config import LiveSettings, Overrides
+from broker.log.data_directory import DataDirectory
+from broker.log.partition_log import PartitionLog
+from broker.log_configs import LogConfigs
+from broker.metadata.store import MetadataError
+from broker.metadata.topic import (
+    InvalidPartitionsError,
+    InvalidTopicError,
+    Topic,
+    check_collision,
+    check_name,
+    check_partitions,
+    folded,
+    is_internal,
+)
+from broker.name_locks import NameLocks
+from broker.partition import Partition
+from broker.storage import NewLog, Storage, move_away
+from broker.topic_config import check_topic_configs
+from broker.topic_map import TopicMap
+from broker.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+MAKING_THREADS = 2  # in a data directory: one waits for the file system while the other one computes
+LOGS_PER_TURN = 16  # of a worker: some milliseconds
+
+Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]  # of settings
+Checkpoint: TypeAlias = Callable[[], Awaitable[None]]  # lets other tasks run, where their turn has come
+Failures: TypeAlias = dict[str, Exception]  # by topic
+
+
+class TopicExistsError(Exception):
+    """A topic of this name exists already."""
+
+
+class UnknownTopicError(Exception):
+    """No such topic, or no such partition of it."""
+
+
+class _DeletedDirectory(NamedTuple):
+    """A deleted partition's directory, and when to remove it, by trio's clock."""
+
+    due: float
+    path: str
+
+
+@dataclass(slots=True)
+class _Made:
+    """Logs that were made, and what went wrong, by topic."""
+
+    logs: dict[str, list[PartitionLog]] = field(default_factory=dict)
+    failures: Failures = field(default_factory=dict)
+
+
+class TopicChanges:
+    """Changes the topics of a map, and what is kept of them. All methods belong to the event loop."""
+
+    def __init__(
+        self,
+        topics: TopicMap,
+        storage: Storage,
+        *,
+        settings: LiveSettings,
+        configs: LogConfigs,
+        checkpoints: Checkpoints,
+        writer: Writer,
+        publish: Callable[[Topic, Sequence[PartitionLog]], None],
+    ) -> None:
+        """`publish` lets users find a topic with these logs."""
+        self._map = topics
+        self._storage = storage
+        self._live_settings = settings
+        self._configs = configs
+        self._checkpoints = checkpoints
+        self._writer = writer
+        self._publish = publish
+        self._names = NameLocks()
+        self._broker_settings = trio.Lock()
+        self._deleted: dict[str, list[_DeletedDirectory]] = {}  # by data directory
+        self._remembered: dict[str, bool] = {}  # topics that are gone, but not from the store; whether data is left
+        self.on_deleted: Callable[[str], None] = lambda _: None  # called with a topic's name once nobody finds it
+
+    @asynccontextmanager
+    async def _change(self, names: Iterable[str]) -> AsyncIterator[None]:
+        async with self._names.hold(map(folded, names)):
+            with trio.CancelScope(shield=True):
+                yield
+
+    def _known(self, name: str) -> Topic:
+        topic = self._map.topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(f"no topic {name!r}")
+        return topic
+
+    # -- create --------------------------------------------------------------------------------------------------------
+
+    def plan(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """Return the topic that `create` would make, with everything checked. Memory only.
+
+        Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, SettingError, NoRoomError.
+        """
+        check_name(name)
+        self._check_free(name)
+        checked = check_topic_configs(configs, self._live_settings.current)
+        check_partitions(partitions)
+        if not is_internal(name):
+            self._storage.directories.check_room()
+        return Topic(name=name, partitions=partitions, configs=checked)
+
+    def _check_free(self, name: str) -> None:
+        if name in self._map.topics:
+            raise TopicExistsError(f"topic {name!r} exists already")
+        check_collision(name, self._map.colliding(name))
+
+    async def create(self, topics: Sequence[Topic], checkpoint: Checkpoint) -> Failures:
+        """Create planned topics of different names; return what went wrong with some of them.
+
+        The others are served, and would be after a power cut. A failure is one that `plan` raises, a MetadataError, or
+        a LogError or OSError of a directory that could not be made.
+        """
+        async with self._change(topic.name for topic in topics):
+            failures: Failures = {}
+            wanted = self._free_ones(topics, failures)
+            names = [topic.name for topic in wanted]
+            if not wanted:
+                return failures
+            try:
+                await self._forget_remembered(names)
+                await trio.to_thread.run_sync(self._storage.store.create_topics, wanted)
+            except MetadataError as error:
+                return failures | dict.fromkeys(names, error)
+            new: list[NewLog] = []
+            for topic in wanted:
+                config = self._configs.of(topic.configs)
+                new += [NewLog(topic, index, config) for index in range(topic.partitions)]
+                await checkpoint()
+            made = await self._make(new)
+            for topic in wanted:
+                if topic.name in made.logs:
+                    self._publish(topic, made.logs[topic.name])
+                    await checkpoint()
+            await self._forget(list(made.failures))
+            return failures | made.failures
+
+    def _free_ones(self, topics: Iterable[Topic], failures: Failures) -> list[Topic]:
+        """Return the topics whose names are still free, and not taken by an earlier one of these."""
+        wanted, taken = list[Topic](), dict[str, str]()
+        for topic in topics:
+            try:
+                self._check_free(topic.name)
+                check_collision(topic.name, taken.get(folded(topic.name)))
+            except (TopicExistsError, InvalidTopicError) as error:
+                failures[topic.name] = error
+            else:
+                wanted.append(topic)
+                taken[folded(topic.name)] = topic.name
+        return wanted
+
+    async def _make(self, new: Sequence[NewLog]) -> _Made:
+        """Make the directories of partitions, on all disks at once. A topic is made as a whole, or not at all."""
+        made = _Made()
+        placed, made.failures = await trio.to_thread.run_sync(self._storage.place, new)
+        async with trio.open_nursery() as nursery:
+            for directory, there in placed.items():
+                nursery.start_soon(self._make_in, directory, there, made)
+        failed = [log for name in made.failures for log in made.logs.pop(name, ())]
+        if made.failures:
+            await trio.to_thread.run_sync(_close_all, failed)
+            for topic, index, _ in new:
+                if topic.name in made.failures:
+                    self._storage.directories.release(topic.name, index)
+        return made
+
+    async def _make_in(self, directory: DataDirectory, new: Sequence[NewLog], made: _Made) -> None:
+        """Make the directories of partitions in one data directory, and have their names on the disk."""
+        workers, turns = self._workers(directory), _turns(new)
+
+        async def take_turns() -> None:
+            for turn in turns:
+                outcomes = await workers.write(partial(self._storage.make_logs, turn))
+                for (topic, _, _), outcome in zip(turn, outcomes, strict=True):
+                    if isinstance(outcome, Exception):
+                        made.failures[topic.name] = outcome
+                    else:
+                        made.logs.setdefault(topic.name, []).append(outcome)
+
+        try:
+            await self._checkpoints.forget_stale([directory], {(topic.name, index) for topic, index, _ in new})
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(MAKING_THREADS, len(new))):
+                    nursery.start_soon(take_turns)
+            await workers.write(directory.sync_names)
+        except OSError as error:
+            made.failures |= {topic.name: error for topic, _, _ in new}
+
+    def _workers(self, directory: DataDirectory) -> DiskWorkers:
+        return self._writer.workers(str(Path(directory.path)))
+
+    # -- alter ---------------------------------------------------------------------------------------------------------
+
+    async def alter(
+        self, name: str, change: Change | None = None, partitions: int | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """Change a topic's settings, and grow its partition count. `change` returns new settings for those it has.
+
+        Everything is checked before anything is changed.
+
+        Raises UnknownTopicError, InvalidPartitionsError, SettingError, MetadataError, OSError, LogError, and what
+        `change` does.
+        """
+        async with self._change([name]):
+            topic, settings = self._known(name), self._live_settings.current
+            configs = topic.configs if change is None else check_topic_configs(change(topic.configs), settings)
+            count = _grown(topic, partitions)
+            if validate_only:
+                return topic
+            if configs != topic.configs:
+                await trio.to_thread.run_sync(self._storage.store.set_configs, name, configs)
+                topic = self._map.topics[name] = replace(topic, configs=configs)
+                self._reconfigure(topic)
+            if count != topic.partitions:
+                await self._grow(topic, count)
+            return self._map.topics[name]
+
+    async def _grow(self, topic: Topic, count: int) -> None:
+        """Add partitions; if their directories cannot be made, the topic is as it was."""
+        store, config = self._storage.store, self._configs.of(topic.configs)
+        grown = replace(topic, partitions=count)
+        await trio.to_thread.run_sync(store.set_partitions, topic.name, count)
+        made = await self._make([NewLog(grown, index, config) for index in range(topic.partitions, count)])
+        if made.failures:
+            await trio.to_thread.run_sync(store.set_partitions, topic.name, topic.partitions)
+            raise made.failures[topic.name]
+        self._publish(grown, made.logs[topic.name])
+
+    async def alter_broker(
+        self, change: Callable[[Overrides], Overrides], checkpoint: Checkpoint, *, validate_only: bool = False
+    ) -> None:
+        """Change settings of the broker, for every topic that has not its own. They hold after a restart, too.
+
+        `change` returns new overrides for those in force. Raises SettingError, MetadataError, and what `change` does.
+        """
+        async with self._broker_settings:
+            with trio.CancelScope(shield=True):
+                live = self._live_settings
+                overrides = change(live.overrides)
+                live.combined(overrides)
+                if validate_only:
+                    return
+                kept = overrides.kept(live.static.node_id)
+                await trio.to_thread.run_sync(self._storage.store.set_broker_configs, kept)
+                live.take(overrides)
+                for name in list(self._map.topics):
+                    topic = self._map.topics.get(name)
+                    if topic is not None:
+                        self._reconfigure(topic)
+                    await checkpoint()
+
+    def _reconfigure(self, topic: Topic) -> None:
+        config = self._configs.of(topic.configs)
+        for partition in self._map.partitions_of(topic):
+            partition.reconfigure(config)
+
+    # -- delete --------------------------------------------------------------------------------------------------------
+
+    async def delete(self, names: Sequence[str], checkpoint: Checkpoint) -> Failures:
+        """Delete topics; return what went wrong with some of them: UnknownTopicError, MetadataError.
+
+        Users lose them at once; their files go after `file.delete.delay.ms`.
+        """
+        async with self._change(names):
+            failures: Failures = {}
+            topics = [self._map.topics[name] for name in names if self._exists(name, failures)]
+            if not topics:
+                return failures
+            try:
+                await trio.to_thread.run_sync(self._storage.store.begin_delete, [topic.name for topic in topics])
+            except MetadataError as error:
+                return failures | {topic.name: error for topic in topics}
+            doomed: list[Partition] = []
+            left: set[str] = set()  # topics of which data stays where it is
+            for topic in topics:
+                partitions, is_offline = self._map.take_out(topic)
+                doomed += partitions
+                left |= {topic.name} if is_offline else set()
+                self.on_deleted(topic.name)
+                await checkpoint()
+            for partition in doomed:
+                await partition.retire()
+                await checkpoint()
+            left |= await self._move_away(doomed, {topic.name: topic for topic in topics})
+            for topic in topics:
+                self._storage.forget_hints(topic)
+                if topic.name in left:
+                    self._storage.directories.bury(topic.id)
+                await checkpoint()
+            await self._forget([topic.name for topic in topics], left)
+            return failures
+
+    def _exists(self, name: str, failures: Failures) -> bool:
+        try:
+            self._known(name)
+        except UnknownTopicError as error:
+            failures[name] = error
+            return False
+        return True
+
+    async def _move_away(self, doomed: Iterable[Partition], topics: Mapping[str, Topic]) -> set[str]:
+        """Rename directories, on all disks at once; return the topics of which some could not be."""
+        left: set[str] = set()
+
+        async def move(directory: DataDirectory, logs: Sequence[PartitionLog]) -> None:
+            moved, others = await self._workers(directory).write(partial(move_away, directory, logs))
+            left.update(others)
+            now = trio.current_time()
+            for name, path in moved:
+                delay_ms = self._configs.of(topics[name].configs).file_delete_delay_ms
+                entry = _DeletedDirectory(now + delay_ms / 1000, path)
+                self._deleted.setdefault(os.path.dirname(path), []).append(entry)
+
+        logs = [partition.log for partition in doomed]
+        held = self._storage.directories.by_directory(logs)
+        async with trio.open_nursery() as nursery:
+            for directory, there in held.items():
+                if there:
+                    nursery.start_soon(move, directory, there)
+        reached = {log for there in held.values() for log in there}
+        return left | {log.topic for log in logs if log not in reached}  # the others' directory went out of service
+
+    async def _forget_remembered(self, names: Iterable[str]) -> None:
+        remembered = [name for name in names if name in self._remembered]
+        await self._forget(remembered, [name for name in remembered if self._remembered[name]])
+
+    async def _forget(self, names: Sequence[str], left: Iterable[str] = ()) -> None:
+        """Take topics whose data is out of the way out of the store.
+
+        If that fails (the disk is full), it is done before the name is used again, or at the next startup.
+        """
+        if not names:
+            return
+        leaving = set(names).intersection(left)
+        try:
+            finish = partial(self._storage.store.finish_delete, names, leaving_data=leaving)
+            await trio.to_thread.run_sync(finish)
+        except MetadataError as error:
+            self._remembered |= {name: name in leaving for name in names}
+            logger.warning("topics deleted, but not yet forgotten: %s: %s", ", ".join(names), error)
+        else:
+            for name in names:
+                self._remembered.pop(name, None)
+
+    async def remove_deleted(self, data_directory: str) -> None:
+        """Remove the directories of deleted topics whose delay is over from one data directory, in a worker."""
+        now = trio.current_time()
+        deleted = self._deleted.pop(data_directory, [])
+        self._deleted[data_directory] = [entry for entry in deleted if entry.due > now]
+        for entry in deleted:
+            if entry.due <= now:
+                await trio.to_thread.run_sync(partial(shutil.rmtree, entry.path, ignore_errors=True))
+
+
+def _turns(new: Sequence[NewLog]) -> Iterator[list[NewLog]]:
+    left = iter(new)
+    while turn := list(islice(left, LOGS_PER_TURN)):
+        yield turn
+
+
+def _close_all(logs: Iterable[PartitionLog]) -> None:
+    for log in logs:
+        log.close(clean=False)
+
+
+def _grown(topic: Topic, partitions: int | None) -> int:
+    """The new partition count, which may only grow. Raises InvalidPartitionsError."""
+    if partitions is None:
+        return topic.partitions
+    if partitions <= topic.partitions:
+        raise InvalidPartitionsError(
+            f"topic {topic.name!r} has {topic.partitions} partitions and can only get more, not {partitions}"
+        )
+    check_partitions(partitions)
+    return partitions
