@@ -19,14 +19,13 @@ TWINS = (
     Extension("broker._measuring", ["broker/_measuring.pyx"]),
     Extension("broker.log._asking", ["broker/log/_asking.pyx"]),
     Extension("broker.log._scan", ["broker/log/_scan.pyx"]),
-    Extension("protocol.kafka._plain_produce", ["protocol/kafka/_plain_produce.pyx"]),
+    Extension("protocol.kafka.codec._compiled", ["protocol/kafka/codec/_compiled.pyx"]),
     Extension("protocol.records._codec", ["protocol/records/_codec.pyx"], depends=[READING]),
     Extension("protocol.records._columns", ["protocol/records/_columns.pyx"], depends=[READING]),
     Extension("protocol.records._compaction", ["protocol/records/_compaction.pyx"]),
 )
 COMPILED = (
     "protocol/frame.py",
-    "protocol/kafka/fetch.py",
     "protocol/records/batch.py",
     "protocol/records/validation.py",
     "broker/log/active_writer.py",

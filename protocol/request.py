@@ -127,10 +127,14 @@ class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
     """Append batches. acks 0: no reply; 1: after the leader's append; -1 (all): after every in-sync replica's."""
 
     api: ClassVar[str] = "produce"
-    knows_zstd: ClassVar[bool] = True  # else batches in that codec are refused
     acks: Literal[-1, 0, 1] = -1
     timeout_ms: Size32 = 30_000
     partitions: Entries[PartitionRecords]
+
+    @property
+    def knows_zstd(self) -> bool:
+        """Whether the client can read that codec; else batches in it are refused."""
+        return True
 
 
 class FetchPartition(Value, frozen=True, kw_only=True, gc=False):

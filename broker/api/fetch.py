@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sized
 from functools import partial
 
 import trio
+from msgspec import UNSET, UnsetType
 
 from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, RequestError, describe
@@ -42,8 +43,8 @@ from protocol.kafka.values import (
     KafkaFetchRequest,
     KafkaFetchResponse,
 )
-from protocol.request import FetchPartition, FetchRequest
-from protocol.response import FetchedPartition, FetchResponse
+from protocol.request import FetchPartition, FetchRequest, Isolation
+from protocol.response import AbortedTransaction, FetchedPartition, FetchResponse
 
 # Partitions of one reply that can have records: each slice keeps a file open until it is sent, beyond those that the
 # broker keeps open for itself. The others have their turn in the next fetch.
@@ -63,6 +64,7 @@ class Look:
     """One look at partitions: what of each can be sent now, within the size limits."""
 
     __slots__ = (
+        "_aborted",
         "_failures",
         "_knows_zstd",
         "_left",
@@ -85,8 +87,11 @@ class Look:
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
         self._replica_id, self._knows_zstd = -1, True
+        self._aborted: tuple[AbortedTransaction, ...] | UnsetType = UNSET  # Kafka's clients ask for them
         if isinstance(request, KafkaFetchRequest):
             self._replica_id, self._knows_zstd = request.replica_id, request.knows_zstd
+            if request.isolation is Isolation.READ_COMMITTED:
+                self._aborted = ()
         self._slices = 0  # partitions with records
         self.size = 0
         self.unknown = 0  # partitions that are not there
@@ -117,6 +122,7 @@ class Look:
             high_watermark=log.high_watermark,
             last_stable_offset=log.high_watermark,
             log_start_offset=log.log_start_offset,
+            aborted_transactions=self._aborted,
             records=records,
         )
 

@@ -21,7 +21,7 @@ Invariants:
 import struct
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -38,23 +38,23 @@ from protocol.kafka import (
     groups,
     metadata,
     offsets,
-    plain_produce,
     produce,
     security,
     topic_partitions,
     topics,
 )
+from protocol.kafka.codec.bounds import NO_LIMIT, InvalidRequestError
+from protocol.kafka.codec.engine import ENGINE, Engine
+from protocol.kafka.codec.schema import Struct
 from protocol.kafka.primitives import UNREADABLE, FlexibleReader, FlexibleWriter, MalformedError, Reader, Writer
 from protocol.kafka.values import (
     ApiVersionsRequest,
     ApiVersionsResponse,
-    InvalidRequestError,
     TopicNames,
     VersionRange,
 )
 from protocol.response import ErrorResponse
 
-PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
 
 _HEADER = struct.Struct(">hhi")  # key, version, correlation id
@@ -66,9 +66,10 @@ _FLEXIBLE_REPLY_START = struct.Struct(">iiB")  # and no tagged fields
 class Api:
     """One row of the table.
 
-    decode(reader, version, names) gives the request, or raises InvalidRequestError for one that must be refused;
-    encode(writer, version, request, response) writes the body of the reply; failed(request, ErrorResponse) gives the
-    response that says that a request failed as a whole.
+    request, response: tables of fields, read and written in their bound form (`codec/schema.py`); or functions:
+    decode(reader, version, names) gives the request, encode(writer, version, request, response) writes the reply.
+    Making a request may raise InvalidRequestError, for one that must be refused.
+    failed(request, ErrorResponse) gives the response that reports that a request failed as a whole.
     """
 
     key: int
@@ -76,10 +77,14 @@ class Api:
     first: int  # served versions, both included
     last: int
     first_flexible: int
-    decode: Callable[[Reader, int, TopicNames], Any]
-    encode: Callable[[Writer, int, Any, Any], None]
+    request: Struct | Callable[[Reader, int, TopicNames], Any]
+    response: Struct | Callable[[Writer, int, Any, Any], None]
     failed: Callable[[Any, ErrorResponse], Any]
     advertised_from: int | None = None  # where that is not `first`
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether a version has tagged fields and compact lengths."""
+        return version >= self.first_flexible
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -118,8 +123,8 @@ def _knows_no_topic_id(_: bytes) -> None:
 
 # fmt: off
 APIS = (
-    Api(0, "Produce", 3, 13, 9, produce.decode, produce.encode, produce.failed, advertised_from=0),
-    Api(1, "Fetch", 4, 18, 12, fetch.decode, fetch.encode, fetch.failed),
+    Api(0, "Produce", 3, 13, 9, produce.REQUEST, produce.RESPONSE, produce.failed, advertised_from=0),
+    Api(1, "Fetch", 4, 18, 12, fetch.REQUEST, fetch.RESPONSE, fetch.failed),
     Api(2, "ListOffsets", 1, 11, 6, offsets.decode_list, offsets.encode_list, offsets.failed_list),
     Api(3, "Metadata", 0, 13, 9, metadata.decode, metadata.encode, metadata.failed),
     Api(8, "OffsetCommit", 2, 10, 8,
@@ -196,11 +201,14 @@ API_BY_KEY = {api.key: api for api in APIS}
 class Codec:
     """Decodes calls and encodes their replies, for all connections of a listener. No state of any one of them.
 
-    `topic_names`: what an id is called now; asked while a request is decoded.
+    topic_names: looks up the name of a topic id; called while a request is decoded.
     """
 
-    def __init__(self, topic_names: TopicNames = _knows_no_topic_id) -> None:
+    def __init__(self, topic_names: TopicNames = _knows_no_topic_id, engine: Engine = ENGINE) -> None:
         self._topic_names = topic_names
+        self._engine = engine
+        self._decoder = engine.decoder_type(self._find_reader, _unserved_call, Call, _refuse, topic_names)
+        self._encoder = engine.encoder_type(self._find_writer)
         self._ranges = tuple(
             VersionRange(
                 key=api.key,
@@ -210,64 +218,99 @@ class Codec:
             for api in APIS
         )
 
-    def decode(self, frame: memoryview) -> Call:
-        """The call that a frame (without its length) holds. Records are views of the frame.
+    def decode(self, frame: memoryview, limit: int = NO_LIMIT) -> Call:
+        """Decode the call that a frame (without its length) holds. Records are views of the frame.
+
+        limit: units of work (`codec/bounds.py`) after which LargeMessageError is raised: then decode it in a worker
+        thread, without the limit. Without it, a thread that decodes gives up the GIL now and then.
 
         Raises RefusedError, which is to be answered; UnservedError and MalformedError, after which the connection must
         close. All are ProtocolErrors, with texts that are fit for a log.
         """
-        try:
-            key, version, correlation_id = _HEADER.unpack_from(frame)
-        except struct.error:
-            raise MalformedError(f"a frame of {len(frame)} bytes holds no request header") from None
+        if len(frame) >= _HEADER.size:
+            api = API_BY_KEY.get(frame[0] << 8 | frame[1])
+            if api is not None and not isinstance(api.request, Struct):
+                return self._decode_by_function(api, api.request, frame)
+        call: Call = self._decoder.decode(frame, limit)
+        return call
+
+    def encode(self, call: Call, response: Any, throttle_ms: int = 0, limit: int = NO_LIMIT) -> list[Sized]:
+        """Encode the whole reply frame in order: bytes, and of a fetch the `records` objects as they were given.
+
+        An ErrorResponse becomes what the API has for a request that failed as a whole. limit: as in `decode`.
+        """
+        api = call.api
+        if type(response) is ErrorResponse:
+            response = api.failed(call.request, response)
+        if not isinstance(api.response, Struct):
+            return _encode_by_function(call, api.response, response, throttle_ms)
+        return self._encoder.encode(call, response, throttle_ms, limit)
+
+    def api_versions(self, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        """Answer ApiVersions."""
+        is_refused = request.error is ErrorCode.INVALID_REQUEST
+        return ApiVersionsResponse(apis=() if is_refused else self._ranges, error=request.error)
+
+    def _find_reader(self, key: int, version: int) -> Any:
         api = API_BY_KEY.get(key)
-        if key == PRODUCE_KEY and api is not None:
-            plain = plain_produce.read(frame, self._topic_names)
-            if plain is not None:
-                return Call(api, *plain)
         if api is None:
             raise UnservedError(f"API {key} is not served")
         if not api.first <= version <= api.last:
-            return self._unserved_version(api, version, correlation_id)
-        reader = (FlexibleReader if version >= api.first_flexible else Reader)(frame, _HEADER.size)
+            if api.key == API_VERSIONS_KEY:
+                return None
+            raise UnservedError(f"{api.name} version {version} is not served: {api.first} to {api.last} are")
+        assert isinstance(api.request, Struct)
+        flexible = api.is_flexible(version)
+        title = f"the {api.name} request, version {version}"
+        message = self._engine.reader(api.request, version, flexible=flexible, bound=True, title=title)
+        return api, version, message, flexible
+
+    def _find_writer(self, api: Api, version: int) -> Any:
+        assert isinstance(api.response, Struct)
+        flexible = api.is_flexible(version)
+        title = f"the {api.name} response, version {version}"
+        message = self._engine.writer(api.response, version, flexible=flexible, bound=True, title=title)
+        return message, flexible and api.key != API_VERSIONS_KEY
+
+    def _decode_by_function(
+        self, api: Api, decode: Callable[[Reader, int, TopicNames], Any], frame: memoryview
+    ) -> Call:
+        _, version, correlation_id = _HEADER.unpack_from(frame)
+        if not api.first <= version <= api.last:
+            if api.key == API_VERSIONS_KEY:
+                return _unserved_call(api.key, version, correlation_id)
+            raise UnservedError(f"{api.name} version {version} is not served: {api.first} to {api.last} are")
+        reader = (FlexibleReader if api.is_flexible(version) else Reader)(frame, _HEADER.size)
         try:
             client_id = reader.classic_string() or ""
             reader.tags()
-            request = api.decode(reader, version, self._topic_names)
+            request = decode(reader, version, self._topic_names)
         except InvalidRequestError as problem:
-            call = Call(api, version, correlation_id, client_id, problem.request)
-            raise RefusedError(call, problem.code, str(problem)) from None
+            _refuse(Call(api, version, correlation_id, client_id, problem.request), problem)
         except UNREADABLE as problem:
             raise MalformedError(f"no {api.name} request of version {version}: {problem}") from None
         return Call(api, version, correlation_id, client_id, request)
 
-    def encode(self, call: Call, response: Any, throttle_ms: int = 0) -> list[Sized]:
-        """The whole reply frame in order: bytes, and of a fetch the `records` objects as they were given.
 
-        An ErrorResponse becomes what the API has for a request that failed as a whole.
-        """
-        api, version = call.api, call.version
-        if type(response) is ErrorResponse:
-            response = api.failed(call.request, response)
-        if api.key == PRODUCE_KEY and version >= plain_produce.FIRST and not throttle_ms:
-            plain = plain_produce.reply(version, call.correlation_id, call.request, response)
-            if plain is not None:
-                return [plain]
-        if version < api.first_flexible:
-            writer = Writer(_REPLY_START.pack(0, call.correlation_id), throttle_ms)
-        elif api.key == API_VERSIONS_KEY:
-            writer = FlexibleWriter(_REPLY_START.pack(0, call.correlation_id), throttle_ms)
-        else:
-            writer = FlexibleWriter(_FLEXIBLE_REPLY_START.pack(0, call.correlation_id, 0), throttle_ms)
-        api.encode(writer, version, call.request, response)
-        return writer.finish_frame()
+def _refuse(call: Call, problem: InvalidRequestError) -> NoReturn:
+    raise RefusedError(call, problem.code, str(problem)) from None
 
-    def api_versions(self, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        """The answer to ApiVersions."""
-        is_refused = request.error is ErrorCode.INVALID_REQUEST
-        return ApiVersionsResponse(apis=() if is_refused else self._ranges, error=request.error)
 
-    def _unserved_version(self, api: Api, version: int, correlation_id: int) -> Call:
-        if api.key != API_VERSIONS_KEY:
-            raise UnservedError(f"{api.name} version {version} is not served: {api.first} to {api.last} are")
-        return Call(api, 0, correlation_id, "", ApiVersionsRequest(error=ErrorCode.UNSUPPORTED_VERSION))
+def _unserved_call(_: int, __: int, correlation_id: int) -> Call:
+    """Return the call to answer an ApiVersions request of an unknown version with."""
+    request = ApiVersionsRequest(error=ErrorCode.UNSUPPORTED_VERSION)
+    return Call(API_BY_KEY[API_VERSIONS_KEY], 0, correlation_id, "", request)
+
+
+def _encode_by_function(
+    call: Call, encode: Callable[[Writer, int, Any, Any], None], response: Any, throttle_ms: int
+) -> list[Sized]:
+    api, version = call.api, call.version
+    if not api.is_flexible(version):
+        writer = Writer(_REPLY_START.pack(0, call.correlation_id), throttle_ms)
+    elif api.key == API_VERSIONS_KEY:
+        writer = FlexibleWriter(_REPLY_START.pack(0, call.correlation_id), throttle_ms)
+    else:
+        writer = FlexibleWriter(_FLEXIBLE_REPLY_START.pack(0, call.correlation_id, 0), throttle_ms)
+    encode(writer, version, call.request, response)
+    return writer.finish_frame()

@@ -16,9 +16,9 @@ Source: Kafka's OffsetCommitKey.json, OffsetCommitValue.json, GroupMetadataKey.j
 GroupCoordinatorRecordHelpers.
 """
 
-import struct
 from typing import Any, NamedTuple, TypeAlias
 
+from protocol.kafka.codec.bounds import UnwritableError
 from protocol.kafka.consumer_protocol import SUBSCRIPTION
 from protocol.kafka.primitives import (
     NO_TOPIC_ID,
@@ -268,6 +268,6 @@ def _encode(layout: Struct, version: int, values: dict[str, Any]) -> bytes:
     writer = kind(version.to_bytes(2, "big"))
     try:
         layout.write(writer, version, values)
-    except struct.error as error:
+    except UnwritableError as error:
         raise MalformedError(f"a group record cannot hold this: {error}") from None
     return writer.written()

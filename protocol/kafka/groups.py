@@ -26,9 +26,10 @@ from protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from protocol.kafka.codec.bounds import InvalidRequestError
 from protocol.kafka.primitives import Reader, Writer
 from protocol.kafka.schema import BOOLEAN, DATA, INT8, INT16, INT32, STRING, Array, Field, Struct, array
-from protocol.kafka.values import InvalidRequestError, TopicNames
+from protocol.kafka.values import TopicNames
 from protocol.response import ErrorResponse
 
 _FIRST_FIND_OF_SEVERAL = 4

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from protocol.errors import ErrorCode
+from protocol.kafka.codec.bounds import InvalidRequestError
 from protocol.kafka.primitives import NO_TOPIC_ID, Reader, Writer
 from protocol.kafka.schema import BOOLEAN, INT16, INT32, STRING, UUID, Array, Field, Primitive, Struct, array
 from protocol.kafka.values import (
     CLUSTER_OPERATIONS,
     TOPIC_OPERATIONS,
     UNKNOWN_TOPIC_NAME,
-    InvalidRequestError,
     KafkaMetadataRequest,
     TopicNames,
     asked_topics,

@@ -26,14 +26,21 @@ from collections.abc import Callable, Mapping, Sized
 from struct import Struct
 from typing import Any, ClassVar, NoReturn
 
-from protocol.errors import ProtocolError
 from protocol.frame import LENGTH, LENGTH_SIZE
+from protocol.kafka.codec.bounds import MAX_ELEMENTS, NO_TOPIC_ID, MalformedError
 
-# A frame's elements are read in one go, on the loop, at about 1 us and 300 bytes each: this many are 0.1 s and 30 MB. A
-# fetch of every partition of a large broker has some thousands.
-MAX_ELEMENTS = 100_000
+__all__ = [
+    "MAX_ELEMENTS",
+    "NO_TOPIC_ID",
+    "UNREADABLE",
+    "FlexibleReader",
+    "FlexibleWriter",
+    "MalformedError",
+    "Reader",
+    "Writer",
+]
+
 MAX_TAGGED_FIELDS = 10_000
-NO_TOPIC_ID = bytes(16)
 
 _INT8 = Struct(">b")
 _INT16 = Struct(">h")
@@ -44,10 +51,6 @@ _FLOAT64 = Struct(">d")
 _ONE_BYTE = 0x7F  # below it a length fits one byte: it is written plus one
 _UVARINT_MAX_SHIFT = 28  # five bytes carry 32 bits
 _NO_KNOWN_TAGS: Mapping[int, tuple[str, Callable[[Any], Any]]] = {}
-
-
-class MalformedError(ProtocolError):
-    """Bytes that are no message of the kind and version that their header names."""
 
 
 UNREADABLE = (MalformedError, IndexError, struct.error, UnicodeDecodeError)

@@ -19,9 +19,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from protocol.errors import ErrorCode, ProtocolError
+from protocol.errors import ErrorCode
 from protocol.groups import OffsetFetchGroup, OffsetToCommit, TopicPartition
-from protocol.kafka.primitives import NO_TOPIC_ID
+from protocol.kafka.codec.bounds import NO_TOPIC_ID, InvalidRequestError
+from protocol.kafka.codec.schema import Only
 from protocol.request import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -46,7 +47,7 @@ TopicNames: TypeAlias = Callable[[bytes], str | None]  # a topic id to the topic
 TOPIC_OPERATIONS = 0b1101_1111_1000
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 GROUP_OPERATIONS = 0b1101_0100_1000
-_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_ISOLATION_LEVELS = (0, 1)  # uncommitted, committed
 UNKNOWN_TOPIC_NAME = ""  # stands for a topic id that nobody knows
 NO_SESSION = 0
 INITIAL_SESSION_EPOCH = 0
@@ -57,23 +58,17 @@ LATEST_TIERED_TIMESTAMP = -5  # the last offset in remote storage: none
 EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6  # the first that is still to go there: none
 
 
-class InvalidRequestError(ProtocolError):
-    """A request that was read and must be refused, with the request that its reply is made for."""
-
-    def __init__(self, request: Value, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.request = request
-        self.code = code
+KNOWN_ISOLATION = Only(_ISOLATION_LEVELS, ErrorCode.INVALID_REQUEST, "unknown isolation level {}")
 
 
 def isolation_of(level: int) -> Isolation:
     """Return the isolation of a level on the wire; `check_isolation` refuses unknown ones."""
-    return Isolation.READ_COMMITTED if level == _READ_COMMITTED else Isolation.READ_UNCOMMITTED
+    return Isolation.READ_COMMITTED if level == 1 else Isolation.READ_UNCOMMITTED
 
 
 def check_isolation(level: int, request: Value) -> None:
     """Raise InvalidRequestError for an isolation level that there is not."""
-    if level not in {_READ_UNCOMMITTED, _READ_COMMITTED}:
+    if level not in _ISOLATION_LEVELS:
         raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, f"unknown isolation level {level}")
 
 
@@ -96,19 +91,14 @@ def by_topic(partitions: Sequence[P]) -> list[tuple[str, Sequence[P]]]:
 
 
 class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
-    """`transactional_id`: None outside of transactions."""
+    """`transactional_id`: None outside of transactions. `knows_zstd`: the version is new enough for it (KIP-110)."""
 
     transactional_id: str | None = None
-
-
-class ProduceRequestBeforeZstd(KafkaProduceRequest, frozen=True, kw_only=True, gc=False):
-    """Of a version that came before zstd did (KIP-110)."""
-
-    knows_zstd: ClassVar[bool] = False
+    knows_zstd: bool = True
 
 
 class IdentifiedRecords(PartitionRecords, frozen=True, kw_only=True, gc=False):
-    """Batches for a partition of a topic that was named by its id (Produce from version 13)."""
+    """Batches for a partition. `topic_id`: by which the topic was named (Produce from version 13)."""
 
     topic_id: bytes = NO_TOPIC_ID
 

@@ -1,7 +1,4 @@
-"""Kafka's messages for tests: a table of fields for every one that is served, values for them, and frames.
-
-Produce and Fetch are written by hand in the broker; here they are tables, so that two ways to lay them out meet.
-"""
+"""Kafka's messages for tests: the table of fields of every one that is served, values for them, and frames."""
 
 import base64
 import random
@@ -18,148 +15,26 @@ from protocol.kafka import (
     configs,
     consumer_protocol,
     controller,
+    fetch,
     group_admin,
     group_offsets,
     groups,
     metadata,
     offsets,
+    produce,
     security,
     topic_partitions,
     topics,
 )
 from protocol.kafka.api import APIS, Api
 from protocol.kafka.primitives import FlexibleReader, FlexibleWriter, Reader, Writer
-from protocol.kafka.schema import (
-    DATA,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    STRING,
-    UUID,
-    Array,
-    Field,
-    Primitive,
-    Struct,
-    array,
-)
+from protocol.kafka.schema import Array, Field, Primitive, Struct
 
-PRODUCE_REQUEST = Struct(
-    Field("transactional_id", STRING, nullable=3, default=None),
-    Field("acks", INT16),
-    Field("timeout_ms", INT32),
-    Field(
-        "topic_data",
-        array(
-            Field("name", STRING, until=12),
-            Field("topic_id", UUID, since=13),
-            Field("partition_data", array(Field("index", INT32), Field("records", DATA, nullable=0))),
-        ),
-    ),
-)
-PRODUCE_RESPONSE = Struct(
-    Field(
-        "responses",
-        array(
-            Field("name", STRING, until=12),
-            Field("topic_id", UUID, since=13),
-            Field(
-                "partition_responses",
-                array(
-                    Field("index", INT32),
-                    Field("error_code", INT16),
-                    Field("base_offset", INT64),
-                    Field("log_append_time_ms", INT64, since=2, default=-1),
-                    Field("log_start_offset", INT64, since=5, default=-1),
-                    Field(
-                        "record_errors",
-                        array(
-                            Field("batch_index", INT32),
-                            Field("batch_index_error_message", STRING, nullable=8, default=None),
-                        ),
-                        since=8,
-                    ),
-                    Field("error_message", STRING, since=8, nullable=8, default=None),
-                ),
-            ),
-        ),
-    ),
-    Field("throttle_time_ms", INT32, since=1),
-)
-FETCH_REQUEST = Struct(
-    Field("cluster_id", STRING, since=12, nullable=12, tag=0, default=None),
-    Field("replica_id", INT32, until=14, default=-1),
-    Field("max_wait_ms", INT32),
-    Field("min_bytes", INT32),
-    Field("max_bytes", INT32),
-    Field("isolation_level", INT8),
-    Field("session_id", INT32, since=7, default=0),
-    Field("session_epoch", INT32, since=7, default=-1),
-    Field(
-        "topics",
-        array(
-            Field("topic", STRING, until=12),
-            Field("topic_id", UUID, since=13),
-            Field(
-                "partitions",
-                array(
-                    Field("partition", INT32),
-                    Field("current_leader_epoch", INT32, since=9, default=-1),
-                    Field("fetch_offset", INT64),
-                    Field("last_fetched_epoch", INT32, since=12, default=-1),
-                    Field("log_start_offset", INT64, since=5, default=-1),
-                    Field("partition_max_bytes", INT32),
-                    Field("replica_directory_id", UUID, since=17, tag=0),
-                    Field("high_watermark", INT64, since=18, tag=1, default=(1 << 63) - 1),
-                ),
-            ),
-        ),
-    ),
-    Field(
-        "forgotten_topics_data",
-        array(
-            Field("topic", STRING, until=12),
-            Field("topic_id", UUID, since=13),
-            Field("partitions", Array(INT32)),
-        ),
-        since=7,
-    ),
-    Field("rack_id", STRING, since=11, default=""),
-)
-FETCH_RESPONSE = Struct(
-    Field("throttle_time_ms", INT32),
-    Field("error_code", INT16, since=7),
-    Field("session_id", INT32, since=7, default=0),
-    Field(
-        "responses",
-        array(
-            Field("topic", STRING, until=12),
-            Field("topic_id", UUID, since=13),
-            Field(
-                "partitions",
-                array(
-                    Field("partition_index", INT32),
-                    Field("error_code", INT16),
-                    Field("high_watermark", INT64),
-                    Field("last_stable_offset", INT64, default=-1),
-                    Field("log_start_offset", INT64, since=5, default=-1),
-                    Field(
-                        "aborted_transactions",
-                        array(Field("producer_id", INT64), Field("first_offset", INT64)),
-                        nullable=4,
-                    ),
-                    Field("preferred_read_replica", INT32, since=11, default=-1),
-                    Field("records", DATA, nullable=0),
-                ),
-            ),
-        ),
-    ),
-)
 TABLES = {
-    "ProduceRequest": PRODUCE_REQUEST,
-    "ProduceResponse": PRODUCE_RESPONSE,
-    "FetchRequest": FETCH_REQUEST,
-    "FetchResponse": FETCH_RESPONSE,
+    "ProduceRequest": produce.REQUEST,
+    "ProduceResponse": produce.RESPONSE,
+    "FetchRequest": fetch.REQUEST,
+    "FetchResponse": fetch.RESPONSE,
     "ListOffsetsRequest": offsets.LIST_REQUEST,
     "ListOffsetsResponse": offsets.LIST_RESPONSE,
     "MetadataRequest": metadata.REQUEST,
@@ -377,10 +252,10 @@ def _strategy(field: Field, *, nullable: bool) -> st.SearchStrategy[Any]:
         "float64": st.floats(allow_nan=False),
     }
     kind = field.kind
-    if isinstance(kind, Primitive) and kind.name in _SIZES:
-        limit = 1 << (_SIZES[kind.name] - 1)
+    if isinstance(kind, Primitive) and kind.layout in _SIZES:
+        limit = 1 << (_SIZES[kind.layout] - 1)
         return st.integers(-limit, limit - 1)
-    plain = strategies[kind.name] if isinstance(kind, Primitive) else st.integers(0, 2)
+    plain = strategies[kind.layout] if isinstance(kind, Primitive) else st.integers(0, 2)
     return st.none() | plain if nullable else plain
 
 
@@ -401,10 +276,10 @@ def sample(table: Struct, version: int, source: random.Random) -> dict[str, Any]
 
 
 def _primitive(kind: Primitive, source: random.Random) -> Any:
-    if kind.name in _SIZES:
-        bits = _SIZES[kind.name]
+    if kind.layout in _SIZES:
+        bits = _SIZES[kind.layout]
         return source.getrandbits(source.randrange(bits)) - source.choice((0, 0, 1))
-    if kind.name == "string":
+    if kind.layout == "string":
         return "".join(source.choices("abcé-._", k=source.choice((0, 3, 8, 8, 140))))
     choices = {
         "boolean": lambda: source.random() < 0.5,
@@ -413,7 +288,7 @@ def _primitive(kind: Primitive, source: random.Random) -> Any:
         "float64": lambda: source.choice(_FLOATS),
         "data": lambda: source.randbytes(source.choice((0, 70, 200))),
     }
-    return choices[kind.name]()
+    return choices[kind.layout]()
 
 
 def to_kafka_json(table: Struct, values: dict[str, Any]) -> dict[str, Any]:
@@ -443,9 +318,9 @@ def _json(kind: Any, value: Any) -> Any:
         return to_kafka_json(kind, value)
     if isinstance(kind, Array):
         return [_json(kind.of, one) for one in value]
-    if kind is UUID:
+    if kind.layout == "uuid":
         return base64.urlsafe_b64encode(value).decode().rstrip("=")
-    return base64.b64encode(value).decode() if kind is DATA else value
+    return base64.b64encode(value).decode() if kind.layout == "data" else value
 
 
 def _unjson(kind: Any, version: int, value: Any) -> Any:
@@ -455,6 +330,6 @@ def _unjson(kind: Any, version: int, value: Any) -> Any:
         return from_kafka_json(kind, version, value)
     if isinstance(kind, Array):
         return tuple([_unjson(kind.of, version, one) for one in value])
-    if kind is UUID:
+    if kind.layout == "uuid":
         return base64.urlsafe_b64decode(value + "==")
-    return base64.b64decode(value) if kind is DATA else value
+    return base64.b64decode(value) if kind.layout == "data" else value

@@ -25,10 +25,11 @@ def minimal(api: Api, version: int) -> dict[str, Any]:
 
     def least(kind: Any) -> Any:
         if isinstance(kind, Primitive):
-            return zero.get(kind.name, 0)
+            return zero.get(kind.layout, 0)
         return () if isinstance(kind, Array) else None
 
-    return {field.name: least(field.kind) for field in TABLES[f"{api.name}Request"].fields if field.is_in(version)}
+    fields = [field for field in TABLES[f"{api.name}Request"].fields if field.is_in(version) and field.tag is None]
+    return {field.name: least(field.kind) for field in fields}
 
 
 def shortest(api: Api, version: int, **fields: Any) -> memoryview:

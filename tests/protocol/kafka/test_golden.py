@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from protocol.errors import ErrorCode
-from protocol.kafka import fetch
 from protocol.kafka.api import APIS, Call, Codec
-from protocol.kafka.primitives import FlexibleReader, Reader
 from protocol.kafka.values import (
     UNKNOWN_TOPIC_NAME,
     IdentifiedRecords,
@@ -67,7 +66,7 @@ def test_tables_of_fields_read_and_write_what_kafka_wrote(name: str, api: Any, v
 
 
 @pytest.mark.parametrize(("version", "values", "data"), samples("ProduceRequest"))
-def test_produce_requests_of_kafka_are_read_by_hand(version: int, values: dict[str, Any], data: bytes) -> None:
+def test_produce_requests_of_kafka_become_values(version: int, values: dict[str, Any], data: bytes) -> None:
     request = Codec(topic_names=bytes.hex).decode(frame(BY_NAME["Produce"], version, data)).request
     assert (request.transactional_id, request.acks) == (values["transactional_id"], values["acks"])
     assert request.timeout_ms == max(values["timeout_ms"], 0)
@@ -82,11 +81,8 @@ def test_produce_requests_of_kafka_are_read_by_hand(version: int, values: dict[s
 
 
 @pytest.mark.parametrize(("version", "values", "data"), samples("FetchRequest"))
-def test_fetch_requests_of_kafka_are_read_by_hand(version: int, values: dict[str, Any], data: bytes) -> None:
-    api = BY_NAME["Fetch"]
-    reader = (FlexibleReader if version >= api.first_flexible else Reader)(memoryview(data))
-    request = fetch.decode(reader, version, bytes.hex)
-    assert reader.position == len(data)
+def test_fetch_requests_of_kafka_become_values(version: int, values: dict[str, Any], data: bytes) -> None:
+    request = Codec(topic_names=bytes.hex).decode(frame(BY_NAME["Fetch"], version, data)).request
     full = with_defaults(TABLES["FetchRequest"], version, values)
     assert (request.max_wait_ms, request.min_bytes) == (max(full["max_wait_ms"], 0), max(full["min_bytes"], 0))
     assert (request.session_id, request.session_epoch) == (full["session_id"], full["session_epoch"])
@@ -120,7 +116,7 @@ def without_empty(topics: Any, key: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("version", "values", "data"), samples("ProduceResponse"))
-def test_produce_replies_are_written_by_hand_as_kafka_writes_them(
+def test_produce_replies_are_written_from_values_as_kafka_writes_them(
     version: int, values: dict[str, Any], data: bytes
 ) -> None:
     api = BY_NAME["Produce"]
@@ -153,7 +149,7 @@ def test_produce_replies_are_written_by_hand_as_kafka_writes_them(
 
 
 @pytest.mark.parametrize(("version", "values", "data"), samples("FetchResponse"))
-def test_fetch_replies_are_written_by_hand_as_kafka_writes_them(
+def test_fetch_replies_are_written_from_values_as_kafka_writes_them(
     version: int, values: dict[str, Any], data: bytes
 ) -> None:
     api = BY_NAME["Fetch"]
@@ -177,6 +173,7 @@ def test_fetch_replies_are_written_by_hand_as_kafka_writes_them(
                     last_stable_offset=one["last_stable_offset"],
                     log_start_offset=one["log_start_offset"],
                     error=ErrorCode(one["error_code"]),
+                    aborted_transactions=UNSET if aborted is None else aborted,
                     records=one["records"],
                 )
                 for (topic, _, one), name in zip(found, names, strict=True)

@@ -1,4 +1,4 @@
-"""Tables of fields, and the bounds of what is read."""
+"""Tables of fields as both engines read and write them, and the bounds of what is read."""
 
 import tracemalloc
 from typing import Any
@@ -7,17 +7,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.kafka.primitives import (
+from protocol.kafka.codec.bounds import (
     MAX_ELEMENTS,
-    MAX_TAGGED_FIELDS,
-    UNREADABLE,
-    FlexibleReader,
-    FlexibleWriter,
+    MAX_STRING_BYTES,
+    MAX_UNKNOWN_TAGS,
     MalformedError,
-    Reader,
-    Writer,
+    UnwritableError,
 )
-from protocol.kafka.schema import FLOAT64, INT32, STRING, UINT16, Array, Field, Struct, array
+from protocol.kafka.codec.engine import ENGINE, PURE, Engine
+from protocol.kafka.codec.schema import (
+    BYTES,
+    DATA,
+    FLOAT64,
+    INT32,
+    STRING,
+    UINT16,
+    UUID,
+    Array,
+    Field,
+    Primitive,
+    Struct,
+    array,
+)
 from tests.protocol.kafka.messages import MESSAGES, TABLES, body, drawn, parsed, with_defaults
 
 NUMBERS = Struct(Field("numbers", Array(INT32), nullable=1))
@@ -25,24 +36,34 @@ NESTED = Struct(Field("outer", array(Field("inner", Array(STRING), nullable=0)))
 CURSOR = Struct(Field("cursor", Struct(Field("topic", STRING), Field("partition", INT32)), nullable=0, default=None))
 NUMERIC = Struct(Field("port", UINT16), Field("rate", FLOAT64))
 TAGGED = Struct(Field("a", STRING, tag=3, default=""), Field("b", INT32, tag=1, default=0))
+NOTHING = Struct()
+ENGINES = [PURE] if ENGINE is PURE else [PURE, ENGINE]
+
+engines = pytest.mark.parametrize("engine", ENGINES, ids=[engine.name for engine in ENGINES])
+forms = pytest.mark.parametrize("flexible", [False, True], ids=["classic", "flexible"])
 
 
-@pytest.mark.parametrize(("reader", "writer"), [(Reader, Writer), (FlexibleReader, FlexibleWriter)])
-@pytest.mark.parametrize("cursor", [None, {"topic": "orders", "partition": 3}])
-def test_a_nullable_struct_is_preceded_by_a_byte_that_says_whether_it_is_there(
-    reader: type[Reader], writer: type[Writer], cursor: dict[str, Any] | None
-) -> None:
-    out = writer(b"")
-    CURSOR.write(out, 0, {"cursor": cursor})
-    assert out.written()[0] == (0xFF if cursor is None else 1)
-    assert CURSOR.read(reader(memoryview(out.written())), 0) == {"cursor": cursor}
+def uvarint(value: int) -> bytes:
+    data = b""
+    while value >= 0x80:
+        data += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return data + bytes([value])
 
 
-def test_unsigned_and_floating_numbers_are_big_endian() -> None:
-    writer = Writer(b"")
-    NUMERIC.write(writer, 0, {"port": 65_535, "rate": 1.5})
-    assert writer.written() == b"\xff\xff" + b"\x3f\xf8\x00\x00\x00\x00\x00\x00"
-    assert NUMERIC.read(Reader(memoryview(writer.written())), 0) == {"port": 65_535, "rate": 1.5}
+def one_field(kind: Primitive, nullable: int = 0) -> Struct:
+    return Struct(Field("it", kind, nullable=nullable))
+
+
+def read(engine: Engine, table: Struct, data: bytes | memoryview, *, flexible: bool, version: int = 0) -> Any:
+    """The mapping; all of the data must be taken."""
+    value, end = engine.reader(table, version, flexible=flexible).read(memoryview(data))
+    assert end == len(data)
+    return value
+
+
+def write(engine: Engine, table: Struct, values: Any, *, flexible: bool) -> bytes:
+    return engine.writer(table, 0, flexible=flexible).write(values)
 
 
 @given(data=st.data(), message=st.sampled_from(MESSAGES))
@@ -52,144 +73,208 @@ def test_what_is_written_is_read_again(data: st.DataObject, message: tuple[str, 
     assert parsed(name, api, version, body(name, api, version, values)) == with_defaults(TABLES[name], version, values)
 
 
-@given(value=st.integers(0, (1 << 32) - 1))
-def test_varints_of_every_length(value: int) -> None:
-    writer = FlexibleWriter(b"")
-    writer.uvarint(value)
-    reader = FlexibleReader(memoryview(writer.written()))
-    assert (reader.uvarint(), reader.position) == (value, reader.end)
+@engines
+@forms
+@pytest.mark.parametrize("cursor", [None, {"topic": "orders", "partition": 3}])
+def test_a_nullable_struct_is_preceded_by_a_byte_that_says_whether_it_is_there(
+    engine: Engine, flexible: bool, cursor: dict[str, Any] | None
+) -> None:
+    data = write(engine, CURSOR, {"cursor": cursor}, flexible=flexible)
+    assert data[0] == (0xFF if cursor is None else 1)
+    assert read(engine, CURSOR, data, flexible=flexible) == {"cursor": cursor}
 
 
-@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff\xff\x01", b"\xff\xff\xff\xff\x1f"])
-def test_a_varint_of_more_than_32_bits_is_malformed(data: bytes) -> None:
+@engines
+def test_unsigned_and_floating_numbers_are_big_endian(engine: Engine) -> None:
+    data = write(engine, NUMERIC, {"port": 65_535, "rate": 1.5}, flexible=False)
+    assert data == b"\xff\xff" + b"\x3f\xf8\x00\x00\x00\x00\x00\x00"
+    assert read(engine, NUMERIC, data, flexible=False) == {"port": 65_535, "rate": 1.5}
+
+
+@engines
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff\xff\x01", b"\xff\xff\xff\xff\x1f", b"\x80" * 5000])
+@pytest.mark.parametrize("kind", [STRING, DATA, BYTES])
+def test_a_varint_of_more_than_32_bits_is_malformed(engine: Engine, kind: Primitive, data: bytes) -> None:
     with pytest.raises(MalformedError, match="varint"):
-        FlexibleReader(memoryview(data)).uvarint()
+        read(engine, one_field(kind), data, flexible=True)
 
 
+@engines
 @pytest.mark.parametrize(
-    ("kind", "data"),
+    ("flexible", "data"),
     [
-        (Reader, b"\x7f\xff\xff\xff"),
-        (Reader, b"\x7f\xff\xff\xff" + bytes(1000)),
-        (Reader, b"\xff\xff\xff\xfe"),
-        (Reader, b"\xff\xff\xff\xff"),
-        (FlexibleReader, b"\xff\xff\xff\xff\x0f"),
-        (FlexibleReader, b"\xff\xff\xff\xff\x0f" + bytes(1000)),
-        (FlexibleReader, b"\x00"),
-        (FlexibleReader, b"\x7f\x00"),
+        (False, b"\x7f\xff\xff\xff"),
+        (False, b"\x7f\xff\xff\xff" + bytes(1000)),
+        (False, b"\xff\xff\xff\xfe"),
+        (False, b"\xff\xff\xff\xff"),
+        (True, b"\xff\xff\xff\xff\x0f"),
+        (True, b"\xff\xff\xff\xff\x0f" + bytes(1000)),
+        (True, b"\x00"),
+        (True, b"\x7f\x00"),
     ],
 )
-def test_an_impossible_count_is_refused_before_anything_is_allocated(kind: type[Reader], data: bytes) -> None:
-    NUMBERS.reader(0, flexible=kind.flexible)
+def test_an_impossible_count_is_refused_before_anything_is_allocated(
+    engine: Engine, flexible: bool, data: bytes
+) -> None:
+    reader = engine.reader(NUMBERS, 0, flexible=flexible)
     tracemalloc.start()
     try:
-        with pytest.raises(MalformedError):
-            NUMBERS.read(kind(memoryview(data)), 0)
+        with pytest.raises(MalformedError, match="array"):
+            reader.read(memoryview(data))
         assert tracemalloc.get_traced_memory()[1] < 20_000
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("reader", "writer"), [(Reader, Writer), (FlexibleReader, FlexibleWriter)])
-def test_all_arrays_of_a_frame_share_one_limit(reader: type[Reader], writer: type[Writer]) -> None:
-    whole = writer(b"")
-    NESTED.write(whole, 0, {"outer": [{"inner": None}, {"inner": [""] * 5}, {"inner": [""] * 4}]})
-    view = memoryview(whole.written())
-    exact, less = reader(view), reader(view)
-    exact.elements_left, less.elements_left = 12, 11
-    assert NESTED.read(exact, 0)["outer"][1]["inner"] == ("",) * 5
-    assert exact.elements_left == 0
-    with pytest.raises(MalformedError, match="more than"):
-        NESTED.read(less, 0)
+@engines
+@forms
+@pytest.mark.parametrize("count", [MAX_ELEMENTS // 2 - 1, MAX_ELEMENTS // 2])
+def test_all_arrays_of_a_frame_share_one_limit(engine: Engine, flexible: bool, count: int) -> None:
+    data = write(engine, NESTED, {"outer": [{"inner": [""] * count}] * 2}, flexible=flexible)
+    if 2 + 2 * count <= MAX_ELEMENTS:
+        assert read(engine, NESTED, data, flexible=flexible)["outer"][1]["inner"] == ("",) * count
+    else:
+        with pytest.raises(MalformedError, match="more than 100000 array elements"):
+            read(engine, NESTED, data, flexible=flexible)
 
 
-def test_an_array_of_more_elements_than_a_frame_may_have_is_refused() -> None:
-    data = (MAX_ELEMENTS + 1).to_bytes(4) + bytes(4 * MAX_ELEMENTS + 4)
-    with pytest.raises(MalformedError, match="more than 100000 array"):
-        NUMBERS.read(Reader(memoryview(data)), 0)
-
-
+@engines
 @pytest.mark.parametrize("length", [b"\xff\xfe", b"\x7f\xff", b"\x00\x02"])
-def test_a_length_beyond_the_frame_is_malformed(length: bytes) -> None:
+def test_a_length_beyond_the_frame_is_malformed(engine: Engine, length: bytes) -> None:
     with pytest.raises(MalformedError, match="a length of"):
-        Reader(memoryview(length + b"a")).nullable_string()
+        read(engine, one_field(STRING), length + b"a", flexible=False)
 
 
+@engines
 @pytest.mark.parametrize("length", [b"\x03", b"\xff\xff\xff\xff\x0f", b"\x80\x04", b"\xff\x01"])
-@pytest.mark.parametrize("read", [FlexibleReader.string, FlexibleReader.nullable_string, FlexibleReader.nullable_data])
-def test_a_flexible_length_beyond_the_frame_is_malformed(length: bytes, read: Any) -> None:
+@pytest.mark.parametrize("kind", [STRING, DATA, BYTES])
+@pytest.mark.parametrize("nullable", [0, 1])
+def test_a_flexible_length_beyond_the_frame_is_malformed(
+    engine: Engine, length: bytes, kind: Primitive, nullable: int
+) -> None:
     with pytest.raises(MalformedError, match="a length of"):
-        read(FlexibleReader(memoryview(length + b"a")))
+        read(engine, one_field(kind, nullable), length + b"a", flexible=True)
 
 
-@pytest.mark.parametrize("reader", [Reader(memoryview(b"\xff\xff\xff\xff")), FlexibleReader(memoryview(b"\x00"))])
-def test_null_where_it_may_not_be_is_malformed(reader: Reader) -> None:
-    for read in (reader.string, reader.data, reader.count):
-        reader.position = 0
-        with pytest.raises(MalformedError, match="null"):
-            read()
+@engines
+@forms
+@pytest.mark.parametrize("kind", [STRING, DATA, BYTES, Array(INT32)])
+def test_null_where_it_may_not_be_is_malformed(engine: Engine, flexible: bool, kind: Any) -> None:
+    null = b"\x00" if flexible else b"\xff\xff\xff\xff"
+    with pytest.raises(MalformedError, match="null where a"):
+        read(engine, one_field(kind, nullable=1), null, flexible=flexible)
 
 
-@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 16_382, 16_383, 16_384, 3_000_000])
-def test_lengths_around_the_borders_of_a_varint(size: int) -> None:
-    writer = FlexibleWriter(b"")
-    writer.string("x" * size)
-    writer.nullable_data(b"y" * size)
-    writer.nullable_data(None)
-    view = memoryview(writer.written())
-    reader = FlexibleReader(view)
-    assert reader.string() == "x" * size
-    data = reader.nullable_data()
-    assert data == b"y" * size
-    assert data.obj is view.obj
-    assert reader.nullable_data() is None
-    assert reader.position == reader.end
+@engines
+@forms
+def test_text_that_is_not_utf8_is_refused(engine: Engine, flexible: bool) -> None:
+    data = (b"\x03" if flexible else b"\x00\x02") + b"\xc3\x28"
+    with pytest.raises(UnicodeDecodeError):
+        read(engine, one_field(STRING), data, flexible=flexible)
 
 
-def test_unknown_tagged_fields_are_skipped_and_known_ones_read_in_any_order() -> None:
+@engines
+@forms
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 16_382, 16_383, 16_384, MAX_STRING_BYTES])
+def test_lengths_around_the_borders_of_a_varint(engine: Engine, flexible: bool, size: int) -> None:
+    table = Struct(Field("text", STRING), Field("data", DATA, nullable=0), Field("none", DATA, nullable=0))
+    values = {"text": "x" * size, "data": b"y" * size, "none": None}
+    view = memoryview(write(engine, table, values, flexible=flexible))
+    found = read(engine, table, view, flexible=flexible)
+    assert found == values
+    assert found["data"].obj is view.obj
+
+
+@engines
+@forms
+def test_text_longer_than_kafka_takes_is_neither_read_nor_written(engine: Engine, flexible: bool) -> None:
+    table, size = one_field(STRING), MAX_STRING_BYTES + 1
+    with pytest.raises(UnwritableError, match="a string of 32768 bytes"):
+        write(engine, table, {"it": "x" * size}, flexible=flexible)
+    if flexible:  # no classic length is as large
+        with pytest.raises(MalformedError, match="a string of 32768 bytes"):
+            read(engine, table, uvarint(size + 1) + b"x" * size + b"\0", flexible=True)
+
+
+@engines
+@forms
+def test_what_a_field_cannot_hold_is_refused(engine: Engine, flexible: bool) -> None:
+    for table, value in ((NUMBERS, [1 << 31]), (NUMBERS, [1 << 70]), (NUMERIC, -1)):
+        with pytest.raises(UnwritableError):
+            write(engine, table, {"numbers": value, "port": value, "rate": 0.0}, flexible=flexible)
+    with pytest.raises(UnwritableError):
+        write(engine, one_field(UUID, nullable=1), {"it": b"short"}, flexible=flexible)
+
+
+@engines
+def test_unknown_tagged_fields_are_skipped_and_known_ones_read_in_any_order(engine: Engine) -> None:
     data = b"\x04" + b"\x09\x02??" + b"\x03\x03\x03hi" + b"\x81\x01\x00" + b"\x01\x04\x00\x00\x00\x09"
-    reader = FlexibleReader(memoryview(data))
-    assert TAGGED.read(reader, 0) == {"a": "hi", "b": 9}
-    assert reader.position == len(data)
+    assert read(engine, TAGGED, data, flexible=True) == {"a": "hi", "b": 9}
 
 
-def test_tagged_fields_are_written_by_tag_and_only_where_they_say_something() -> None:
-    writer = FlexibleWriter(b"")
-    TAGGED.write(writer, 0, {"a": "hi", "b": 9})
-    TAGGED.write(writer, 0, {"a": "", "b": 0})
-    assert writer.written() == b"\x02\x01\x04\x00\x00\x00\x09\x03\x03\x03hi\x00"
+@engines
+def test_tagged_fields_are_written_by_tag_and_only_where_they_say_something(engine: Engine) -> None:
+    assert write(engine, TAGGED, {"a": "hi", "b": 9}, flexible=True) == b"\x02\x01\x04\x00\x00\x00\x09\x03\x03\x03hi"
+    assert write(engine, TAGGED, {"a": "", "b": 0}, flexible=True) == b"\x00"
+    long = write(engine, TAGGED, {"a": "x" * 300}, flexible=True)
+    assert long == b"\x01\x03" + uvarint(302) + uvarint(301) + b"x" * 300
 
 
+@engines
 @pytest.mark.parametrize(
     "data",
     [
         b"\x01\x01\x05\x00\x00\x00\x09\x00",  # longer than the field
         b"\x01\x03\x02\x03hi",  # shorter
         b"\x01\x63\x7f",  # beyond the frame
-        b"\x91\x4e",  # 10,001
+        b"\x01",  # missing
     ],
 )
-def test_tagged_fields_that_lie_are_refused(data: bytes) -> None:
-    with pytest.raises(UNREADABLE):
-        TAGGED.read(FlexibleReader(memoryview(data)), 0)
+def test_tagged_fields_that_lie_are_refused(engine: Engine, data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        read(engine, TAGGED, data, flexible=True)
 
 
-def test_ten_thousand_tagged_fields_are_the_limit() -> None:
-    writer = FlexibleWriter(b"")
-    writer.uvarint(MAX_TAGGED_FIELDS)
-    writer.raw(b"\x63\x00" * MAX_TAGGED_FIELDS)
-    FlexibleReader(memoryview(writer.written())).tags()
-    with pytest.raises(MalformedError, match="10001 tagged"):
-        FlexibleReader(memoryview(b"\x91\x4e" + b"\x63\x00" * 10_001)).tags()
+@engines
+@pytest.mark.parametrize("structs", [1, 100])
+def test_unknown_tagged_fields_of_all_structs_share_one_limit(engine: Engine, structs: int) -> None:
+    table = Struct(Field("them", array(Field("number", INT32))))
+    each = MAX_UNKNOWN_TAGS // structs
+    element = bytes(4) + uvarint(each) + b"\x63\x00" * each
+    data = uvarint(structs + 1) + element * structs
+    assert len(read(engine, table, data + b"\x00", flexible=True)["them"]) == structs
+    with pytest.raises(MalformedError, match="more than 10000 unknown tagged fields"):
+        read(engine, table, data + b"\x01\x63\x00", flexible=True)
 
 
-def test_data_in_its_classic_form_is_a_view() -> None:
-    view = memoryview(b"\x00\x00\x00\x02hi")
-    data = Reader(view).data()
-    assert data == b"hi"
-    assert data.obj is view.obj
+@engines
+def test_known_tagged_fields_count_as_elements(engine: Engine) -> None:
+    count = MAX_ELEMENTS + 1
+    with pytest.raises(MalformedError, match="more than 100000 array elements"):
+        read(engine, TAGGED, uvarint(count) + b"\x01\x04\x00\x00\x00\x09" * count, flexible=True)
 
 
-def test_a_field_without_default_must_be_given() -> None:
+@engines
+def test_what_follows_a_message_is_left_alone(engine: Engine) -> None:
+    assert engine.reader(NOTHING, 0, flexible=True).read(memoryview(b"?\x00??"), 1) == ({}, 2)
+
+
+@engines
+@forms
+def test_a_message_that_ends_within_a_number_is_malformed(engine: Engine, flexible: bool) -> None:
+    with pytest.raises(MalformedError, match="ends too early"):
+        read(engine, NUMERIC, bytes(9), flexible=flexible)
+
+
+@engines
+def test_a_field_without_default_must_be_given(engine: Engine) -> None:
     with pytest.raises(KeyError, match="numbers"):
-        NUMBERS.write(Writer(b""), 0, {"number": ()})
+        write(engine, NUMBERS, {"number": ()}, flexible=False)
+
+
+def test_the_source_of_a_reader_can_be_shown() -> None:
+    from protocol.kafka.codec.plan import read_plan
+    from protocol.kafka.codec.source import reader_source
+
+    text = str(reader_source(read_plan(NUMBERS, 0, flexible=False, bound=False, title="numbers")))
+    assert "numbers = r.numbers(r.count(), 'i', 4)" in text

@@ -1,0 +1,61 @@
+"""Choose the engine that runs plans: the compiled one where it was built, else the pure one.
+
+WARMLOG_PURE=1 in the environment chooses the pure one. Readers and writers are made at the first use of a table in a
+version, once.
+"""
+
+from dataclasses import dataclass
+
+from protocol.kafka.codec import pure
+from protocol.kafka.codec.plan import read_plan, write_plan
+from protocol.kafka.codec.schema import Struct
+from protocol.records import codec
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The classes of one engine; those of `pure` describe them."""
+
+    name: str
+    reader_type: type[pure.MessageReader]
+    writer_type: type[pure.MessageWriter]
+    decoder_type: type[pure.RequestDecoder]
+    encoder_type: type[pure.ReplyEncoder]
+
+    def reader(
+        self, table: Struct, version: int, *, flexible: bool, bound: bool = False, title: str = "a message"
+    ) -> pure.MessageReader:
+        """Return what reads a table in one version and form."""
+        key = (self.reader_type, version, flexible, bound)
+        made: pure.MessageReader | None = table.made.get(key)
+        if made is None:
+            plan = read_plan(table, version, flexible=flexible, bound=bound, title=title)
+            made = table.made[key] = self.reader_type(plan)
+        return made
+
+    def writer(
+        self, table: Struct, version: int, *, flexible: bool, bound: bool = False, title: str = "a message"
+    ) -> pure.MessageWriter:
+        """Return what writes a table in one version and form."""
+        key = (self.writer_type, version, flexible, bound)
+        made: pure.MessageWriter | None = table.made.get(key)
+        if made is None:
+            plan = write_plan(table, version, flexible=flexible, bound=bound, title=title)
+            made = table.made[key] = self.writer_type(plan)
+        return made
+
+
+PURE = Engine("pure", pure.MessageReader, pure.MessageWriter, pure.RequestDecoder, pure.ReplyEncoder)
+
+
+def _compiled() -> Engine | None:
+    if not codec.compiled:
+        return None
+    try:
+        from protocol.kafka.codec import _compiled as made  # only where it is built and wanted
+    except ImportError:
+        return None
+    return Engine("compiled", made.MessageReader, made.MessageWriter, made.RequestDecoder, made.ReplyEncoder)
+
+
+ENGINE = _compiled() or PURE

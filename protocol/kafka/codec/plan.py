@@ -1,0 +1,404 @@
+"""Plans: a table of fields resolved for one version and form, as steps in the order of the wire.
+
+A plan is what both engines start from: `source.py` writes straight-line Python from it, `_compiled.pyx` runs it. All
+questions that depend on the version (is the field there, may it be null, what stands for it if not) are answered here.
+
+    reading     steps, then the tagged fields; each step says which argument it fills. `constants` are the arguments
+                that nothing fills: fields that the version lacks, tagged fields until they are read.
+    writing     steps, the tags among them as constant bytes unless a tagged field is known
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from struct import Struct as Layout
+from typing import Any
+
+import msgspec
+
+from protocol.kafka.codec.schema import (
+    ERROR,
+    REQUIRED,
+    THROTTLE,
+    TOPIC_ID,
+    Array,
+    Convert,
+    Field,
+    Flat,
+    Get,
+    Only,
+    Primitive,
+    Struct,
+)
+
+
+class Code(IntEnum):
+    """What a step reads or writes."""
+
+    BOOLEAN = 1
+    INT8 = 2
+    INT16 = 3
+    UINT16 = 4
+    INT32 = 5
+    INT64 = 6
+    FLOAT64 = 7
+    UUID = 8
+    STRING = 9
+    DATA = 10  # a view of the frame
+    BYTES = 11  # a copy
+    RECORDS = 12
+    TOPIC_ID = 13
+    ERROR = 14
+    THROTTLE = 15
+    STRUCT = 16
+    ARRAY = 17
+    FLAT = 18
+    CONSTANT = 19  # written only: bytes that are the same in every message
+    RAW = 20  # written only: bytes that are laid out already
+
+
+# Of a fixed size: format characters of the struct module.
+FIXED: Mapping[Code, str] = {
+    Code.BOOLEAN: "?",
+    Code.INT8: "b",
+    Code.INT16: "h",
+    Code.UINT16: "H",
+    Code.INT32: "i",
+    Code.INT64: "q",
+    Code.FLOAT64: "d",
+    Code.UUID: "16s",
+    Code.TOPIC_ID: "16s",
+    Code.ERROR: "h",
+    Code.THROTTLE: "i",
+}
+_NEVER_NULL = {code.name.lower() for code in FIXED}
+_ONLY_BOUND = {"topic_id": Code.UUID, "error": Code.INT16, "throttle": Code.INT32, "records": Code.DATA}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadStep:
+    """Reads one field. `to`: the argument that it fills, None: none."""
+
+    name: str
+    code: Code
+    to: str | None
+    nullable: bool = False
+    null: Any = None
+    convert: Convert | None = None
+    only: Only | None = None
+    of: "ReadPlan | None" = None  # STRUCT, FLAT, and the elements of an ARRAY of structs
+    element: Code | None = None  # of an ARRAY of primitives
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadPlan:
+    """Reads one struct.
+
+    inherited: arguments that the group of a Flat array passes to each element.
+    inner: the array within a group; then nothing is made of the group itself.
+    """
+
+    title: str
+    flexible: bool
+    has_tags: bool
+    steps: tuple[ReadStep, ...]
+    tagged: Mapping[int, ReadStep] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    inherited: tuple[str, ...] = ()
+    into: Callable[..., Any] | None = None
+    inner: ReadStep | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteStep:
+    """Writes one field.
+
+    attr, get: where the value comes from in the bound form. key, default: in the mapping form.
+    """
+
+    name: str
+    code: Code
+    attr: str | None = None
+    get: Get | None = None
+    key: str | None = None
+    default: Any = REQUIRED
+    nullable: bool = False
+    null: Any = None
+    of: "WritePlan | None" = None
+    element: Code | None = None
+    constant: bytes = b""
+    replaced: Mapping[int, int] | None = None
+    keys: Callable[[Any, Any], Sequence[Any]] | None = None
+    tag: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WritePlan:
+    """Writes one struct. `group_attrs`: what values of one group of a Flat array have in common."""
+
+    title: str
+    flexible: bool
+    has_tags: bool
+    steps: tuple[WriteStep, ...]
+    tagged: tuple[WriteStep, ...] = ()
+    inner: WriteStep | None = None
+    group_attrs: tuple[str, ...] = ()
+
+
+def read_plan(table: Struct, version: int, *, flexible: bool, bound: bool, title: str = "message") -> ReadPlan:
+    """Resolve a table for reading."""
+    return _Resolver(version, flexible=flexible, bound=bound, title=title).read_struct(table, table.into)
+
+
+def write_plan(table: Struct, version: int, *, flexible: bool, bound: bool, title: str = "message") -> WritePlan:
+    """Resolve a table for writing."""
+    return _Resolver(version, flexible=flexible, bound=bound, title=title).write_struct(table)
+
+
+class _Resolver:
+    """Answers for one version and form what a table leaves open."""
+
+    def __init__(self, version: int, *, flexible: bool, bound: bool, title: str) -> None:
+        self._version = version
+        self._flexible = flexible
+        self._bound = bound
+        self._title = title
+
+    # -- reading --
+
+    def read_struct(self, table: Struct, into: Callable[..., Any] | None, inherited: tuple[str, ...] = ()) -> ReadPlan:
+        """Resolve a struct."""
+        plain, tagged = self._present(table)
+        steps = tuple([self._read_step(one) for one in plain])
+        by_tag = {one.tag or 0: self._read_step(one) for one in tagged}
+        into = into if self._bound else None
+        constants = self._constants(table, into, {*_arguments(steps), *inherited})
+        for one, step in zip(tagged, by_tag.values(), strict=True):
+            if step.to is not None:
+                constants[step.to] = self._absent(one)
+        return ReadPlan(
+            title=self._title,
+            flexible=self._flexible,
+            has_tags=self._flexible,
+            steps=steps,
+            tagged=by_tag,
+            constants=constants,
+            inherited=inherited,
+            into=into,
+        )
+
+    def _constants(self, table: Struct, into: Callable[..., Any] | None, filled: set[str]) -> dict[str, Any]:
+        """Arguments of fields that the version lacks, unless they have the same default there."""
+        absent = {self._target(one) or "": self._absent(one) for one in table.fields if not one.is_in(self._version)}
+        if self._bound and table.given is not None:
+            absent |= table.given(self._version)
+        known = _defaults(into)
+        return {
+            name: value
+            for name, value in absent.items()
+            if name and name not in filled and not (name in known and _is_same(known[name], value))
+        }
+
+    def _absent(self, one: Field) -> Any:
+        """Return what stands for a field that is not there."""
+        if not self._bound:
+            return one.absent
+        if one.absent is None:
+            return one.null
+        return one.absent if one.convert is None else one.convert(one.absent)
+
+    def _read_step(self, one: Field) -> ReadStep:
+        step = ReadStep(
+            name=one.name,
+            code=self._code(one.kind, reading=True),
+            to=self._target(one),
+            nullable=self._is_nullable(one),
+            null=one.null if self._bound else None,
+            convert=one.convert if self._bound else None,
+            only=one.only if self._bound else None,
+        )
+        kind = one.kind
+        if isinstance(kind, Struct):
+            return replace(step, of=self.read_struct(kind, kind.into))
+        if isinstance(kind, Flat) and self._bound:
+            return replace(step, code=Code.FLAT, of=self._read_groups(kind))
+        if isinstance(kind, Array):
+            if isinstance(kind.of, Struct):
+                return replace(step, of=self.read_struct(kind.of, kind.of.into))
+            return replace(step, element=self._code(kind.of, reading=True))
+        return step
+
+    def _read_groups(self, kind: Flat) -> ReadPlan:
+        plain, tagged = self._present(kind.of)
+        *group, inner = plain
+        if tagged or not isinstance(inner.kind, Array):
+            raise TypeError(f"{self._title}: the last field of a flat array's groups must be an array, and none tagged")
+        steps = tuple([self._read_step(one) for one in group])
+        of = inner.kind.of
+        if isinstance(of, Struct):
+            plan = self.read_struct(of, kind.into, _arguments(steps))
+        else:
+            element = ReadStep(name=inner.name, code=self._code(of, reading=True), to=inner.target)
+            plan = ReadPlan(
+                title=self._title,
+                flexible=self._flexible,
+                has_tags=False,
+                steps=(element,),
+                inherited=_arguments(steps),
+                into=kind.into,
+            )
+        return ReadPlan(
+            title=self._title,
+            flexible=self._flexible,
+            has_tags=self._flexible,
+            steps=steps,
+            inner=ReadStep(name=inner.name, code=Code.ARRAY, to=None, of=plan),
+        )
+
+    # -- writing --
+
+    def write_struct(self, table: Struct) -> WritePlan:
+        """Resolve a struct."""
+        plain, tagged = self._present(table)
+        steps = [self._write_step(one) for one in plain]
+        if self._bound:
+            tagged = [one for one in tagged if one.get is not None or one.target is not None]
+        if self._flexible and not tagged:
+            steps.append(_constant("tags", b"\0"))
+        return WritePlan(
+            title=self._title,
+            flexible=self._flexible,
+            has_tags=self._flexible,
+            steps=_merged(steps),
+            tagged=tuple([replace(self._write_step(one), tag=one.tag, default=one.absent) for one in tagged]),
+        )
+
+    def _write_step(self, one: Field) -> WriteStep:
+        kind = one.kind
+        step = WriteStep(
+            name=one.name,
+            code=self._code(kind, reading=False),
+            nullable=self._is_nullable(one),
+            null=one.null if self._bound else None,
+        )
+        if not self._bound:
+            step = replace(step, key=one.name, default=one.default)
+        elif one.get is None and one.target is None and kind is not THROTTLE:
+            return _constant(one.name, self._default_bytes(one, step))
+        else:
+            step = replace(step, attr=one.target, get=one.get, replaced=self._replaced(one))
+        if isinstance(kind, Struct):
+            return replace(step, of=self.write_struct(kind))
+        if isinstance(kind, Flat) and self._bound:
+            plan, by_id = self._write_groups(kind)
+            return replace(step, code=Code.FLAT, of=plan, keys=kind.keys if by_id else None)
+        if isinstance(kind, Array):
+            if isinstance(kind.of, Struct):
+                return replace(step, of=self.write_struct(kind.of))
+            return replace(step, element=self._code(kind.of, reading=False))
+        return step
+
+    def _write_groups(self, kind: Flat) -> tuple[WritePlan, bool]:
+        """Resolve the groups; the second: whether they are named by topic ids."""
+        plain, tagged = self._present(kind.of)
+        *group, inner = plain
+        if tagged or not isinstance(inner.kind, Array) or not isinstance(inner.kind.of, Struct):
+            raise TypeError(f"{self._title}: the last field of a flat array's groups must be an array of structs")
+        plan = WritePlan(
+            title=self._title,
+            flexible=self._flexible,
+            has_tags=self._flexible,
+            steps=tuple([self._write_step(one) for one in group]),
+            inner=WriteStep(name=inner.name, code=Code.ARRAY, of=self.write_struct(inner.kind.of)),
+            group_attrs=tuple([one.target for one in group if one.target]),
+        )
+        return plan, any(one.kind is TOPIC_ID for one in group)
+
+    def _default_bytes(self, one: Field, step: WriteStep) -> bytes:
+        """The bytes of a field that is the same in every message."""
+        if one.absent is None or not isinstance(one.kind, Primitive):
+            if one.absent is not None and len(one.absent):
+                raise TypeError(f"{self._title}: {one.name} has a default that cannot be a constant")
+            return self._empty_bytes(one, is_null=one.absent is None)
+        if step.code in FIXED:
+            return Layout(">" + FIXED[step.code]).pack(one.absent)
+        return self._empty_bytes(one, is_null=False)
+
+    def _empty_bytes(self, one: Field, *, is_null: bool) -> bytes:
+        if is_null and not one.is_nullable(self._version):
+            raise TypeError(f"{self._title}: {one.name} may not be null in version {self._version}")
+        if self._flexible:
+            return b"\0" if is_null else b"\1"
+        size = 2 if self._code(one.kind, reading=False) is Code.STRING else 4
+        return (b"\xff" if is_null else b"\0") * size
+
+    def _replaced(self, one: Field) -> Mapping[int, int] | None:
+        for version, codes in sorted((one.before or {}).items()):
+            if self._version < version:
+                return codes
+        return None
+
+    # -- both --
+
+    def _present(self, table: Struct) -> tuple[list[Field], list[Field]]:
+        """List the fields of the version in order, and its tagged ones by tag."""
+        present = [one for one in table.fields if one.is_in(self._version)]
+        tagged = sorted((one for one in present if one.tag is not None), key=lambda one: one.tag or 0)
+        return [one for one in present if one.tag is None], tagged
+
+    def _is_nullable(self, one: Field) -> bool:
+        nullable = one.is_nullable(self._version)
+        if nullable and isinstance(one.kind, Primitive) and one.kind.layout in _NEVER_NULL:
+            raise TypeError(f"{self._title}: {one.name} cannot be null")
+        return nullable
+
+    def _target(self, one: Field) -> str | None:
+        return one.target if self._bound else one.name
+
+    def _code(self, kind: Primitive | Array | Struct, *, reading: bool) -> Code:
+        if isinstance(kind, Struct):
+            return Code.STRUCT
+        if isinstance(kind, Array):
+            return Code.ARRAY
+        if kind.name in _ONLY_BOUND and (not self._bound or (reading and kind in {ERROR, THROTTLE})):
+            return _ONLY_BOUND[kind.name]
+        code = Code[kind.name.upper()]
+        return Code.DATA if code is Code.RECORDS and reading else code
+
+
+def _arguments(steps: Sequence[ReadStep]) -> tuple[str, ...]:
+    """Name the arguments that steps fill; a topic id brings its name, too."""
+    names = []
+    for step in steps:
+        if step.to is not None:
+            names += [step.to, "topic"] if step.code is Code.TOPIC_ID else [step.to]
+    return tuple(names)
+
+
+def _defaults(into: Callable[..., Any] | None) -> dict[str, Any]:
+    """Look up the defaults of a value's class, so that they need not be passed."""
+    if not (isinstance(into, type) and issubclass(into, msgspec.Struct)):
+        return {}
+    defaults = into.__struct_defaults__
+    names = into.__struct_fields__[len(into.__struct_fields__) - len(defaults) :]
+    return dict(zip(names, defaults, strict=True))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _constant(name: str, data: bytes) -> WriteStep:
+    return WriteStep(name=name, code=Code.CONSTANT, constant=data)
+
+
+def _merged(steps: Sequence[WriteStep]) -> tuple[WriteStep, ...]:
+    """Join constants that follow each other."""
+    merged: list[WriteStep] = []
+    for step in steps:
+        if merged and step.code is Code.CONSTANT and merged[-1].code is Code.CONSTANT:
+            before = merged.pop()
+            merged.append(_constant(f"{before.name}, {step.name}", before.constant + step.constant))
+        else:
+            merged.append(step)
+    return tuple(merged)

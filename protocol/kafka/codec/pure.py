@@ -1,0 +1,116 @@
+"""Run plans as Python source. Same classes, results and errors as the compiled engine (`_compiled.pyx`)."""
+
+from collections.abc import Callable, Sized
+from struct import Struct, error
+from typing import Any, NoReturn
+
+from protocol.kafka.codec.bounds import NO_LIMIT, InvalidRequestError, MalformedError
+from protocol.kafka.codec.plan import ReadPlan, WritePlan
+from protocol.kafka.codec.reader import FlexibleReader, Reader, _no_names
+from protocol.kafka.codec.source import reader_source, writer_source
+from protocol.kafka.codec.writer import FlexibleWriter, Writer
+
+_HEADER = Struct(">hhi")  # key, version, correlation id
+_REPLY_START = Struct(">ii")  # frame length, correlation id
+
+
+class MessageReader:
+    """Reads messages by one plan. Not bound to a frame; safe to share between threads."""
+
+    def __init__(self, plan: ReadPlan) -> None:
+        self.plan = plan
+        self.run = reader_source(plan).compile("read", f"reader of {plan.title}")
+
+    def read(
+        self,
+        frame: memoryview,
+        position: int = 0,
+        names: Callable[[bytes], str | None] = _no_names,
+        limit: int = NO_LIMIT,
+    ) -> tuple[Any, int]:
+        """Read a message from `position` on; return it and where it ends."""
+        reader = (FlexibleReader if self.plan.flexible else Reader)(frame, position, names, limit)
+        return self.run(reader), reader.position
+
+
+class MessageWriter:
+    """Writes messages by one plan. Safe to share between threads."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self.plan = plan
+        self.run = writer_source(plan).compile("write", f"writer of {plan.title}")
+
+    def write(self, value: Any, start: bytes = b"", request: Any = None) -> bytes:
+        """Write a message without slices, after `start`. Raises UnwritableError."""
+        writer = (FlexibleWriter if self.plan.flexible else Writer)(start)
+        self.run(writer, value, request)
+        return writer.written()
+
+
+class RequestDecoder:
+    """Reads requests with their headers.
+
+    find(key, version) -> (api, version, reader, whether the header is flexible), or None for a request that
+    `unserved(key, version, correlation id)` turns into a call. Both may raise.
+    make_call(api, version, correlation id, client id, request) makes the result; refuse(call, InvalidRequestError)
+    raises what is to be raised for a request that was read and must be refused.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[int, int], Any],
+        unserved: Callable[[int, int, int], Any],
+        make_call: Callable[..., Any],
+        refuse: Callable[[Any, InvalidRequestError], NoReturn],
+        names: Callable[[bytes], str | None],
+    ) -> None:
+        self._find = find
+        self._unserved = unserved
+        self._make_call = make_call
+        self._refuse = refuse
+        self._names = names
+        self._found: dict[tuple[int, int], Any] = {}
+
+    def decode(self, frame: memoryview, limit: int = NO_LIMIT) -> Any:
+        """Read the call in a frame without its length."""
+        try:
+            key, version, correlation_id = _HEADER.unpack_from(frame)
+        except error:
+            raise MalformedError(f"a frame of {len(frame)} bytes holds no request header") from None
+        found = self._found.get((key, version))
+        if found is None:
+            found = self._find(key, version)
+            if found is None:
+                return self._unserved(key, version, correlation_id)
+            self._found[key, version] = found
+        api, version, message, is_flexible = found
+        reader = (FlexibleReader if is_flexible else Reader)(frame, _HEADER.size, self._names, limit)
+        try:
+            client_id = reader.classic_string() or ""
+            reader.tags()
+            request = message.run(reader)
+        except InvalidRequestError as problem:
+            self._refuse(self._make_call(api, version, correlation_id, client_id, problem.request), problem)
+        except (MalformedError, UnicodeDecodeError) as problem:
+            raise MalformedError(f"no {api.name} request of version {version}: {problem}") from None
+        return self._make_call(api, version, correlation_id, client_id, request)
+
+
+class ReplyEncoder:
+    """Writes replies with their headers. find(api, version) -> (writer, whether the header is flexible)."""
+
+    def __init__(self, find: Callable[[Any, int], Any]) -> None:
+        self._find = find
+        self._found: dict[tuple[int, int], Any] = {}
+
+    def encode(self, call: Any, response: Any, throttle_ms: int = 0, limit: int = NO_LIMIT) -> list[Sized]:
+        """Write the whole reply frame: bytes, and slices as they were given."""
+        api, version = call.api, call.version
+        found = self._found.get((api.key, version))
+        if found is None:
+            found = self._found[api.key, version] = self._find(api, version)
+        message, is_flexible = found
+        start = _REPLY_START.pack(0, call.correlation_id) + (b"\0" if is_flexible else b"")
+        writer = (FlexibleWriter if message.plan.flexible else Writer)(start, throttle_ms, limit)
+        message.run(writer, response, call.request)
+        return writer.finish_frame()

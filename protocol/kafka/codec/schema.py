@@ -1,0 +1,198 @@
+"""Tables of fields: the one description of every Kafka message.
+
+A message is a struct of fields. A field names a kind, the versions that have it, the first version in which it may be
+null and, for a tagged field, its tag. Names are those of Kafka's message definitions in snake case, so that a table can
+be compared with them line by line.
+
+A table is read and written in two forms:
+
+    mapping     a dict by field names, with every field of every version; fields that the version lacks have their
+                default. Clients, tests and tools use it.
+    bound       the values that handlers use. `Struct.into` is what a request's fields are passed to, `Field.attr` the
+                argument (reading) or attribute (writing) that a field stands for.
+
+Readers and writers are made once, at the first use of a version (`plan.py`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from protocol.errors import ErrorCode
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+
+Convert: TypeAlias = Callable[[Any], Any]
+Get: TypeAlias = Callable[[Any, Any], Any]  # (the value that is written, the request that it answers)
+
+LAST_VERSION = (1 << 15) - 1
+NEVER = LAST_VERSION + 1
+REQUIRED: Any = object()
+SAME_NAME = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A kind without parts. `wire`: how it is laid out, where several kinds share a layout."""
+
+    name: str
+    zero: object
+    wire: str = ""
+
+    @property
+    def layout(self) -> str:
+        """Name of the layout on the wire."""
+        return self.wire or self.name
+
+
+BOOLEAN = Primitive("boolean", zero=False)
+INT8 = Primitive("int8", 0)
+INT16 = Primitive("int16", 0)
+UINT16 = Primitive("uint16", 0)
+INT32 = Primitive("int32", 0)
+INT64 = Primitive("int64", 0)
+FLOAT64 = Primitive("float64", 0.0)
+UUID = Primitive("uuid", NO_TOPIC_ID)
+STRING = Primitive("string", "")
+DATA = Primitive("data", b"")  # read as a view of the frame
+# Read as a copy: what outlives its request must not keep the whole frame in memory.
+BYTES = Primitive("bytes", b"", wire="data")
+# Bound, written as given: the reply is cut in two around it, and only its len() is used.
+RECORDS = Primitive("records", b"", wire="data")
+# Bound, read as two arguments, `topic_id` and the name that it has now as `topic` (empty if none); written from bytes
+# or from text (`values.topic_id_text`), None as NO_TOPIC_ID.
+TOPIC_ID = Primitive("topic_id", NO_TOPIC_ID, wire="uuid")
+# Bound, written as UNKNOWN_TOPIC_ID within a Flat array where the topic was asked for by an id that has no name.
+ERROR = Primitive("error", 0, wire="int16")
+# Bound, the throttle time of the reply.
+THROTTLE = Primitive("throttle", 0, wire="int32")
+
+
+def not_negative(number: int) -> int:
+    """Read a limit or a duration: negative ones count as 0."""
+    return max(number, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """The values that a field may have; a request with another one is read, and refused (`message` is formatted)."""
+
+    values: tuple[Any, ...]
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a struct.
+
+    attr: argument or attribute that the field stands for; None: read past it, and write the default.
+    convert: applied to what was read.
+    get: computes what is written, instead of taking the attribute.
+    null: stands for null in the bound form: where a nullable field is null, and None where the version has no null.
+    only: refuse other values, in the bound form.
+    before: {version: {error: error}}: the codes that clients older than a version are given instead.
+    """
+
+    name: str
+    kind: "Primitive | Array | Struct"
+    since: int = 0
+    until: int = LAST_VERSION
+    nullable: int = NEVER  # the first version in which it may be null
+    tag: int | None = None
+    default: Any = REQUIRED
+    attr: str | None = SAME_NAME
+    convert: Convert | None = None
+    get: Get | None = None
+    null: Any = None
+    only: Only | None = None
+    before: Mapping[int, Mapping[int, int]] | None = None
+
+    def is_in(self, version: int) -> bool:
+        """Whether a version has the field."""
+        return self.since <= version <= self.until
+
+    def is_nullable(self, version: int) -> bool:
+        """Whether the field may be null in a version."""
+        return version >= self.nullable
+
+    @property
+    def absent(self) -> Any:
+        """Its value where a version lacks it."""
+        return self.kind.zero if self.default is REQUIRED else self.default
+
+    @property
+    def target(self) -> str | None:
+        """Argument or attribute of the bound form."""
+        return self.name if self.attr == SAME_NAME else self.attr
+
+
+class Struct:
+    """Fields in order.
+
+    into: called with the fields as keyword arguments, in the bound form; None: a dict by `Field.target`.
+    given: further arguments that depend on the version alone.
+    """
+
+    __slots__ = ("fields", "given", "into", "made")
+    zero = None
+
+    def __init__(
+        self,
+        *fields: Field,
+        into: Callable[..., Any] | None = None,
+        given: Callable[[int], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.fields = fields
+        self.into = into
+        self.given = given
+        self.made: dict[Any, Any] = {}  # readers and writers, by engine.py
+
+    def read(self, reader: Any, version: int) -> dict[str, Any]:
+        """Read the mapping that begins at a reader's position. Raises MalformedError, UnicodeDecodeError."""
+        from protocol.kafka.codec.engine import ENGINE  # it imports this module
+
+        message = ENGINE.reader(self, version, flexible=reader.flexible)
+        values: dict[str, Any]
+        values, reader.position = message.read(reader.frame, reader.position)
+        return values
+
+    def write(self, writer: Any, version: int, values: Mapping[str, Any]) -> None:
+        """Write a mapping. Raises UnwritableError, and KeyError where a field without default is missing."""
+        from protocol.kafka.codec.engine import ENGINE
+
+        writer.raw(ENGINE.writer(self, version, flexible=writer.flexible).write(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Elements of one kind; read as a tuple."""
+
+    of: Primitive | Struct
+    zero: object = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flat(Array):
+    """An array of groups whose last field is an array, as Kafka nests partitions in topics; bound, a flat tuple.
+
+    Reading: each inner element becomes a value of its own, which gets the fields of its group, too (`into`).
+    Writing: consecutive values with the same group fields make one group. In versions that name topics by id the group
+    fields are taken from `keys(value, request)`, which has an entry for each of the values: replies name topics by the
+    ids that they were asked for.
+    """
+
+    of: Struct
+    into: Callable[..., Any] | None = None
+    keys: Callable[[Any, Any], Sequence[Any]] | None = None
+
+
+def array(*fields: Field, into: Callable[..., Any] | None = None) -> Array:
+    """An array of structs."""
+    return Array(Struct(*fields, into=into))
+
+
+def flat(
+    *fields: Field, into: Callable[..., Any] | None = None, keys: Callable[[Any, Any], Sequence[Any]] | None = None
+) -> Flat:
+    """An array of groups; the last field is the array within each."""
+    return Flat(Struct(*fields), into=into, keys=keys)

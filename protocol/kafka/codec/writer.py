@@ -1,0 +1,222 @@
+"""Write what messages are made of, in pure Python: what the source of `source.py` calls. Layouts: see `reader.py`.
+
+Invariants (the compiled engine has the same):
+1. Slices (records) stay as they were given; only their len() is used. The reply is cut in two around each.
+2. What the layout cannot hold is an UnwritableError.
+"""
+
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Sequence, Sized
+from struct import Struct, error
+from typing import Any, ClassVar
+
+from msgspec import UNSET
+
+from protocol.frame import LENGTH, LENGTH_SIZE
+from protocol.kafka.codec.bounds import (
+    MAX_STRING_BYTES,
+    NO_LIMIT,
+    NO_TOPIC_ID,
+    WORK_SHIFT,
+    UnwritableError,
+    refuse_text,
+    refuse_work,
+)
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_ONE_BYTE = 0x7F  # below it a length takes one byte: it is written plus one
+
+
+class Writer:
+    """Writes one message of a classic version: bytes, and slices that stay as they were given.
+
+    throttle_ms: the throttle time that a reply reports. limit: units of work after which LargeMessageError is raised.
+    """
+
+    __slots__ = ("_bytes", "_pieces", "throttle_ms", "work_left")
+    flexible: ClassVar[bool] = False
+
+    def __init__(self, start: bytes, throttle_ms: int = 0, limit: int = NO_LIMIT) -> None:
+        self._bytes = bytearray(start)
+        self._pieces: list[Any] = []  # bytes, slice, bytes, ...
+        self.throttle_ms = throttle_ms
+        self.work_left = limit
+
+    def raw(self, data: bytes) -> None:
+        """Write bytes that are laid out already."""
+        self._bytes += data
+
+    def uvarint(self, value: int) -> None:
+        """Write seven bits a byte, the lowest first."""
+        while value >= 0x80:
+            self._bytes.append(value & 0x7F | 0x80)
+            value >>= 7
+        self._bytes.append(value)
+
+    def string(self, text: str) -> None:
+        """Write text."""
+        encoded = self._encoded(text)
+        self._bytes += _INT16.pack(len(encoded))
+        self._bytes += encoded
+
+    def nullable_string(self, text: str | None) -> None:
+        """Write text or None."""
+        if text is None:
+            self._bytes += b"\xff\xff"
+        else:
+            self.string(text)
+
+    def length(self, length: int) -> None:
+        """Write what precedes bytes; -1 for null."""
+        self._bytes += _INT32.pack(length)
+
+    def data(self, data: bytes | memoryview) -> None:
+        """Write bytes."""
+        size = len(data)
+        self._work(size >> WORK_SHIFT)
+        self.length(size)
+        self._bytes += data
+
+    def nullable_data(self, data: bytes | memoryview | None) -> None:
+        """Write bytes or None."""
+        if data is None:
+            self.length(-1)
+        else:
+            self.data(data)
+
+    def records(self, part: Sized) -> None:
+        """Write records as they are; an empty part leaves nothing but its length."""
+        size = len(part)
+        self.length(size)
+        if size:
+            self._pieces += (bytes(self._bytes), part)
+            self._bytes = bytearray()
+
+    def nullable_records(self, part: Sized | None) -> None:
+        """Write records as they are, or None."""
+        if part is None:
+            self.length(-1)
+        else:
+            self.records(part)
+
+    def count(self, count: int) -> None:
+        """Write the number of an array's elements; -1 for null."""
+        self._work(count)
+        self.length(count)
+
+    def tags(self) -> None:
+        """End a struct without tagged fields."""
+
+    def tagged(self, fields: Sequence[tuple[int, bytes]]) -> None:
+        """End a struct with tagged fields, each with its tag."""
+
+    def written(self) -> bytes:
+        """Return all of it, where there was no slice."""
+        assert not self._pieces
+        return bytes(self._bytes)
+
+    def finish_frame(self) -> list[Sized]:
+        """Return everything in order. The first four bytes are reserved for the frame's length, which goes there."""
+        pieces, rest = self._pieces, self._bytes
+        if not pieces:
+            LENGTH.pack_into(rest, 0, len(rest) - LENGTH_SIZE)
+            return [bytes(rest)]
+        if rest:
+            pieces.append(bytes(rest))
+        pieces[0] = LENGTH.pack(sum(map(len, pieces)) - LENGTH_SIZE) + pieces[0][LENGTH_SIZE:]
+        return pieces
+
+    def _encoded(self, text: str) -> bytes:
+        encoded = text.encode()
+        size = len(encoded)
+        if size >> WORK_SHIFT:
+            if size > MAX_STRING_BYTES:
+                refuse_text(size)
+            self._work(size >> WORK_SHIFT)
+        return encoded
+
+    def _work(self, units: int) -> None:
+        self.work_left -= units
+        if self.work_left < 0:
+            refuse_work()
+
+
+class FlexibleWriter(Writer):
+    """Writes one message of a flexible version."""
+
+    __slots__ = ()
+    flexible: ClassVar[bool] = True
+
+    def string(self, text: str) -> None:
+        """Write text."""
+        encoded = self._encoded(text)
+        self.uvarint(len(encoded) + 1)
+        self._bytes += encoded
+
+    def nullable_string(self, text: str | None) -> None:
+        """Write text or None."""
+        if text is None:
+            self._bytes.append(0)
+        else:
+            self.string(text)
+
+    def length(self, length: int) -> None:
+        """Write what precedes bytes; -1 for null."""
+        if length < _ONE_BYTE:
+            self._bytes.append(length + 1)
+        else:
+            self.uvarint(length + 1)
+
+    def tags(self) -> None:
+        """End a struct without tagged fields."""
+        self._bytes.append(0)
+
+    def tagged(self, fields: Sequence[tuple[int, bytes]]) -> None:
+        """End a struct with tagged fields, each with its tag."""
+        self.uvarint(len(fields))
+        for tag, data in fields:
+            self.uvarint(tag)
+            self.uvarint(len(data))
+            self._bytes += data
+
+
+def packed(layout: Struct, *values: Any) -> bytes:
+    """Lay out fields of a fixed size. Raises UnwritableError."""
+    try:
+        return layout.pack(*values)
+    except error as problem:
+        raise UnwritableError(f"a value that its field cannot hold: {problem}") from None
+
+
+def or_null(value: Any, null: Any) -> Any:
+    """Return the value, or what stands for null where there is none."""
+    return null if value is None or value is UNSET else value
+
+
+def groups(values: Sequence[Any], keys: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, Sequence[Any]]]:
+    """Cut values into runs of the same key: (the first entry of `keys`, the values)."""
+    if len(keys) != len(values):
+        raise ValueError(f"{len(values)} values for {len(keys)} keys")
+    runs: list[tuple[Any, Sequence[Any]]] = []
+    start, last = 0, None
+    for place, entry in enumerate(keys):
+        found = key(entry)
+        if place == 0:
+            last = found
+        elif found != last:
+            runs.append((keys[start], values[start:place]))
+            start, last = place, found
+    if values:
+        runs.append((keys[start], values[start:]))
+    return runs
+
+
+def topic_id_bytes(topic_id: str | bytes | None) -> bytes:
+    """Return the sixteen bytes of a topic id that may be text (`values.topic_id_text`), or None."""
+    if topic_id is None:
+        return NO_TOPIC_ID
+    found = urlsafe_b64decode(topic_id + "==") if isinstance(topic_id, str) else topic_id
+    if len(found) != len(NO_TOPIC_ID):
+        raise UnwritableError(f"an id of {len(found)} bytes")
+    return found

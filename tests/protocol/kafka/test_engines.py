@@ -1,0 +1,144 @@
+"""The compiled engine and the pure one have the same results and errors, for sound messages and for hostile ones."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import ProtocolError
+from protocol.kafka.api import APIS, Api, Codec
+from protocol.kafka.codec.bounds import LOOP_WORK, MAX_ELEMENTS, NO_LIMIT, LargeMessageError, MalformedError
+from protocol.kafka.codec.engine import ENGINE, PURE, Engine
+from protocol.kafka.codec.schema import Struct
+from protocol.kafka.primitives import FlexibleWriter, Writer
+from tests.protocol.kafka.messages import MESSAGES, TABLES, VERSIONS, body, drawn, flexible, frame
+
+ENGINES = [PURE, ENGINE]
+pytestmark = pytest.mark.skipif(ENGINE is PURE, reason="the compiled engine is not built")
+BY_NAME = {api.name: api for api in APIS}
+# Alone and in runs: lengths that are too large, negative or null, varints without an end, text that is not UTF-8.
+HOSTILE = (
+    b"\xff", b"\x00", b"\x80", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x0f",
+    b"\x80\x80\x80\x80\x10", b"\x80\x80\x80\x80\x80\x01", b"\xff\xfe", b"\x80\x00\x00\x00", b"\x03\xc3\x28",
+    b"\x01\x00\x7f", b"\x02\x63\x00\x64\x01",
+)  # fmt: skip
+
+
+def names(topic_id: bytes) -> str | None:
+    return None if topic_id[0] % 2 else topic_id.hex()
+
+
+CODECS = [Codec(names, engine) for engine in ENGINES]
+
+
+def outcome(step: Any) -> Any:
+    """The result, or the error's class and text."""
+    try:
+        return step()
+    except (ProtocolError, UnicodeDecodeError) as error:
+        return type(error), str(error)
+
+
+def mapping(engine: Engine, table: Struct, api: Api, version: int, data: bytes) -> Any:
+    reader = engine.reader(table, version, flexible=flexible(api, version))
+    return outcome(lambda: reader.read(memoryview(data)))
+
+
+def same(results: list[Any]) -> Any:
+    assert results[0] == results[1]
+    return results[0]
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> tuple[Struct, Api, int, bytes, Any]:
+    name, api, version = draw(st.sampled_from(MESSAGES))
+    values = drawn(TABLES[name], version, draw(st.data()))
+    return TABLES[name], api, version, body(name, api, version, values), values
+
+
+@st.composite
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """Overwritten, cut or with something between."""
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(data)))
+        bad = draw(st.sampled_from(HOSTILE) | st.binary(min_size=1, max_size=4))
+        kind = draw(st.sampled_from(["over", "between", "cut"]))
+        data = data[:at] + (b"" if kind == "cut" else bad) + (data[at + len(bad) :] if kind != "between" else data[at:])
+        if kind == "cut":
+            data = data[:at]
+    return data
+
+
+@given(message=messages())
+def test_every_message_is_written_and_read_alike(message: Any) -> None:
+    table, api, version, _, values = message
+    written = same([engine.writer(table, version, flexible=flexible(api, version)).write(values) for engine in ENGINES])
+    value, end = same([mapping(engine, table, api, version, written) for engine in ENGINES])
+    assert end == len(written)
+    assert set(value) == {field.name for field in table.fields}
+
+
+@given(message=messages(), data=st.data())
+def test_damage_is_found_alike(message: Any, data: st.DataObject) -> None:
+    table, api, version, written, _ = message
+    bad = data.draw(damaged(written))
+    same([mapping(engine, table, api, version, bad) for engine in ENGINES])
+
+
+@given(api_and_version=st.sampled_from(VERSIONS), data=st.data())
+def test_requests_are_decoded_alike(api_and_version: tuple[Api, int], data: st.DataObject) -> None:
+    api, version = api_and_version
+    name = f"{api.name}Request"
+    whole = bytes(frame(api, version, body(name, api, version, drawn(TABLES[name], version, data))))
+    for one in (whole, data.draw(damaged(whole))):
+        same([outcome(lambda codec=codec, one=one: codec.decode(memoryview(one))) for codec in CODECS])
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS)
+def test_hostile_bytes_anywhere_in_a_request_are_refused_or_read_alike(api: Api, version: int) -> None:
+    name = f"{api.name}Request"
+    values = {field.name: _one(field.kind) for field in TABLES[name].fields if field.is_in(version)}
+    whole = bytes(frame(api, version, body(name, api, version, values)))
+    source = random.Random(version)
+    for at in range(8, len(whole)):
+        bad = source.choice(HOSTILE)
+        for one in (whole[:at] + bad, whole[:at] + bad + whole[at + len(bad) :], whole[:at] + bad + whole[at:]):
+            same([outcome(lambda codec=codec, one=one: codec.decode(memoryview(one))) for codec in CODECS])
+
+
+def _one(kind: Any) -> Any:
+    """A small value with one element in each array."""
+    if isinstance(kind, Struct):
+        return {field.name: _one(field.kind) for field in kind.fields}
+    if hasattr(kind, "of"):
+        return (_one(kind.of),)
+    return {"string": "ab", "data": b"cd", "uuid": b"i" * 16, "boolean": True}.get(kind.layout, 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_work_over_the_limit_is_refused_before_it_is_done(engine: Engine) -> None:
+    api = BY_NAME["Fetch"]
+    partition = _one(TABLES["FetchRequest"].fields[9].kind.of.fields[2].kind.of)
+    topic = {"topic": "t", "topic_id": b"i" * 16, "partitions": (partition,) * LOOP_WORK}
+    values = {field.name: _one(field.kind) for field in TABLES["FetchRequest"].fields} | {"topics": (topic,)}
+    codec = Codec(names, engine)
+    whole = frame(api, 12, body("FetchRequest", api, 12, values))
+    with pytest.raises(LargeMessageError):
+        codec.decode(whole, limit=LOOP_WORK)
+    call = codec.decode(whole, limit=LOOP_WORK + 1000)
+    assert call == codec.decode(whole)
+    assert call == codec.decode(whole, limit=NO_LIMIT)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("kind", [Writer, FlexibleWriter])
+def test_elements_of_all_arrays_are_counted_together(engine: Engine, kind: type[Writer]) -> None:
+    api = BY_NAME["DescribeLogDirs"]
+    version = 1 if kind is Writer else 5
+    many = tuple(range(MAX_ELEMENTS // 2))
+    topics = tuple([{"topic": "t", "partitions": many} for _ in range(2)])
+    codec = Codec(names, engine)
+    with pytest.raises(MalformedError, match="more than 100000 array elements"):
+        codec.decode(frame(api, version, body("DescribeLogDirsRequest", api, version, {"topics": topics})))
