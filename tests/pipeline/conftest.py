@@ -88,6 +88,14 @@ class DirectoryWriter:
         return path
 
 
+def plain(form: Any) -> dict[str, dict[str, int]]:
+    """A stream's offsets without topic ids and leader epochs."""
+    return {
+        topic: {partition: one["offset"] for partition, one in listed["partitions"].items()}
+        for topic, listed in form.items()
+    }
+
+
 def positions(path: Path) -> list[int]:
     """Where the batches of a log file begin."""
     return [position for position, _ in headers(path.read_bytes())]

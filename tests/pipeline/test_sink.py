@@ -587,6 +587,7 @@ class SlowBroker:
             partitions=tuple(ProducedPartition(topic=part.topic, partition=part.partition) for part in parts)
         )
 
+
 @pytest.mark.parametrize(
     ("partitions", "buffer_bytes", "most"),
     [(50, 100 << 20, MAX_IN_FLIGHT), (50, 6 << 20, 3), (50, 1, 1), (2, 100 << 20, 2), (1, 100 << 20, 1)],

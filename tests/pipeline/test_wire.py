@@ -14,7 +14,7 @@ from protocol.records.batch import BatchHeader
 from protocol.records.columns import Wanted
 from protocol.records.reader import decode_batch
 from protocol.response import FoundOffset, ListOffsetsResponse
-from tests.pipeline.conftest import SPARK_TIMEOUT_S
+from tests.pipeline.conftest import SPARK_TIMEOUT_S, plain
 from warmlog.client.blocking import Client
 from warmlog.pipeline.broker import BrokerConnection, Retry
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
@@ -185,17 +185,17 @@ def test_a_streams_offsets_and_what_is_new(broker: Broker, client: Client) -> No
     produced(client, "flow", 100)
     reader = StreamReader(asked(broker, "flow"))
     begin = reader.initialOffset()
-    assert begin == {"flow": {"0": 50, "1": 50}}
+    assert plain(begin) == {"flow": {"0": 50, "1": 50}}
     from_start = StreamReader(asked(broker, "flow", startingOffsets="earliest", maxOffsetsPerTrigger=10))
     begin = from_start.initialOffset()
     end = from_start.latestOffset(begin, from_start.getDefaultReadLimit())
-    assert (begin, end) == ({"flow": {"0": 0, "1": 0}}, {"flow": {"0": 5, "1": 5}})
+    assert (plain(begin), plain(end)) == ({"flow": {"0": 0, "1": 0}}, {"flow": {"0": 5, "1": 5}})
     splits = [partition.split for partition in from_start.partitions(begin, end)]
     assert [(split.partition, split.first_offset, split.end_offset) for split in splits] == [(0, 0, 5), (1, 0, 5)]
     client.alter_topic("flow", partitions=3)
     client.produce("flow", value=b"new", partition=2)
     end = from_start.latestOffset(end, limits.ReadAllAvailable())
-    assert end["flow"]["2"] == 1
+    assert plain(end)["flow"]["2"] == 1
 
 
 def test_a_streams_progress_is_the_groups(broker: Broker, client: Client) -> None:
@@ -227,9 +227,9 @@ def test_a_stream_whose_topic_was_made_anew(broker: Broker, client: Client) -> N
         StreamReader(asked(broker, "anew")).latestOffset(before)
     reader = StreamReader(asked(broker, "anew", failOnDataLoss="false"))
     end = reader.latestOffset(before)
-    assert (end, list(reader.partitions(before, end)), reader.lost_offsets) == ({"anew": {"0": 4}}, [], 6)
+    assert (plain(end), list(reader.partitions(before, end)), reader.lost_offsets) == ({"anew": {"0": 4}}, [], 6)
     produced(client, "anew", 2, partitions=1)
-    assert reader.latestOffset(end) == {"anew": {"0": 6}}
+    assert plain(reader.latestOffset(end)) == {"anew": {"0": 6}}
 
 
 def test_a_stream_whose_partition_is_gone(broker: Broker, client: Client) -> None:
@@ -239,7 +239,7 @@ def test_a_stream_whose_partition_is_gone(broker: Broker, client: Client) -> Non
     with pytest.raises(DataLossError, match="went-0 is gone"):
         StreamReader(read_options(options)).latestOffset(before)
     allowing = StreamReader(read_options({**options, "failOnDataLoss": "false"}))
-    assert allowing.latestOffset(before) == {"stays": {"0": 2}}
+    assert plain(allowing.latestOffset(before)) == {"stays": {"0": 2}, "went": {"0": 7}}
 
 
 @pytest.mark.parametrize(

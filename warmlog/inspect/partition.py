@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from socket import gethostname
 
 from broker.log.checkpoint import LOG_STARTS, PARTITION_METADATA, RECOVERY_POINTS, read_offsets, read_topic_id
 from broker.log.data_directory import META_PROPERTIES
@@ -48,11 +49,7 @@ class StoredPartition:
     @cached_property
     def topic_id(self) -> str | None:
         """The topic id in URL-safe base64; None if `partition.metadata` is missing or unreadable."""
-        try:
-            found = read_topic_id(Disk(), f"{self.directory}/{PARTITION_METADATA}")
-        except CheckpointError:
-            return None
-        return None if found is None else encode_topic_id(found)
+        return stored_topic_id(self.directory)
 
     @cached_property
     def start_offset(self) -> int:
@@ -88,24 +85,37 @@ class StoredPartition:
         """
         return first_offset_at_time(self.segments, self.readable_size, timestamp_ms, self.start_offset)
 
-    def epoch_of(self, offset: int) -> int | None:
-        """Return the leader epoch of the batch that holds an offset; None if no readable batch does."""
-        segment = next((one for one in reversed(self.segments) if one.base_offset <= offset), None)
-        if segment is None:
-            return None
-        end = self.readable_size(segment)
-        with segment.open() as file:
-            position = position_of(file, segment, offset, end)
-            try:
-                header = file.header(position) if position < end else None
-            except ProtocolError:
-                return None
-        held = header is not None and header.base_offset <= offset <= header.last_offset
-        return header.leader_epoch if header is not None and held and header.leader_epoch >= 0 else None
+    def epoch_before(self, offset: int) -> int | None:
+        """Return a leader epoch that no record before an offset exceeds; None if it is unknown."""
+        header = self.batch_at(offset - 1) if offset > self.start_offset else None
+        return None if header is None or header.leader_epoch < 0 else header.leader_epoch
+
+    def batch_at(self, offset: int) -> BatchHeader | None:
+        """Return the header of the first batch that ends after an offset; None if there is no readable one."""
+        first = max((at for at, one in enumerate(self.segments) if one.base_offset <= offset), default=0)
+        for segment in self.segments[first:]:
+            end = self.readable_size(segment)
+            with segment.open() as file:
+                position = position_of(file, segment, offset, end)
+                try:
+                    if position < end:
+                        return file.header(position)
+                except ProtocolError:
+                    return None
+        return None
 
     def readable_size(self, segment: Segment) -> int:
         """Return how many bytes of a segment can be read."""
         return self.active_end[1] if segment is self.segments[-1] else segment.size
+
+
+def stored_topic_id(directory: str) -> str | None:
+    """Return the topic id in a partition's directory; None if it is missing or unreadable. Raises OSError."""
+    try:
+        found = read_topic_id(Disk(), f"{directory}/{PARTITION_METADATA}")
+    except CheckpointError:
+        return None
+    return None if found is None else encode_topic_id(found)
 
 
 def listed_segments(directory: str) -> list[Segment]:
@@ -127,7 +137,7 @@ def check_data_directory(path: Path) -> None:
     An empty directory is what an unmounted file system leaves, so it does not count.
     """
     if not is_data_directory(path):
-        raise MissingDirectoryError(f"{path}: no data directory on this machine (is it mounted here?)")
+        raise MissingDirectoryError(f"{path}: no data directory on {gethostname()}: is it mounted there?")
 
 
 def is_data_directory(path: Path) -> bool:
@@ -151,7 +161,7 @@ def find_partitions(path: str) -> list[StoredPartition]:
             raise InspectError(f"{path}: not a directory")
         if own is not None and is_data_directory(directory.parent):
             return []  # the partition was deleted
-        raise MissingDirectoryError(f"{path}: no such directory on this machine (is it mounted here?)")
+        raise MissingDirectoryError(f"{path}: no such directory on {gethostname()}: is it mounted there?")
     if own is not None and own.moved is None and _is_partition(directory):
         return [_stored(directory, own.topic, own.partition, *_checkpoints(directory.parent))]
     starts, flushed = _checkpoints(directory)
@@ -164,7 +174,7 @@ def find_partitions(path: str) -> list[StoredPartition]:
     if not found and not is_data_directory(directory):
         what = "neither a data directory nor the directory of a partition"
         if not any(directory.iterdir()):
-            raise MissingDirectoryError(f"{path}: {what}, but empty (is it mounted here?)")
+            raise MissingDirectoryError(f"{path}: {what}, but empty: is it mounted on {gethostname()}?")
         raise InspectError(f"{path}: {what}")
     return sorted(found, key=lambda partition: (partition.topic, partition.partition))
 

@@ -9,27 +9,30 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from warmlog.pipeline.archive.files import FileRules, PartitionBy, Written, archiver
 from warmlog.pipeline.archive.store import ArchiveStore, Commit
-from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
 from warmlog.pipeline.job_stats import JobStats, Reporter, added
 from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.source.input import Plan, choose_input, rules_of
-from warmlog.pipeline.source.options import EARLIEST, Bound, ReadOptions
+from warmlog.pipeline.source.offsets import Position, continue_at, position_at
+from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.ranges import (
     Extent,
     Range,
-    Ranges,
     TopicPartition,
     key_of,
     last_of,
     limited,
     resolve,
+    resolve_end,
 )
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DEFAULT_BATCH_OFFSETS = 10_000_000  # a gigabyte of small records: some seconds of work for a kill to cost
 MIN_SPLIT_OFFSETS = 250_000  # over the wire: a task costs some milliseconds, and leaves a file
@@ -58,9 +61,12 @@ class ArchiveJob:
         if last is not None:
             _check_same(store, last, options.columns, settings.partition_by)
         self._number = last.number if last is not None else 0
-        self._positions: dict[TopicPartition, int] | None = last.ends() if last is not None else None
+        self._positions: dict[TopicPartition, Position] | None = last.positions() if last is not None else None
         self._until: Mapping[TopicPartition, int] | None = None
         self._stopped: set[TopicPartition] = set()
+        self._lost = 0  # offsets that were gone when the current batch was planned
+        self._warned: set[str] = set()
+        self._reached: dict[TopicPartition, Position] = {}  # the ends of the current plan
         self.reporter = Reporter("archive")
         self.commits = 0
 
@@ -68,17 +74,17 @@ class ArchiveJob:
         """Archive what exists now, in as many batches as it takes. Raises PipelineError, InspectError, OSError."""
         self.commit_group()
         self._until = choose_input(self._options).look(
-            lambda extents: {key_of(one): resolve(one, self._continued(extents)).end for one in extents}
+            lambda extents: {key_of(one): resolve_end(one, self._options) for one in extents}
         )
         while (commit := self.step()) is not None:
             yield commit
 
     def step(self) -> Commit | None:
         """Archive one batch; None if nothing is new. Raises PipelineError, InspectError, OSError."""
-        plan = choose_input(self._split_options()).plan(self._choose)
-        before = self._positions or {}
-        if not any(wanted.end > before.get(key, wanted.start) for key, wanted in plan.ranges.items()):
-            self._positions = before | {key: wanted.end for key, wanted in plan.ranges.items()}
+        lenient = self._positions is not None and not self._options.fail_on_data_loss
+        plan = choose_input(self._split_options()).plan(self._choose, lenient=lenient)
+        if not any(wanted.end > wanted.start for wanted in plan.ranges.values()):
+            self._positions = (self._positions or {}) | self._reached
             return None
         rules = FileRules(
             directory=str(self._store.run_directory),
@@ -87,7 +93,7 @@ class ArchiveJob:
             compression=self._settings.compression,
         )
         written = self._run(plan.splits, archiver(rules, rules_of(self._options)))
-        commit = self._commit(plan, before, written)
+        commit = self._commit(plan, written)
         self.commit_group()
         return commit
 
@@ -98,7 +104,7 @@ class ArchiveJob:
             return
         from warmlog.pipeline.source.remote import commit_offsets  # imports the client
 
-        offsets = [(topic, partition, end) for (topic, partition), end in self._positions.items()]
+        offsets = [(topic, partition, at.offset) for (topic, partition), at in self._positions.items()]
         try:
             commit_offsets(options.bootstrap, options.group, offsets)
         except UnavailableError as error:
@@ -111,67 +117,81 @@ class ArchiveJob:
 
     def _split_options(self) -> ReadOptions:
         """Return options with a number of splits over the wire, unless one is given or a partition must be whole."""
-        if self._options.on_corrupt == "stop":
-            return replace(self._options, min_partitions=None)
-        if self._options.path is not None or self._options.min_partitions is not None:
-            return self._options
-        most = self._options.max_offsets_per_trigger or DEFAULT_BATCH_OFFSETS
-        return replace(self._options, min_partitions=max(min(2 * self._run.parallelism, most // MIN_SPLIT_OFFSETS), 1))
-
-    def _continued(self, extents: Sequence[Extent]) -> ReadOptions:
-        """Return the options with the start of the next batch."""
-        if self._positions is None:
-            return self._options
-        each: dict[str, dict[int, int]] = {}
-        for one in extents:
-            each.setdefault(one.topic, {})[one.partition] = self._positions.get(key_of(one), EARLIEST)
-        return replace(self._options, start=Bound(each=each))
+        options = self._options
+        if options.path is not None or options.min_partitions is not None or options.on_corrupt == "stop":
+            return options
+        return replace(options, min_partitions=2 * self._run.parallelism, min_split_offsets=MIN_SPLIT_OFFSETS)
 
     def _choose(self, extents: list[Extent]) -> dict[TopicPartition, Range]:
-        options = self._continued(extents)
-        there = {key_of(one): self._wanted(one, options) for one in extents if self._is_wanted(key_of(one))}
-        starts = {key: wanted.start for key, wanted in there.items()}
-        ends = {key: self._end(key, wanted) for key, wanted in there.items()}
-        most = options.max_offsets_per_trigger or DEFAULT_BATCH_OFFSETS
-        return {key: Range(start=starts[key], end=end) for key, end in limited(starts, ends, most).items()}
-
-    def _wanted(self, extent: Extent, options: ReadOptions) -> Range:
-        """Return what to archive of a partition; nothing if the options end before what is archived already."""
-        wanted = resolve(extent, options)
-        archived = (self._positions or {}).get(key_of(extent), 0)
-        if wanted.start < archived <= last_of(extent, options):
-            return Range(start=archived, end=archived)
-        return wanted
+        self._lost = 0
+        for topic, partition in (self._positions or {}).keys() - {key_of(one) for one in extents}:
+            if self._options.topics.wants(topic, partition):
+                self._warn(f"{topic}-{partition} is gone")
+        wanted = {key_of(one): one for one in extents if self._is_wanted(key_of(one))}
+        starts = {key: self._start(one) for key, one in wanted.items()}
+        ends = {key: max(self._end(one), starts[key]) for key, one in wanted.items()}
+        reached = limited(starts, ends, self._options.max_offsets_per_trigger or DEFAULT_BATCH_OFFSETS)
+        before = self._positions or {}
+        self._reached = {key: position_at(one, reached[key], before.get(key)) for key, one in wanted.items()}
+        return {key: Range(start=starts[key], end=reached[key]) for key in wanted}
 
     def _is_wanted(self, key: TopicPartition) -> bool:
         return key not in self._stopped and (self._until is None or key in self._until)
 
-    def _end(self, key: TopicPartition, wanted: Range) -> int:
-        return wanted.end if self._until is None else max(min(wanted.end, self._until[key]), wanted.start)
+    def _start(self, extent: Extent) -> int:
+        """Return where to continue: behind the last commit; partitions that are new since, at their beginning."""
+        if self._positions is None:
+            return resolve(extent, self._options).start
+        position = self._positions.get(key_of(extent))
+        if position is None:
+            return extent.start_offset
+        end = last_of(extent, self._options)
+        if self._options.flushed_only:
+            end = max(end, position.offset)  # recovery points are checkpointed late, and may go back
+        return continue_at(extent, position, end, self._lose)
 
-    def _commit(self, plan: Plan, before: Mapping[TopicPartition, int], written: Sequence[Written]) -> Commit:
-        spans = {key: (end, end) for key, end in before.items()}
-        spans |= {key: (wanted.start, wanted.end) for key, wanted in plan.ranges.items()}
+    def _end(self, extent: Extent) -> int:
+        end = resolve_end(extent, self._options)
+        return end if self._until is None else min(end, self._until[key_of(extent)])
+
+    def _lose(self, what: str, count: int) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{what} (failOnDataLoss=false archives what there is)")
+        self._warn(what)
+        self._lost += count
+
+    def _warn(self, what: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            _log.warning("%s", what)
+
+    def _commit(self, plan: Plan, written: Sequence[Written]) -> Commit:
+        reached = (self._positions or {}) | self._reached
+        starts = {key: wanted.start for key, wanted in plan.ranges.items()}
         for part in written:
             if part.stopped_at is not None:
                 key = part.topic, part.partition
-                spans[key] = (spans[key][0], part.stopped_at)
+                reached[key] = replace(reached[key], offset=part.stopped_at)
                 self._stopped.add(key)
         stats = added(part.stats for part in written)
         stats.skipped_bytes = plan.skipped_bytes
         files = [file for part in written for file in part.files]
         commit = Commit(
             number=self._number + 1,
-            spans=_as_json(spans),
+            spans=_by_topic({key: (starts.get(key, at.offset), at.offset) for key, at in reached.items()}),
             partition_by=self._settings.partition_by,
             columns=self._options.columns,
             rows=stats.rows,
-            lost_offsets=stats.lost_offsets + _lost_between(before, plan.ranges),
+            lost_offsets=stats.lost_offsets + self._lost,
             damaged=tuple(one for part in written for one in part.damaged),
             files=tuple(file.name for file in files),
+            topic_ids={key[0]: at.topic_id for key, at in reached.items() if at.topic_id is not None},
+            leader_epochs=_by_topic(
+                {key: at.leader_epoch for key, at in reached.items() if at.leader_epoch is not None}
+            ),
         )
         self._store.commit(commit, files)
-        self._number, self._positions = commit.number, commit.ends()
+        self._number, self._positions = commit.number, commit.positions()
         self._count(commit, stats)
         return commit
 
@@ -207,13 +227,8 @@ def _check_same(store: ArchiveStore, last: Commit, columns: tuple[str, ...], par
             )
 
 
-def _lost_between(before: Mapping[TopicPartition, int], ranges: Ranges) -> int:
-    """Return how many offsets lie between the last commit and what could be read."""
-    return sum(max(wanted.start - before.get(key, wanted.start), 0) for key, wanted in ranges.items())
-
-
-def _as_json(spans: Mapping[TopicPartition, tuple[int, int]]) -> dict[str, dict[str, tuple[int, int]]]:
-    form: dict[str, dict[str, tuple[int, int]]] = {}
-    for (topic, partition), span in sorted(spans.items()):
-        form.setdefault(topic, {})[str(partition)] = span
+def _by_topic(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
+    form: dict[str, dict[str, T]] = {}
+    for (topic, partition), value in sorted(values.items()):
+        form.setdefault(topic, {})[str(partition)] = value
     return form

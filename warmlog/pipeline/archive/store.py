@@ -25,12 +25,14 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.source.offsets import Position
+from warmlog.pipeline.source.ranges import TopicPartition
 
 COMMIT = "_commit.json"
 LOCK = "_lock"
@@ -53,6 +55,7 @@ class Commit:
     """A commit. `spans`: by topic and partition (as text, for JSON), the offsets that were looked at, end excluded.
 
     `lost_offsets`: of these, how many were deleted before they were read, or lie between this commit and the last.
+    `topic_ids`, `leader_epochs`: of the logs at the end of the spans, where they are known.
     """
 
     number: int
@@ -63,11 +66,17 @@ class Commit:
     lost_offsets: int = 0
     damaged: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    leader_epochs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def ends(self) -> dict[tuple[str, int], int]:
+    def positions(self) -> dict[TopicPartition, Position]:
         """Return where the next run begins."""
         return {
-            (topic, int(partition)): end
+            (topic, int(partition)): Position(
+                offset=end,
+                topic_id=self.topic_ids.get(topic),
+                leader_epoch=self.leader_epochs.get(topic, {}).get(partition),
+            )
             for topic, listed in self.spans.items()
             for partition, (_, end) in listed.items()
         }

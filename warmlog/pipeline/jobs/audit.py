@@ -213,7 +213,7 @@ def compare(run: Runner, options: ReadOptions, table: Path, cleaned: Mapping[Top
     commits = read_commits(table)
     files = table_files(table, commits)
     spans = {place: first for commit in reversed(commits) for place, (first, _) in _spans(commit.spans)}
-    ends = commits[-1].ends()
+    ends = {key: at.offset for key, at in commits[-1].positions().items()}
     if not set(options.topics.named) & {topic for topic, _ in ends}:
         raise PipelineError(f"{table}: nothing of {', '.join(options.topics.named)} in it")
     plan = choose_input(options).plan(

@@ -4,25 +4,29 @@ Invariants:
 1. A partition's hand-over offset is where its directory ended when the query began, and does not change during the
    query: offsets below it are read from the directory, others from the broker. Both number records alike, so none is
    read twice or left out, wherever a query is restarted.
-2. How far there is to read is the broker's word. What the directory does not have of it comes over the wire.
+2. How far there is to read is the broker's word. What the directory does not have of it comes over the wire, also where
+   it turns out in a worker: its directory is not mounted, or retention took a segment from it.
 3. A directory of another topic of the same name (by its topic id) is refused.
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
-from warmlog.inspect.errors import SegmentGoneError
+from warmlog.inspect.errors import MissingDirectoryError, SegmentGoneError
 from warmlog.inspect.partition import StoredPartition, find_partitions
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.input import TRIES, AnySplit, Choice, Plan
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.planning import plan_splits
 from warmlog.pipeline.source.ranges import Extent, Range, Ranges, TopicPartition, last_of
-from warmlog.pipeline.source.remote import BrokerInput, RemotePartition, plan_remote
+from warmlog.pipeline.source.remote import BrokerInput, TopicIds, plan_remote, topic_ids_of
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-TopicIds = Mapping[str, str | None]
 
 
 class HandoverInput:
@@ -34,23 +38,18 @@ class HandoverInput:
         self._broker = BrokerInput(options)
         self.offsets: dict[TopicPartition, int] | None = None
 
-    def look(self, see: Callable[[list[Extent]], T]) -> T:
+    def look(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
         """Call a function with the broker's extents; return its result. Raises PipelineError."""
-        return self._broker.look(see)
+        return self._broker.look(see, lenient=lenient)
 
-    def plan(self, choose: Choice) -> Plan:
+    def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return the splits of what `choose` wants. Raises PipelineError, InspectError, OSError."""
-
-        def choose_with_ids(extents: list[Extent]) -> tuple[TopicIds, dict[TopicPartition, Range]]:
-            ids = {one.topic: one.topic_id for one in extents if isinstance(one, RemotePartition)}
-            return ids, choose(extents)
-
-        topic_ids, ranges = self.look(choose_with_ids)
+        topic_ids, ranges = self.look(lambda extents: (topic_ids_of(extents), choose(extents)), lenient=lenient)
         return Plan(splits=self._splits(topic_ids, ranges), ranges=ranges)
 
     def _splits(self, topic_ids: TopicIds, ranges: Ranges) -> list[AnySplit]:
         if self.offsets is not None and all(wanted.start >= self.offsets.get(key, 0) for key, wanted in ranges.items()):
-            return self._remote(ranges)  # everything is handed over: the directory is not needed any more
+            return self._remote(ranges, topic_ids)  # everything is handed over: the directory is not needed any more
         for _ in range(TRIES):
             with suppress(SegmentGoneError):
                 return self._both(topic_ids, ranges)
@@ -72,22 +71,27 @@ class HandoverInput:
             key: Range(start=local[key].end, end=wanted.end) if key in local else wanted
             for key, wanted in ranges.items()
         }
-        splits = plan_splits([(stored[key], wanted) for key, wanted in local.items()], self._options)
-        return [*self._remote(before), *splits, *self._remote(after)]
+        found = plan_splits([(stored[key], wanted) for key, wanted in local.items()], self._options)
+        splits = [replace(split, bootstrap=self._options.bootstrap) for split in found]
+        return [*self._remote(before, topic_ids), *splits, *self._remote(after, topic_ids)]
 
     def _stored(self, topic_ids: TopicIds) -> dict[TopicPartition, StoredPartition]:
         path, topics = self._options.path, self._options.topics
         assert path is not None, "a hand-over has a directory"
-        found = [one for one in find_partitions(path) if topics.wants(one.topic, one.partition)]
-        if missing := set(topics.named) - {one.topic for one in found}:
+        try:
+            found = [one for one in find_partitions(path) if topics.wants(one.topic, one.partition)]
+        except MissingDirectoryError as error:
+            _log.warning("%s; reading from the broker instead", error)
+            return {}
+        missing = set(topics.named) - {one.topic for one in found}
+        if missing and self.offsets is None:
             raise PipelineError(f"{path}: no topic {', '.join(sorted(missing))} in it")
         for one in found:
             _check_topic_id(one, topic_ids.get(one.topic))
         return {(one.topic, one.partition): one for one in found}
 
-    def _remote(self, ranges: Ranges) -> list[AnySplit]:
-        assert self._options.bootstrap is not None, "a hand-over has a broker"
-        return list(plan_remote(self._options.bootstrap, ranges, self._options.min_partitions))
+    def _remote(self, ranges: Ranges, topic_ids: TopicIds) -> list[AnySplit]:
+        return list(plan_remote(self._options, ranges, topic_ids))
 
 
 def _overlap(wanted: Range, first: int, end: int) -> Range:

@@ -6,23 +6,33 @@ Invariants:
 2. A plan that a broker's compaction or retention invalidates while it is made is made again.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from warmlog.inspect.errors import SegmentGoneError
+from warmlog.inspect.errors import MissingDirectoryError, SegmentGoneError
 from warmlog.inspect.partition import StoredPartition, find_partitions
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.planning import Split, plan_splits
 from warmlog.pipeline.source.ranges import Bounds, Extent, Range, TopicPartition, check_named, key_of, resolve
-from warmlog.pipeline.source.reading import BatchHandler, ReadRules, SplitReader, Tally, checked
+from warmlog.pipeline.source.reading import (
+    BatchHandler,
+    NotInDirectoryError,
+    ReadRules,
+    SplitReader,
+    Tally,
+    checked,
+)
 
 if TYPE_CHECKING:
     from warmlog.pipeline.source.remote import RemoteSplit
 
 TRIES = 5  # a broker replaces segments every few seconds; a plan takes milliseconds
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 AnySplit: TypeAlias = "Split | RemoteSplit"
@@ -40,12 +50,15 @@ class Plan:
 
 
 class Input(Protocol):
-    """Partitions to be read. Methods raise PipelineError, InspectError, OSError."""
+    """Partitions to be read. Methods raise PipelineError, InspectError, OSError.
 
-    def look(self, see: Callable[[list[Extent]], T]) -> T:
+    `lenient`: leave out named topics that do not exist, instead of raising PipelineError.
+    """
+
+    def look(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
         """Call a function with the extents of the partitions to be read; return its result."""
 
-    def plan(self, choose: Choice) -> Plan:
+    def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return the splits of the offsets that `choose` wants."""
 
 
@@ -84,19 +97,19 @@ class DirectoryInput:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
-    def look(self, see: Callable[[list[Extent]], T]) -> T:
+    def look(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
         """Call a function with the extents; return its result. Raises PipelineError, InspectError, OSError."""
-        return self._with_partitions(lambda partitions: see(list(partitions)))
+        return self._with_partitions(lambda partitions: see(list(partitions)), lenient=lenient)
 
-    def plan(self, choose: Choice) -> Plan:
+    def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return the splits of what `choose` wants. Raises PipelineError, InspectError, OSError."""
-        return self._with_partitions(lambda partitions: self._plan(partitions, choose))
+        return self._with_partitions(lambda partitions: self._plan(partitions, choose), lenient=lenient)
 
-    def _with_partitions(self, act: Callable[[list[StoredPartition]], T]) -> T:
+    def _with_partitions(self, act: Callable[[list[StoredPartition]], T], *, lenient: bool) -> T:
         for _ in range(TRIES):
             with suppress(SegmentGoneError):
-                return act(wanted_partitions(self._options))
-        return act(wanted_partitions(self._options))
+                return act(wanted_partitions(self._options, lenient=lenient))
+        return act(wanted_partitions(self._options, lenient=lenient))
 
     def _plan(self, partitions: list[StoredPartition], choose: Choice) -> Plan:
         ranges = choose(list(partitions))
@@ -107,14 +120,16 @@ class DirectoryInput:
         return Plan(splits=list(splits), ranges=ranges, skipped_bytes=max(stored - read, 0))
 
 
-def wanted_partitions(options: ReadOptions) -> list[StoredPartition]:
+def wanted_partitions(options: ReadOptions, *, lenient: bool = False) -> list[StoredPartition]:
     """Return the partitions that the options ask for.
 
-    Raises PipelineError if one that is named does not exist, InspectError, OSError.
+    Raises PipelineError if one that is named does not exist (unless `lenient`), InspectError, OSError.
     """
     assert options.path is not None, "a directory input has a path"
     stored = find_partitions(options.path)
     found = [partition for partition in stored if options.topics.wants(partition.topic, partition.partition)]
+    if lenient:
+        return found
     missing = set(options.topics.named) - {partition.topic for partition in stored}
     if missing:
         raise PipelineError(f"{options.path}: no topic {', '.join(sorted(missing))} in it")
@@ -130,11 +145,23 @@ def read_batches(split: AnySplit, rules: ReadRules, handler: BatchHandler) -> tu
     """Return steps, each of which passes one batch with a good CRC to the handler, and their tally. In a worker."""
     if isinstance(split, Split):
         reader = SplitReader(split, rules, checked(handler))
-        return reader.run(), reader.tally
+        steps = reader.run() if split.bootstrap is None else _with_fallback(reader, split, rules, handler)
+        return steps, reader.tally
     from warmlog.pipeline.source.remote_reader import RemoteReader  # as above
 
     remote = RemoteReader(split, rules, handler)
     return remote.run(), remote.tally
+
+
+def _with_fallback(reader: SplitReader, split: Split, rules: ReadRules, handler: BatchHandler) -> Iterator[None]:
+    """Read a split of a directory; from the offset at which the directory lacks records, from the broker."""
+    try:
+        yield from reader.run()
+    except (MissingDirectoryError, NotInDirectoryError) as error:
+        _log.warning("%s; reading from the broker instead", error)
+        from warmlog.pipeline.source.remote_reader import read_on  # as above
+
+        yield from read_on(split, reader.reached, rules, handler, reader.tally)
 
 
 def first_offset_of(split: AnySplit) -> int:

@@ -69,7 +69,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of a read; `docs/pipeline/source.md` describes each."""
+    """The options of a read; `docs/pipeline/source.md` describes each.
+
+    `min_split_offsets` is set by jobs: over the wire, no split is smaller.
+    """
 
     topics: Topics
     path: str | None = None
@@ -82,6 +85,7 @@ class ReadOptions:
     starts_at_end_without_later: bool = False
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
+    min_split_offsets: int = 1
     max_split_bytes: int = DEFAULT_SPLIT_BYTES
     columns: tuple[str, ...] = COLUMNS[:-1]
     on_corrupt: OnCorrupt = "fail"

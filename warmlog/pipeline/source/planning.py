@@ -43,13 +43,18 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What one task reads: consecutive pieces of one partition, except batches of `aborted` transactions."""
+    """What one task reads: consecutive pieces of one partition, except batches of `aborted` transactions.
+
+    `bootstrap`: of a broker that has what is not in the directory (any more); None if there is none.
+    """
 
     topic: str
     partition: int
     directory: str
     pieces: tuple[Piece, ...]
     aborted: tuple[Aborted, ...] = ()
+    topic_id: str | None = None
+    bootstrap: str | None = None
 
     @property
     def size(self) -> int:
@@ -74,6 +79,7 @@ def plan_splits(parts: Iterable[tuple[StoredPartition, Range]], options: ReadOpt
                 directory=partition.directory,
                 pieces=group,
                 aborted=_aborted_in(partition, group) if options.committed_only else (),
+                topic_id=partition.topic_id,
             )
             splits.append(split)
     return splits

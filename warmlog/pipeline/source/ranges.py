@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from protocol.records.layout import BatchHeader
 from protocol.records.record import MAX_INT64, MIN_INT64
 from warmlog.inspect.errors import InspectError
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
 
 TopicPartition: TypeAlias = tuple[str, int]
-Positions: TypeAlias = Mapping[TopicPartition, int]
 
 
 class Extent(Protocol):
@@ -29,8 +29,18 @@ class Extent(Protocol):
         """Its number."""
 
     @property
+    def topic_id(self) -> str | None:
+        """The topic id in URL-safe base64; None if it is unknown."""
+
+    @property
     def start_offset(self) -> int:
         """The log start offset."""
+
+    def epoch_before(self, offset: int) -> int | None:
+        """Return a leader epoch that no record before an offset exceeds; None if it is unknown."""
+
+    def batch_at(self, offset: int) -> BatchHeader | None:
+        """Return the header of the first batch that ends after an offset; None if there is no readable one."""
 
     def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:
         """Return the offset after the last one to be read."""
@@ -48,6 +58,7 @@ class Range:
 
 
 Ranges: TypeAlias = Mapping[TopicPartition, Range]
+Offsets: TypeAlias = Mapping[TopicPartition, int]
 
 
 def key_of(extent: Extent) -> TopicPartition:
@@ -57,7 +68,7 @@ def key_of(extent: Extent) -> TopicPartition:
 
 def resolve(partition: Extent, options: ReadOptions) -> Range:
     """Return the offsets to read. Raises PipelineError, DataLossError if the first ones are gone."""
-    end = _end(partition, options)
+    end = resolve_end(partition, options)
     start = _start(partition, options)
     return Range(start=min(start, end), end=end)
 
@@ -125,7 +136,8 @@ def _start_at_time(partition: Extent, timestamp_ms: int, options: ReadOptions, e
     )
 
 
-def _end(partition: Extent, options: ReadOptions) -> int:
+def resolve_end(partition: Extent, options: ReadOptions) -> int:
+    """Return the offset at which to stop reading. Raises DataLossError if it does not exist."""
     wanted = _bound_of(partition, options.end)
     last = last_of(partition, options)
     if options.end.by_time:
@@ -145,7 +157,7 @@ def _lost(partition: Extent, what: str, options: ReadOptions) -> None:
         )
 
 
-def limited(start: Positions, ends: Positions, most: int | None) -> Positions:
+def limited(start: Offsets, ends: Offsets, most: int | None) -> dict[TopicPartition, int]:
     """Return where a micro-batch of at most `most` offsets ends: each partition gets its share of what is available.
 
     Rounding favours the first partitions, so that there is always some progress.

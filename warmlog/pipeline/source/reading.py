@@ -18,7 +18,7 @@ from protocol.records.columns import Wanted
 from protocol.records.record import MAX_INT64, MIN_INT64
 from warmlog.inspect.errors import SegmentGoneError
 from warmlog.inspect.lookup import may_hold, position_after_damage
-from warmlog.inspect.partition import listed_segments
+from warmlog.inspect.partition import listed_segments, stored_topic_id
 from warmlog.inspect.segment import WINDOW_BYTES, LogFile, Segment
 from warmlog.inspect.transactions import AbortedBatches
 from warmlog.pipeline.errors import DataLossError, PipelineError
@@ -73,8 +73,30 @@ class Tally:
     damaged: list[Damage] = field(default_factory=list)
 
 
+class NotInDirectoryError(PipelineError):
+    """Records are not in the directory any more, but perhaps the broker of the split has them."""
+
+
 class _Stopped(Exception):  # noqa: N818 - never leaves this module
     """A damaged batch under `onCorrupt=stop`."""
+
+
+def lose(rules: ReadRules, tally: Tally, what: str, count: int) -> None:
+    """Count and log offsets that are gone. Raises DataLossError unless the rules allow it."""
+    if rules.fail_on_data_loss:
+        raise DataLossError(f"{what} (failOnDataLoss=false reads on without them)")
+    tally.lost_offsets += count
+    _log.warning("%s", what)
+
+
+def deleted(first: int, end: int) -> str:
+    """Return the sentence for offsets that are gone."""
+    return f"offsets {first} to {end - 1} were deleted before they were read"
+
+
+def recreated(was: str | None, is_now: str | None) -> str:
+    """Return the sentence for a topic that is another one now."""
+    return f"the topic was deleted and created again (topic id {is_now}, before {was})"
 
 
 def checked(handler: BatchHandler) -> Handler:
@@ -88,7 +110,10 @@ def checked(handler: BatchHandler) -> Handler:
 
 
 class SplitReader:
-    """Reads one split. Each step of `run` has passed one batch to the handler. `window_bytes`: read at a time."""
+    """Reads one split. Each step of `run` has passed one batch to the handler; `reached` is the next offset.
+
+    `window_bytes`: how much is read at a time.
+    """
 
     def __init__(self, split: Split, rules: ReadRules, handler: Handler, *, window_bytes: int = WINDOW_BYTES) -> None:
         self._split = split
@@ -96,6 +121,7 @@ class SplitReader:
         self._handler = handler
         self._window_bytes = window_bytes
         self._aborted = AbortedBatches(split.aborted)
+        self.reached = split.pieces[0].first_offset
         self.tally = Tally()
 
     def run(self) -> Iterator[None]:
@@ -112,6 +138,10 @@ class SplitReader:
             file = LogFile(piece.path, window_bytes=min(self._window_bytes, max(piece.size, 1)))
         except FileNotFoundError:
             file = None
+        if self._is_recreated(piece):  # after the file was opened, which then is the old topic's or unlinked
+            if file is not None:
+                file.close()
+            return
         if file is not None and file.identity == piece.identity:
             with file:
                 yield from self._read_file(file, piece)
@@ -128,7 +158,8 @@ class SplitReader:
         segments = listed_segments(self._split.directory)
         first_kept = segments[0].base_offset if segments else piece.end_offset
         if first_kept > piece.first_offset:
-            self._lose(piece.first_offset, min(first_kept, piece.end_offset))
+            end = min(first_kept, piece.end_offset)
+            self._lose(deleted(piece.first_offset, end), end - piece.first_offset)
         found = []
         ends = [*(segment.base_offset for segment in segments[1:]), MAX_INT64]
         for segment, end in zip(segments, ends, strict=False):
@@ -137,13 +168,20 @@ class SplitReader:
                 found.append(_still_there(segment, first, last, end))
         return found
 
-    def _lose(self, first: int, end: int) -> None:
-        name = f"{self._split.topic}-{self._split.partition}"
-        what = f"{name}: offsets {first} to {end - 1} were deleted before they were read"
-        if self._rules.fail_on_data_loss:
-            raise DataLossError(f"{what} (failOnDataLoss=false reads on without them)")
-        self.tally.lost_offsets += end - first
-        _log.warning("%s", what)
+    def _is_recreated(self, piece: Piece) -> bool:
+        """Whether the directory belongs to another topic now, which is reported as loss."""
+        was = self._split.topic_id
+        is_now = stored_topic_id(self._split.directory) if was is not None else None
+        if is_now in {None, was}:
+            return False
+        self._lose(recreated(was, is_now), piece.end_offset - piece.first_offset)
+        return True
+
+    def _lose(self, what: str, count: int) -> None:
+        what = f"{self._split.topic}-{self._split.partition}: {what}"
+        if self._split.bootstrap is not None:
+            raise NotInDirectoryError(what)
+        lose(self._rules, self.tally, what, count)
 
     def _read_file(self, file: LogFile, piece: Piece) -> Iterator[None]:
         position = piece.position
@@ -157,6 +195,7 @@ class SplitReader:
                 position = self._after_damage(file, piece, position, error)
                 continue
             position += header.size
+            self.reached = max(self.reached, min(header.next_offset, piece.end_offset))
             if passed:
                 yield
             if header.next_offset >= piece.end_offset:

@@ -3,17 +3,21 @@
 A partition's splits are equal in offsets: a broker does not tell how many bytes lie between two of them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from protocol.errors import ErrorCode
 from protocol.groups import OffsetCommitRequest, OffsetCommitResponse, OffsetToCommit
+from protocol.native.messages import ReceivedFetch
+from protocol.records.batch import BatchHeader, headers
 from protocol.request import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    FetchPartition,
+    FetchRequest,
     Isolation,
     ListOffsetsRequest,
     MetadataRequest,
@@ -27,6 +31,7 @@ from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.ranges import Extent, Range, Ranges, check_named
 
 T = TypeVar("T")
+TopicIds: TypeAlias = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,7 @@ class RemotePartition:
     topic: str
     partition: int
     topic_id: str | None = None
+    leader_epoch: int = -1
 
     @cached_property
     def start_offset(self) -> int:
@@ -60,6 +66,21 @@ class RemotePartition:
         found = self._ask(max(timestamp_ms, 0))
         return None if found < 0 else found
 
+    def epoch_before(self, offset: int) -> int | None:
+        """Return a leader epoch that no record before an offset exceeds: the current one."""
+        return None if self.leader_epoch < 0 or offset <= self.start_offset else self.leader_epoch
+
+    def batch_at(self, offset: int) -> BatchHeader | None:
+        """Return the header of the first batch that ends after an offset, by fetching it; None if there is none."""
+        wanted = FetchPartition(topic=self.topic, partition=self.partition, offset=offset, max_bytes=1)
+        request = FetchRequest(partitions=(wanted,), max_wait_ms=0, max_bytes=1)
+        (found,) = self.broker.ask(request, ReceivedFetch).partitions
+        if found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return None
+        if found.error:
+            raise reply_error(found.error, found.message, about=f"{self.topic}-{self.partition}")
+        return next((header for _, header in headers(found.records) if header.next_offset > offset), None)
+
     def _ask(self, timestamp: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> int:
         query = OffsetQuery(topic=self.topic, partition=self.partition, timestamp=timestamp)
         request = ListOffsetsRequest(partitions=(query,), isolation=isolation)
@@ -69,24 +90,44 @@ class RemotePartition:
         return found.offset
 
 
-def remote_partitions(broker: BrokerConnection, options: ReadOptions) -> list[RemotePartition]:
-    """Return the partitions that the options ask for. Raises PipelineError if one that is named does not exist."""
+def remote_partitions(
+    broker: BrokerConnection, options: ReadOptions, *, lenient: bool = False
+) -> list[RemotePartition]:
+    """Return the partitions that the options ask for.
+
+    Raises PipelineError if one that is named does not exist (unless `lenient`).
+    """
     reply = broker.ask(MetadataRequest(topics=options.topics.named or None), MetadataResponse)
     for topic in reply.topics:
+        if lenient and topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            continue
         if topic.error and topic.name in options.topics.named:
             raise reply_error(topic.error, topic.message, about=f"topic {topic.name}")
     found = [
-        RemotePartition(broker=broker, topic=topic.name, partition=partition.partition, topic_id=topic.topic_id)
+        RemotePartition(
+            broker=broker,
+            topic=topic.name,
+            partition=partition.partition,
+            topic_id=topic.topic_id,
+            leader_epoch=partition.leader_epoch,
+        )
         for topic in reply.topics
         for partition in topic.partitions
         if options.topics.wants(topic.name, partition.partition)
     ]
+    if lenient:
+        return found
     for name, numbers in (options.topics.assigned or {}).items():
         missing = set(numbers) - {partition.partition for partition in found if partition.topic == name}
         if missing:
             raise PipelineError(f"topic {name} has no partition {min(missing)}")
     check_named(found, options)
     return found
+
+
+def topic_ids_of(extents: Iterable[Extent]) -> TopicIds:
+    """Return the topic ids of partitions by topic."""
+    return {one.topic: one.topic_id for one in extents}
 
 
 class BrokerInput:
@@ -97,15 +138,15 @@ class BrokerInput:
         self._options = options
         self._bootstrap = options.bootstrap
 
-    def look(self, see: Callable[[list[Extent]], T]) -> T:
+    def look(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
         """Call a function with the extents; return its result. Raises PipelineError."""
         with BrokerConnection(self._bootstrap) as broker:
-            return see(list(remote_partitions(broker, self._options)))
+            return see(list(remote_partitions(broker, self._options, lenient=lenient)))
 
-    def plan(self, choose: Choice) -> Plan:
+    def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return the splits of what `choose` wants. Raises PipelineError."""
-        ranges = self.look(choose)
-        return Plan(splits=list(plan_remote(self._bootstrap, ranges, self._options.min_partitions)), ranges=ranges)
+        topic_ids, ranges = self.look(lambda extents: (topic_ids_of(extents), choose(extents)), lenient=lenient)
+        return Plan(splits=list(plan_remote(self._options, ranges, topic_ids)), ranges=ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +158,24 @@ class RemoteSplit:
     partition: int
     first_offset: int
     end_offset: int
+    topic_id: str | None = None
 
 
-def plan_remote(bootstrap: str, ranges: Ranges, min_partitions: int | None) -> list[RemoteSplit]:
+def plan_remote(options: ReadOptions, ranges: Ranges, topic_ids: TopicIds) -> list[RemoteSplit]:
     """Return splits of these offsets: one for each partition, or about `min_partitions`."""
+    assert options.bootstrap is not None, "a broker input has an address"
+    bootstrap = options.bootstrap
     total = sum(wanted.end - wanted.start for wanted in ranges.values())
-    share = -(-total // min_partitions) if min_partitions else total
+    share = max(-(-total // (options.min_partitions or 1)), options.min_split_offsets)
     return [
-        RemoteSplit(bootstrap=bootstrap, topic=topic, partition=partition, first_offset=first, end_offset=end)
+        RemoteSplit(
+            bootstrap=bootstrap,
+            topic=topic,
+            partition=partition,
+            first_offset=first,
+            end_offset=end,
+            topic_id=topic_ids.get(topic),
+        )
         for (topic, partition), wanted in ranges.items()
         for first, end in pairwise(_cuts(wanted, share))
     ]

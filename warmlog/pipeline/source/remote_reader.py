@@ -2,6 +2,8 @@
 
 1. The next fetch is sent before the batches of the last reply are decoded.
 2. A broker that goes away is waited for; reading continues at the offset that was reached.
+3. Each fetch is followed by a question for the topic's id, so that no record of a topic that was created again under
+   the same name is taken for one of the old topic.
 """
 
 import logging
@@ -12,17 +14,35 @@ from protocol.native.messages import ReceivedFetch, ReceivedPartition
 from protocol.records.batch import BatchHeader, headers, verify_crc
 from protocol.records.columns import Wanted
 from protocol.records.layout import TRANSACTIONAL_BIT
-from protocol.request import FetchPartition, FetchRequest
+from protocol.request import FetchPartition, FetchRequest, MetadataRequest
+from protocol.response import MetadataResponse
 from warmlog.inspect.lookup import may_hold
 from warmlog.pipeline.broker import BrokerConnection, Retry, reply_error
-from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
-from warmlog.pipeline.source.reading import BatchHandler, Damage, ReadRules, Tally
+from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.source.planning import Split
+from warmlog.pipeline.source.reading import BatchHandler, Damage, ReadRules, Tally, deleted, lose, recreated
 from warmlog.pipeline.source.remote import RemoteSplit
 
 _log = logging.getLogger(__name__)
 
 FETCH_BYTES = 4 << 20  # of one reply; a worker holds two
 FETCH_MAX_WAIT_MS = 500
+
+
+def read_on(split: Split, offset: int, rules: ReadRules, handler: BatchHandler, tally: Tally) -> Iterator[None]:
+    """Read the rest of a directory's split from its broker."""
+    assert split.bootstrap is not None, "only called for a split with a broker"
+    rest = RemoteSplit(
+        bootstrap=split.bootstrap,
+        topic=split.topic,
+        partition=split.partition,
+        first_offset=offset,
+        end_offset=split.pieces[-1].end_offset,
+        topic_id=split.topic_id,
+    )
+    reader = RemoteReader(rest, rules, handler)
+    reader.tally = tally
+    return reader.run()
 
 
 class RemoteReader:
@@ -53,25 +73,60 @@ class RemoteReader:
         return self._offset < self._split.end_offset and not self._stopped
 
     def _read(self, broker: BrokerConnection) -> Iterator[None]:
-        broker.send(self._fetch(self._offset))
+        self._send_fetch(broker, self._offset)
         while self._wants_more():
-            (part,) = broker.receive(ReceivedFetch).partitions
-            if not self._can_take(part):
+            part = self._receive(broker)
+            if part is None:
                 return
             batches = self._whole_batches(part)
             following = batches[-1][1].next_offset
             if following < self._split.end_offset:
-                broker.send(self._fetch(following))
+                self._send_fetch(broker, following)
             for at, header in batches:
                 if self._take(part.records, at, header):
                     yield
                 if not self._wants_more():
                     return
 
-    def _fetch(self, offset: int) -> FetchRequest:
+    def _send_fetch(self, broker: BrokerConnection, offset: int) -> None:
         split = self._split
         wanted = FetchPartition(topic=split.topic, partition=split.partition, offset=offset, max_bytes=FETCH_BYTES)
-        return FetchRequest(partitions=(wanted,), max_wait_ms=FETCH_MAX_WAIT_MS, max_bytes=FETCH_BYTES)
+        broker.send(FetchRequest(partitions=(wanted,), max_wait_ms=FETCH_MAX_WAIT_MS, max_bytes=FETCH_BYTES))
+        if split.topic_id is not None:
+            broker.send(MetadataRequest(topics=(split.topic,)))
+
+    def _receive(self, broker: BrokerConnection) -> ReceivedPartition | None:
+        """Return a fetched part of the right topic; None if records were lost and reading must go on elsewhere."""
+        (part,) = broker.receive(ReceivedFetch).partitions
+        gone = self._gone(broker) if self._split.topic_id is not None else None
+        if gone is not None:
+            self._lose(gone, self._split.end_offset)
+            return None
+        if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and self._offset < part.log_start_offset:
+            end = min(part.log_start_offset, self._split.end_offset)
+            self._lose(deleted(self._offset, end), end)
+            return None
+        if part.error:
+            raise reply_error(part.error, part.message, about=f"{self._name}, offset {self._offset}")
+        return part
+
+    def _gone(self, broker: BrokerConnection) -> str | None:
+        """Return the sentence for a topic that is gone or another one now; None if it is the same.
+
+        The broker answers in order, so what was fetched before this is of the topic that this describes.
+        """
+        (topic,) = broker.receive(MetadataResponse).topics
+        if topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return "the topic was deleted"
+        if topic.error:
+            raise reply_error(topic.error, topic.message, about=self._name)
+        was = self._split.topic_id
+        return None if topic.topic_id == was else recreated(was, topic.topic_id)
+
+    def _lose(self, what: str, end: int) -> None:
+        """Report what is lost, and continue at `end`. Raises DataLossError."""
+        lose(self._rules, self.tally, f"{self._name}: {what}", end - self._offset)
+        self._offset = end
 
     def _whole_batches(self, part: ReceivedPartition) -> list[tuple[int, BatchHeader]]:
         """Return the batches of a reply, at least one. Raises UnavailableError if there is none."""
@@ -84,24 +139,6 @@ class RemoteReader:
             raise UnavailableError(f"{self._name}: no records at offset {self._offset}; the log ends at {end}")
         self._retry.progressed()
         return batches
-
-    def _can_take(self, part: ReceivedPartition) -> bool:
-        """Return False if records were lost and the fetch must be repeated. Raises an error of the partition."""
-        if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and self._offset < part.log_start_offset:
-            self._lose(part.log_start_offset)
-            return False
-        if part.error:
-            raise reply_error(part.error, part.message, about=f"{self._name}, offset {self._offset}")
-        return True
-
-    def _lose(self, log_start_offset: int) -> None:
-        end = min(log_start_offset, self._split.end_offset)
-        what = f"{self._name}: offsets {self._offset} to {end - 1} were deleted before they were read"
-        if self._rules.fail_on_data_loss:
-            raise DataLossError(f"{what} (failOnDataLoss=false reads on without them)")
-        _log.warning("%s", what)
-        self.tally.lost_offsets += end - self._offset
-        self._offset = end
 
     def _take(self, records: memoryview, at: int, header: BatchHeader) -> bool:
         """Pass a batch on or skip it; return whether it was passed on."""

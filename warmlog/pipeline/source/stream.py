@@ -1,41 +1,43 @@
 """Spark's side of a stream: offsets as JSON, micro-batches, and the group's offsets at the broker.
 
-    {"orders": {"0": 1200, "1": 994}}       the next offset by topic and partition, as stored in Spark's checkpoint
+Offsets stand in Spark's checkpoint in the form of `offsets`.
 
 Invariants:
 1. The offsets of a micro-batch determine its records, whoever reads them and however often. So with Spark's checkpoint
    and a sink that takes a micro-batch once, each record arrives once.
 2. A group's offsets are committed when Spark says that a micro-batch is done, which it does when it begins the next.
    They are for people and lag tools; a stream continues where its checkpoint says.
-3. Partitions that appear later are read from their beginning. Records that were deleted before they were read are an
-   error, or a warning that counts them (`failOnDataLoss`); so are a partition that is gone, and a log that ends before
-   the stream's offset, at whose end the stream then continues.
+3. Partitions that appear later are read from their beginning. Losses are an error, or a warning that counts them
+   (`failOnDataLoss`): records that were deleted before they were read, a partition that is gone, a topic that was
+   created again (it is read from its start), a log that was truncated (it is read from there).
 4. A broker that goes away during a query is waited for.
 
 Source: org.apache.spark.sql.kafka010.KafkaMicroBatchStream.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.source.input import Input, choose_input
-from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
-from warmlog.pipeline.source.ranges import (
-    Bounds,
-    Extent,
+from warmlog.pipeline.source.offsets import (
+    Lose,
+    OffsetsForm,
+    Position,
     Positions,
-    Range,
-    TopicPartition,
-    key_of,
-    last_of,
-    limited,
-    resolve,
+    continue_at,
+    form_of,
+    is_recreated,
+    position_at,
+    positions_of,
 )
+from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
+from warmlog.pipeline.source.ranges import Bounds, Extent, Range, TopicPartition, key_of, last_of, limited, resolve
+from warmlog.pipeline.source.reading import recreated
 from warmlog.pipeline.source.spark_splits import SplitPartition, read_partition
 
 try:
@@ -49,7 +51,6 @@ except ImportError:  # before Spark 4.2
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Offsets: TypeAlias = dict[str, dict[str, int]]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -60,52 +61,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise PipelineError("a stream has no end: endingOffsets and the like are for batch reads")
         start = Bound(number=LATEST) if options.starts_by_default else options.start
         self._options = replace(options, start=start)
-        self._input = _stream_input(self._options)
+        self._input = _stream_input(replace(options, start=Bound(number=EARLIEST)))
         self.lost_offsets = 0  # of this query so far
-        self._last: Offsets | None = None
-        self._until: dict[TopicPartition, Range] | None = None
+        self._last: OffsetsForm | None = None
+        self._until: dict[TopicPartition, int] | None = None
+        self._reported: set[str] = set()
 
-    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> OffsetsForm:  # noqa: N802 - Spark's name
         """Return where a stream without a checkpoint begins. Raises PipelineError, InspectError."""
-        self._last = self._input.look(
-            lambda extents: _as_json({key_of(extent): resolve(extent, self._options).start for extent in extents})
-        )
+        options = self._options
+
+        def begin(extents: list[Extent]) -> OffsetsForm:
+            return form_of({key_of(one): position_at(one, resolve(one, options).start) for one in extents})
+
+        self._last = _stream_input(options).look(begin)
         return self._last
 
-    def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> Offsets:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: OffsetsForm | None = None, limit: Any = None) -> OffsetsForm:  # noqa: N802
         """Return where the next micro-batch ends. Spark before 4.2 passes neither its start nor a limit."""
         begin = start if start is not None else self._last
         most = self._options.max_offsets_per_trigger if limit is None else getattr(limit, "max_rows", None)
-        available = self._until or self._available()
-        if begin is None:
-            return _as_json({key: wanted.end for key, wanted in available.items()})
-        before = _positions(begin)
-        self._check_gone(before, available)
-        starts = {key: before.get(key, wanted.start) for key, wanted in available.items()}
-        ends = {key: wanted.end for key, wanted in available.items()}
-        return _as_json({**limited(starts, ends, most), **self._truncated(starts, ends)})
+        before = None if begin is None else positions_of(begin)
+        return self._look(lambda extents: form_of(self._next(extents, before, most)))
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """Return `maxOffsetsPerTrigger` as Spark's limit."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+    def reportLatestOffset(self) -> OffsetsForm:  # noqa: N802 - Spark's name
         """Return the ends of the logs, for the progress report."""
-        return _as_json({key: wanted.end for key, wanted in self._available().items()})
+        return self._look(lambda extents: form_of({key_of(one): position_at(one, self._end(one)) for one in extents}))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to what is available now."""
-        self._until = self._available()
+        self._until = self._look(lambda extents: {key_of(one): self._end(one) for one in extents})
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+    def partitions(self, start: OffsetsForm, end: OffsetsForm) -> list[InputPartition]:
         """Return the splits of a micro-batch. Raises PipelineError, DataLossError if its first records are gone."""
         self._last = end
-        lost = self.lost_offsets
+        lost, starts, ends = self.lost_offsets, positions_of(start), positions_of(end)
 
         def plan() -> list[InputPartition]:
             self.lost_offsets = lost  # counted again in each try
-            found = self._input.plan(lambda extents: self._ranges(extents, start, end))
+            found = self._input.plan(lambda extents: self._ranges(extents, starts, ends), lenient=True)
             return [SplitPartition(split) for split in found.splits]
 
         return self._patiently(plan)
@@ -114,25 +113,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the record batches of a split. In a worker."""
         return read_partition(partition, self._options, Bounds())
 
-    def commit(self, end: Offsets) -> None:
+    def commit(self, end: OffsetsForm) -> None:
         """Commit the group's offsets: micro-batches up to here are done. Raises PipelineError."""
         if self._options.group is None or self._options.bootstrap is None:
             return
         from warmlog.pipeline.source.remote import commit_offsets  # imports the client
 
-        offsets = [(topic, partition, offset) for (topic, partition), offset in _positions(end).items()]
+        offsets = [(topic, partition, at.offset) for (topic, partition), at in positions_of(end).items()]
         bootstrap, group = self._options.bootstrap, self._options.group
         self._patiently(lambda: commit_offsets(bootstrap, group, offsets))
 
     def stop(self) -> None:
         """Do nothing: nothing is kept open."""
 
-    def _available(self) -> dict[TopicPartition, Range]:
-        """Return what can be read now."""
-        everything = replace(self._options, start=Bound(number=EARLIEST))
-        return self._patiently(
-            lambda: self._input.look(lambda extents: {key_of(one): resolve(one, everything) for one in extents})
-        )
+    # -- where a micro-batch ends --
+
+    def _next(self, extents: list[Extent], before: Positions | None, most: int | None) -> Positions:
+        available = {key_of(one): one for one in extents if self._until is None or key_of(one) in self._until}
+        if before is None:
+            return {key: position_at(one, self._end(one)) for key, one in available.items()}
+        gone = {key: position for key, position in before.items() if key not in available}
+        for topic, partition in gone:
+            self._report(f"{topic}-{partition} is gone, or not asked for any more", 0)
+        starts = {key: self._start(one, before.get(key), self._report) for key, one in available.items()}
+        ends = {key: max(self._end(one), starts[key]) for key, one in available.items()}
+        reached = limited(starts, ends, most)
+        # Where a partition that is gone was read up to is kept: it may come back, as a mount does.
+        return gone | {key: position_at(one, reached[key], before.get(key)) for key, one in available.items()}
+
+    def _end(self, extent: Extent) -> int:
+        """Return how far a partition can be read in this query."""
+        end = last_of(extent, self._options)
+        return end if self._until is None else min(end, self._until.get(key_of(extent), end))
+
+    def _start(self, extent: Extent, position: Position | None, lose: Lose) -> int:
+        """Return where to continue; partitions that are new to the query are read from their beginning."""
+        if position is None:
+            return extent.start_offset
+        end = last_of(extent, self._options)
+        if self._options.flushed_only:
+            end = max(end, position.offset)  # a recovery point that cannot be read looks like a truncation for a while
+        return continue_at(extent, position, end, lose)
+
+    def _look(self, see: Callable[[list[Extent]], T]) -> T:
+        return self._patiently(lambda: self._input.look(see, lenient=True))
 
     def _patiently(self, act: Callable[[], T]) -> T:
         """Call a function, again while the broker is away."""
@@ -142,49 +166,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return Retry().call(act)
 
-    def _ranges(self, extents: list[Extent], start: Offsets, end: Offsets) -> dict[TopicPartition, Range]:
+    # -- what is in a micro-batch --
+
+    def _ranges(self, extents: list[Extent], starts: Positions, ends: Positions) -> dict[TopicPartition, Range]:
         existing = {key_of(extent): extent for extent in extents}
-        starts = _positions(start)
-        return {
-            key: self._range(existing.get(key), key, starts.get(key), until) for key, until in _positions(end).items()
-        }
+        return {key: self._range(existing.get(key), key, starts.get(key), end) for key, end in ends.items()}
 
-    def _range(self, extent: Extent | None, key: TopicPartition, start: int | None, end: int) -> Range:
+    def _range(self, extent: Extent | None, key: TopicPartition, start: Position | None, end: Position) -> Range:
         name = f"{key[0]}-{key[1]}"
+        begin = 0 if start is None or start.topic_id not in {None, end.topic_id} else start.offset
         if extent is None:
-            self._lose(f"{name} is gone", end - (start or 0))
-            return Range(start=end, end=end)
-        first = extent.start_offset
-        if start is not None and first > start:
-            what = f"{name}: offsets {start} to {min(first, end) - 1} were deleted before they were read"
-            self._lose(what, min(first, end) - start)
+            self._lose(f"{name} is gone", end.offset - begin)
+            return Range(start=end.offset, end=end.offset)
+        if is_recreated(extent, end):
+            self._lose(f"{name}: {recreated(end.topic_id, extent.topic_id)}", end.offset - begin)
+            return Range(start=end.offset, end=end.offset)
+        first = self._start(extent, start, self._lose)
         last = last_of(extent, self._options)
-        if end > last:
-            self._lose(f"{name}: offset {end} does not exist: the log ends at {last}", end - max(last, start or 0))
-        end = min(end, last)
-        return Range(start=min(max(first, start or 0), end), end=end)
+        if end.offset > last:
+            what = f"{name}: offset {end.offset} does not exist: the log ends at {last}"
+            self._lose(what, end.offset - max(last, first))
+        return Range(start=min(first, end.offset, last), end=min(end.offset, last))
 
-    def _check_gone(self, before: Positions, available: Mapping[TopicPartition, Range]) -> None:
-        """Report partitions that were read and are gone; what was written to them since is lost."""
-        for topic, partition in before.keys() - available.keys():
-            self._lose(f"{topic}-{partition} is gone, or not asked for any more", 0)
-
-    def _truncated(self, starts: Positions, ends: Positions) -> Positions:
-        """Return the ends of logs that end before the stream's offset; records up to there would be skipped else."""
-        if self._options.flushed_only:
-            return {}  # a recovery point that cannot be read looks like a truncation for a while
-        cut = {key: end for key, end in ends.items() if end < starts[key]}
-        for (topic, partition), end in cut.items():
-            start = starts[topic, partition]
-            what = f"{topic}-{partition}: offset {start} does not exist any more: the log ends at {end}"
-            self._lose(what, start - end)
-        return cut
-
-    def _lose(self, what: str, count: int) -> None:
+    def _report(self, what: str, _count: int) -> None:
+        """Report a loss that planning the micro-batch will count. Raises DataLossError."""
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{what} (failOnDataLoss=false reads on without them)")
-        self.lost_offsets += count
-        _log.warning("%s: %d offsets lost, %d in this query so far", what, count, self.lost_offsets)
+        if what not in self._reported:
+            self._reported.add(what)
+            _log.warning("%s", what)
+
+    def _lose(self, what: str, count: int) -> None:
+        """Count and report lost offsets. Raises DataLossError."""
+        self._report(what, count)
+        if count:
+            self.lost_offsets += count
+            _log.warning("%s: %d offsets lost, %d in this query so far", what, count, self.lost_offsets)
 
 
 def _stream_input(options: ReadOptions) -> Input:
@@ -194,16 +211,3 @@ def _stream_input(options: ReadOptions) -> Input:
     from warmlog.pipeline.source.handover import HandoverInput  # imports the client
 
     return HandoverInput(options)
-
-
-def _as_json(positions: Positions) -> Offsets:
-    offsets: Offsets = {}
-    for (topic, partition), offset in sorted(positions.items()):
-        offsets.setdefault(topic, {})[str(partition)] = offset
-    return offsets
-
-
-def _positions(offsets: Offsets) -> dict[TopicPartition, int]:
-    return {
-        (topic, int(partition)): offset for topic, listed in offsets.items() for partition, offset in listed.items()
-    }

@@ -1,0 +1,113 @@
+"""Positions of streams and archives: the next offset to read, and the log it is valid for.
+
+    {"orders": {"topicId": "AAAAAAAAAAAAAAAAAAAABw",
+                "partitions": {"0": {"offset": 1200, "leaderEpoch": 3}, "1": {"offset": 994, "leaderEpoch": 3}}}}
+    {"orders": {"0": 1200, "1": 994}}                       as written by version 0.1, still read
+
+The topic id tells a topic from one that was deleted and created again under the same name. The leader epoch is one
+that no record before the offset exceeds: if the log has a higher one there now, it was truncated and written again
+(KIP-320).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from warmlog.pipeline.source.ranges import Extent, TopicPartition
+from warmlog.pipeline.source.reading import deleted, recreated
+
+OffsetsForm: TypeAlias = dict[str, Any]
+Positions: TypeAlias = Mapping[TopicPartition, "Position"]
+# Called with what is lost and how many offsets; raises DataLossError, or logs and counts them.
+Lose: TypeAlias = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The next offset to read of a partition. `topic_id`, `leader_epoch`: None if unknown."""
+
+    offset: int
+    topic_id: str | None = None
+    leader_epoch: int | None = None
+
+
+def position_at(extent: Extent, offset: int, before: Position | None = None) -> Position:
+    """Return the position at an offset; `before` itself if nothing has changed, whatever the leader epoch is by now."""
+    if before is not None and (before.offset, before.topic_id) == (offset, extent.topic_id):
+        return before
+    return Position(offset=offset, topic_id=extent.topic_id, leader_epoch=extent.epoch_before(offset))
+
+
+def continue_at(extent: Extent, position: Position, end: int, lose: Lose) -> int:
+    """Return the offset at which to continue reading a log that ends at `end`, after reporting what is lost."""
+    name = f"{extent.topic}-{extent.partition}"
+    if is_recreated(extent, position):
+        lose(f"{name}: {recreated(position.topic_id, extent.topic_id)}", 0)
+        return extent.start_offset
+    offset, start = position.offset, extent.start_offset
+    if offset < start:
+        lose(f"{name}: {deleted(offset, start)}", start - offset)
+        return start
+    rewritten = _rewritten_from(extent, position, end)
+    if rewritten is not None:
+        lose(f"{name}: offsets {rewritten} to {offset - 1} were truncated and written again", offset - rewritten)
+        return rewritten
+    if offset > end:
+        lose(f"{name}: offset {offset} does not exist any more: the log ends at {end}", offset - end)
+        return end
+    return offset
+
+
+def is_recreated(extent: Extent, position: Position) -> bool:
+    """Whether the topic is another one than that of the position; False if either id is unknown."""
+    return None not in {extent.topic_id, position.topic_id} and extent.topic_id != position.topic_id
+
+
+def _rewritten_from(extent: Extent, position: Position, end: int) -> int | None:
+    """Return the first offset before the position that has a later leader epoch; None if there is none.
+
+    Epochs increase with offsets, so a bisection finds it. A position whose last record is gone (compacted) is trusted.
+    """
+    epoch, last = position.leader_epoch, min(position.offset, end) - 1
+    newest = extent.epoch_before(end)
+    if epoch is None or newest is None or newest <= epoch or last < extent.start_offset:
+        return None
+    found = extent.batch_at(last)
+    if found is None or found.base_offset > last or found.leader_epoch <= epoch:
+        return None
+    first, later = extent.start_offset, found.base_offset
+    while first < later:  # the batch at `later` has a later epoch, no batch before `first` has
+        middle = (first + later) // 2
+        header = extent.batch_at(middle)
+        if header is None or header.leader_epoch > epoch:
+            later = middle
+        else:
+            first = header.next_offset
+    return later
+
+
+def positions_of(form: OffsetsForm) -> dict[TopicPartition, Position]:
+    """Read offsets as they stand in a checkpoint."""
+    found: dict[TopicPartition, Position] = {}
+    for topic, listed in form.items():
+        partitions = listed.get("partitions")
+        if partitions is None:
+            found |= {(topic, int(partition)): Position(offset=offset) for partition, offset in listed.items()}
+            continue
+        for partition, one in partitions.items():
+            position = Position(offset=one["offset"], leader_epoch=one.get("leaderEpoch"))
+            found[topic, int(partition)] = replace(position, topic_id=listed.get("topicId"))
+    return found
+
+
+def form_of(positions: Positions) -> OffsetsForm:
+    """Return offsets as they are written to a checkpoint."""
+    form: OffsetsForm = {}
+    for (topic, partition), position in sorted(positions.items()):
+        listed = form.setdefault(topic, {"partitions": {}})
+        if position.topic_id is not None:
+            listed["topicId"] = position.topic_id
+        one = listed["partitions"][str(partition)] = {"offset": position.offset}
+        if position.leader_epoch is not None:
+            one["leaderEpoch"] = position.leader_epoch
+    return form
