@@ -1,31 +1,36 @@
-# What one does with a checkout. Needs make and Python 3.11 or newer; everything else goes into .venv.
+# What one does with a checkout. Needs make and Python 3.11 or newer; everything else goes into .venv and build.
 #
 #   make run        serve on the default ports from ./data
-#   make test       the whole suite but for what needs real Kafka
-#   make interop    against real Kafka, and with clients of other languages (Java, Maven, Node, Go, kcat; what is missing is said)
-#   make sparks     the pipeline's tests with each Spark that it works with (some minutes, 450 MB each while it runs)
+#   make test       run the whole suite, except what needs real Kafka or a container engine
+#   make interop    test against real Kafka and with clients of other languages (Java, Maven, Node, Go, kcat; says what is missing)
+#   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
 #   make lint       ruff, mypy, import-linter
-#   make bench      the figures of docs/performance.md, ARGS="..." chooses among them
-#   make setup      .venv and nothing else; builds what is compiled, which takes a minute
-#   make pure       take the compiled modules away until the next setup, to work on them
-#   make figures    the pictures of docs/page-cache.md, from the figures beside them
-#   make coverage   the suite with branch coverage
-#   make fixtures   tests/fixtures/kafka anew, with real Kafka
-#   make docs       the tables of docs/kafka-compatibility.md, made from the code
-#   make lock       requirements/*.lock anew from pyproject.toml
-#   make dist       wheel and sdist in dist/
-#   make clean      all that can be made again (never ./data)
+#   make bench      measure the figures of docs/performance.md; ARGS="..." selects some
+#   make setup      make .venv with every extra, and compile; repeated, it rebuilds only what changed
+#   make pure       remove the modules that mypyc compiled until the next setup, to work on them
+#   make figures    draw the pictures of docs/page-cache.md from the figures beside them
+#   make coverage   run the suite with branch coverage
+#   make fixtures   write tests/fixtures/kafka again with real Kafka
+#   make docs       generate the tables of docs/kafka-compatibility.md from the code
+#   make lock       update requirements/*.lock from pyproject.toml
+#   make dist       build the sdist and the wheel in dist/
+#   make clean      delete everything that can be made again (never ./data)
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
-READY := .venv/ready
-# The modules that mypyc compiles: a change of one of them asks for a build.
-COMPILED := $(shell sed -n 's/^    "\(.*\.py\)",$$/\1/p' setup.py)
 ARGS ?=
 SPARKS ?= 4.0.5 4.1.4 4.2.1
-# The one that writes the lock files; nothing else needs it.
-UV_VERSION := 0.13.8
+# uv installs a lock file in a fraction of pip's time. pip, which reads its own configuration, is tried where uv fails.
+INSTALL = sh -c '$(BIN)/uv pip install --quiet --python $(BIN)/python "$$@" || $(BIN)/python -m pip install --quiet "$$@"' install
+
+# Setup in four steps, each with a file that says when it was done. Serving needs the first three; `make setup` installs
+# the extras, half a gigabyte of Spark among them, while the C compiler runs.
+TOOLS := .venv/tools
+COMPILED := .venv/compiled
+INSTALLED := .venv/installed
+EXTRAS := .venv/extras
+SOURCES := $(shell sed -n 's/^    "\(.*\.py[xi]*\)".*,$$/\1/p' setup.py) $(wildcard protocol/*/*.pxi)
 
 .DELETE_ON_ERROR:
 .PHONY: help setup pure run test lint interop sparks bench figures coverage fixtures docs lock dist clean
@@ -33,22 +38,36 @@ UV_VERSION := 0.13.8
 help:
 	@sed -n 's/^#   make/make/p' Makefile
 
-setup: $(READY)
+setup:
+	@$(MAKE) --no-print-directory -j2 $(INSTALLED) $(EXTRAS)
 
-# The lock first, with its hashes; then warmlog itself, editable, built with what the lock brought (no second environment).
-$(READY): pyproject.toml setup.py requirements/dev.lock $(wildcard broker/*.pyx broker/log/*.pyx protocol/*/*.pyx protocol/*/*.pxi) $(COMPILED)
+$(TOOLS): requirements/uv.lock requirements/runtime.lock requirements/build.lock
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer is needed and none was found (PYTHON=... names one)" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv || { \
 		echo "make: $(PYTHON) cannot make virtual environments (Debian: apt-get install python3-venv)" >&2; rm -rf .venv; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo "warmlog: installing dependencies and build tools"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.lock
+	@$(INSTALL) --require-hashes -r requirements/runtime.lock -r requirements/build.lock
 	@touch $@
 
-# Each lies beside its source; all of them are doors to one library in the top directory.
-pure:
-	rm -f $(READY) warmlog_compiled__mypyc*.so $(foreach module,$(COMPILED),$(basename $(module)).cpython-*.so)
+$(COMPILED): $(TOOLS) setup.py $(SOURCES)
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
 
-run: setup
+$(INSTALLED): $(COMPILED) pyproject.toml
+	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(EXTRAS): $(TOOLS) requirements/dev.lock
+	@echo "warmlog: installing the extras for tests and Spark"
+	@$(INSTALL) --require-hashes -r requirements/dev.lock
+	@touch $@
+
+pure: $(INSTALLED)
+	rm $(COMPILED)
+	WARMLOG_PURE=1 $(BIN)/python setup.py --quiet build_ext --inplace
+
+run: $(INSTALLED)
 	$(BIN)/warmlog serve --data-dir ./data $(ARGS)
 
 test: setup
@@ -88,10 +107,11 @@ fixtures: setup
 docs: setup
 	$(BIN)/python interop/compatibility_document.py
 
-UV_COMPILE := .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header
+# The build's tools include what mypyc needs to see the types of: the dependencies, in the versions that are installed.
+UV_COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header
 
-lock:
-	test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv==$(UV_VERSION); }
+lock: $(TOOLS)
+	echo "uv" | $(UV_COMPILE) - --output-file requirements/uv.lock
 	$(UV_COMPILE) pyproject.toml --output-file requirements/runtime.lock
 	$(UV_COMPILE) pyproject.toml --all-extras --constraint requirements/runtime.lock --output-file requirements/dev.lock
 	$(UV_COMPILE) --group build --constraint requirements/dev.lock --output-file requirements/build.lock
@@ -101,8 +121,7 @@ dist: setup
 	$(BIN)/python -m build --outdir dist .
 
 clean:
-	rm -rf .venv .venv-lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
-		.coverage htmlcov interop/kafka/target interop/go/target interop/node/node_modules \
-		broker/log/_*.c protocol/*/_*.c
-	find broker protocol warmlog_compiled__mypyc*.so -name '*.so' -delete
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+		.coverage htmlcov interop/kafka/target interop/go/target interop/node/node_modules
+	find broker protocol warmlog \( -name '*.so' -o -name '_*.c' \) -delete
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,30 +1,46 @@
-"""What of the packages is compiled; pyproject.toml says all the rest.
+"""The compiled parts of the distribution; everything else about it is in pyproject.toml.
 
-Two kinds. The loops over bytes (`TWINS`) are Cython, each the twin of a pure module. The modules that every request
-goes through (`COMPILED`) are plain typed Python, and mypyc compiles these very files: there is one source, and it runs
-either way.
+Two lists, and nothing else to keep up to date when modules come and go:
 
-All of it is optional: without a compiler the install goes on with what Python runs by itself. With WARMLOG_PURE set
-only the twins are built.
+- `CYTHON`: extensions written in Cython, each with a pure Python twin.
+- `MYPYC`: ordinary typed modules that mypyc translates to C. There is one source, and it also runs uncompiled.
+
+The build has three steps: translate both kinds to C (Cython runs in child processes beside mypyc), compile the C files
+in parallel, link. Everything is kept below `build/`, so that a rebuild translates and compiles only what changed:
+
+    python setup.py build_ext --inplace
+
+Compiling is optional. If a Cython extension cannot be built, its twin serves; if any of the mypyc modules cannot be
+built, none is installed, because compiled modules call each other directly. Either is reported in one line.
+WARMLOG_PURE=1 builds only the Cython extensions; with WARMLOG_COMPILED=1 a part that cannot be built is an error.
 """
 
+import io
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import redirect_stdout
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
-READING = "protocol/records/_reading.pxi"  # the parser of records that two of the twins share
-TWINS = (
-    Extension("broker._measuring", ["broker/_measuring.pyx"]),
-    Extension("broker.log._asking", ["broker/log/_asking.pyx"]),
-    Extension("broker.log._scan", ["broker/log/_scan.pyx"]),
-    Extension("protocol.kafka.codec._compiled", ["protocol/kafka/codec/_compiled.pyx"]),
-    Extension("protocol.records._codec", ["protocol/records/_codec.pyx"], depends=[READING]),
-    Extension("protocol.records._columns", ["protocol/records/_columns.pyx"], depends=[READING]),
-    Extension("protocol.records._compaction", ["protocol/records/_compaction.pyx"]),
-)
-COMPILED = (
+PARSER = "protocol/records/_reading.pxi"
+CYTHON = {
+    "broker/_measuring.pyx": [],
+    "broker/log/_asking.pyx": [],
+    "broker/log/_scan.pyx": [],
+    "protocol/kafka/codec/_compiled.pyx": [],
+    "protocol/records/_codec.pyx": [PARSER],
+    "protocol/records/_columns.pyx": [PARSER],
+    "protocol/records/_compaction.pyx": [],
+}
+MYPYC = (
     "protocol/frame.py",
     "protocol/records/batch.py",
     "protocol/records/validation.py",
@@ -57,32 +73,185 @@ COMPILED = (
     "broker/net/sendfile.py",
     "broker/net/services.py",
 )
-LIBRARY = "warmlog_compiled"  # the compiled modules call each other directly, so they lie in one library
+FLAGS = ("-O1", "-g0", "-w")  # after Python's own flags; docs/adr/0017 compares the levels
+PACKAGES = ("protocol", "broker", "warmlog")
+SUFFIX = EXTENSION_SUFFIXES[0]
+WORK = Path("build", f"compiled-{sys.implementation.cache_tag}")
+Library = tuple[str, Path]  # a module's dotted name, and its file below `WORK`
 
 
 class Build(build_ext):
-    """Builds what can be built: each twin by itself, of the compiled modules all or none."""
-
-    def finalize_options(self) -> None:
-        """Have mypyc translate, only now: it takes a while, and other commands need none of it."""
-        modules = self.distribution.ext_modules
-        if len(modules) == len(TWINS) and not os.environ.get("WARMLOG_PURE"):
-            from mypyc.build import mypycify
-
-            modules += mypycify([*COMPILED], opt_level="3", group_name=LIBRARY)
-        super().finalize_options()
+    """Builds what is out of date, in parallel."""
 
     def build_extensions(self) -> None:
-        """Take the doors to the library away again if it could not be built itself."""
-        for extension in self.extensions:
-            extension.optional = True
-        super().build_extensions()
-        library = Path(self.get_ext_fullpath(f"{LIBRARY}__mypyc"))
-        if library.exists():
-            library.touch()  # as new as the sources, also where the translation came out the same: tests look at it
-            return
-        for module in COMPILED:
-            Path(self.get_ext_fullpath(module.removesuffix(".py").replace("/", "."))).unlink(missing_ok=True)
+        """Build all that can be built; report in one line what cannot, and go on without it."""
+        began = time.monotonic()
+        self._objects = WORK / "objects" / "".join(FLAGS)
+        libraries: list[Library] = []
+        try:
+            self._check_compiler()
+        except CompileError as error:
+            go_on_without("compiled modules", error)
+        else:
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                libraries = self._build_all(pool)
+            report(f"{len(libraries)} compiled libraries are up to date after {time.monotonic() - began:.0f} s")
+        for path in Path(self.build_lib).rglob(f"*{SUFFIX}"):
+            path.unlink()  # an earlier build's
+        for name, library in libraries:
+            target = self.get_ext_fullpath(name)
+            self.mkpath(os.path.dirname(target))
+            self.copy_file(str(library), target)
+
+    def copy_extensions_to_source(self) -> None:
+        """Copy as usual, and delete the libraries that were not built: each would hide a source that has changed."""
+        super().copy_extensions_to_source()
+        for package in PACKAGES:
+            for path in Path(package).rglob(f"*{SUFFIX}"):
+                if Path(self.build_lib, path).exists():
+                    path.touch()  # newer than its source, also where the translation came out the same
+                else:
+                    path.unlink()
+
+    def _build_all(self, pool: ThreadPoolExecutor) -> list[Library]:
+        libraries = []
+        twins = {pool.submit(self._build_cython, source): source for source in CYTHON}
+        if len(self.extensions) > len(CYTHON):
+            try:
+                libraries = self._build_mypyc(pool)
+            except Exception as error:  # noqa: BLE001  whatever it is, the modules also run uncompiled
+                go_on_without("the modules that mypyc compiles", error)
+        for twin, source in twins.items():
+            try:
+                libraries.append(twin.result())
+            except Exception as error:  # noqa: BLE001  the same
+                go_on_without(source, error)
+        return libraries
+
+    def _build_mypyc(self, pool: ThreadPoolExecutor) -> list[Library]:
+        """Build all modules of `MYPYC`. Raises CompileError, or whatever mypyc fails with."""
+        show_progress(f"translating {len(MYPYC)} modules to C")
+        extensions = translate_mypyc()
+        sources = {source: extension for extension in extensions for source in extension.sources}
+        largest_first = sorted(sources, key=os.path.getsize, reverse=True)
+        compiling = {pool.submit(self._compile, source, sources[source]): source for source in largest_first}
+        try:
+            for number, done in enumerate(as_completed(compiling), 1):
+                show_progress(f"compiling C files: {number} of {len(compiling)}")
+                done.result()
+        finally:
+            for job in compiling:
+                job.cancel()
+        return list(pool.map(self._link, extensions))
+
+    def _build_cython(self, source: str) -> Library:
+        """Build one extension. Raises CompileError."""
+        return self._link(Extension(module_name(source), [translate_cython(source)]))
+
+    def _check_compiler(self) -> None:
+        """Raise CompileError unless there are a C compiler and Python's headers."""
+        source = WORK / "check.c"
+        source.parent.mkdir(parents=True, exist_ok=True)
+        if not source.exists():
+            source.write_text("#include <Python.h>\n")
+        self._compile(str(source), Extension("check", []))
+
+    def _compile(self, source: str, extension: Extension) -> Path:
+        """Compile a C file unless that is up to date, and return the object. Raises CompileError."""
+        target = self._objects / Path(source).with_suffix(".o")
+        if not is_current(target, [source, *extension.depends]):
+            self.compiler.compile(
+                [source], output_dir=str(self._objects), include_dirs=extension.include_dirs, extra_postargs=[*FLAGS]
+            )
+        return target
+
+    def _link(self, extension: Extension) -> Library:
+        """Link an extension unless that is up to date. Raises CompileError, LinkError."""
+        objects = [self._compile(source, extension) for source in extension.sources]
+        target = self._objects / self.get_ext_filename(extension.name)
+        if not is_current(target, objects):
+            self.compiler.link_shared_object([str(path) for path in objects], str(target))
+        return extension.name, target
 
 
-setup(cmdclass={"build_ext": Build}, ext_modules=[*TWINS])
+def translate_mypyc() -> list[Extension]:
+    """Translate the modules of `MYPYC` to C files, and return the extensions to make of them. Raises CompileError."""
+    from mypyc.build import mypycify  # takes a second, and other commands run without mypy
+
+    cache = WORK / "mypy"
+    for source in MYPYC:
+        # mypyc's own cache of a module lacks what its generated code needs of float and tuple attributes (mypyc 2.4),
+        # so each is translated anew; the types of everything else, nearly all of the time, come from mypy's cache.
+        for stale in cache.glob(f"*/{os.path.splitext(source)[0]}.*"):
+            stale.unlink()
+    messages = io.StringIO()
+    try:
+        with redirect_stdout(messages):
+            # Separately: each module has a library and a table of constants, so that a change recompiles one module.
+            return mypycify(
+                [f"--cache-dir={cache}", "--no-sqlite-cache", *MYPYC],
+                separate=True,
+                include_runtime_files=False,
+                target_dir=str(WORK / "mypyc"),
+            )
+    except SystemExit as error:  # how mypyc fails
+        raise CompileError(f"mypyc: {messages.getvalue().strip()}") from error
+
+
+def translate_cython(source: str) -> str:
+    """Translate to C unless that is up to date, and return the C file. Raises CompileError."""
+    target = WORK / "cython" / Path(source).with_suffix(".c")
+    if not is_current(target, [source, *CYTHON[source]]):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "cython", "-3", "--output-file", str(target), source]
+        child = subprocess.run(command, capture_output=True, text=True, check=False)
+        if child.returncode:
+            target.unlink(missing_ok=True)
+            raise CompileError(child.stdout + child.stderr)
+    return str(target)
+
+
+def is_current(product: Path, sources: Iterable[str | Path]) -> bool:
+    """Whether a file exists and none of its sources is newer."""
+    if not product.exists():
+        return False
+    built_at = product.stat().st_mtime_ns
+    return all(os.stat(source).st_mtime_ns <= built_at for source in sources)
+
+
+def module_name(source: str) -> str:
+    """Return the dotted name of a source file's module."""
+    return os.path.splitext(source)[0].replace("/", ".")
+
+
+def show_progress(text: str) -> None:
+    """Rewrite the last line of a terminal; elsewhere nothing is shown."""
+    if sys.stderr.isatty():
+        print(f"\r\033[Kwarmlog: {text}", end="", file=sys.stderr, flush=True)
+
+
+def report(text: str) -> None:
+    """Print a line that stays."""
+    show_progress("")
+    print(f"\rwarmlog: {text}", file=sys.stderr, flush=True)
+
+
+def go_on_without(what: str, error: Exception) -> None:
+    """Report that a part is left out and why, or raise the error where all parts are required."""
+    if os.environ.get("WARMLOG_COMPILED"):
+        raise error
+    report(f"installing without {what}, which makes it slower and changes nothing else: {error}")
+
+
+def declared() -> list[Extension]:
+    """Return all libraries that a complete build makes: mypyc's are a stub for each module, which loads the code."""
+    extensions = [Extension(module_name(source), [source]) for source in CYTHON]
+    if not os.environ.get("WARMLOG_PURE"):
+        for source in MYPYC:
+            extensions += [Extension(module_name(source) + suffix, [source]) for suffix in ("", "__mypyc")]
+    for extension in extensions:
+        extension.optional = True
+    return extensions
+
+
+setup(cmdclass={"build_ext": Build}, ext_modules=declared())

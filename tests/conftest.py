@@ -19,12 +19,15 @@ KAFKA_FIXTURES = Path(__file__).parent / "fixtures" / "kafka" / "4.3.1"
 
 
 def pytest_configure() -> None:
-    """A compiled module hides its source: none may be older than what it was made of."""
-    compiled = re.findall(r'^    "(.*\.py)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)
-    for library in ROOT.glob("warmlog_compiled__mypyc.*.so"):
-        changed = [name for name in compiled if (ROOT / name).stat().st_mtime > library.stat().st_mtime]
-        if changed:
-            pytest.exit(f"changed since they were compiled: {', '.join(changed)} (see `make setup`, `make pure`)", 2)
+    """Refuse to run where a compiled module is older than its source, which it hides."""
+    stale = [
+        name
+        for name in re.findall(r'^    "(.*\.py)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)
+        for library in ROOT.glob(name.removesuffix(".py") + ".*.so")
+        if library.stat().st_mtime < (ROOT / name).stat().st_mtime
+    ]
+    if stale:
+        pytest.exit(f"changed since they were compiled: {', '.join(stale)} (see `make setup`, `make pure`)", 2)
 
 
 @pytest.fixture(autouse=True)
