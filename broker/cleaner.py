@@ -169,8 +169,6 @@ class Cleaner:
         partition = due.partition
         log = partition.log
         job = await trio.to_thread.run_sync(log.cleaning.job, due.cleanable, self._limits())
-        # Recovery takes it that nothing past the recovery point was compacted.
-        await self._partitions.checkpoint_before_compaction(partition, due.cleanable.first_uncleanable_offset)
         await child.begin(job)
         while True:
             reply = await child.receive()

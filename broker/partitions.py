@@ -278,12 +278,6 @@ class Partitions:
         held = self._storage.directories.by_directory(partition.log for partition in partitions)
         await self._checkpoints.write_log_starts([directory for directory, logs in held.items() if logs])
 
-    async def checkpoint_before_compaction(self, partition: Partition, end_offset: int) -> None:
-        """See to it that the recovery point on the disk is not below what is about to be compacted. Raises OSError."""
-        directory = self._storage.directories.place(partition.topic, partition.index)
-        if directory.checkpointed_recovery_point(partition.topic, partition.index) < end_offset:
-            await self._checkpoints.write([directory])
-
     def cleaned_up_to(self, partition: Partition) -> int | None:
         """Return up to where a log was compacted, as far as is known."""
         directory = self._storage.directories.place(partition.topic, partition.index)

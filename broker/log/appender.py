@@ -32,6 +32,7 @@ from broker.log.append import (
     stamped,
     whole,
 )
+from broker.log.contiguity import Contiguity
 from broker.log.errors import RecordListTooLargeError
 from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.producer_state import ProducerBatch, Producers, ProducerState
@@ -56,11 +57,24 @@ class PreparedRoll(NamedTuple):
 class Appender:
     """The end of one log. Belongs to the loop, but for `write` and `prepare_roll`, which may run in a worker."""
 
-    __slots__ = ("_planned", "_segments", "committed", "place", "producers", "rules", "snapshots", "writer")
+    __slots__ = (
+        "_planned",
+        "_segments",
+        "committed",
+        "contiguity",
+        "place",
+        "producers",
+        "rules",
+        "snapshots",
+        "writer",
+    )
 
-    def __init__(self, place: LogPlace, segments: Segments, tail: Tail, producers: Producers) -> None:
+    def __init__(
+        self, place: LogPlace, segments: Segments, tail: Tail, producers: Producers, contiguity: Contiguity
+    ) -> None:
         """At the end `tail` of these segments, with the idempotent producers of what is there."""
         self.place = place
+        self.contiguity = contiguity
         self.snapshots = ProducerSnapshots(place.disk, place.directory)
         self.rules = place.config.batch_rules
         self.writer = ActiveWriter()
@@ -178,6 +192,7 @@ class Appender:
     def prepare_roll(self, tail: Tail) -> PreparedRoll:
         """Make the files of the segment that begins at an empty `tail`. For a worker. Raises OSError."""
         place = self.place
+        self.contiguity.include(self._segments.active.base_offset)
         return PreparedRoll(Segment.create(place.files, place.directory, tail, place.config), tail)
 
     def commit_roll(self, prepared: PreparedRoll) -> Segment:

@@ -8,6 +8,8 @@ know what is done with them: a checkpoint is a hint, and its reader clamps it to
                              words 0 1200            topic, partition, offset       (in the data directory)
                              words 1 994
     leader-epoch-checkpoint  the same with           epoch, its first offset        (in a partition's directory)
+    contiguous-offset-checkpoint (ours)
+                             the same with           an offset                      (in a partition's directory)
     partition.metadata       version: 0
                              topic_id: <url-safe base64 of 16 bytes, without padding>
     .kafka_cleanshutdown     {"version":0,"brokerEpoch":-1}
@@ -28,6 +30,7 @@ LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_POINTS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+CONTIGUOUS_OFFSET = "contiguous-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_MARKER = ".kafka_cleanshutdown"
 
@@ -68,6 +71,19 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
 def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]]) -> None:
     """Replace a checkpoint of leader epochs. Not synced: it can be made anew from batch headers. Raises OSError."""
     _write_entries(disk, path, [f"{epoch} {offset}" for epoch, offset in epochs], sync=False)
+
+
+def read_offset(disk: Disk, path: str) -> int | None:
+    """Return the one offset in a checkpoint; None if there is no file. Raises CheckpointError, OSError."""
+    entries = _read_entries(disk, path)
+    if len(entries) > 1:
+        raise _malformed(path, entries[1])
+    return _number(path, entries[0], entries[0]) if entries else None
+
+
+def write_offset(disk: Disk, path: str, offset: int) -> None:
+    """Replace a checkpoint of one offset; synced, but for its name. Raises OSError."""
+    _write_entries(disk, path, [str(offset)], sync=True)
 
 
 def read_topic_id(disk: Disk, path: str) -> UUID | None:

@@ -43,7 +43,11 @@ class Cleaning:
         return find_cleanable(view.segments.snapshot, config, view.bounds, checkpoint=checkpoint, now_ms=now_ms)
 
     def job(self, cleanable: Cleanable, limits: CleanerLimits) -> CompactionJob:
-        """What a child process is to do. For a worker. Raises IndexCorruptError, OSError."""
+        """Return what a child process is to do. Gaps may come where it works. For a worker.
+
+        Raises IndexCorruptError, OSError.
+        """
+        self._view().contiguity.exclude(cleanable.first_uncleanable_offset)
         return self._indexes.run(lambda: self._job(cleanable, limits), self._view().place.config)
 
     def _job(self, cleanable: Cleanable, limits: CleanerLimits) -> CompactionJob:

@@ -326,10 +326,6 @@ class DataDirectory:
         """Replace the checkpoint that says up to where each log was compacted. For a worker. Raises OSError."""
         self._replace(CLEANER_POINTS, dict(points))
 
-    def checkpointed_recovery_point(self, topic: str, partition: int) -> int:
-        """Return the recovery point that the checkpoint on the disk gives for a log; 0 if it does not mention it."""
-        return self._written.get(RECOVERY_POINTS, {}).get((topic, partition), 0)
-
     def mentions(self, keys: Iterable[TopicPartition]) -> bool:
         """Tell whether a checkpoint on the disk may say anything about one of these partitions."""
         return any(

@@ -42,10 +42,12 @@ class BatchPlace(NamedTuple):
 def find_batch(file: Descriptor | GatedFile, offset: int, start: BatchEnd, end: int) -> BatchPlace | None:
     """The first batch from `start` on that ends at or past an offset, or None if none does before byte `end`.
 
-    Unpacks headers in place: this is the scan of every fetch. Raises MisplacedBatchError if the batch at `start` does
-    not end where that says, CorruptBatchError, OSError.
+    Unpacks headers in place: this is the scan of every fetch. Raises MisplacedBatchError if no batch at `start` ends
+    where that says, CorruptBatchError, OSError.
     """
     position, expected = start.position, start.last_offset
+    if expected is not None and not 0 <= position <= end - HEADER_SIZE:
+        raise MisplacedBatchError(f"position {position} of offset {expected} is outside the log file's {end} bytes")
     while position + HEADER_SIZE <= end:
         chunk = file.pread(min(FIND_CHUNK_SIZE, end - position), position)
         at, last = 0, len(chunk) - HEADER_SIZE

@@ -6,6 +6,7 @@ Owns: the shape of that view. Must not know what they do with it.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from broker.log.contiguity import Contiguity
 from broker.log.producer_state import ProducerState
 from broker.log.recovery import LogPlace
 from broker.log.segments import Segments
@@ -30,3 +31,4 @@ class LogView(NamedTuple):
     segments: Segments
     producers: Sequence[ProducerState]
     place: LogPlace
+    contiguity: Contiguity

@@ -93,5 +93,5 @@ class OffsetIndex(MappedIndex):
             raise IndexCorruptError(self.base_offset, "its last entry is not greater than its first")
         if first.offset <= self.base_offset or last.offset >= next_base_offset:
             raise IndexCorruptError(self.base_offset, "an offset lies outside the segment")
-        if last.position >= log_size:
-            raise IndexCorruptError(self.base_offset, "a position lies past the end of the log file")
+        if first.position < 0 or last.position >= log_size:
+            raise IndexCorruptError(self.base_offset, "a position lies outside the log file")

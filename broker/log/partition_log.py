@@ -110,7 +110,7 @@ class PartitionLog:
         self.partition = partition
         self._place = place
         self._segments = loaded.segments
-        self._appender = Appender(place, loaded.segments, loaded.tail, loaded.producers)
+        self._appender = Appender(place, loaded.segments, loaded.tail, loaded.producers, loaded.contiguity)
         self._epochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = self.high_watermark = loaded.tail.next_offset
@@ -539,7 +539,7 @@ class PartitionLog:
         open_since = [state.transaction_first_offset for state in states if state.transaction_first_offset >= 0]
         cleanable_end = min([self.high_watermark, self.recovery_point, *open_since])
         bounds = LogBounds(self.log_start_offset, self.high_watermark, cleanable_end, self.log_end_offset)
-        return LogView(bounds, self._segments, states, self._place)
+        return LogView(bounds, self._segments, states, self._place, self._appender.contiguity)
 
     # -- leader epochs -------------------------------------------------------------------------------------------------
 
@@ -599,7 +599,7 @@ class PartitionLog:
         self.checkpoint_epochs()
 
     def _cut(self, offset: int) -> None:
-        self._segments, tail = cut_segments(self._place, self._segments, offset)
+        self._segments, tail = cut_segments(self._place, self._segments, offset, self._appender.contiguity)
         end = tail.next_offset
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)

@@ -21,9 +21,8 @@ Invariants:
 3. A crash during recovery leaves a directory that the next recovery opens: logs are cut from the end, and what is made
    anew is made from the log.
 4. What was cut is cut on the disk before the log is used: neither old bytes nor old names come back behind new records.
-5. Past the recovery point nothing was compacted: a segment that ends before the next one begins has lost its end, and
-   ends the log. But if other offsets are missing there, too, or a compacted log comes without a recovery point, the
-   directory was compacted elsewhere and copied here: then it stays as it is.
+5. Nothing is cut because offsets are missing, but where it is known that they were there (`contiguity`): compaction
+   and copies leave gaps, in and between segments.
 
 Source: org.apache.kafka.storage.internals.log.LogLoader.
 """
@@ -38,6 +37,7 @@ from typing import NamedTuple
 from broker.log.append import Tail
 from broker.log.checkpoint import LEADER_EPOCHS, read_epochs
 from broker.log.config import LogConfig
+from broker.log.contiguity import Contiguity
 from broker.log.directory_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -146,6 +146,7 @@ class LoadedLog(NamedTuple):
     tail: Tail
     epochs: LeaderEpochs
     producers: Producers
+    contiguity: Contiguity
     log_start_offset: int
     recovery_point: int
     made_files: bool
@@ -186,6 +187,7 @@ class _Loader:
     def __init__(self, place: LogPlace) -> None:
         self._place = place
         self._disk = place.disk
+        self._contiguity = Contiguity(place.disk, place.directory)
         self._segments: list[Segment] = []
         self._snapshots: list[int] = []
         self._findings = _Findings()
@@ -196,11 +198,14 @@ class _Loader:
         if not self._segments:
             return self._begin(max(0, log_start_offset))
         self._drop_stray_segment()
+        checkpointed = recovery_point
         tail = self._clean_tail() if clean else None
         was_sound = tail is not None
         if tail is None:
             recovery_point = self._segments[-1].base_offset if clean else max(0, recovery_point)
             tail = self._recover(recovery_point)
+        if clean and checkpointed != tail.next_offset:
+            self._contiguity.forget()  # a clean stop leaves both equal: other files were put here since
         if log_start_offset > tail.next_offset and clean:
             log_start_offset = 0  # everything was synced, so it is the start of files that were here before
         elif log_start_offset > tail.next_offset:
@@ -217,6 +222,7 @@ class _Loader:
             tail=tail,
             epochs=epochs,
             producers=producers,
+            contiguity=self._contiguity,
             log_start_offset=start,
             recovery_point=end if was_sound else min(recovery_point, end),
             made_files=not was_sound,  # by a process that was killed before their names were synced
@@ -234,6 +240,7 @@ class _Loader:
             tail=tail,
             epochs=self._epochs(base_offset, raised=False),
             producers=self._producers(Bounds(base_offset, base_offset), scan_without=False),
+            contiguity=self._contiguity,
             log_start_offset=base_offset,
             recovery_point=base_offset,
             made_files=True,
@@ -395,36 +402,21 @@ class _Loader:
         for index in range(first, len(self._segments)):
             segment = self._segments[index]
             scan = self._recover_segment(segment, recovery_point)
-            scan = self._without_hole(scan, segment, recovery_point)
+            scan = self._with_lost_end(scan, segment)
             if scan.reason is not None:
                 self._truncate(segment, scan)
                 break
         return self._activate(segment, scan)
 
-    def _without_hole(self, scan: Scan, segment: Segment, recovery_point: int) -> Scan:
-        """The same, but with a reason to end there where the next segment does not go on from it."""
+    def _with_lost_end(self, scan: Scan, segment: Segment) -> Scan:
+        """Return the scan, with a reason to end there if the segment is known to have lost its end."""
         end, following = scan.tail.next_offset, segment.next_base_offset
-        if scan.reason is not None or following in {None, end}:
+        if scan.reason is not None or following is None or following <= end:
             return scan
-        is_copied = not recovery_point and (self._place.config.compacts or not scan.tail.size)
-        if is_copied or self._misses_offsets(recovery_point, segment):
+        known = self._contiguity.offset()
+        if known is None or following <= known:
             return scan
-        return scan._replace(reason=f"it ends at offset {end}, the next segment begins at {following}")
-
-    def _misses_offsets(self, start: int, last: Segment) -> bool:
-        """Whether an offset between the first batch at or past `start` and the end of a segment is in no batch."""
-        expected: int | None = None
-        for segment in self._segments:
-            is_past = segment.next_base_offset is None or segment.next_base_offset > start
-            if not is_past or segment.base_offset > last.base_offset:
-                continue
-            with suppress(ProtocolError):
-                for _, header in walk_headers(segment.reader.descriptor(), 0, segment.size):
-                    if header.next_offset > start and expected is not None and header.base_offset > expected:
-                        return True
-                    expected = header.next_offset
-            segment.close()
-        return False
+        return scan._replace(reason=f"it ends at offset {end}, but ended at {following} when the next segment began")
 
     def _recover_segment(self, segment: Segment, recovery_point: int) -> Scan:
         place = self._place

@@ -156,7 +156,10 @@ class OldSegments:
 
         For a worker, one at a time. Raises OSError: then a start may find some of them again, before the log start.
         """
-        place = self._view().place
+        view = self._view()
+        place = view.place
+        if len(removed) > 1:  # a power cut may bring back any of them
+            view.contiguity.exclude(removed[-1].end_of_offsets)
         with self._indexes.moving:
             names = [name for segment in removed for name in _set_aside(place.disk, segment)]
         place.disk.sync_directory(place.directory)

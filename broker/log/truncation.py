@@ -2,13 +2,15 @@
 
 Owns: which segments go, and the cut through the one that holds the offset. Must not know epochs, or who asks.
 
-Blocking, with nothing planned and no worker inside the log. A crash on the way leaves a log cut further up, for the
-newest segments go first.
+Blocking, with nothing planned and no worker inside the log. The newest segments go first. Whichever of them a power cut
+brings back, the next start removes: before the first one goes, it is written down that those past the cut begin where
+the one before ends (`contiguity`), which they no longer do.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment.truncateTo.
 """
 
 from broker.log.append import Tail
+from broker.log.contiguity import Contiguity
 from broker.log.directory_names import TRANSACTION_INDEX_SUFFIX
 from broker.log.errors import IndexCorruptError
 from broker.log.index_rebuild import cut_log, rebuild_indexes, resume, scan_segment
@@ -18,12 +20,14 @@ from broker.log.segments import Segments
 from broker.log.transaction_index import cut_aborted
 
 
-def cut_segments(place: LogPlace, segments: Segments, offset: int) -> tuple[Segments, Tail]:
+def cut_segments(place: LogPlace, segments: Segments, offset: int, contiguity: Contiguity) -> tuple[Segments, Tail]:
     """Cut every batch with a record at or past `offset`; gives what is left and its end. Raises OSError.
 
     Before the first segment's base a new, empty segment begins at the offset.
     """
-    if offset < segments.first.base_offset:
+    holder = segments.floor(offset)
+    contiguity.include(offset if holder is None else holder.base_offset)
+    if holder is None:
         fresh, tail = place.start_over(segments.snapshot, offset)
         return Segments([fresh]), tail
     for segment in reversed(segments.snapshot):

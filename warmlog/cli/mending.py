@@ -29,6 +29,7 @@ from broker.log.checkpoint import (
     write_topic_id,
 )
 from broker.log.config import LogConfig
+from broker.log.contiguity import Contiguity
 from broker.log.data_directory import CheckpointedLog, DataDirectory
 from broker.log.directory_names import (
     INDEX_SUFFIXES,
@@ -206,8 +207,6 @@ class _LogRepair:
             self._work.logs.append(log)
         except OSError as error:
             self._did = replace(self._did, error=f"{error.filename or self._path}: {error.strerror}")
-        except _UndecidableError as error:
-            self._did = replace(self._did, error=str(error))
         self._work.mended.append(self._did)
 
     def bears_its_id(self) -> bool:
@@ -220,13 +219,20 @@ class _LogRepair:
         self._work.mended.append(self._did)
 
     def _prepare(self) -> None:
-        """Take away what cannot be believed, and write anew what is known from elsewhere. Raises OSError."""
+        """Take away what cannot be trusted, and write anew what is known from elsewhere. Raises OSError."""
+        self._forget_contiguity()
         self._did = replace(
             self._did,
             removed=tuple(self._remove_snapshots()),
             epochs_rewritten=self._rewrite_epochs(),
             topic_id_rewritten=self._write_topic_id(),
         )
+
+    def _forget_contiguity(self) -> None:
+        """Drop what is known of gaps in other files that were here before, as opening after a clean stop does."""
+        directory = self._work.directory
+        if directory.was_clean and directory.recovery_points.get(self._key, 0) != self._check.log_end_offset:
+            Contiguity(self._work.disk, str(self._path)).forget()
 
     def _write_topic_id(self) -> bool:
         """See to it that the directory bears its topic's id, as a start does."""
@@ -283,20 +289,8 @@ class _LogRepair:
     def _recovery_point(self) -> int:
         """Where recovery begins: at the checkpoint's, or before the first damage if that may be cut."""
         checkpointed = self._work.directory.recovery_points.get(self._key, 0)
-        if self._known is None and self._check.has_gaps:
-            return self._from_the_start()
         damaged = [_base_of(finding) for finding in self._found if finding.path.suffix == LOG_SUFFIX]
         return min([checkpointed, *damaged]) if self._work.wishes.cut_damaged else checkpointed
-
-    def _from_the_start(self) -> int:
-        """Where recovery begins of a log with gaps of which nobody knows whether it is compacted.
-
-        Past a recovery point a gap is a loss, and ends the log. From the start on it is kept; but there damage that was
-        flushed once would be cut, so there must be none.
-        """
-        if not self._check.is_whole:
-            raise _UndecidableError("it has gaps and damage, and nobody knows whether it is compacted: left alone")
-        return 0
 
     # -- what opening leaves -------------------------------------------------------------------------------------------
 
@@ -333,10 +327,6 @@ class _LogRepair:
         bases = sorted(base for base in sizes if base is not None)
         following = [*bases[1:], None]
         return [place.segment(base, sizes[base], after) for base, after in zip(bases, following, strict=True)]
-
-
-class _UndecidableError(Exception):
-    """What to do depends on what is not known; `str()` is one line for people."""
 
 
 def _is_log(name: str) -> bool:

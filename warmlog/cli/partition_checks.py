@@ -14,7 +14,14 @@ from itertools import zip_longest
 from pathlib import Path
 from uuid import UUID
 
-from broker.log.checkpoint import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
+from broker.log.checkpoint import (
+    CONTIGUOUS_OFFSET,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    read_epochs,
+    read_offset,
+    read_topic_id,
+)
 from broker.log.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX
 from broker.log.disk import Disk
 from broker.log.errors import CheckpointError
@@ -25,7 +32,7 @@ from warmlog.cli.segment_checks import Circumstances, LogContext, Segment, Segme
 from warmlog.inspect.circumstances import is_left_alone
 from warmlog.inspect.findings import Finding, Tally
 
-KNOWN_FILES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
+KNOWN_FILES = frozenset({CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA})
 CHECKPOINT_HEAD_LINES = 2  # version and count
 TEMPORARY_SUFFIX = ".tmp"  # a small file that is being replaced
 
@@ -47,6 +54,7 @@ class PartitionCheck:
         self._circumstances = circumstances
         self._tally = tally
         self._gapless = gapless
+        self._contiguous_offset: int | None = None
         self._epochs = LeaderEpochs()
 
     def findings(self) -> Iterator[Finding]:
@@ -56,6 +64,7 @@ class PartitionCheck:
     def _all_findings(self) -> Iterator[Finding]:
         self._tally.partitions += 1
         yield from self._leader_epochs()
+        yield from self._contiguity()
         yield from self._metadata()
         paths = sorted(self.directory.iterdir())  # once: beside a running broker a second look would see other files
         files = segment_files(paths)
@@ -74,6 +83,8 @@ class PartitionCheck:
             check = SegmentCheck(segment, context)
             yield from self._unless_vanished(check.findings())
             self.log_end_offset = max(self.log_end_offset, check.next_offset)
+            if history.is_whole and not self._gapless:  # else every gap is found
+                yield from self._lost_end(segment, check.next_offset)
         self.is_whole, self.has_gaps, self.epochs = history.is_whole, history.has_gaps, history.epochs
         yield from self._end(snapshots, history)
 
@@ -110,6 +121,24 @@ class PartitionCheck:
         self._epochs = LeaderEpochs(entries)
         if list(self._epochs.entries) != entries:
             yield Finding(path, "epochs and their first offsets do not both increase")
+
+    def _contiguity(self) -> Iterator[Finding]:
+        path = self.directory / CONTIGUOUS_OFFSET
+        try:
+            self._contiguous_offset = read_offset(Disk(), str(path))
+        except CheckpointError as error:
+            yield Finding(path, without_path(error, path))
+            return
+        fault = checkpoint_fault(path)
+        if fault is not None:
+            yield Finding(path, fault)
+
+    def _lost_end(self, segment: Segment, end: int) -> Iterator[Finding]:
+        """Find a gap to the next segment where the log is known to have had none."""
+        following, known = segment.next_base_offset, self._contiguous_offset
+        if following is not None and known is not None and max(known, end) < following:
+            what = f"offsets {end} to {following - 1} are missing, which were there when the next segment began"
+            yield Finding(segment.log, what)
 
     def _metadata(self) -> Iterator[Finding]:
         path = self.directory / PARTITION_METADATA

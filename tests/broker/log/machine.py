@@ -91,15 +91,6 @@ class Machine:
         self._cleaned = directory.cleaner_points.get(KEY)
         if not directory.was_clean:
             directory.write_checkpoints([self.log])
-        if not directory.recovery_points.get(KEY):
-            self._begin()
-
-    def _begin(self) -> None:
-        """Have a recovery point written down: a log without one may come from elsewhere, and holes in it stay."""
-        self.check()
-        self.append()
-        self.flush()
-        self.checkpoint()
 
     def stop(self) -> None:
         """As a broker stops."""
@@ -199,7 +190,6 @@ class Machine:
             io_buffer_bytes=0,
             max_bytes_per_second=1e300,
         )
-        self.checkpoint()
         self.ledger.stamped = max(self.ledger.stamped, cleanable.first_uncleanable_offset)
         run = Compaction(cleaning.job(cleanable, limits), lambda _: None, self.disk)
         for group in run.run():

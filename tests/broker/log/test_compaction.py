@@ -242,6 +242,22 @@ def test_records_before_the_start_and_a_start_inside_a_segment(bench: Bench) -> 
     assert [offset for offset, _, _ in contents(log)] == list(range(50, 60))
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_log_that_was_compacted_once_is_not_cut_whatever_its_policy_is_now(bench: Bench, policy: str) -> None:
+    """Its recovery point is unknown: gaps that compaction left look like ends that a power cut took."""
+    log = bench.open(segment_bytes=500)
+    fill(log, keyed(60, 7))
+    log.roll()
+    compact(log, 1)
+    fill(log, keyed(60, 7))
+    expected = contents(log)
+    log.close(clean=False)
+    log = bench.open(clean=False, recovery_point=0, cleanup_policy=policy)
+    assert log.recovery is not None
+    assert log.recovery.truncated_bytes == 0
+    assert contents(log) == expected
+
+
 def test_a_transaction_index_that_a_killed_run_left_is_not_adopted(bench: Bench) -> None:
     log = bench.open(segment_bytes=500)
     fill(log, keyed(20, 2))

@@ -271,7 +271,7 @@ class TestSanityCheck:
             self.check(make, next_base_offset=BASE + 9)
 
     def test_a_position_past_the_log_is_corrupt(self, make: Make, path: Path) -> None:
-        with pytest.raises(IndexCorruptError, match="past the end"):
+        with pytest.raises(IndexCorruptError, match="outside the log file"):
             self.check(make, log_size=200)
 
     def test_a_last_entry_below_the_first_is_corrupt(self, make: Make, path: Path) -> None:

@@ -88,6 +88,10 @@ SCENARIOS: dict[str, Scenario] = {
         [*[append(2, 80)] * 12, Machine.flush, delete_records(9), append(2), Machine.checkpoint, delete_records(11),
          append(1), delete_records(99), append(2), Machine.flush, append(1)],
     ),
+    "delete records of several segments": Scenario(
+        [*[append(2, 80)] * 18, Machine.flush, delete_records(26), *[append(2, 80)] * 15, Machine.flush,
+         delete_records(20), append(1), Machine.roll, delete_records(99), append(2)],
+    ),
     "compact": Scenario(
         [*[append(2, 60)] * 14, Machine.flush, Machine.checkpoint, Machine.compact, *[append(2, 60)] * 6, Machine.flush,
          compact_little, Machine.checkpoint, append(2), Machine.restart, *[append(2, 60)] * 3],

@@ -1,7 +1,7 @@
 """The indexes of closed segments: nothing is opened before it is used, and nothing is believed before it is checked."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 
 from broker.log.errors import IndexCorruptError
 from broker.log.partition_log import PartitionLog
+from broker.log.time_search import first_at_or_past
 
 Batch = Callable[..., bytes]
 Bench = Any
@@ -182,3 +183,45 @@ def test_read_from_a_gap_inside_a_segment_begins_after_it(bench: Bench, batch: B
         assert log.read(offset, 1000).position == 2 * size
     assert log.read(7, 1000).position == 3 * size
     assert log.read(4, 1000, isolation_end=5).slice is None, "what comes after the gap lies past the bound"
+
+
+def bit_flips(path: Path) -> Iterator[None]:
+    """Flip each bit of a file, one after the other; the file is left as it was."""
+    sound = path.read_bytes()
+    for bit in range(8 * len(sound)):
+        data = bytearray(sound)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        yield
+    path.write_bytes(sound)
+
+
+def test_no_flipped_bit_of_an_offset_index_gives_a_wrong_answer(bench: Bench, log: PartitionLog) -> None:
+    segment, told = log._segments.get(40), 0
+    assert segment is not None
+    for _ in bit_flips(bench.path(40, ".index")):
+        segment.forget_indexes()
+        for offset in range(40, 60):
+            try:
+                found = log.read(offset, 100)
+            except IndexCorruptError:
+                told += 1
+            else:
+                assert (found.segment_base_offset, found.position) == (40, (offset - 40) * 170)
+    assert told > 0
+
+
+def test_no_flipped_bit_of_a_time_index_gives_a_wrong_answer(bench: Bench, log: PartitionLog) -> None:
+    segment, told = log._segments.get(40), 0
+    assert segment is not None
+    for _ in bit_flips(bench.path(40, ".timeindex")):
+        segment.forget_indexes()
+        for offset in range(40, 60):
+            try:
+                found = first_at_or_past(log._time_view(None), START_MS + offset)
+            except IndexCorruptError:
+                told += 1
+            else:
+                assert found is not None
+                assert (found.timestamp, found.offset) == (START_MS + offset, offset)
+    assert told > 0

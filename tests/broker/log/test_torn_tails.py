@@ -168,6 +168,7 @@ def found_in(log: PartitionLog) -> list[tuple[int, bytes]]:
     checkpoint=st.sampled_from(["right", "missing", "too small"]),
 )
 @example(batches=5, flushed=4, torn=[], spoilt=[(1, cut(0.5))], checkpoint="right")  # a sealed time index lost its end
+@example(batches=14, flushed=13, torn=[], spoilt=[(5, flip(0.1875, 7))], checkpoint="right")  # a negative position
 @settings(max_examples=150, deadline=None)
 def test_what_is_left_is_the_longest_sound_prefix(
     batches: int,
