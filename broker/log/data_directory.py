@@ -308,7 +308,8 @@ class DataDirectory:
         changed |= self._write(HIGH_WATERMARKS, logs, lambda log: log.high_watermark)
         changed |= self._write_log_starts(logs)
         points = dict(self.cleaner_points)
-        changed |= self._replace(CLEANER_POINTS, points)
+        if points or self._written.get(CLEANER_POINTS) or CLEANER_POINTS in self._doubtful:
+            changed |= self._replace(CLEANER_POINTS, points)
         if changed:
             self.sync_names()  # else a power cut brings back the old ones, and with them what was deleted
         return changed
@@ -414,7 +415,8 @@ class DataDirectory:
             self.findings.append(str(error))
             self._doubtful[name] = {}
             return {}
-        self._written[name] = dict(offsets)
+        if offsets:  # else there may be no file, or an empty one: it is written once
+            self._written[name] = dict(offsets)
         return offsets
 
 
