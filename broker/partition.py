@@ -412,10 +412,20 @@ class Partition:
         """
         log, shown = self.log, self.log.high_watermark
         log.reconfigure(config)
+        for waiter in self._waiters:
+            waiter.moved()
         if log.high_watermark > shown:
             self.wake_all()
         if log.shows_synced_only and log.recovery_point < log.log_end_offset:
             self.disk.request_flush(self)
+
+    def advance_start(self, offset: int) -> bool:
+        """Let the log begin at `offset`, as `PartitionLog.advance_start` does; its fetchers are told."""
+        moved = self.log.advance_start(offset)
+        if moved:
+            for waiter in self._waiters:
+                waiter.moved()
+        return moved
 
     def _settle_synced(self, failure: StorageError) -> None:
         """Settle the appends that are synced, or all of them with `failure` if the log has failed."""

@@ -60,7 +60,7 @@ class Retention:
         if not found.reasons:
             return
         with trio.CancelScope(shield=True):  # what is taken out is also put aside
-            log.advance_start(await self._new_start(partition, found))
+            partition.advance_start(await self._new_start(partition, found))
             await self._remove(partition, found.reasons)
 
     async def _remove(self, partition: Partition, reasons: Sequence[RemovalReason]) -> None:

@@ -25,6 +25,10 @@ class FetchWaiter:
         if self._missing_bytes <= 0:
             self._event.set()
 
+    def moved(self) -> None:
+        """Note a change that is not waited for."""
+        self.was_told = True
+
     def wake(self) -> None:
         """Look again, whatever has come."""
         self.was_told = True
@@ -40,6 +44,9 @@ class Waiter(Protocol):
 
     def grown(self, size: int) -> None:
         """So many bytes became readable."""
+
+    def moved(self) -> None:
+        """The log start or the settings have changed."""
 
     def wake(self) -> None:
         """Something else has changed: look again."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Iterable
 
 from broker.api import produce
-from broker.api.context import Context
+from broker.api.context import Context, Session
 from broker.api.errors import EXPECTED, describe
 from broker.api.fetch import Fetch, Fetches
 from broker.api.handler import Family, Handler
@@ -66,7 +66,7 @@ class Dispatcher:
         """Serve from the data available now, or return a pending `Fetch`."""
         context.start()
         try:
-            return self._fetches.begin(request)
+            return self._fetches.begin(request, context)
         except Exception:
             logger.exception("a request failed: fetch")
             return DEFECT
@@ -74,10 +74,14 @@ class Dispatcher:
     async def fetch_later(self, fetch: Fetch, context: Context) -> FetchResponse | ErrorResponse:
         """Wait for more data, or for the disk, and return the response."""
         try:
-            return await self._fetches.finish(fetch, context.session)
+            return await self._fetches.finish(fetch, context)
         except Exception:
             logger.exception("a request failed: fetch")
             return DEFECT
+
+    def forget(self, session: Session) -> None:
+        """Release what is kept for a connection that has gone."""
+        self._fetches.forget(session)
 
     async def handle(self, request: Request, context: Context) -> Response:
         """Answer any other request; an unexpected failure is logged and answered UNKNOWN_SERVER_ERROR."""

@@ -18,15 +18,24 @@ So many partitions of a reply can have records as files may be held open for it 
 none.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sized
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sized
 from functools import partial
+from typing import Any
 
 import trio
 from msgspec import UNSET, UnsetType
 
+from broker.api.context import Context
 from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, RequestError, describe
-from broker.api.fetch_sessions import FetchSession, FetchSessionError, FetchSessions, SessionPartition
+from broker.api.fetch_sessions import (
+    STEP,
+    ConnectionSessions,
+    FetchSession,
+    FetchSessionError,
+    FetchSessions,
+    SessionPartition,
+)
 from broker.log.errors import IndexCorruptError
 from broker.log.files import FileSlice
 from broker.log.residency import ColdReadError
@@ -39,6 +48,7 @@ from protocol.kafka.primitives import NO_TOPIC_ID
 from protocol.kafka.values import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
+    NO_SESSION,
     KafkaFetchPartition,
     KafkaFetchRequest,
     KafkaFetchResponse,
@@ -194,15 +204,33 @@ class Look:
 
 
 class Fetch:
-    """A fetch of the partitions that its request names, each of which is answered."""
+    """A fetch of the partitions of a session, begun by `Fetches`.
 
-    def __init__(self, request: FetchRequest, partitions: Partitions) -> None:
+    `tells_all`: each partition is answered, in the order of the session's latest full fetch; else only news are.
+    """
+
+    def __init__(
+        self,
+        request: FetchRequest,
+        session: FetchSession,
+        partitions: Partitions,
+        *,
+        tells_all: bool,
+        connection: Hashable = None,
+        wants_session: bool = False,
+    ) -> None:
+        self.session = session
+        self.connection = connection  # whose session it is
+        self.wants_session = wants_session  # the client asks to have the session kept for it
+        self.steps: Iterator[None] = iter(())  # what is left of the beginning of a large fetch
         self._request = request
+        self._epoch = session.epoch
         self._partitions = partitions
-        self._found: list[FetchedPartition] = []
+        self._tells_all = tells_all
+        self._news: list[SessionPartition] = []
         self._failures: dict[Partition, Exception] = {}
         self._missed: dict[Partition, object] = {}  # whose file was not there, with the layout of its log then
-        self._look = self._look_again()
+        self._look = Look(request, partitions)
 
     @property
     def is_cold(self) -> bool:
@@ -214,7 +242,7 @@ class Fetch:
         """Whether to answer at once.
 
         Enough data, data of a sealed segment, an error that the client should see, nothing there that could be waited
-        for, or no wish to wait.
+        for, no wish to wait, or a session that has gone on without this fetch.
         """
         request, look = self._request, self._look
         return (
@@ -222,35 +250,39 @@ class Fetch:
             or look.failed
             or look.lags
             or request.max_wait_ms == 0
-            or look.unknown == self._asked_count
+            or look.unknown == len(self.session)
+            or self.session.epoch != self._epoch
         )
 
-    async def wait(self, reads: ReadAhead, consumer: Hashable) -> None:
+    async def wait(self, reads: ReadAhead, context: Context) -> None:
         """Wait until there is enough, at most the request's `max_wait_ms` in all, and for what the disk has to give."""
-        await self._warm_up(reads, consumer)
+        for _ in self.steps:
+            await context.checkpoint()
+        await self._warm_up(reads, context)
         with trio.move_on_after(self._request.max_wait_ms / 1000) as time:
             while not (self.is_enough or self.is_cold):
                 waiter = FetchWaiter(self._look.missing_bytes(self._request.min_bytes))
                 if self._look.size:
-                    self._found = []  # no file stays open meanwhile
+                    self._release_files()
                 await self._wait_for_growth(waiter)
-                self._look = self._look_again()
-        if time.cancelled_caught and self._has_changed(waiter):
-            self._look = self._look_again()
-        await self._warm_up(reads, consumer)
+                await self._look_again(context)
+        if time.cancelled_caught and (self.session.pending or self._look.size):
+            await self._look_again(context)
+        await self._warm_up(reads, context)
 
-    async def _warm_up(self, reads: ReadAhead, consumer: Hashable) -> None:
+    async def _warm_up(self, reads: ReadAhead, context: Context) -> None:
         """Have what is to be answered read from the disk, so far that an error can still be told.
 
         What is not there after so many looks is left out of the answer.
         """
+        consumer = context.session
         for _ in range(MAX_LOOKS):
             if not self._look.cold_lookups:
                 break
             async with trio.open_nursery() as nursery:
                 for partition, cold in self._look.cold_lookups:
                     nursery.start_soon(self._attempt, partition, partial(reads.look_up, consumer, cold))
-            self._look = self._look_again()
+            await self._look_again(context)
         known, left = len(self._failures), reads.limits.ahead_bytes
         for partition, piece in self._look.cold_slices:
             if left > 0:
@@ -259,7 +291,7 @@ class Fetch:
                 await self._attempt(partition, partial(reads.bring, consumer, piece, piece.position, length))
         self._look.cold_slices.clear()
         if len(self._failures) > known:
-            self._look = self._look_again()
+            await self._look_again(context)
 
     async def _attempt(self, partition: Partition, read: Callable[[], Awaitable[object]]) -> None:
         """Read something of a partition's; what goes wrong is told for that partition."""
@@ -290,146 +322,184 @@ class Fetch:
         self._failures[partition] = error
         partition.cannot_read(error)
 
-    def response(self) -> FetchResponse:
-        """The answer, by the latest look."""
-        return FetchResponse(partitions=tuple(self._found))
+    def begin(self, sessions: FetchSessions) -> Iterator[None]:
+        """Take the request into the session, then look for the first time."""
+        request, session = self._request, self.session
+        if self._tells_all:
+            session.uses_topic_ids = isinstance(request, KafkaFetchRequest) and request.uses_topic_ids
+            merges = isinstance(request, KafkaFetchRequest)
+            yield from session.follow(request.partitions, kind=_kind(request), merges=merges)
+        else:
+            assert isinstance(request, KafkaFetchRequest)
+            yield from sessions.update(session, request.partitions, request.forgotten)
+        yield from self.look()
 
-    @property
-    def _asked_count(self) -> int:
-        """How many partitions this is about."""
-        return len(self._request.partitions)
+    def look(self) -> Iterator[None]:
+        """Look at the partitions that may have something new; yields after every STEP of them."""
+        session, partitions = self.session, self._partitions
+        look = self._look = Look(self._request, partitions, self._failures)
+        pending = session.pending
+        entries = list(pending)
+        if entries and self._tells_all:
+            entries = [entry for entry in session.order if entry in pending]
+        self._news = news = []
+        for number, entry in enumerate(entries, 1):
+            found = look.at(entry.asked, session.find(entry, partitions.get, partitions.topic_name))
+            if entry.take(found):
+                news.append(entry)
+            elif entry.asked.offset == found.high_watermark:
+                pending.pop(entry, None)
+            if number % STEP == 0:
+                yield
 
-    def _look_again(self) -> Look:
-        look, get = Look(self._request, self._partitions, self._failures), self._partitions.get
-        self._found = [look.at(asked, get(asked.topic, asked.partition)) for asked in self._request.partitions]
-        return look
+    async def _look_again(self, context: Context) -> None:
+        for _ in self.look():
+            await context.checkpoint()
 
-    def _has_changed(self, waiter: FetchWaiter) -> bool:
-        """Whether to look again when the time is over: something came that was too little, now or before."""
-        return waiter.was_told or self._look.size > 0
+    def _release_files(self) -> None:
+        """Let no file stay open for the answer while there is too little of it."""
+        for entry in self._news:
+            entry.found = None
 
     async def _wait_for_growth(self, waiter: FetchWaiter) -> None:
-        get = self._partitions.get
-        waited_on = [found for asked in self._request.partitions if (found := get(asked.topic, asked.partition))]
-        for partition in waited_on:
-            partition.enlist(waiter)
+        self.session.waiter = waiter
         try:
             await waiter.wait()
         finally:
-            for partition in waited_on:
-                partition.dismiss(waiter)
+            if self.session.waiter is waiter:
+                self.session.waiter = None
 
-
-class FirstFetch(Fetch):
-    """A full fetch that asks for a session."""
-
-    def __init__(self, request: KafkaFetchRequest, partitions: Partitions, sessions: FetchSessions) -> None:
-        super().__init__(request, partitions)
-        self._sessions = sessions
-
-    def response(self) -> KafkaFetchResponse:
-        """The answer, with the session's id if there was room for one."""
-        request = self._request
-        assert isinstance(request, KafkaFetchRequest)
-        answers = list(zip(request.partitions, self._found, strict=True))
-        session_id = self._sessions.create(answers, uses_topic_ids=request.uses_topic_ids)
-        return KafkaFetchResponse(partitions=tuple(self._found), session_id=session_id)
-
-
-class SessionFetch(Fetch):
-    """A fetch in a session: only what has changed is looked at and answered."""
-
-    def __init__(self, request: KafkaFetchRequest, partitions: Partitions, session: FetchSession) -> None:
-        self._session = session
-        self._next_epoch = session.advance()
-        self._news: list[SessionPartition] = []  # what `_found` is about
-        if request.max_wait_ms == 0:
-            session.recheck(partitions.get)
-        super().__init__(request, partitions)
-
-    @property
-    def is_enough(self) -> bool:
-        """As for any fetch; and if the session has gone on without this one."""
-        return super().is_enough or self._session.epoch != self._next_epoch
-
-    def response(self) -> KafkaFetchResponse:
-        """What has changed; the client is taken to know it from now on."""
-        session = self._session
-        if session.epoch != self._next_epoch:
+    def response(self) -> FetchResponse:
+        """The answer, by the latest look. `settle` must follow."""
+        session, request = self.session, self._request
+        if session.epoch != self._epoch:
             error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             return KafkaFetchResponse(partitions=(), error=error, session_id=session.id, asked=())
-        for entry, found in zip(self._news, self._found, strict=True):
-            entry.told(found)
-            if len(found.records):
-                session.pending.move_to_end(entry)
-        asked = tuple([entry.asked for entry in self._news])
-        return KafkaFetchResponse(partitions=tuple(self._found), session_id=session.id, asked=asked)
+        entries = session.order if self._tells_all else self._news
+        found = tuple([found for entry in entries if (found := entry.found) is not None])
+        assert len(found) == len(entries), "an entry without an answer is pending, and pending ones were looked at"
+        if not isinstance(request, KafkaFetchRequest):
+            return FetchResponse(partitions=found)
+        is_as_asked = self._tells_all and len(entries) == len(request.partitions)
+        asked: Any = None if is_as_asked else tuple([entry.asked for entry in entries])
+        return KafkaFetchResponse(partitions=found, session_id=session.id, asked=asked)
 
-    @property
-    def _asked_count(self) -> int:
-        return len(self._session)
-
-    def _look_again(self) -> Look:
-        session, partitions = self._session, self._partitions
-        look = Look(self._request, partitions, self._failures)
-        self._found, self._news = [], []
-        for entry in list(session.pending):
-            partition = session.find(entry, partitions.get, partitions.topic_name)
-            found = look.at(entry.asked, partition)
-            if entry.is_news(found):
-                self._found.append(found)
-                self._news.append(entry)
-            elif entry.asked.offset == found.high_watermark:
-                del session.pending[entry]
-        return look
-
-    def _has_changed(self, waiter: FetchWaiter) -> bool:
-        """As for any fetch; this is the time to look for what no log tells of, too."""
-        self._session.recheck(self._partitions.get)
-        return waiter.was_told or bool(self._session.pending)
-
-    async def _wait_for_growth(self, waiter: FetchWaiter) -> None:
-        self._session.waiter = waiter
-        try:
-            await waiter.wait()
-        finally:
-            if self._session.waiter is waiter:
-                self._session.waiter = None
+    def settle(self) -> Iterator[None]:
+        """Take it that the client knows the answer; yields after every STEP partitions."""
+        pending, keeps = self.session.pending, self._tells_all
+        for number, entry in enumerate(self._news, 1):
+            found = entry.found
+            if found is not None and entry in pending:
+                entry.told(found)
+                if len(found.records):
+                    entry.found = None
+                    if not keeps:
+                        pending.move_to_end(entry)
+                elif entry.asked.offset == found.high_watermark and entry.is_known:
+                    del pending[entry]
+            if not keeps:
+                entry.found = None
+            if number % STEP == 0:
+                yield
 
 
 class Fetches:
-    """Begins fetches, each in the session that it belongs to."""
+    """Begins fetches, each in the session that it belongs to, and answers them."""
 
     def __init__(self, partitions: Partitions, sessions: FetchSessions, reads: ReadAhead) -> None:
         self._partitions = partitions
-        self._sessions = sessions
+        self.sessions = sessions
+        self._own = ConnectionSessions(sessions.closed)
         self._reads = reads
 
-    async def finish(self, fetch: Fetch, consumer: Hashable) -> FetchResponse:
-        """The response of a fetch that was begun for a consumer, when there is enough, or its time is over."""
-        await fetch.wait(self._reads, consumer)
-        return fetch.response()
-
-    def begin(self, request: FetchRequest) -> Fetch | FetchResponse:
-        """The response, if there is enough to answer with at once; else the fetch, to be waited for."""
+    def begin(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse:
+        """Serve from the data available now, or return a pending `Fetch`, for which `finish` must be called."""
         try:
-            fetch = self._begun(request)
+            fetch = self._open(request, context.session)
         except FetchSessionError as error:
-            return KafkaFetchResponse(partitions=(), error=error.code, asked=())
-        return fetch.response() if fetch.is_enough and not fetch.is_cold else fetch
+            return _refused(error)
+        is_sound = False
+        try:
+            steps = self._begin(fetch)
+            is_large = next(steps, fetch) is None
+            is_sound = True
+        except FetchSessionError as error:
+            return _refused(error)
+        finally:
+            if not is_sound:
+                self._close(fetch, keep=False)
+        if is_large:
+            fetch.steps = steps
+        if is_large or fetch.is_cold or not fetch.is_enough:
+            return fetch
+        self._register(fetch)
+        response = fetch.response()
+        for _ in fetch.settle():
+            pass
+        self._close(fetch)
+        return response
 
-    def _begun(self, request: FetchRequest) -> Fetch:
-        """A fetch of its kind, which has looked once. Raises FetchSessionError."""
-        if not isinstance(request, KafkaFetchRequest):
-            return Fetch(request, self._partitions)
-        sessions, epoch = self._sessions, request.session_epoch
-        if epoch in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}:
+    async def finish(self, fetch: Fetch, context: Context) -> FetchResponse:
+        """Wait until there is enough to answer with, or the fetch's time is over."""
+        is_answered = False
+        try:
+            await fetch.wait(self._reads, context)
+            self._register(fetch)
+            response = fetch.response()
+            for _ in fetch.settle():
+                await context.checkpoint()
+            is_answered = True
+        except FetchSessionError as error:
+            return _refused(error)
+        finally:
+            self._close(fetch, keep=is_answered)
+        return response
+
+    def forget(self, connection: Hashable) -> None:
+        """Release what is kept for a connection that has gone."""
+        self._own.forget(connection)
+
+    def _open(self, request: FetchRequest, connection: Hashable) -> Fetch:
+        """Find or make the session. Raises FetchSessionError."""
+        sessions = self.sessions
+        if isinstance(request, KafkaFetchRequest) and request.replica_id < 0:
+            epoch = request.session_epoch
+            if epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}:
+                session = sessions.find(request.session_id, epoch, uses_topic_ids=request.uses_topic_ids)
+                session.advance()
+                return Fetch(request, session, self._partitions, tells_all=False)
             sessions.remove(request.session_id)
-            if epoch == FINAL_SESSION_EPOCH or request.replica_id >= 0:
-                return Fetch(request, self._partitions)
-            return FirstFetch(request, self._partitions, sessions)
-        session = sessions.find(request.session_id, epoch, uses_topic_ids=request.uses_topic_ids)
-        sessions.update(session, request.partitions, request.forgotten)
-        if not session:
-            return Fetch(request, self._partitions)
-        return SessionFetch(request, self._partitions, session)
+            if epoch == INITIAL_SESSION_EPOCH:
+                session = FetchSession(uses_topic_ids=request.uses_topic_ids)
+                return Fetch(request, session, self._partitions, tells_all=True, wants_session=True)
+        return Fetch(request, self._own.take(connection), self._partitions, tells_all=True, connection=connection)
+
+    def _begin(self, fetch: Fetch) -> Iterator[None]:
+        for _ in fetch.begin(self.sessions):
+            self.sessions.closed.detach()
+            yield
+
+    def _register(self, fetch: Fetch) -> None:
+        """Keep the session of a first fetch, if there is room."""
+        if fetch.wants_session:
+            self.sessions.register(fetch.session)
+
+    def _close(self, fetch: Fetch, *, keep: bool = True) -> None:
+        """Give the session back, unless it is kept for its client."""
+        session = fetch.session
+        if session.id == NO_SESSION:
+            if keep and fetch.connection is not None:
+                self._own.put(fetch.connection, session)
+            else:
+                self.sessions.closed.add(session)
+
+
+def _kind(request: FetchRequest) -> Hashable:
+    """What the answer for a partition depends on, apart from how the partition is asked for."""
+    if isinstance(request, KafkaFetchRequest):
+        return request.isolation, request.replica_id, request.knows_zstd, request.uses_topic_ids
+    return request.isolation
+
+
+def _refused(error: FetchSessionError) -> KafkaFetchResponse:
+    return KafkaFetchResponse(partitions=(), error=error.code, asked=())

@@ -1,31 +1,37 @@
-"""Fetch sessions (KIP-227): what a client fetches, kept here, so that it need not name it again and is told changes.
+"""Fetch sessions: the partitions that a client fetches, and which of them may have something new.
 
-Owns: the sessions, which of them give way to others, what each client was last told, and which partitions of a session
-may have something to tell. Must not know: how partitions are read, or how long a fetch waits.
+Every fetch is one of a session. A client may have the broker keep a session (KIP-227); then it names only changes, and
+is answered only with changes:
 
-    full fetch, epoch 0     -> `create`: an id, and the partitions as they were answered
+    full fetch, epoch 0     -> `register`: the session gets an id
     incremental, epoch n    -> `find` and `update`: the session's partitions, but for what the request adds, changes and
                                forgets; epoch n + 1 comes next
     full fetch, epoch -1    -> `remove`
 
-A partition of a session is `pending` while it may have something to tell: since it was asked for differently, since its
-log grew (each is enlisted with its log), or since the last look left something over. A fetch looks at those only, so a
-thousand quiet partitions cost a poll nothing; `recheck` finds what no log tells of (a partition made, a log start
-moved).
+All other fetches name all partitions and are answered with all. For these each connection has a session of its own
+(`ConnectionSessions`), which the client does not know of: most of such a fetch repeats the one before.
+
+A partition of a session is `pending` while it may have something new: since it was asked for differently, since its log
+reported a change (each is enlisted with its `Partition`), or since the last look left something over. A fetch looks at
+these only, so a thousand quiet partitions cost little. A partition that does not exist stays pending until it does.
+
+Loops over all partitions of a request are generators that yield after every STEP partitions.
 
 Invariants:
-1. So many sessions as there are slots, and MAX_PARTITIONS partitions in all of them. Who finds no room is served
-   without a session (id 0).
-2. A session gives way to a new one if it was not used for two minutes, or if it is older than that and has fewer
+1. At most as many kept sessions as there are slots, and MAX_PARTITIONS partitions in all of them. A client that finds
+   no room is served without a kept session (id 0).
+2. A kept session gives way to a new one if it was not used for two minutes, or if it is older than that and has fewer
    partitions than the new one. Connections do not matter: a client may come back by another one.
-3. Whatever is not pending was told to its client, and has no error.
+3. A partition that is not pending has nothing to read, no error, and nothing that its client does not know.
 4. Pending partitions are in the order of their turn: those that had data sent go to the end.
+5. The sessions of connections hold MAX_PARTITIONS_OF_CONNECTIONS partitions in all, and give way to others when they
+   were not used for the longest time. Nothing of a client's answers depends on it.
 
 Source: kafka.server.FetchSession. Followers do not fetch here, so nothing is privileged.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from random import Random
 from typing import TypeAlias
 
@@ -43,15 +49,23 @@ from protocol.kafka.values import (
     KafkaFetchPartition,
     TopicNames,
 )
+from protocol.request import FetchPartition
 from protocol.response import FetchedPartition
 
 EVICTION_S = 120.0  # Kafka's min.incremental.fetch.session.eviction.ms
 MAX_PARTITIONS = 200_000  # of all sessions: about 90 MB. Kafka bounds the sessions only, and each may have any number
 MAX_EPOCH = MAX_ID = (1 << 31) - 1
+# Of the sessions of all connections: about 45 MB; and of one, above which its partitions are looked up each time.
+MAX_PARTITIONS_OF_CONNECTIONS = 100_000
+MAX_PARTITIONS_OF_CONNECTION = 20_000
+STEP = 256  # partitions between two yields: about 1 ms where each has to be read
 NOT_TOLD = -1  # for an offset
 
-Key: TypeAlias = tuple[str | bytes, int]  # a topic's id, or its name where it has none here, and the partition
+Index: TypeAlias = int | tuple[int, int]  # a partition; of one that is named again, and its place in the request
 Finder: TypeAlias = Callable[[str, int], Partition | None]
+
+
+_NONE: dict[Index, "SessionPartition"] = {}
 
 
 class FetchSessionError(ProtocolError):
@@ -63,13 +77,23 @@ class FetchSessionError(ProtocolError):
 
 
 class SessionPartition:
-    """One partition of a session: as it was last asked for, and what its client was last told of it."""
+    """One partition of a session: how it was last asked for, its answer, and what its client knows."""
 
-    __slots__ = ("_log_start_offset", "_session", "asked", "high_watermark", "partition")
+    __slots__ = (
+        "_log_start_offset",
+        "_session",
+        "asked",
+        "found",
+        "high_watermark",
+        "partition",
+        "turn",
+    )
 
-    def __init__(self, session: "FetchSession", asked: KafkaFetchPartition) -> None:
+    def __init__(self, session: "FetchSession", asked: FetchPartition) -> None:
         self._session = session
         self.asked = asked
+        self.found: FetchedPartition | None = None  # by the latest look; not kept where it holds a file open
+        self.turn = 0  # of the session's latest full fetch that named it
         self.partition: Partition | None = None  # where it is enlisted
         self.high_watermark = self._log_start_offset = NOT_TOLD
 
@@ -89,8 +113,12 @@ class SessionPartition:
         if session.waiter is not None:
             session.waiter.grown(size)
 
+    def moved(self) -> None:
+        """Note a change that no fetch waits for."""
+        self._session.pending[self] = None
+
     def wake(self) -> None:
-        """Something has changed."""
+        """Have the waiting fetch look again."""
         self._session.pending[self] = None
         self._session.wake()
 
@@ -103,28 +131,38 @@ class SessionPartition:
             or len(found.records) > 0
         )
 
+    def take(self, found: FetchedPartition) -> bool:
+        """Take the answer of a look; returns whether it is news to the client."""
+        self.found = found
+        return self.is_news(found)
+
     def told(self, found: FetchedPartition) -> None:
         """Take it that the client knows this. After an error it is told again that all is well."""
         self.high_watermark = found.high_watermark if found.error is ErrorCode.NONE else NOT_TOLD
         self._log_start_offset = found.log_start_offset
 
-    def has_moved(self, partition: Partition | None) -> bool:
-        """Whether a partition that is not pending has something to tell after all."""
-        if partition is not self.partition or partition is None:
-            return True
-        log = partition.log
-        return log.high_watermark != self.high_watermark or log.log_start_offset != self._log_start_offset
+    @property
+    def is_known(self) -> bool:
+        """Whether the client knows all that there is to know of the partition."""
+        if self.partition is None:
+            return False
+        log = self.partition.log
+        return log.high_watermark == self.high_watermark and log.log_start_offset == self._log_start_offset
 
 
 class FetchSession:
-    """What one client fetches. Made and closed by `FetchSessions`."""
+    """The partitions that one client fetches. `id` is NO_SESSION unless it is kept for its client."""
 
     __slots__ = (
-        "_partitions",
+        "_count",
+        "_kind",
+        "_topics",
+        "_turn",
         "created_at",
         "epoch",
         "evictable_key",
         "id",
+        "order",
         "pending",
         "size",
         "used_at",
@@ -132,8 +170,8 @@ class FetchSession:
         "waiter",
     )
 
-    def __init__(self, session_id: int, now: float, *, uses_topic_ids: bool) -> None:
-        self.id = session_id
+    def __init__(self, now: float = 0.0, *, uses_topic_ids: bool = False) -> None:
+        self.id = NO_SESSION
         self.epoch = 1  # of the next request
         self.uses_topic_ids = uses_topic_ids
         self.created_at = self.used_at = now
@@ -141,30 +179,82 @@ class FetchSession:
         self.size = 0  # as the cache last counted it
         self.pending: OrderedDict[SessionPartition, None] = OrderedDict()
         self.waiter: FetchWaiter | None = None  # of the fetch that waits
-        self._partitions: dict[Key, SessionPartition] = {}
+        self.order: list[SessionPartition] = []  # of the latest full fetch
+        self._topics: dict[str | bytes, dict[Index, SessionPartition]] = {}
+        self._count = 0
+        self._turn = 0
+        self._kind: Hashable = None
 
     def __len__(self) -> int:
-        return len(self._partitions)
+        return self._count
 
-    def add(self, asked: KafkaFetchPartition) -> SessionPartition:
-        """Take a partition into the session, or take the new wishes for one that is there."""
-        key = _key(asked.topic, asked.topic_id, asked.partition)
-        entry = self._partitions.get(key)
+    def follow(self, asked: Sequence[FetchPartition], *, kind: Hashable = None, merges: bool = True) -> Iterator[None]:
+        """Make these all of the session's partitions. What is asked as before is not looked at again.
+
+        `kind`: what else the answers depend on. `merges`: a partition that is named twice counts once, as it was named
+        last (Kafka's rule); else both count.
+        """
+        self._turn += 1
+        is_same_kind, self._kind = kind == self._kind, kind
+        turn, uses_topic_ids, name, indexes = self._turn, self.uses_topic_ids, None, _NONE
+        self.order = order = []
+        for number, one in enumerate(asked, 1):
+            topic = one.topic_id if uses_topic_ids else one.topic  # type: ignore[attr-defined]
+            if topic is not name:
+                name, indexes = topic, self._topics.get(topic, _NONE)
+            index: Index = one.partition
+            entry = indexes.get(index)
+            if entry is not None and entry.turn == turn and not merges:
+                index = one.partition, number
+                entry = indexes.get(index)
+            if entry is None or entry.asked != one or not is_same_kind:
+                entry = self._ask(topic, index, one)
+                indexes = self._topics[topic]
+            if entry.turn != turn:
+                entry.turn = turn
+                order.append(entry)
+            if number % STEP == 0:
+                yield
+        if len(order) < self._count:
+            yield from self._forget_others()
+
+    def _forget_others(self) -> Iterator[None]:
+        """Remove what the latest full fetch did not name."""
+        there = [(topic, index) for topic, indexes in self._topics.items() for index in indexes]
+        for number, (topic, index) in enumerate(there, 1):
+            if self._topics[topic][index].turn != self._turn:
+                self.forget(topic, index)
+            if number % STEP == 0:
+                yield
+
+    def add(self, asked: KafkaFetchPartition) -> None:
+        """Add a partition to the session, or replace how it is asked for."""
+        topic = asked.topic_id if self.uses_topic_ids else asked.topic
+        known = self._topics.get(topic, _NONE).get(asked.partition)
+        if known is not None and asked.topic == UNKNOWN_TOPIC_NAME:  # it was deleted; it keeps the name it had
+            asked = replace(asked, topic=known.asked.topic)
+        self._ask(topic, asked.partition, asked)
+
+    def _ask(self, topic: str | bytes, index: Index, asked: FetchPartition) -> SessionPartition:
+        indexes = self._topics.setdefault(topic, {})
+        entry = indexes.get(index)
         if entry is None:
-            entry = self._partitions[key] = SessionPartition(self, asked)
-        elif asked.topic == UNKNOWN_TOPIC_NAME:  # the topic was deleted; it keeps the name it had
-            asked = replace(asked, topic=entry.asked.topic)
+            entry = indexes[index] = SessionPartition(self, asked)
+            self._count += 1
         entry.asked = asked
         self.pending[entry] = None
         return entry
 
-    def forget(self, forgotten: ForgottenPartitions) -> None:
-        """Let go of partitions; those that are not there are none."""
-        for index in forgotten.partitions:
-            entry = self._partitions.pop(_key(forgotten.topic, forgotten.topic_id, index), None)
-            if entry is not None:
-                self.pending.pop(entry, None)
-                entry.attach(None)
+    def forget(self, topic: str | bytes, index: Index) -> None:
+        """Remove a partition, if it is in the session."""
+        indexes = self._topics.get(topic, _NONE)
+        entry = indexes.pop(index, None)
+        if entry is not None:
+            self._count -= 1
+            self.pending.pop(entry, None)
+            entry.attach(None)
+            if not indexes:
+                del self._topics[topic]
 
     def advance(self) -> int:
         """Begin the next request; gives the epoch of the one after it.
@@ -181,36 +271,94 @@ class FetchSession:
             self.waiter.wake()
 
     def find(self, entry: SessionPartition, get: Finder, names: TopicNames) -> Partition | None:
-        """The partition that an entry is about, as things are now. A topic id that had no name may have one by now."""
+        """Find the partition of an entry as things are now. A topic id that had no name may have one by now."""
         asked = entry.asked
-        if asked.topic == UNKNOWN_TOPIC_NAME and asked.topic_id != NO_TOPIC_ID:
+        if asked.topic == UNKNOWN_TOPIC_NAME and type(asked) is KafkaFetchPartition and asked.topic_id != NO_TOPIC_ID:
             asked = entry.asked = replace(asked, topic=names(asked.topic_id) or UNKNOWN_TOPIC_NAME)
         partition = get(asked.topic, asked.partition)
         entry.attach(partition)
         return partition
 
-    def recheck(self, get: Finder) -> None:
-        """Look at all partitions, that nobody has told anything of, too."""
-        pending = self.pending
-        for entry in self._partitions.values():
-            asked = entry.asked
-            if entry not in pending and entry.has_moved(get(asked.topic, asked.partition)):
-                pending[entry] = None
-
-    def close(self) -> None:
-        """Be told of nothing any more."""
-        for entry in self._partitions.values():
-            entry.attach(None)
-        self._partitions.clear()
+    def close(self) -> list[SessionPartition]:
+        """Empty the session; returns the partitions, which must be detached."""
+        closed = [entry for indexes in self._topics.values() for entry in indexes.values()]
+        self._topics.clear()
+        self._count = 0
+        self.order.clear()
         self.pending.clear()
         self.wake()
+        return closed
+
+
+class ClosedPartitions:
+    """Partitions of closed sessions, which are detached from their logs a few at a time.
+
+    Whoever adds partitions to sessions calls `detach` at each step, so that these cannot become many.
+    """
+
+    def __init__(self) -> None:
+        self._left: deque[SessionPartition] = deque()
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def add(self, session: FetchSession) -> None:
+        """Close a session."""
+        self._left += session.close()
+        self.detach()
+
+    def detach(self) -> None:
+        """Detach up to STEP partitions."""
+        for _ in range(min(STEP, len(self._left))):
+            self._left.popleft().attach(None)
+
+
+class ConnectionSessions:
+    """The sessions of connections whose fetches name all partitions, by a key of the connection.
+
+    A fetch takes its connection's session out and puts it back when it is answered.
+    """
+
+    def __init__(self, closed: ClosedPartitions) -> None:
+        self._closed = closed
+        self._sessions: OrderedDict[Hashable, FetchSession] = OrderedDict()  # the longest unused first
+        self.partition_count = 0  # of those that are not taken out
+
+    def take(self, connection: Hashable) -> FetchSession:
+        """Return the session of a connection, or a new one."""
+        session = self._sessions.pop(connection, None)
+        if session is None:
+            return FetchSession()
+        self.partition_count -= session.size
+        return session
+
+    def put(self, connection: Hashable, session: FetchSession) -> None:
+        """Keep a session for the connection's next fetch, if there is room; others give way to it."""
+        session.size = len(session)
+        if not 0 < session.size <= MAX_PARTITIONS_OF_CONNECTION:
+            self._closed.add(session)
+            return
+        self._sessions[connection] = session
+        self.partition_count += session.size
+        while self.partition_count > MAX_PARTITIONS_OF_CONNECTIONS:
+            self.forget(next(iter(self._sessions)))
+
+    def forget(self, connection: Hashable) -> None:
+        """Close the session of a connection that has gone."""
+        session = self._sessions.pop(connection, None)
+        if session is not None:
+            self.partition_count -= session.size
+            self._closed.add(session)
 
 
 class FetchSessions:
-    """All sessions of a broker."""
+    """The sessions that are kept for clients."""
 
-    def __init__(self, *, slots: int, clock: Callable[[], float], random: Random) -> None:
+    def __init__(
+        self, *, slots: int, clock: Callable[[], float], random: Random, closed: ClosedPartitions | None = None
+    ) -> None:
         """`slots`: max.incremental.fetch.session.cache.slots. `clock` gives seconds, of any origin."""
+        self.closed = ClosedPartitions() if closed is None else closed
         self._slots = slots
         self._clock = clock
         self._random = random
@@ -244,33 +392,39 @@ class FetchSessions:
         session: FetchSession,
         asked: Iterable[KafkaFetchPartition],
         forgotten: Iterable[ForgottenPartitions],
-    ) -> None:
+    ) -> Iterator[None]:
         """Take what a request says into its session, which is in use now.
 
         A session that is left without partitions ends. So does one that would grow past the bound of all: raises
         FetchSessionError.
         """
-        for partition in asked:
+        for number, partition in enumerate(asked, 1):
             session.add(partition)
-        for partitions in forgotten:
-            session.forget(partitions)
+            if number % STEP == 0:
+                yield
+        for number, (topic, index) in enumerate(_each(forgotten), 1):
+            session.forget(topic.topic_id if session.uses_topic_ids else topic.topic, index)
+            if number % STEP == 0:
+                yield
+        if session.id not in self._sessions:  # evicted meanwhile
+            raise FetchSessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session.id}")
         self._touch(session)
         if self.partition_count > MAX_PARTITIONS:
             self.remove(session.id)
             raise FetchSessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions in fetch sessions")
         if not session:
             self.remove(session.id)
+            session.id = NO_SESSION
 
-    def create(self, answers: list[tuple[KafkaFetchPartition, FetchedPartition]], *, uses_topic_ids: bool) -> int:
-        """The id of a new session of partitions that are being answered, or NO_SESSION where there is no room."""
-        if not self._has_room_for(len(answers)):
-            return NO_SESSION
-        session = FetchSession(self._new_id(), self._clock(), uses_topic_ids=uses_topic_ids)
-        for asked, found in answers:
-            session.add(asked).told(found)
+    def register(self, session: FetchSession) -> bool:
+        """Give a new session its id and keep it, if there is room."""
+        if not self._has_room_for(len(session)):
+            return False
+        session.id = self._new_id()
+        session.created_at = self._clock()
         self._sessions[session.id] = session
         self._touch(session)
-        return session.id
+        return True
 
     def remove(self, session_id: int) -> None:
         """End a session, if it is there."""
@@ -278,7 +432,7 @@ class FetchSessions:
         if session is not None:
             self._evictable.discard(session.evictable_key)
             self.partition_count -= session.size
-            session.close()
+            self.closed.add(session)
 
     def _touch(self, session: FetchSession) -> None:
         """A session is in use now, with as many partitions as it has now."""
@@ -321,5 +475,9 @@ class FetchSessions:
                 return session_id
 
 
-def _key(topic: str, topic_id: bytes, partition: int) -> Key:
-    return (topic if topic_id == NO_TOPIC_ID else topic_id), partition
+def _each(forgotten: Iterable[ForgottenPartitions]) -> Iterator[tuple[ForgottenPartitions, int]]:
+    """Yield each partition with its topic, and once more -1: a request may name many topics without partitions."""
+    for topic in forgotten:
+        for index in topic.partitions:
+            yield topic, index
+        yield topic, -1

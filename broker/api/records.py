@@ -51,7 +51,7 @@ class RecordsApi:
                 raise self._partitions.missing(asked.topic, asked.partition)
             _check_policy(partition)
             log = partition.log
-            moved = log.advance_start(log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset)
+            moved = partition.advance_start(log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset)
         except EXPECTED as error:
             code, message = describe_in(partition, self._partitions, error)
             return DeletedRecords(topic=asked.topic, partition=asked.partition, error=code, message=message), False

@@ -128,6 +128,7 @@ class Connection:
             self._closed = True
             self._outbox.close()
             self._services.slices.forget(self._session)
+            self._services.dispatcher.forget(self._session)
             if self._share is not None:
                 self._services.inflight.release(self._share)
             trio.lowlevel.notify_closing(self._sock)

@@ -1,5 +1,6 @@
 """The cache of fetch sessions: its bounds, and who gives way to whom. (Sessions at work: net/test_kafka_fetch.py.)"""
 
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -10,7 +11,6 @@ from broker.api import fetch_sessions
 from broker.api.fetch_sessions import EVICTION_S, FetchSession, FetchSessionError, FetchSessions
 from protocol.errors import ErrorCode
 from protocol.kafka.values import ForgottenPartitions, KafkaFetchPartition
-from protocol.response import FetchedPartition
 
 
 class Rig:
@@ -21,14 +21,16 @@ class Rig:
         self.cache = FetchSessions(slots=slots, clock=lambda: self.now, random=Random(7))
 
     def create(self, partitions: int) -> int:
-        answers = [(asked(index), FetchedPartition(topic="t", partition=index)) for index in range(partitions)]
-        return self.cache.create(answers, uses_topic_ids=False)
+        session = FetchSession()
+        drain(session.follow([asked(index) for index in range(partitions)]))
+        self.cache.register(session)
+        return session.id
 
     def session(self, session_id: int, epoch: int = 1) -> FetchSession:
         return self.cache.find(session_id, epoch, uses_topic_ids=False)
 
     def use(self, session_id: int, *more: KafkaFetchPartition) -> None:
-        self.cache.update(self.session(session_id), more, ())
+        drain(self.cache.update(self.session(session_id), more, ()))
 
     def has(self, session_id: int) -> bool:
         try:
@@ -36,6 +38,11 @@ class Rig:
         except FetchSessionError:
             return False
         return True
+
+
+def drain(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
 
 
 def asked(index: int) -> KafkaFetchPartition:
@@ -108,7 +115,7 @@ def test_a_session_that_grows_past_the_bound_of_all_ends(monkeypatch: pytest.Mon
 
 
 def test_the_epoch_after_the_last_is_the_first() -> None:
-    session = FetchSession(1, 0.0, uses_topic_ids=False)
+    session = FetchSession()
     session.epoch = fetch_sessions.MAX_EPOCH
     assert session.advance() == 1
 
@@ -136,11 +143,11 @@ def test_counts_and_bounds_hold_whatever_is_done(steps: list[tuple[str, int, int
         elif rig.has(chosen):
             session = rig.session(chosen)
             if what == "use":
-                rig.cache.update(session, list(map(asked, range(amount))), ())
+                drain(rig.cache.update(session, list(map(asked, range(amount))), ()))
                 sizes[chosen] = max(sizes[chosen], amount)
             else:
                 forgotten = ForgottenPartitions(topic="t", partitions=tuple(range(amount, 300)))
-                rig.cache.update(session, (), (forgotten,))
+                drain(rig.cache.update(session, (), (forgotten,)))
                 sizes[chosen] = min(sizes[chosen], amount)
         there = {session_id: size for session_id, size in sizes.items() if rig.has(session_id)}
         assert len(rig.cache) == len(there) <= 3

@@ -11,8 +11,10 @@ import pytest
 import trio
 import trio.testing
 
+from broker.api.context import Context, Session
 from broker.api.fetch import Fetch, Fetches
 from broker.api.fetch_sessions import FetchSessions
+from broker.api.pacing import Pacer
 from broker.log.asking import Cachestat, missing_by_mincore
 from broker.log.residency import Residency
 from broker.read_ahead import ReadAhead, ReadLimits
@@ -169,6 +171,10 @@ async def gated(path: Path, *assignments: str) -> AsyncIterator[tuple[Rig, Fetch
         yield made, Fetches(made.partitions, sessions, reads)
 
 
+def context() -> Context:
+    return Context(Session(listener="native", peer=("127.0.0.1", 1), local=("127.0.0.1", 2)), Pacer())
+
+
 async def test_an_unreadable_sector_is_told_to_who_wants_it_and_others_go_on(tmp_path: Path) -> None:
     async with gated(tmp_path) as (made, fetches):
         broken, sound = await made.create("broken"), await made.create("sound")
@@ -176,14 +182,14 @@ async def test_an_unreadable_sector_is_told_to_who_wants_it_and_others_go_on(tmp
         await made.append(sound, 3)
         evict_files(tmp_path / "data" / "broken-0", "*.log")
         made.disk.is_unreadable = True
-        fetch = fetches.begin(fetch_request("broken", 0))
+        fetch = fetches.begin(fetch_request("broken", 0), context())
         assert isinstance(fetch, Fetch)
-        (told,) = (await fetches.finish(fetch, "one")).partitions
+        (told,) = (await fetches.finish(fetch, context())).partitions
         assert told.error is ErrorCode.KAFKA_STORAGE_ERROR
-        (served,) = fetches.begin(fetch_request("sound", 0)).partitions
+        (served,) = fetches.begin(fetch_request("sound", 0), context()).partitions
         assert len(served.records)
         made.disk.is_unreadable = False
-        (again,) = (await fetches.finish(fetches.begin(fetch_request("broken", 0)), "one")).partitions
+        (again,) = (await fetches.finish(fetches.begin(fetch_request("broken", 0), context()), context())).partitions
         assert again.error is ErrorCode.NONE
         await made.append(broken, 1)
         assert broken.log.log_end_offset == 4
@@ -194,13 +200,13 @@ async def test_a_segment_that_is_removed_while_it_is_read_is_not_missed(tmp_path
         partition = await made.create("orders", segment_bytes="50000")
         await made.append(partition, 4, size=40_000)
         evict_files(tmp_path / "data" / "orders-0")
-        fetch = fetches.begin(fetch_request("orders", 0))
+        fetch = fetches.begin(fetch_request("orders", 0), context())
         assert isinstance(fetch, Fetch)
         partition.reconfigure(replace(partition.log.config, retention_bytes=0))
         await Retention(made.partitions, made.unlinking, made.metrics).check()
         for path in (tmp_path / "data" / "orders-0").glob("*.deleted"):
             path.unlink()
-        (found,) = (await fetches.finish(fetch, "one")).partitions
+        (found,) = (await fetches.finish(fetch, context())).partitions
         assert found.error is ErrorCode.OFFSET_OUT_OF_RANGE
         assert not partition.is_unreadable
 
