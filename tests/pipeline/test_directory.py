@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from protocol.records.layout import Codec
 from tests.golden.partitions import consumed_partitions, read_seen
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
-from tests.pipeline.local import plan
+from tests.pipeline.local import plan, read_split
 from warmlog.client.blocking import Client
 from warmlog.inspect.errors import InspectError, MissingDirectoryError
 from warmlog.inspect.segment import list_segments
@@ -83,6 +83,18 @@ def test_splits_are_disjoint_and_together_what_was_asked_for(
     assert made.offsets() == list(range(first, last))
     pieces = [piece for split in made.splits for piece in split.pieces]
     assert all(one.end_offset == two.first_offset for one, two in pairwise(pieces))
+
+
+@given(data=st.data())
+def test_no_split_has_more_records_than_it_may(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    writer = DirectoryWriter(tmp_path_factory.mktemp("data"), interval=200)
+    for _ in range(2):
+        writer.segment(*[[b"x"] * size for size in data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=9))])
+    most = data.draw(st.integers(1, 40))
+    made = plan(writer.directory.parent, maxRecordsPerPartition=most, minPartitions=data.draw(st.integers(1, 4)))
+    parts = [[row["offset"] for row in read_split(split, made.options)] for split in made.splits]
+    assert [offset for part in parts for offset in part] == list(range(writer.next_offset))
+    assert all(0 < len(part) <= most for part in parts)
 
 
 def test_splits_measure_about_the_same(write_partition: WritePartition) -> None:
@@ -186,6 +198,19 @@ def test_offsets_and_times_choose_what_is_read(write_partition: WritePartition) 
         ({"minPartitions": "0"}, "option minPartitions"),
         ({"columns": "value,size"}, "option columns"),
         ({"onCorrupt": "ignore"}, "option onCorrupt"),
+        (
+            {"startingOffsets": '{"orders":{"0":1}}', "endingOffsets": '{"orders":{"0":0}}'},
+            "startingOffsets 1 of orders-0 is after endingOffsets 0",
+        ),
+        ({"startingTimestamp": "20", "endingTimestamp": "10"}, "startingTimestamp 20 is after endingTimestamp 10"),
+        (
+            {"startingOffsets": '{"orders":{"0":1}}', "endingTimestamp": NOW_MS},
+            "orders-0: the start, offset 1, is after the end, offset 0",
+        ),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger 9 is greater than max"),
+        ({"maxTriggerDelay": "5m"}, "maxTriggerDelay needs minOffsetsPerTrigger"),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "option maxTriggerDelay: 'soon' is not a time"),
+        ({"maxRecordsPerPartition": "9", "onCorrupt": "stop"}, "onCorrupt=stop reads a partition in one split"),
         ({"topic": "payments"}, "no topic payments in it"),
         ({"topic": None, "assign": '{"orders":[3]}'}, "no partition 3 of orders"),
         ({"topic": None, "assign": '{"orders":[]}'}, "option assign"),

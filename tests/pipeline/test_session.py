@@ -1,11 +1,16 @@
 """What is said where Spark cannot run, and that nobody else pays for the pipeline."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import iter_modules
+from types import SimpleNamespace
 
 import pytest
+from pyspark import SparkContext
 
+from warmlog.pipeline import WarmlogDataSource
 from warmlog.pipeline import session as availability
 from warmlog.pipeline.errors import PipelineError
 
@@ -52,3 +57,31 @@ def test_a_new_java_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     availability.check_java()
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "expected"),
+    [
+        ("local[2]", None, sys.executable),
+        ("local[2]", "/opt/python", "python3"),
+        ("spark://host:7077", None, "python3"),
+    ],
+)
+def test_local_workers_run_this_python_unless_another_is_named(
+    monkeypatch: pytest.MonkeyPatch, master: str, given: str | None, expected: str
+) -> None:
+    if given is None:
+        monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    else:
+        monkeypatch.setenv("PYSPARK_PYTHON", given)
+    context = SimpleNamespace(master=master, pythonExec="python3")
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    assert WarmlogDataSource.name() == "warmlog"
+    assert context.pythonExec == expected
+
+
+def test_spark_finds_the_source_without_being_told() -> None:
+    """By the rule of its lookup: a package called pyspark_*, and a DefaultSource in it."""
+    found = {info.name for info in iter_modules() if info.name.startswith("pyspark_")}
+    assert "pyspark_warmlog" in found
+    assert importlib.import_module("pyspark_warmlog").DefaultSource is WarmlogDataSource

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import TaskContext
 
 from protocol.errors import ErrorCode
 from protocol.native.messages import ReceivedFetch
@@ -30,11 +31,24 @@ from warmlog.pipeline.sink.options import WriteOptions, write_options
 from warmlog.pipeline.sink.rows import Rows, check_columns, rows_of, rows_of_spark
 from warmlog.pipeline.sink.sender import MAX_IN_FLIGHT, MAX_REQUEST_BYTES, BatchSender, SinkBatch
 from warmlog.pipeline.sink.task import TaskReport, TaskWriter
+from warmlog.pipeline.sink.writer import BatchWriter
+from warmlog.pipeline.source.arrow import arrow_schema
+from warmlog.pipeline.source.options import COLUMNS
 from warmlog.testing import Broker
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS = 3
 NAMES = count()
+KINDS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
 SCHEMA = pa.schema(
     {
         "key": pa.binary(),
@@ -195,7 +209,11 @@ def test_options_are_read_whatever_their_case_and_sparks_own_are_left_alone() ->
         ([("key", "string")], "no column value"),
         ([("value", "double")], "column value is double: it must be binary or string"),
         ([("value", "string"), ("Key", "int")], "column Key is int"),
-        ([("value", "string"), ("offset", "bigint")], "column offset cannot be written"),
+        ([("value", "string"), ("keys", "string")], "no column keys can be written; did you mean key"),
+        (
+            [("value", "string"), ("timestampType", "int"), ("Header", "string")],
+            "no column Header can be written; did you mean headers",
+        ),
         ([("value", "string"), ("VALUE", "string")], "column value is there twice"),
         ([("value", "string"), ("headers", "map<string,binary>")], "column headers is map"),
         ([("value", "string"), ("timestamp", "bigint")], "column timestamp is bigint"),
@@ -206,6 +224,59 @@ def test_options_are_read_whatever_their_case_and_sparks_own_are_left_alone() ->
 def test_a_frame_that_is_no_records_is_refused_by_its_column(columns: list[tuple[str, str]], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         check_columns(columns, topic="t" if "neither" not in message else None)
+
+
+def test_a_frame_that_was_read_can_be_written_with_what_it_has_besides() -> None:
+    """Offsets, timestamp types and columns that a query has added are not written, as by Spark's Kafka sink."""
+    read = arrow_schema(COLUMNS)
+    columns = [(name, KINDS[name]) for name in read.names]
+    check_columns([*columns, ("parsed", "struct<a:int>"), ("price", "double")], topic=None)
+    row = dict.fromkeys(read.names) | {"value": b"v", "topic": "t", "partition": 2, "offset": 7, "timestampType": 1}
+    batch = pa.RecordBatch.from_pylist([row | {"headers": [{"key": "h", "value": b"1"}]}], read)
+    found = rows_of(batch)
+    assert (found.values, found.topics, found.partitions, found.headers) == ([b"v"], ["t"], [2], [(("h", b"1"),)])
+    assert rows_of(batch, with_headers=False).headers is None
+    (plain,) = rows_of_spark([tuple(batch.to_pylist()[0].values())], read.names, with_headers=False)
+    assert (plain.values, plain.headers) == ([b"v"], None)
+
+
+def test_options_of_sparks_kafka_sink_are_taken() -> None:
+    given = {"kafka.bootstrap.servers": "h:9091", "topic": "t", "includeHeaders": "false"}
+    assert write_options(given) == WriteOptions(bootstrap="h:9091", topic="t", include_headers=False)
+    with pytest.raises(PipelineError, match="settings of a Kafka client do not apply here"):
+        write_options({**given, "kafka.acks": "1"})
+
+
+class Context:
+    """What a task knows of its Spark."""
+
+    def __init__(self, **properties: str) -> None:
+        self._properties = {f"spark.sql.{name.replace('_', '.')}": text for name, text in properties.items()}
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._properties.get(name)
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
+        return 0
+
+
+def test_a_write_that_may_be_divided_otherwise_the_next_time_stores_nothing(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adaptive query execution, which is on unless it is turned off, may merge the partitions of a shuffle."""
+    topic = new_topic(client)
+    batch = pa.RecordBatch.from_pylist(numbered(0, 5), SCHEMA)
+    writer = BatchWriter(options(broker, topic, write_id="nightly"), "nightly")
+    for context in (Context(), Context(adaptive_enabled="true")):
+        monkeypatch.setattr(TaskContext, "get", lambda context=context: context)
+        with pytest.raises(PipelineError, match=r"option writeId needs spark\.sql\.adaptive\.enabled=false"):
+            writer.write(iter([batch]))
+    assert stored(broker, topic) == []
+    BatchWriter(options(broker, topic), "a new one").write(iter([batch]))
+    monkeypatch.setattr(TaskContext, "get", lambda: Context(adaptive_enabled="false"))
+    writer.write(iter([batch]))
+    writer.write(iter([batch]))
+    assert len(stored(broker, topic)) == 10
 
 
 def test_a_frame_with_every_column_is_taken() -> None:

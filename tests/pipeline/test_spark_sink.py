@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.functions import expr
 
 from warmlog.client.blocking import Client
 from warmlog.pipeline.sink.options import WRITE_TABLE
@@ -82,7 +83,33 @@ def test_what_is_no_append_of_records_is_refused_in_words(spark: Any, broker: Br
         ).mode("append").save()
 
 
-def test_a_job_that_failed_halfway_is_run_again_and_stores_each_row_once(spark: Any, broker: Broker) -> None:
+@pytest.fixture
+def fixed_partitions(spark: Any) -> Iterator[None]:
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    yield
+    spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+def test_a_frame_that_was_read_is_written_back(spark: Any, broker: Broker, client: Client) -> None:
+    client.create_topic("again", partitions=2)
+    frame = read(spark, broker, "source", includeHeaders="true").withColumn("number", expr("int(string(value))"))
+    frame.write.format("warmlog").options(bootstrap=broker.native, topic="again").mode("append").save()
+    columns = ["partition", "key", "value", "timestamp"]
+    first, second = (read(spark, broker, name).select(columns).collect() for name in ("source", "again"))
+    assert sorted(second) == sorted(first)
+
+
+def test_a_write_under_an_id_stores_nothing_where_rows_may_be_divided_anew(spark: Any, broker: Broker) -> None:
+    shuffled = spark.range(300).groupBy("id").count().selectExpr("string(id) AS value")
+    with pytest.raises(Exception, match=r"option writeId needs spark\.sql\.adaptive\.enabled=false"):
+        write(shuffled, broker, topic="divided", writeId="nightly")
+    with pytest.raises(Exception, match="no topic"):
+        read(spark, broker, "divided").collect()
+
+
+def test_a_job_that_failed_halfway_is_run_again_and_stores_each_row_once(
+    spark: Any, fixed_partitions: None, broker: Broker
+) -> None:
     """The rows come in another order the second time."""
     frame = spark.range(0, 400, 1, 8)  # the last one begins when most of the others are done
     poisoned = frame.selectExpr("IF(id = 390, raise_error('poison'), string(id)) AS value")

@@ -32,7 +32,7 @@ from warmlog.client.errors import (
     WarmlogError,
     broker_error,
 )
-from warmlog.client.settings import Settings
+from warmlog.client.settings import DEFAULT_PORT, Settings
 from warmlog.client.wire import Wire
 
 R = TypeVar("R", bound=Value)
@@ -134,7 +134,9 @@ class Connection:
         except OSError as problem:
             raise ConnectError(f"cannot connect to {address}: {problem.strerror or problem}") from problem
         except ConnectionLostError as problem:
-            raise ConnectError(f"no warmlog broker at {address}: {problem.message}") from problem
+            raise ConnectError(
+                f"no warmlog broker at {address}: {problem.message}; is this the native listener ({DEFAULT_PORT})?"
+            ) from problem
         return connection
 
     async def _say_hello(self, client: str) -> None:

@@ -6,8 +6,10 @@ retry loop of the pipeline; `PatientBroker` joins the two.
 
 import logging
 import socket
+import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -17,7 +19,7 @@ from protocol.native.codec import decode_response, encode_request
 from protocol.native.messages import VERSIONS, NativeRequest
 from protocol.request import HelloRequest, Value
 from protocol.response import ErrorResponse, HelloResponse
-from warmlog.client.settings import parse_bootstrap
+from warmlog.client.settings import DEFAULT_PORT, parse_bootstrap
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 
 _log = logging.getLogger(__name__)
@@ -32,6 +34,10 @@ RECEIVE_BYTES = 256 << 10
 READ_PATIENCE_S = 60.0  # how long a read waits for a broker
 FIRST_PAUSE_S = 0.1  # Kafka's retry.backoff.ms, doubled up to
 LONGEST_PAUSE_S = 1.0  # Kafka's retry.backoff.max.ms
+
+# Kafka's ApiVersions, version 0: length, key, version, correlation id, no client id; the reply begins with the id.
+API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+API_VERSIONS_REPLY = struct.pack(">i", 1)
 
 # Codes for a topic, a partition or a group that a later request may not get.
 PASSING = frozenset(
@@ -56,9 +62,18 @@ class BrokerConnection:
         """Connect to the first address that accepts. Raises UnavailableError, PipelineError."""
         self._reader = FrameReader(max_reply_bytes + DEFAULT_MAX_FRAME_BYTES)
         self._last_id = 0
-        self.address, self._socket = _connected(bootstrap)
+        host, port, self._socket = _connected(bootstrap)
+        self.address = f"{host}:{port}"
         try:
             self.ask(HelloRequest(versions=VERSIONS, client=CLIENT_NAME), HelloResponse)
+        except UnavailableError as error:
+            self._socket.close()
+            if _speaks_kafka(host, port):
+                raise PipelineError(
+                    f"{self.address} speaks Kafka's protocol: give the address of the native listener"
+                    f" (its port is {DEFAULT_PORT} unless it was changed)"
+                ) from error
+            raise
         except BaseException:
             self._socket.close()
             raise
@@ -103,7 +118,8 @@ class BrokerConnection:
         except OSError as error:
             raise UnavailableError(f"connection to {self.address} lost: {error.strerror or error}") from error
         except ProtocolError as error:
-            raise PipelineError(f"{self.address} is no native listener of a broker: {error}") from error
+            what = f"{self.address} is not the native listener of a broker (port {DEFAULT_PORT} unless it was changed)"
+            raise PipelineError(f"{what}: {error}") from error
 
     def close(self) -> None:
         """Close the connection."""
@@ -118,7 +134,7 @@ class BrokerConnection:
         self.close()
 
 
-def _connected(bootstrap: str) -> tuple[str, socket.socket]:
+def _connected(bootstrap: str) -> tuple[str, int, socket.socket]:
     problem = UnavailableError("no address of a broker was given")
     for host, port in parse_bootstrap(bootstrap):
         try:
@@ -128,8 +144,18 @@ def _connected(bootstrap: str) -> tuple[str, socket.socket]:
             continue
         made.settimeout(REPLY_TIMEOUT_S)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return f"{host}:{port}", made
+        return host, port, made
     raise problem
+
+
+def _speaks_kafka(host: str, port: int) -> bool:
+    """Whether a Kafka listener answers at an address that has closed a native connection."""
+    with suppress(OSError), socket.create_connection((host, port), CONNECT_TIMEOUT_S) as asked:
+        asked.settimeout(CONNECT_TIMEOUT_S)
+        asked.sendall(API_VERSIONS_REQUEST)
+        reply = asked.recv(len(API_VERSIONS_REPLY) + 4, socket.MSG_WAITALL)
+        return reply[4:] == API_VERSIONS_REPLY
+    return False
 
 
 def reply_error(code: ErrorCode, message: str | None, *, about: str = "") -> PipelineError:

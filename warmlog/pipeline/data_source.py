@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 )
 
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.session import use_this_python
 from warmlog.pipeline.source.input import plan_batch
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.pipeline.source.ranges import Bounds
@@ -59,7 +60,8 @@ class WarmlogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` takes."""
+        """Return what `format` takes; Spark asks when the source is registered, so workers are set up here."""
+        use_this_python()
         return "warmlog"
 
     def schema(self) -> StructType:

@@ -16,6 +16,9 @@ from warmlog.pipeline.errors import PipelineError
 
 T = TypeVar("T")
 
+# What users of the Kafka connector write, by option.
+KAFKAS_NAMES = {"kafka.bootstrap.servers": "bootstrap"}
+
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
@@ -38,7 +41,7 @@ class OptionTexts:
     ) -> None:
         self._table = table
         self._texts: dict[str, str] = {}
-        known = {name.lower(): name for name in table} | (dict(aliases) if aliases else {})
+        known = {name.lower(): name for name in table} | dict(aliases or {})
         for name, text in given.items():
             if name.lower() in ignored:
                 continue

@@ -22,6 +22,7 @@ LIBRARIES = ("pyspark", "pyarrow")
 OLDEST_JAVA = 17  # that Spark 4 runs on
 JAVA_TIMEOUT_S = 30.0
 DEFAULT_MASTER = "local[*]"
+PYTHON = "PYSPARK_PYTHON"  # which Python workers run
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program it starts
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -72,7 +73,7 @@ def spark_session(job: str, master: str | None = None) -> Iterator[Any]:
     Workers run this Python unless PYSPARK_PYTHON names another. Within spark-submit, master and settings are its own.
     """
     check_spark()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault(PYTHON, sys.executable)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"warmlog {job}")
@@ -85,6 +86,19 @@ def spark_session(job: str, master: str | None = None) -> Iterator[Any]:
         yield session
     finally:
         session.stop()
+
+
+def use_this_python() -> None:
+    """Let the workers of a local master run this Python, unless the user has set PYSPARK_PYTHON.
+
+    Otherwise they run whatever `python3` is on the path, which in a virtual environment that is not activated has
+    neither pyspark nor warmlog. Elsewhere than in the process of a driver this does nothing.
+    """
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context  # noqa: SLF001 - there is no public way to ask without creating one
+    if context is not None and PYTHON not in os.environ and str(context.master).startswith("local"):
+        context.pythonExec = sys.executable
 
 
 def _quiet(builder: Any) -> Any:

@@ -66,6 +66,7 @@ class ArchiveJob:
         self._stopped: set[TopicPartition] = set()
         self._lost = 0  # offsets that were gone when the current batch was planned
         self._warned: set[str] = set()
+        self._is_group_behind = False
         self._reached: dict[TopicPartition, Position] = {}  # the ends of the current plan
         self.reporter = Reporter("archive")
         self.commits = 0
@@ -85,6 +86,8 @@ class ArchiveJob:
         plan = choose_input(self._split_options()).plan(self._choose, lenient=lenient)
         if not any(wanted.end > wanted.start for wanted in plan.ranges.values()):
             self._positions = (self._positions or {}) | self._reached
+            if self._is_group_behind:
+                self.commit_group()
             return None
         rules = FileRules(
             directory=str(self._store.run_directory),
@@ -98,7 +101,7 @@ class ArchiveJob:
         return commit
 
     def commit_group(self) -> None:
-        """Commit the group's offsets as of the last batch; if the broker is away, the next batch does."""
+        """Commit the group's offsets as of the last batch; if the broker is away, the next step does."""
         options = self._options
         if options.group is None or options.bootstrap is None or not self._positions:
             return
@@ -107,7 +110,9 @@ class ArchiveJob:
         offsets = [(topic, partition, at.offset) for (topic, partition), at in self._positions.items()]
         try:
             commit_offsets(options.bootstrap, options.group, offsets)
+            self._is_group_behind = False
         except UnavailableError as error:
+            self._is_group_behind = True
             _log.warning("offsets of group %s not committed: %s", options.group, error)
 
     @property

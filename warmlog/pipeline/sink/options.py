@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, cast
 
 from protocol.records.layout import Codec
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.options import OptionTexts, bootstrap, count, flag, nonempty, ordinal, word
+from warmlog.pipeline.options import KAFKAS_NAMES, OptionTexts, bootstrap, count, flag, nonempty, ordinal, word
 
 OnChangedRows: TypeAlias = Literal["fail", "send"]
 
@@ -18,6 +18,7 @@ DEFAULT_DELIVERY_TIMEOUT_MS = 120_000  # Kafka's delivery.timeout.ms
 WRITE_TABLE = {
     "bootstrap": "a broker's native address, host:port",
     "topic": "a topic",
+    "includeHeaders": '"true" or "false"',
     "writeId": "a name for what is written",
     "writeBatch": "a number from 0",
     "compression": f'"{", ".join(codec.name.lower() for codec in Codec)}"',
@@ -37,6 +38,7 @@ class WriteOptions:
 
     bootstrap: str
     topic: str | None = None
+    include_headers: bool = True
     write_id: str | None = None
     write_batch: int = 0
     codec: Codec = Codec.NONE
@@ -50,7 +52,7 @@ class WriteOptions:
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Parse and check the options of a write. Raises PipelineError."""
-    texts = OptionTexts(given, WRITE_TABLE, "of a write", ignored=_SPARKS_OWN)
+    texts = OptionTexts(given, WRITE_TABLE, "of a write", aliases=KAFKAS_NAMES, ignored=_SPARKS_OWN)
     address = texts.parsed("bootstrap", bootstrap, None)
     if address is None:
         raise PipelineError('no broker: option("bootstrap", ...) names one')
@@ -59,6 +61,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         bootstrap=address,
         topic=texts.parsed("topic", nonempty, None),
+        include_headers=texts.parsed("includeHeaders", flag, default=True),
         write_id=texts.parsed("writeId", nonempty, None),
         write_batch=texts.parsed("writeBatch", ordinal, 0),
         codec=texts.parsed("compression", lambda text: Codec[text.strip().upper()], Codec.NONE),

@@ -2,7 +2,8 @@
 
 The schema is that of Spark's Kafka sink, with headers, partition and timestamp.
 
-1. A missing, unknown or wrongly typed column is reported before the first task begins.
+1. A missing, misspelt or wrongly typed column is reported before the first task begins. Further columns are not
+   written, as by Spark's sink: a frame that was read has offsets, and a query adds columns of its own.
 2. What is wrong in a row is reported, with its column, before any row of the same Arrow batch is sent.
 
 Source: org.apache.spark.sql.kafka010.KafkaWriter.validateQuery.
@@ -11,6 +12,7 @@ Source: org.apache.spark.sql.kafka010.KafkaWriter.validateQuery.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,6 +39,8 @@ ROWS_AT_A_TIME = 10_000  # where Spark passes rows: as many as it puts into an A
 # The most bytes that a record takes beside key, value and headers; and a header beside its key and value.
 RECORD_OVERHEAD = 40
 HEADER_OVERHEAD = 10
+SIMILAR = 0.8  # a column whose name is this similar to one that is absent (keys, Header) is taken for it, misspelt
+OF_THE_SOURCE = frozenset({"offset", "timestamptype"})  # which a frame that was read has, and nobody can write
 
 
 class Rows(NamedTuple):
@@ -60,9 +64,12 @@ def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None) -> N
     `topic`: the option; without it the frame must have a column topic.
     """
     names = [name.lower() for name, _ in columns]
+    absent = COLUMN_TYPES.keys() - set(names)
     for (name, kind), plain in zip(columns, names, strict=True):
         if plain not in COLUMN_TYPES:
-            raise PipelineError(f"column {name} cannot be written; known columns: {_known()}")
+            if plain not in OF_THE_SOURCE and (meant := get_close_matches(plain, absent, n=1, cutoff=SIMILAR)):
+                raise PipelineError(f"no column {name} can be written; did you mean {meant[0]}?")
+            continue
         if names.count(plain) > 1:
             raise PipelineError(f"column {name} is there twice")
         pattern, readable = COLUMN_TYPES[plain]
@@ -74,13 +81,11 @@ def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None) -> N
         raise PipelineError("no topic: there is neither option topic nor a column topic")
 
 
-def _known() -> str:
-    return ", ".join(f"{name} ({readable})" for name, (_, readable) in COLUMN_TYPES.items())
-
-
-def rows_of(batch: pa.RecordBatch) -> Rows:
+def rows_of(batch: pa.RecordBatch, *, with_headers: bool = True) -> Rows:
     """Convert an Arrow batch whose columns were checked. Raises PipelineError."""
     columns = {name.lower(): batch.column(at) for at, name in enumerate(batch.schema.names)}
+    if not with_headers:
+        columns.pop("headers", None)
 
     def read(name: str, make: Callable[[pa.Array], list[Any]]) -> list[Any] | None:
         return make(columns[name]) if name in columns else None
@@ -153,9 +158,11 @@ def row_size_bound(key: bytes | None, value: bytes | None, headers: Headers) -> 
 # -- where Spark passes rows ------------------------------------------------------------------------------------------
 
 
-def rows_of_spark(rows: Iterable[Any], names: Sequence[str]) -> Iterator[Rows]:
+def rows_of_spark(rows: Iterable[Any], names: Sequence[str], *, with_headers: bool = True) -> Iterator[Rows]:
     """Convert Spark's rows, some at a time. `names`: of their columns. Raises PipelineError."""
     places = {name.lower(): at for at, name in enumerate(names)}
+    if not with_headers:
+        places.pop("headers", None)
     given = iter(rows)
     while some := list(islice(given, ROWS_AT_A_TIME)):
         yield _rows_of_some(some, places)

@@ -36,6 +36,7 @@ _ArrowBase: Any = getattr(datasource, ARROW, DataSourceStreamWriter)
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
+ADAPTIVE = "spark.sql.adaptive.enabled"
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +79,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the Arrow batches of a task. In a worker. Raises PipelineError."""
-        identity = batch_identity(self._write_id, _task().partitionId(), self._options.write_batch)
-        return TaskMessage(write_task(self._options, identity, map(rows_of, iterator)))
+        context = _task()
+        if self._options.write_id is not None:
+            _check_partitions_are_fixed(context)
+        identity = batch_identity(self._write_id, context.partitionId(), self._options.write_batch)
+        return TaskMessage(write_task(self._options, identity, _rows(self._options, iterator)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report a job whose tasks are all done."""
@@ -88,6 +92,24 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report a job of which a task has failed for good; what was written stays."""
         report(self._options, messages, "failed")
+
+
+def _check_partitions_are_fixed(context: TaskContext) -> None:
+    """Raise PipelineError if adaptive query execution is on.
+
+    It may merge or split the partitions of a shuffle by what it measured, differently each time. Then a task of a
+    second attempt has other rows than the first attempt's task of that number, and stores rows that others have stored.
+    Spark tells a task neither how many there are nor whether its input was shuffled, so it must be off in any case.
+    """
+    if context.getLocalProperty(ADAPTIVE) != "false":
+        raise PipelineError(
+            f"option writeId needs {ADAPTIVE}=false: adaptive query execution may divide the rows differently when the"
+            f' job is run again, and they would be stored twice (spark.conf.set("{ADAPTIVE}", "false"))'
+        )
+
+
+def _rows(options: WriteOptions, batches: Iterable[Any]) -> Iterator[Rows]:
+    return (rows_of(batch, with_headers=options.include_headers) for batch in batches)
 
 
 class _Stream:
@@ -123,7 +145,7 @@ class RowStreamWriter(_Stream, DataSourceStreamWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the rows of a task. In a worker. Raises PipelineError."""
-        return self._write(rows_of_spark(iterator, self._names))
+        return self._write(rows_of_spark(iterator, self._names, with_headers=self._options.include_headers))
 
 
 class ArrowStreamWriter(_Stream, _ArrowBase):  # type: ignore[misc] # the base depends on Spark's version
@@ -134,7 +156,7 @@ class ArrowStreamWriter(_Stream, _ArrowBase):  # type: ignore[misc] # the base d
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the Arrow batches of a task. In a worker. Raises PipelineError."""
-        return self._write(map(rows_of, iterator))
+        return self._write(_rows(self._options, iterator))
 
 
 def _task() -> TaskContext:

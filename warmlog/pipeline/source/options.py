@@ -11,10 +11,12 @@ from typing import Literal, TypeAlias, cast
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.options import (
+    KAFKAS_NAMES,
     OptionTexts,
     assignment,
     bootstrap,
     count,
+    duration_ms,
     flag,
     numbers,
     time_ms,
@@ -28,6 +30,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 # The default of spark.sql.files.maxPartitionBytes: large beside the cost of starting a task.
 DEFAULT_SPLIT_BYTES = 128 << 20
+
+DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000  # as the connector's
 
 PartitionNumbers: TypeAlias = Mapping[str, Mapping[int, int]]
 OnCorrupt: TypeAlias = Literal["fail", "skip", "stop"]
@@ -79,6 +83,8 @@ class ReadOptions:
     bootstrap: str | None = None
     group: str | None = None
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = DEFAULT_TRIGGER_DELAY_MS
     starts_by_default: bool = False
     start: Bound = field(default_factory=lambda: Bound(number=EARLIEST))
     end: Bound = field(default_factory=lambda: Bound(number=LATEST))
@@ -87,6 +93,7 @@ class ReadOptions:
     min_partitions: int | None = None
     min_split_offsets: int = 1
     max_split_bytes: int = DEFAULT_SPLIT_BYTES
+    max_records_per_partition: int | None = None
     columns: tuple[str, ...] = COLUMNS[:-1]
     on_corrupt: OnCorrupt = "fail"
     flushed_only: bool = False
@@ -112,8 +119,11 @@ READ_TABLE = {
     "startingOffsetsByTimestampStrategy": '"error" or "latest"',
     "failOnDataLoss": '"true" or "false"',
     "maxOffsetsPerTrigger": "a number from 1",
+    "minOffsetsPerTrigger": "a number from 1",
+    "maxTriggerDelay": "a time such as 15m, 30s or 500ms",
     "minPartitions": "a number from 1",
     "maxSplitBytes": "a number of bytes from 1",
+    "maxRecordsPerPartition": "a number from 1",
     "includeHeaders": '"true" or "false"',
     "columns": f"names separated by commas, of {', '.join(COLUMNS)}",
     "onCorrupt": '"fail", "skip" or "stop"',
@@ -126,7 +136,7 @@ _TOPIC_OPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse and check the options of a read. Raises PipelineError."""
-    texts = OptionTexts(given, READ_TABLE, "of a read")
+    texts = OptionTexts(given, READ_TABLE, "of a read", aliases=KAFKAS_NAMES)
     path, address = texts.text("path"), texts.parsed("bootstrap", bootstrap, None)
     if path is None and address is None:
         raise PipelineError('no source: option("path", ...) names a directory, option("bootstrap", ...) a broker')
@@ -137,12 +147,14 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         raise PipelineError("option readUpTo needs path: recovery points are stored in data directories")
     isolation = texts.parsed("isolationLevel", word("read_uncommitted", "read_committed"), "read_uncommitted")
     strategy = texts.parsed("startingOffsetsByTimestampStrategy", word("error", "latest"), "error")
-    return ReadOptions(
+    options = ReadOptions(
         topics=_topics(texts),
         path=path,
         bootstrap=address,
         group=texts.text("group"),
         max_offsets_per_trigger=texts.parsed("maxOffsetsPerTrigger", count, None),
+        min_offsets_per_trigger=texts.parsed("minOffsetsPerTrigger", count, None),
+        max_trigger_delay_ms=texts.parsed("maxTriggerDelay", duration_ms, DEFAULT_TRIGGER_DELAY_MS),
         starts_by_default=not any(name.startswith("starting") and "Strategy" not in name for name in texts),
         start=_bound(texts, "starting", default=EARLIEST, words={"earliest": EARLIEST, "latest": LATEST}),
         end=_bound(texts, "ending", default=LATEST, words={"latest": LATEST}),
@@ -150,12 +162,39 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=texts.parsed("failOnDataLoss", flag, default=True),
         min_partitions=texts.parsed("minPartitions", count, None),
         max_split_bytes=texts.parsed("maxSplitBytes", count, DEFAULT_SPLIT_BYTES),
+        max_records_per_partition=texts.parsed("maxRecordsPerPartition", count, None),
         columns=_columns(texts),
         on_corrupt=cast("OnCorrupt", texts.parsed("onCorrupt", word("fail", "skip", "stop"), "fail")),
         flushed_only=flushed_only,
         committed_only=isolation == "read_committed",
         filter_pushdown=texts.parsed("filterPushdown", flag, default=False),
     )
+    _check_together(options, texts)
+    return options
+
+
+def _check_together(options: ReadOptions, texts: OptionTexts) -> None:
+    """Raise PipelineError for options that contradict each other."""
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise PipelineError(f"minOffsetsPerTrigger {least} is greater than maxOffsetsPerTrigger {most}")
+    if least is None and "maxTriggerDelay" in texts:
+        raise PipelineError("option maxTriggerDelay needs minOffsetsPerTrigger, for which a micro-batch waits so long")
+    if options.max_records_per_partition is not None and options.on_corrupt == "stop":
+        raise PipelineError("onCorrupt=stop reads a partition in one split: maxRecordsPerPartition contradicts it")
+    start, end = options.start, options.end
+    if start.by_time != end.by_time:
+        return  # compared when both are offsets
+    name = "Timestamp" if start.number is not None else "OffsetsByTimestamp" if start.by_time else "Offsets"
+    if start.by_time and None not in {start.number, end.number}:
+        if cast("int", start.number) > cast("int", end.number):
+            raise PipelineError(f"starting{name} {start.number} is after ending{name} {end.number}")
+        return
+    for topic, listed in (start.each or {}).items():
+        for partition, first in listed.items():
+            last = (end.each or {}).get(topic, {}).get(partition, LATEST)
+            if last != LATEST and first > last:
+                raise PipelineError(f"starting{name} {first} of {topic}-{partition} is after ending{name} {last}")
 
 
 def _topics(texts: OptionTexts) -> Topics:

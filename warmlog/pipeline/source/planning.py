@@ -9,6 +9,7 @@ Invariants:
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from protocol.errors import ProtocolError
 from warmlog.inspect.lookup import confirmed_entries, position_of
@@ -16,7 +17,7 @@ from warmlog.inspect.partition import StoredPartition
 from warmlog.inspect.segment import LogFile, OffsetEntries, Segment
 from warmlog.inspect.transactions import Aborted
 from warmlog.pipeline.source.options import ReadOptions
-from warmlog.pipeline.source.ranges import Range
+from warmlog.pipeline.source.ranges import Range, cuts
 
 REST_SHARE = 0.25  # a rest smaller than this share of a split joins the split before it
 
@@ -64,7 +65,11 @@ class Split:
 
 def plan_splits(parts: Iterable[tuple[StoredPartition, Range]], options: ReadOptions) -> list[Split]:
     """Return the splits of these partitions and offsets. Raises InspectError, OSError."""
-    spans = [(partition, list(pieces_of(partition, wanted))) for partition, wanted in parts]
+    spans = [
+        (partition, list(pieces_of(partition, Range(start=first, end=end))))
+        for partition, wanted in parts
+        for first, end in pairwise(cuts(wanted, 1, options))
+    ]
     total = sum(piece.size for _, pieces in spans for piece in pieces)
     share = min(options.max_split_bytes, max(-(-total // (options.min_partitions or 1)), 1))
     splits = []

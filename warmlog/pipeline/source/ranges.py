@@ -70,7 +70,16 @@ def resolve(partition: Extent, options: ReadOptions) -> Range:
     """Return the offsets to read. Raises PipelineError, DataLossError if the first ones are gone."""
     end = resolve_end(partition, options)
     start = _start(partition, options)
+    if start > end and _are_comparable_now(partition, options):
+        name = f"{partition.topic}-{partition.partition}"
+        raise PipelineError(f"{name}: the start, offset {start}, is after the end, offset {end}")
     return Range(start=min(start, end), end=end)
+
+
+def _are_comparable_now(partition: Extent, options: ReadOptions) -> bool:
+    """Whether one bound is a time and the other an offset; bounds of the same kind were compared as options."""
+    offset = options.start if options.end.by_time else options.end
+    return options.start.by_time != options.end.by_time and _bound_of(partition, offset) not in {EARLIEST, LATEST}
 
 
 def last_of(partition: Extent, options: ReadOptions) -> int:
@@ -155,6 +164,18 @@ def _lost(partition: Extent, what: str, options: ReadOptions) -> None:
         raise DataLossError(
             f"{partition.topic}-{partition.partition}: {what} (failOnDataLoss=false reads what there is)"
         )
+
+
+def cuts(wanted: Range, count: int, options: ReadOptions) -> list[int]:
+    """Return the bounds of `count` parts of a range, about equal in offsets; of more, if that would be too many each.
+
+    Nothing for an empty range.
+    """
+    size = wanted.end - wanted.start
+    if not size:
+        return []
+    count = max(count, -(-size // (options.max_records_per_partition or size)))
+    return [*(wanted.start + size * at // count for at in range(count)), wanted.end]
 
 
 def limited(start: Offsets, ends: Offsets, most: int | None) -> dict[TopicPartition, int]:

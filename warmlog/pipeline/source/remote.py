@@ -28,7 +28,7 @@ from warmlog.pipeline.broker import BrokerConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.input import Choice, Plan
 from warmlog.pipeline.source.options import ReadOptions
-from warmlog.pipeline.source.ranges import Extent, Range, Ranges, check_named
+from warmlog.pipeline.source.ranges import Extent, Ranges, check_named, cuts
 
 T = TypeVar("T")
 TopicIds: TypeAlias = Mapping[str, str | None]
@@ -177,14 +177,8 @@ def plan_remote(options: ReadOptions, ranges: Ranges, topic_ids: TopicIds) -> li
             topic_id=topic_ids.get(topic),
         )
         for (topic, partition), wanted in ranges.items()
-        for first, end in pairwise(_cuts(wanted, share))
+        for first, end in pairwise(cuts(wanted, round((wanted.end - wanted.start) / share), options))
     ]
-
-
-def _cuts(wanted: Range, share: int) -> list[int]:
-    size = wanted.end - wanted.start
-    count = max(round(size / share), 1) if size else 0
-    return [wanted.start + size * at // count for at in range(count)] + [wanted.end] if count else []
 
 
 def commit_offsets(bootstrap: str, group: str, offsets: Iterable[tuple[str, int, int]]) -> None:

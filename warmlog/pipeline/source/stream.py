@@ -16,6 +16,7 @@ Source: org.apache.spark.sql.kafka010.KafkaMicroBatchStream.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -56,7 +57,7 @@ T = TypeVar("T")
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream. Lives in a process beside the driver; `read` is called in workers."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         if options.end != Bound(number=LATEST):
             raise PipelineError("a stream has no end: endingOffsets and the like are for batch reads")
         start = Bound(number=LATEST) if options.starts_by_default else options.start
@@ -66,6 +67,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: OffsetsForm | None = None
         self._until: dict[TopicPartition, int] | None = None
         self._reported: set[str] = set()
+        self._clock = clock
+        self._triggered_at: float | None = None
 
     def initialOffset(self) -> OffsetsForm:  # noqa: N802 - Spark's name
         """Return where a stream without a checkpoint begins. Raises PipelineError, InspectError."""
@@ -82,16 +85,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = start if start is not None else self._last
         most = self._options.max_offsets_per_trigger if limit is None else getattr(limit, "max_rows", None)
         before = None if begin is None else positions_of(begin)
-        return self._look(lambda extents: form_of(self._next(extents, before, most)))
+        found = self._look(lambda extents: self._next(extents, before, most))
+        if found is None:
+            assert begin is not None, "only a query that goes on waits"
+            return begin
+        return form_of(found)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """Return `maxOffsetsPerTrigger` as Spark's limit."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    def reportLatestOffset(self) -> OffsetsForm:  # noqa: N802 - Spark's name
-        """Return the ends of the logs, for the progress report."""
-        return self._look(lambda extents: form_of({key_of(one): position_at(one, self._end(one)) for one in extents}))
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the ends of the logs, and how far behind the stream is, for the progress report.
+
+        Spark has no metrics for Python sources (none up to 4.3), and shows this as `latestOffset`.
+        """
+
+        def ends(extents: list[Extent]) -> dict[TopicPartition, Position]:
+            return {key_of(one): Position(offset=self._end(one), topic_id=one.topic_id) for one in extents}
+
+        latest = self._look(ends)
+        reached = {} if self._last is None else positions_of(self._last)
+        behind = [max(latest[key].offset - at.offset, 0) for key, at in reached.items() if key in latest] or [0]
+        metrics = {
+            "minOffsetsBehindLatest": min(behind),
+            "maxOffsetsBehindLatest": max(behind),
+            "avgOffsetsBehindLatest": sum(behind) / len(behind),
+            "offsetsBehindLatest": sum(behind),
+        }
+        return {"offsets": form_of(latest), "metrics": metrics}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to what is available now."""
@@ -128,7 +151,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- where a micro-batch ends --
 
-    def _next(self, extents: list[Extent], before: Positions | None, most: int | None) -> Positions:
+    def _next(self, extents: list[Extent], before: Positions | None, most: int | None) -> Positions | None:
+        """Return where the next micro-batch ends; None if it must wait for more records."""
         available = {key_of(one): one for one in extents if self._until is None or key_of(one) in self._until}
         if before is None:
             return {key: position_at(one, self._end(one)) for key, one in available.items()}
@@ -137,9 +161,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._report(f"{topic}-{partition} is gone, or not asked for any more", 0)
         starts = {key: self._start(one, before.get(key), self._report) for key, one in available.items()}
         ends = {key: max(self._end(one), starts[key]) for key, one in available.items()}
+        if not self._is_due(sum(ends[key] - starts[key] for key in starts)):
+            return None
         reached = limited(starts, ends, most)
         # Where a partition that is gone was read up to is kept: it may come back, as a mount does.
         return gone | {key: position_at(one, reached[key], before.get(key)) for key, one in available.items()}
+
+    def _is_due(self, available: int) -> bool:
+        """Whether there are enough records for a micro-batch, or it has waited long enough for them."""
+        least, now = self._options.min_offsets_per_trigger, self._clock()
+        if least is None or self._until is not None:
+            return True
+        waited_s = None if self._triggered_at is None else now - self._triggered_at
+        if waited_s is not None and available < least and waited_s < self._options.max_trigger_delay_ms / 1000:
+            return False
+        self._triggered_at = now
+        return True
 
     def _end(self, extent: Extent) -> int:
         """Return how far a partition can be read in this query."""
