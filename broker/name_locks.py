@@ -25,3 +25,8 @@ class NameLocks:
         finally:
             self._held -= wanted
             self._released.unpark_all()
+
+    async def all_released(self) -> None:
+        """Return once nobody holds any name."""
+        while self._held:
+            await self._released.park()

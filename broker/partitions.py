@@ -5,6 +5,7 @@ worker; the maps change on the event loop only.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import trio
 from broker.checkpoints import Checkpoints
 from broker.config import Settings
 from broker.dynamic_config import LiveSettings, Overrides
-from broker.log.errors import DataDirectoryError, DirectoryFailedError, OfflineError
+from broker.log.errors import DataDirectoryError, DirectoryFailedError, LogError, NotReadyError, OfflineError
 from broker.log.facts import RecoveryReport
 from broker.log.partition_log import PartitionLog
 from broker.log_configs import LogConfigs
@@ -55,7 +56,7 @@ class Partitions:
         self._storage = storage
         self._writer = writer
         self._metrics = metrics
-        self._map = TopicMap()
+        self._map = TopicMap(lambda topic: assign_replicas([self.node_id], topic.partitions, 1, storage.random))
         self._configs = LogConfigs(settings)
         self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
         self.changes = TopicChanges(
@@ -98,8 +99,14 @@ class Partitions:
             raise self.missing(topic, partition)
         return found
 
-    def missing(self, topic: str, partition: int) -> OfflineError | UnknownTopicError:
-        """The error for a partition that `get` does not give: it is out of service, or there is none."""
+    def is_pending(self, topic: str) -> bool:
+        """Tell whether a topic is just being created, and its partitions cannot be found yet."""
+        return topic in self._map.pending
+
+    def missing(self, topic: str, partition: int) -> LogError | UnknownTopicError:
+        """Return the error for a partition that `get` does not find: it is offline, not made yet, or unknown."""
+        if topic in self._map.pending and partition < self._map.topics[topic].partitions:
+            return NotReadyError(f"{topic}-{partition} is just being created")
         reason = self._map.offline.get((topic, partition))
         if reason is not None:
             return OfflineError(f"{topic}-{partition} is offline: {reason}")
@@ -161,9 +168,9 @@ class Partitions:
         """
         return self.changes.plan(name, self.settings.num_partitions if partitions == -1 else partitions, configs or {})
 
-    async def create_all(self, topics: Sequence[Topic], checkpoint: Checkpoint = trio.lowlevel.checkpoint) -> Failures:
+    async def create_all(self, topics: Sequence[Topic], *, answer_after_s: float = math.inf) -> Failures:
         """Create topics that were planned; return what went wrong, by name. See `TopicChanges.create`."""
-        return await self.changes.create(topics, checkpoint)
+        return await self.changes.create(topics, answer_after_s=answer_after_s)
 
     async def create(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> Topic:
         """Create one topic. Raises what `plan_topic` does, MetadataError, OSError, LogError."""
@@ -260,6 +267,7 @@ class Partitions:
         Where a log cannot be closed in order, or a checkpoint be written, the marker is not left: the next start looks
         at everything. After a start that failed neither is: what the broker before left still holds.
         """
+        await self.changes.finished()
         for partition in self:
             await partition.retire()
         logs = [partition.log for partition in self]
@@ -297,8 +305,7 @@ class Partitions:
             self._count_recovery(log)
             if log.config != config:  # the broker's settings have changed while it was opened
                 log.reconfigure(config)
-        replicas = assign_replicas([self.node_id], topic.partitions, 1, self._storage.random)
-        self._map.publish(topic, [Partition(log, self._writer) for log in logs], replicas)
+        self._map.publish(topic, [Partition(log, self._writer) for log in logs])
         for log in logs:
             if self._storage.directories.is_offline(log.topic, log.partition):  # its disk failed while it was opened
                 self._lose(self._map.partitions[log.topic, log.partition], OUT_OF_SERVICE)

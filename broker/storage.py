@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -170,7 +169,9 @@ class Storage:
         A directory that was copied here has the id of where it came from. What cannot be read is replaced, too.
         Raises OSError.
         """
-        disk, path = self.files.disk, f"{log.directory}/{PARTITION_METADATA}"
+        holder = self.directories.place(topic.name, log.partition)
+        name = partition_directory(topic.name, log.partition)
+        disk, path = self.files.disk, f"{holder.partition_path(name)}/{PARTITION_METADATA}"
         try:
             found = read_topic_id(disk, path)
         except CheckpointError as error:
@@ -186,7 +187,7 @@ class Storage:
     def _open_in(self, directory: DataDirectory, topic: Topic, config: LogConfig, index: int) -> PartitionLog:
         key = topic.name, index
         return PartitionLog.open(
-            Path(directory.partition_path(partition_directory(*key))),
+            directory.partition_path(partition_directory(*key)),
             topic=topic.name,
             partition=index,
             config=config,

@@ -51,12 +51,13 @@ class Dispatcher:
         return produce.begin(request, context.session.client_id, self._partitions, create=create)
 
     async def prepare(self, request: ProduceRequest) -> None:
-        """Create the topics that a produce request is the first to use.
+        """Create the topics that a produce request is the first to use, and wait for those that are being created.
 
         One that cannot be created is refused by `begin_produce`.
         """
-        if self._partitions.settings.auto_create_topics_enable:
-            for name in produce.missing_topics(request, self._partitions):
+        for name in produce.missing_topics(request, self._partitions):
+            await self._partitions.changes.until_ready(name)
+            if self._partitions.settings.auto_create_topics_enable:
                 try:
                     await self._partitions.ensure(name)
                 except EXPECTED as error:

@@ -4,6 +4,7 @@ from broker.log.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,
     LogError,
+    NotReadyError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     PolicyViolationError,
@@ -36,6 +37,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (InvalidProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
     (InvalidTransactionStateError, ErrorCode.INVALID_TXN_STATE),
+    (NotReadyError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (LogError, ErrorCode.KAFKA_STORAGE_ERROR),  # the others: out of service, or an index that cannot be made anew
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (MetadataError, ErrorCode.KAFKA_STORAGE_ERROR),

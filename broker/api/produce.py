@@ -80,8 +80,9 @@ def begin(request: ProduceRequest, client_id: str, partitions: Partitions, *, cr
 
 
 def missing_topics(request: ProduceRequest, partitions: Partitions) -> list[str]:
-    """Topics of the request that do not exist, and may be created by who first uses them."""
-    topics = [asked.topic for asked in request.partitions if not partitions.has(asked.topic)]
+    """Topics of the request that do not exist, or not quite yet, and may be created by who first uses them."""
+    asked_for = dict.fromkeys(asked.topic for asked in request.partitions)
+    topics = [topic for topic in asked_for if not partitions.has(topic) or partitions.is_pending(topic)]
     return [topic for topic in topics if not is_internal(topic)]
 
 

@@ -5,6 +5,7 @@ Owns: what is refused before `Partitions` is asked (assignments to brokers, topi
 comes to be, or where its files are.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
@@ -35,6 +36,10 @@ from protocol.response import (
 )
 
 CLUSTER_METADATA = "__cluster_metadata"  # of Kafka's controllers; a topic of users would be taken for it
+# Kafka answers when its metadata have the topics, and makes their directories afterwards. Here they are waited for,
+# unless they are many: then for so long at most.
+MANY_PARTITIONS = 200
+ANSWER_AFTER_S = 0.25
 _BROKER_CHOOSES = -1
 
 
@@ -61,7 +66,11 @@ class TopicsApi:
         twice = await context.repeated(topic.name for topic in request.topics)
         plans = await context.map(partial(self._plan, twice=twice), request.topics)
         topics = [plan for plan in plans if isinstance(plan, Topic)]
-        failures = {} if request.validate_only else await self._partitions.create_all(topics, context.checkpoint)
+        failures: Mapping[str, Exception] = {}
+        if topics and not request.validate_only:
+            is_large = sum(topic.partitions for topic in topics) > MANY_PARTITIONS
+            wait_s = ANSWER_AFTER_S if is_large else math.inf
+            failures = await self._partitions.create_all(topics, answer_after_s=wait_s)
         created = await context.map(partial(self._created, failures=failures), request.topics, plans)
         return CreateTopicsResponse(topics=created)
 

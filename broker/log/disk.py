@@ -178,7 +178,10 @@ class Disk:
 
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents, if they are not there."""
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.mkdir(path)
+        except (FileExistsError, FileNotFoundError):
+            os.makedirs(path, exist_ok=True)
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""

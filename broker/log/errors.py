@@ -98,5 +98,9 @@ class NoRoomError(LogError):
     """An append, or a new log, that is not tried because its disk is full."""
 
 
+class NotReadyError(LogError):
+    """A partition of a topic that is just being created: its directory is not made yet, and clients try again."""
+
+
 class OfflineError(LogError):
     """A partition that lies in a data directory which is out of service."""

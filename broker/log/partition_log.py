@@ -23,6 +23,7 @@ Invariants:
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from os import PathLike, fspath
 from pathlib import Path
 from random import Random
 from typing import Self
@@ -130,7 +131,7 @@ class PartitionLog:
     @classmethod
     def open(
         cls,
-        directory: Path,
+        directory: str | PathLike[str],
         *,
         topic: str,
         partition: int,
@@ -152,7 +153,7 @@ class PartitionLog:
         recovered from the recovery point, and `recovery` says what that did; meanwhile `scanned` is told how many more
         bytes were checked. `room` is its disk's; with `uses_reserve`, appends are tried there even if it is short.
         """
-        path = str(directory)
+        path = fspath(directory)
         place = LogPlace(directory=path, config=config, files=files, clock=clock, random=random, scanned=scanned)
         loaded = load_log(place, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean)
         log = cls(place, loaded, topic=topic, partition=partition)

@@ -191,6 +191,7 @@ class _Loader:
         self._segments: list[Segment] = []
         self._snapshots: list[int] = []
         self._findings = _Findings()
+        self._is_new = False
 
     def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> LoadedLog:
         started_ms = self._place.clock()
@@ -290,6 +291,7 @@ class _Loader:
             return self._disk.scan(directory, stat_suffix=LOG_SUFFIX)
         except FileNotFoundError:
             self._disk.make_directory(directory)
+            self._is_new = True
             return []
 
     def _epochs(self, end: int, *, raised: bool) -> LeaderEpochs:
@@ -300,7 +302,7 @@ class _Loader:
         path = f"{self._place.directory}/{LEADER_EPOCHS}"
         entries: list[tuple[int, int]] = []
         try:
-            entries = read_epochs(self._disk, path)
+            entries = [] if self._is_new else read_epochs(self._disk, path)
         except CheckpointError:  # it is a hint; the batches know better
             self._findings.lost_epochs = True
         epochs = LeaderEpochs(entries)

@@ -8,9 +8,8 @@ Invariants:
    likes.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-
-from sortedcontainers import SortedDict
 
 from broker.log.segment import Segment
 
@@ -18,11 +17,10 @@ from broker.log.segment import Segment
 class Segments:
     """A sorted map of segments. Source: org.apache.kafka.storage.internals.log.LogSegments."""
 
-    __slots__ = ("_by_base", "_sealed_size", "active", "snapshot")
+    __slots__ = ("_bases", "_sealed_size", "active", "snapshot")
 
     def __init__(self, segments: Iterable[Segment]) -> None:
-        self._by_base: SortedDict[int, Segment] = SortedDict((segment.base_offset, segment) for segment in segments)
-        self._changed()
+        self._set(segments)
 
     def __len__(self) -> int:
         return len(self.snapshot)
@@ -41,47 +39,49 @@ class Segments:
         """The segment with the greatest base offset not above `offset`, or None."""
         if offset >= self.active.base_offset:
             return self.active
-        slot = self._by_base.bisect_right(offset) - 1
-        return self._by_base.peekitem(slot)[1] if slot >= 0 else None
+        slot = bisect_right(self._bases, offset) - 1
+        return self.snapshot[slot] if slot >= 0 else None
 
     def higher(self, base_offset: int) -> Segment | None:
         """The segment with the smallest base offset above `base_offset`, or None."""
-        slot = self._by_base.bisect_right(base_offset)
-        return self._by_base.peekitem(slot)[1] if slot < len(self._by_base) else None
+        slot = bisect_right(self._bases, base_offset)
+        return self.snapshot[slot] if slot < len(self._bases) else None
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
         """The segment that holds `offset` and all after it, oldest first; all if it lies before the first."""
-        slot = max(0, self._by_base.bisect_right(offset) - 1)
+        slot = max(0, bisect_right(self._bases, offset) - 1)
         return self.snapshot[slot:]
 
     def get(self, base_offset: int) -> Segment | None:
         """The segment with exactly this base offset, or None."""
-        segment: Segment | None = self._by_base.get(base_offset)
-        return segment
+        slot = bisect_left(self._bases, base_offset)
+        is_there = slot < len(self._bases) and self._bases[slot] == base_offset
+        return self.snapshot[slot] if is_there else None
 
     def add(self, segment: Segment) -> None:
         """Add a segment; the one with the greatest base offset is the active one."""
-        self._by_base[segment.base_offset] = segment
-        self._changed()
+        self._set([*self.snapshot, segment])
 
     def remove(self, *segments: Segment) -> None:
         """Take segments out. One must be left."""
-        for segment in segments:
-            del self._by_base[segment.base_offset]
-        self._changed()
+        gone = {segment.base_offset for segment in segments}
+        self._set([segment for segment in self.snapshot if segment.base_offset not in gone])
 
     def replace(self, old: Iterable[Segment], new: Segment) -> None:
         """Put one segment in the place of others."""
-        for segment in old:
-            del self._by_base[segment.base_offset]
-        self._by_base[new.base_offset] = new
-        self._changed()
+        gone = {segment.base_offset for segment in old}
+        self._set([*[segment for segment in self.snapshot if segment.base_offset not in gone], new])
 
     def touch(self) -> None:
         """Have who holds a snapshot know that it is an old one: files have other names."""
-        self._changed()
+        self._set(list(self.snapshot))
 
-    def _changed(self) -> None:
-        self.snapshot: tuple[Segment, ...] = tuple(self._by_base.values())
+    def _set(self, segments: Iterable[Segment]) -> None:
+        self.snapshot: tuple[Segment, ...] = tuple(sorted(segments, key=_base_offset))
+        self._bases = [segment.base_offset for segment in self.snapshot]
         self.active = self.snapshot[-1]
         self._sealed_size = sum(segment.size for segment in self.snapshot[:-1])
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

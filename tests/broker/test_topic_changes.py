@@ -1,5 +1,6 @@
 """Many topics created and deleted by one request: what that costs on the disk, and what it waits for."""
 
+import math
 import os
 import threading
 from collections import Counter
@@ -10,10 +11,19 @@ import pytest
 import trio
 import trio.testing
 
+from broker.api import topics as topics_api
+from broker.log.checkpoint import CLEAN_MARKER, RECOVERY_POINTS, read_offsets
+from broker.log.disk import Disk
+from broker.log.errors import NotReadyError
+from broker.log.partition_log import PartitionLog
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidTopicError
 from broker.partitions import Partitions, TopicExistsError, UnknownTopicError
+from broker.storage import NewLog, Storage
+from protocol.errors import ErrorCode
+from protocol.request import MetadataRequest
+from tests.broker.clients import batch, running
 from tests.broker.rig import FailingDisk, Rig, rig
 
 
@@ -72,8 +82,11 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 NAMES = [f"t{number}" for number in range(30)]
 
 
-async def create(partitions: Partitions, *names: str, count: int = 2) -> dict[str, Exception]:
-    return await partitions.create_all([partitions.plan_topic(name, count) for name in names])
+async def create(
+    partitions: Partitions, *names: str, count: int = 2, answer_after_s: float = math.inf
+) -> dict[str, Exception]:
+    planned = [partitions.plan_topic(name, count) for name in names]
+    return await partitions.create_all(planned, answer_after_s=answer_after_s)
 
 
 async def writable(made: Rig, topic: str, partitions: int = 2) -> bool:
@@ -199,3 +212,86 @@ async def test_a_name_is_free_for_its_next_topic_only_when_the_old_one_is_gone(
         assert [topic.name for topic in partitions.topics()] == ["a.b"]
         assert isinstance(outcomes[0], dict)
         assert isinstance(outcomes[0]["a_b"], InvalidTopicError)
+
+
+# -- answered before all is made ---------------------------------------------------------------------------------------
+
+
+async def test_many_partitions_are_answered_for_before_they_are_made_and_served_once_they_are(
+    tmp_path: Path, disk: WatchedDisk
+) -> None:
+    async with rig(tmp_path, disk=disk) as made:
+        partitions = made.partitions
+        disk.hang(tmp_path / "a-1")
+        assert await create(partitions, "a", "b", answer_after_s=0) == {}
+        assert [topic.name for topic in partitions.topics()] == ["a", "b"]
+        assert partitions.is_pending("a")
+        assert partitions.get("a", 0) is None
+        assert isinstance(partitions.missing("a", 1), NotReadyError)
+        assert isinstance(partitions.missing("a", 2), UnknownTopicError)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partitions.delete, "b")
+            await trio.testing.wait_all_tasks_blocked()
+            assert partitions.has("b")
+            disk.go_on()
+            await partitions.changes.until_ready("a")
+            assert await writable(made, "a")
+        assert not partitions.has("b")
+
+
+async def test_what_cannot_be_made_after_the_answer_is_offline_until_the_next_start(
+    tmp_path: Path, disk: WatchedDisk
+) -> None:
+    async with rig(tmp_path, disk=disk) as made:
+        disk.hang(tmp_path / "a-0")
+        disk.unmakable = "/a-1/"
+        assert await create(made.partitions, "a", "b", answer_after_s=0) == {}
+        disk.go_on()
+        await made.partitions.changes.until_ready("a")
+        assert made.partitions.is_offline("a", 0)
+        assert "not today" in str(made.partitions.missing("a", 1))
+        assert await writable(made, "b")
+    async with rig(tmp_path) as made:
+        assert await writable(made, "a")
+
+
+async def test_a_broker_that_stops_finishes_what_it_has_answered_for(tmp_path: Path, disk: WatchedDisk) -> None:
+    async with rig(tmp_path, disk=disk) as made:
+        disk.hang(tmp_path / "a-0")
+        await create(made.partitions, "a", answer_after_s=0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(made.partitions.close_all)
+            await trio.testing.wait_all_tasks_blocked()
+            disk.go_on()
+    assert len(list(tmp_path.glob("a-*"))) == 2
+    assert (tmp_path / CLEAN_MARKER).exists()
+    assert ("a", 1) in read_offsets(Disk(), str(tmp_path / RECOVERY_POINTS))
+
+
+async def test_a_producer_waits_for_a_topic_that_is_being_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics_api, "MANY_PARTITIONS", 1)
+    monkeypatch.setattr(topics_api, "ANSWER_AFTER_S", 0)
+    go_on = threading.Event()
+    make = Storage.make_logs
+
+    def slowly(storage: Storage, wanted: Sequence[NewLog]) -> list[PartitionLog | Exception]:
+        assert go_on.wait(20), "nobody let it go on"
+        return make(storage, wanted)
+
+    monkeypatch.setattr(Storage, "make_logs", slowly)
+    async with running(tmp_path) as broker:
+        client, other = await broker.connect(), await broker.connect()
+        await client.create("orders", partitions=2)
+        (topic,) = (await other.ask(MetadataRequest())).topics
+        assert [each.error for each in topic.partitions] == [ErrorCode.LEADER_NOT_AVAILABLE] * 2
+        assert (await other.fetch("orders", 0)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        async with trio.open_nursery() as nursery:
+
+            async def produce() -> None:
+                assert (await client.produce("orders", batch(b"x"), partition=1)).error is ErrorCode.NONE
+
+            nursery.start_soon(produce)
+            await other.ask(MetadataRequest())
+            go_on.set()

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-from broker import topic_changes
 from broker.log.disk import Disk
 from broker.log.partition_log import PartitionLog
 from tests.broker.log.crashing_disk import CrashingDisk, Fault
@@ -115,8 +114,7 @@ class Crashes:
 
 
 @pytest.fixture(params=[False, True], ids=["kill", "power"])
-def crashes(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crashes:
-    monkeypatch.setattr(topic_changes, "MAKING_THREADS", 1)  # the disks here are not for several threads at once
+def crashes(request: pytest.FixtureRequest, tmp_path: Path) -> Crashes:
     return Crashes(tmp_path, power=request.param)
 
 
