@@ -7,6 +7,7 @@ that a current client uses of brokers of both kinds, the last ones with topics b
 from collections.abc import Mapping, Sequence
 from itertools import count
 from struct import Struct
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -19,13 +20,14 @@ from confluent_kafka.admin import (
 )
 
 from benchmarks.native import ANSWER_S, Address, SetupError
-from protocol.kafka.primitives import FlexibleWriter
+from protocol.frame import LENGTH
+from protocol.kafka.api import API_BY_KEY
+from protocol.kafka.codec.engine import ENGINE
 
 PRODUCE, PRODUCE_VERSION = 0, 11
 FETCH, FETCH_VERSION = 1, 12
-_HEADER = Struct(">ihhi")  # frame length, API key, version, correlation id
+_HEADER = Struct(">hhih")  # API key, version, correlation id, length of the client id
 _CLIENT_ID = b"benchmark"
-_NO_EPOCH = -1
 _names = (f"benchmark-{number}" for number in count())
 
 
@@ -37,33 +39,22 @@ class KafkaWire:
 
     def produce(self, topic: str, partition: int, batches: bytes) -> bytes:
         """Append batches to a partition, acks=1."""
-        writer = self._request(PRODUCE, PRODUCE_VERSION)
-        writer.nullable_string(None)  # transactional id
-        writer.int16(1)
-        writer.int32(30_000)
-        _begin_partition(writer, topic, partition)
-        writer.data(batches)
-        return _finished(writer, tags=3)  # of partition, topic, request
+        data = {"name": topic, "partition_data": ({"index": partition, "records": batches},)}
+        values = {"transactional_id": None, "acks": 1, "timeout_ms": 30_000, "topic_data": (data,)}
+        return _request(PRODUCE, PRODUCE_VERSION, values)
 
     def fetch(self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 0) -> bytes:
         """Read what is there from an offset on, waiting so long for anything to come, outside of any session."""
-        writer = self._request(FETCH, FETCH_VERSION)
-        for value in (-1, wait_ms, 1, max_bytes):  # replica, wait, least and most bytes
-            writer.int32(value)
-        writer.int8(0)  # isolation: read uncommitted
-        writer.int32(0)  # session
-        writer.int32(-1)  # its epoch
-        _begin_partition(writer, topic, partition)
-        writer.int32(_NO_EPOCH)
-        writer.int64(offset)
-        writer.int32(_NO_EPOCH)
-        writer.int64(-1)  # a follower's log start
-        writer.int32(max_bytes)
-        writer.tags()
-        writer.tags()
-        writer.count(0)  # no topics are forgotten
-        writer.string("")  # rack
-        return _finished(writer, tags=1)
+        asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
+        values = {
+            "max_wait_ms": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": max_bytes,
+            "isolation_level": 0,
+            "topics": ({"topic": topic, "partitions": (asked,)},),
+            "forgotten_topics_data": (),
+        }
+        return _request(FETCH, FETCH_VERSION, values)
 
     def new_topic(self, address: Address, partitions: int) -> str:
         """A topic that no measurement has had. Raises SetupError."""
@@ -107,25 +98,12 @@ class KafkaWire:
         """Raises SetupError."""
         _admin(address).list_topics(timeout=ANSWER_S)
 
-    def _request(self, key: int, version: int) -> FlexibleWriter:
-        writer = FlexibleWriter(_HEADER.pack(0, key, version, 0))
-        writer.int16(len(_CLIENT_ID))
-        writer.raw(_CLIENT_ID)
-        writer.tags()
-        return writer
 
-
-def _begin_partition(writer: FlexibleWriter, topic: str, partition: int) -> None:
-    writer.count(1)
-    writer.string(topic)
-    writer.count(1)
-    writer.int32(partition)
-
-
-def _finished(writer: FlexibleWriter, *, tags: int) -> bytes:
-    for _ in range(tags):
-        writer.tags()
-    return b"".join(map(bytes, writer.finish_frame()))
+def _request(key: int, version: int, values: Mapping[str, Any]) -> bytes:
+    """Encode a request of a flexible version, with its frame's length."""
+    header = _HEADER.pack(key, version, 0, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
+    data = ENGINE.writer(API_BY_KEY[key].request, version, flexible=True).write(values, header)
+    return LENGTH.pack(len(data)) + data
 
 
 def _admin(address: Address) -> AdminClient:

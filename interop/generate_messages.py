@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.kafka_node import KAFKA_VERSION, java
-from protocol.kafka.schema import Struct
+from protocol.kafka.codec.schema import Struct
 from tests.protocol.kafka.messages import DATA_MESSAGES, DATA_TABLES, MESSAGES, TABLES, sample, to_kafka_json
 
 TARGETS = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_VERSION

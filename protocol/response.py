@@ -204,18 +204,8 @@ class ProduceResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[ProducedPartition, ...]
 
 
-class AbortedTransaction(Value, frozen=True, kw_only=True, gc=False):
-    """A transaction that was aborted: its records from `first_offset` on are to be skipped."""
-
-    producer_id: int
-    first_offset: int
-
-
 class FetchedPartition(Value, frozen=True, kw_only=True, gc=False):
-    """A slice of one partition: batches end to end; the last one may be cut (ask again from its first offset).
-
-    `aborted_transactions`: those that the slice meets, for readers of committed records only.
-    """
+    """A slice of one partition: batches end to end; the last one may be cut (ask again from its first offset)."""
 
     topic: str
     partition: int
@@ -224,7 +214,6 @@ class FetchedPartition(Value, frozen=True, kw_only=True, gc=False):
     log_start_offset: int = -1
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
-    aborted_transactions: tuple[AbortedTransaction, ...] | UnsetType = UNSET
     records: Sized = b""
 
 

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any
 
 import trio
-from msgspec import UNSET, UnsetType
 
 from broker.api.context import Context
 from broker.api.epochs import check_leader_epoch
@@ -44,7 +43,7 @@ from broker.partitions import Partitions, UnknownTopicError
 from broker.read_ahead import ReadAhead
 from broker.waiters import FetchWaiter
 from protocol.errors import CorruptBatchError, ErrorCode
-from protocol.kafka.primitives import NO_TOPIC_ID
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
@@ -53,8 +52,8 @@ from protocol.kafka.values import (
     KafkaFetchRequest,
     KafkaFetchResponse,
 )
-from protocol.request import FetchPartition, FetchRequest, Isolation
-from protocol.response import AbortedTransaction, FetchedPartition, FetchResponse
+from protocol.request import FetchPartition, FetchRequest
+from protocol.response import FetchedPartition, FetchResponse
 
 # Partitions of one reply that can have records: each slice keeps a file open until it is sent, beyond those that the
 # broker keeps open for itself. The others have their turn in the next fetch.
@@ -74,7 +73,6 @@ class Look:
     """One look at partitions: what of each can be sent now, within the size limits."""
 
     __slots__ = (
-        "_aborted",
         "_failures",
         "_knows_zstd",
         "_left",
@@ -97,11 +95,8 @@ class Look:
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
         self._replica_id, self._knows_zstd = -1, True
-        self._aborted: tuple[AbortedTransaction, ...] | UnsetType = UNSET  # Kafka's clients ask for them
         if isinstance(request, KafkaFetchRequest):
             self._replica_id, self._knows_zstd = request.replica_id, request.knows_zstd
-            if request.isolation is Isolation.READ_COMMITTED:
-                self._aborted = ()
         self._slices = 0  # partitions with records
         self.size = 0
         self.unknown = 0  # partitions that are not there
@@ -132,7 +127,6 @@ class Look:
             high_watermark=log.high_watermark,
             last_stable_offset=log.high_watermark,
             log_start_offset=log.log_start_offset,
-            aborted_transactions=self._aborted,
             records=records,
         )
 

@@ -41,7 +41,7 @@ from sortedcontainers import SortedSet
 from broker.partition import Partition
 from broker.waiters import FetchWaiter
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.primitives import NO_TOPIC_ID
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import (
     NO_SESSION,
     UNKNOWN_TOPIC_NAME,

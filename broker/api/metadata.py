@@ -20,8 +20,8 @@ from broker.metadata.topic import Topic, check_name, is_internal
 from broker.partitions import Partitions, UnknownTopicError
 from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
-from protocol.kafka.primitives import NO_TOPIC_ID
-from protocol.kafka.values import UNKNOWN_TOPIC_NAME, asked_topics
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.values import UNKNOWN_TOPIC_NAME, asked_topics, topic_id_text
 from protocol.request import MetadataRequest
 from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
@@ -104,9 +104,10 @@ class MetadataApi:
         names = set(request.topics) or {topic.name for topic in self._partitions.topics()}
         return sorted(name for name in names if name >= first)
 
-    async def _find(self, name: str | None, context: Context, *, create: bool) -> TopicMetadata:
-        if name is None:
-            return TopicMetadata(name=UNKNOWN_TOPIC_NAME, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    async def _find(self, name: str | bytes, context: Context, *, create: bool) -> TopicMetadata:
+        if isinstance(name, bytes):
+            topic_id = topic_id_text(name)
+            return TopicMetadata(name=UNKNOWN_TOPIC_NAME, topic_id=topic_id, error=ErrorCode.UNKNOWN_TOPIC_ID)
         try:
             if create and not is_internal(name):
                 await self._partitions.ensure(name)
@@ -161,18 +162,14 @@ def _partition_metadata(index: int, epoch: int, replicas: tuple[int, ...]) -> Pa
     )
 
 
-async def _once(request: MetadataRequest, context: Context) -> list[str | None]:
-    """Return each name once, then None for each topic id that is unknown: every one of those is answered."""
-    known: dict[str | None, None] = {}
-    unknown = 0
+async def _once(request: MetadataRequest, context: Context) -> list[str | bytes]:
+    """Return each name once, then every topic id that is unknown."""
+    known: dict[str, None] = {}
+    unknown: list[bytes] = []
     for name, topic_id in asked_topics(request):
-        if _is_unknown_id(name, topic_id):
-            unknown += 1
+        if name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID:
+            unknown.append(topic_id)
         else:
             known[name] = None
         await context.checkpoint()
-    return [*known, *[None] * unknown]
-
-
-def _is_unknown_id(name: str, topic_id: bytes) -> bool:
-    return name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID
+    return [*known, *unknown]

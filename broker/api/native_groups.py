@@ -41,6 +41,7 @@ from protocol.groups import (
     SyncGroupResponse,
     TopicPartition,
 )
+from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.consumer_protocol import (
     RANGE,
     Assignment,
@@ -51,7 +52,6 @@ from protocol.kafka.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from protocol.kafka.primitives import MalformedError
 from protocol.native.groups import (
     ConsumerGroupMember,
     DescribeConsumerGroupsRequest,

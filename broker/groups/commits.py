@@ -26,6 +26,7 @@ from broker.groups.state import Group
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, OffsetToCommit
+from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
 from protocol.kafka.group_records import (
     NO_TIME,
     OffsetAndMetadata,
@@ -33,7 +34,6 @@ from protocol.kafka.group_records import (
     encode_offset,
     encode_offset_key,
 )
-from protocol.kafka.primitives import NO_TOPIC_ID, MalformedError
 from protocol.records.record import MAX_INT64
 
 logger = logging.getLogger(__name__)

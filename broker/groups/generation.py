@@ -21,8 +21,8 @@ from protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.group_records import StoredGroup, StoredMember, subscribed_topics
-from protocol.kafka.primitives import MalformedError
 
 
 class Generation:

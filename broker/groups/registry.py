@@ -29,6 +29,7 @@ from broker.groups.state import Group
 from broker.groups.timers import Timers
 from protocol.errors import ErrorCode
 from protocol.groups import JoinGroupResponse, SyncGroupResponse
+from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.group_records import (
     MAX_TEXT_BYTES,
     GroupKey,
@@ -40,7 +41,6 @@ from protocol.kafka.group_records import (
     encode_group,
     encode_group_key,
 )
-from protocol.kafka.primitives import MalformedError
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ Invariants:
 3. A Call is everything that a reply needs; it is encoded by the same codec, at any later time, in any order.
 """
 
-import struct
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -26,7 +25,10 @@ from typing import Any, NoReturn
 import msgspec
 
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka import (
+from protocol.kafka.codec.bounds import NO_LIMIT, InvalidRequestError
+from protocol.kafka.codec.engine import ENGINE, Engine
+from protocol.kafka.codec.schema import Struct
+from protocol.kafka.messages import (
     admin,
     assignments,
     cluster,
@@ -40,13 +42,8 @@ from protocol.kafka import (
     offsets,
     produce,
     security,
-    topic_partitions,
     topics,
 )
-from protocol.kafka.codec.bounds import NO_LIMIT, InvalidRequestError
-from protocol.kafka.codec.engine import ENGINE, Engine
-from protocol.kafka.codec.schema import Struct
-from protocol.kafka.primitives import UNREADABLE, FlexibleReader, FlexibleWriter, MalformedError, Reader, Writer
 from protocol.kafka.values import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -57,18 +54,13 @@ from protocol.response import ErrorResponse
 
 API_VERSIONS_KEY = 18
 
-_HEADER = struct.Struct(">hhi")  # key, version, correlation id
-_REPLY_START = struct.Struct(">ii")  # frame length, correlation id
-_FLEXIBLE_REPLY_START = struct.Struct(">iiB")  # and no tagged fields
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Api:
     """One row of the table.
 
-    request, response: tables of fields, read and written in their bound form (`codec/schema.py`); or functions:
-    decode(reader, version, names) gives the request, encode(writer, version, request, response) writes the reply.
-    Making a request may raise InvalidRequestError, for one that must be refused.
+    request, response: tables of fields, read and written in their bound form (`codec/schema.py`). Making a request may
+    raise InvalidRequestError, for one that must be refused.
     failed(request, ErrorResponse) gives the response that reports that a request failed as a whole.
     """
 
@@ -77,8 +69,8 @@ class Api:
     first: int  # served versions, both included
     last: int
     first_flexible: int
-    request: Struct | Callable[[Reader, int, TopicNames], Any]
-    response: Struct | Callable[[Writer, int, Any, Any], None]
+    request: Struct
+    response: Struct
     failed: Callable[[Any, ErrorResponse], Any]
     advertised_from: int | None = None  # where that is not `first`
 
@@ -125,74 +117,79 @@ def _knows_no_topic_id(_: bytes) -> None:
 APIS = (
     Api(0, "Produce", 3, 13, 9, produce.REQUEST, produce.RESPONSE, produce.failed, advertised_from=0),
     Api(1, "Fetch", 4, 18, 12, fetch.REQUEST, fetch.RESPONSE, fetch.failed),
-    Api(2, "ListOffsets", 1, 11, 6, offsets.decode_list, offsets.encode_list, offsets.failed_list),
-    Api(3, "Metadata", 0, 13, 9, metadata.decode, metadata.encode, metadata.failed),
+    Api(2, "ListOffsets", 1, 11, 6, offsets.LIST_REQUEST, offsets.LIST_RESPONSE, offsets.failed_list),
+    Api(3, "Metadata", 0, 13, 9, metadata.REQUEST, metadata.RESPONSE, metadata.failed),
     Api(8, "OffsetCommit", 2, 10, 8,
-        group_offsets.decode_commit, group_offsets.encode_commit, group_offsets.failed_commit),
-    Api(9, "OffsetFetch", 1, 10, 6, group_offsets.decode_fetch, group_offsets.encode_fetch, group_offsets.failed_fetch),
-    Api(10, "FindCoordinator", 0, 6, 3, groups.decode_find, groups.encode_find, groups.failed_find),
-    Api(11, "JoinGroup", 0, 9, 6, groups.decode_join, groups.encode_join, groups.failed_join),
-    Api(12, "Heartbeat", 0, 4, 4, groups.decode_heartbeat, groups.encode_heartbeat, groups.failed_heartbeat),
-    Api(13, "LeaveGroup", 0, 5, 4, groups.decode_leave, groups.encode_leave, groups.failed_leave),
-    Api(14, "SyncGroup", 0, 5, 4, groups.decode_sync, groups.encode_sync, groups.failed_sync),
+        group_offsets.COMMIT_REQUEST, group_offsets.COMMIT_RESPONSE, group_offsets.failed_commit),
+    Api(9, "OffsetFetch", 1, 10, 6,
+        group_offsets.FETCH_REQUEST, group_offsets.FETCH_RESPONSE, group_offsets.failed_fetch),
+    Api(10, "FindCoordinator", 0, 6, 3, groups.FIND_REQUEST, groups.FIND_RESPONSE, groups.failed_find),
+    Api(11, "JoinGroup", 0, 9, 6, groups.JOIN_REQUEST, groups.JOIN_RESPONSE, groups.failed_join),
+    Api(12, "Heartbeat", 0, 4, 4, groups.HEARTBEAT_REQUEST, groups.HEARTBEAT_RESPONSE, groups.failed_heartbeat),
+    Api(13, "LeaveGroup", 0, 5, 4, groups.LEAVE_REQUEST, groups.LEAVE_RESPONSE, groups.failed_leave),
+    Api(14, "SyncGroup", 0, 5, 4, groups.SYNC_REQUEST, groups.SYNC_RESPONSE, groups.failed_sync),
     Api(15, "DescribeGroups", 0, 6, 5,
-        group_admin.decode_describe, group_admin.encode_describe, group_admin.failed_describe),
-    Api(16, "ListGroups", 0, 5, 3, group_admin.decode_list, group_admin.encode_list, group_admin.failed_list),
+        group_admin.DESCRIBE_REQUEST, group_admin.DESCRIBE_RESPONSE, group_admin.failed_describe),
+    Api(16, "ListGroups", 0, 5, 3, group_admin.LIST_REQUEST, group_admin.LIST_RESPONSE, group_admin.failed_list),
     # no version of it is flexible
-    Api(17, "SaslHandshake", 0, 1, 2, security.decode_handshake, security.encode_handshake, security.failed),
-    Api(18, "ApiVersions", 0, 4, 3, cluster.decode_versions, cluster.encode_versions, cluster.failed_versions),
-    Api(19, "CreateTopics", 2, 7, 5, topics.decode_create, topics.encode_create, topics.failed_create),
-    Api(20, "DeleteTopics", 1, 6, 4, topics.decode_delete, topics.encode_delete, topics.failed_delete),
-    Api(21, "DeleteRecords", 0, 2, 2, offsets.decode_delete, offsets.encode_delete, offsets.failed_delete),
+    Api(17, "SaslHandshake", 0, 1, 2, security.HANDSHAKE_REQUEST, security.HANDSHAKE_RESPONSE, security.failed),
+    Api(18, "ApiVersions", 0, 4, 3, cluster.VERSIONS_REQUEST, cluster.VERSIONS_RESPONSE, cluster.failed_versions),
+    Api(19, "CreateTopics", 2, 7, 5, topics.CREATE_REQUEST, topics.CREATE_RESPONSE, topics.failed_create),
+    Api(20, "DeleteTopics", 1, 6, 4, topics.DELETE_REQUEST, topics.DELETE_RESPONSE, topics.failed_delete),
+    Api(21, "DeleteRecords", 0, 2, 2, offsets.DELETE_REQUEST, offsets.DELETE_RESPONSE, offsets.failed_delete),
     # version 6 is not stable yet in Kafka 4.3
-    Api(22, "InitProducerId", 0, 5, 2, cluster.decode_producer, cluster.encode_producer, cluster.failed_producer),
-    Api(23, "OffsetForLeaderEpoch", 2, 4, 4, offsets.decode_epoch, offsets.encode_epoch, offsets.failed_epoch),
+    Api(22, "InitProducerId", 0, 5, 2, cluster.PRODUCER_REQUEST, cluster.PRODUCER_RESPONSE, cluster.failed_producer),
+    Api(23, "OffsetForLeaderEpoch", 2, 4, 4, offsets.EPOCH_REQUEST, offsets.EPOCH_RESPONSE, offsets.failed_epoch),
     Api(29, "DescribeAcls", 1, 3, 2,
-        security.decode_describe_acls, security.encode_describe_acls, security.failed_describe_acls),
+        security.DESCRIBE_ACLS_REQUEST, security.DESCRIBE_ACLS_RESPONSE, security.failed_describe_acls),
     Api(30, "CreateAcls", 1, 3, 2,
-        security.decode_create_acls, security.encode_create_acls, security.failed_alter_acls),
+        security.CREATE_ACLS_REQUEST, security.CREATE_ACLS_RESPONSE, security.failed_alter_acls),
     Api(31, "DeleteAcls", 1, 3, 2,
-        security.decode_delete_acls, security.encode_delete_acls, security.failed_alter_acls),
-    Api(32, "DescribeConfigs", 1, 4, 4, configs.decode_describe, configs.encode_describe, configs.failed_describe),
-    Api(33, "AlterConfigs", 0, 2, 2, configs.decode_alter, configs.encode_alter, configs.failed_alter),
-    Api(35, "DescribeLogDirs", 1, 5, 2, admin.decode_log_dirs, admin.encode_log_dirs, admin.failed_log_dirs),
-    Api(36, "SaslAuthenticate", 0, 2, 2, security.decode_authenticate, security.encode_authenticate, security.failed),
-    Api(37, "CreatePartitions", 0, 3, 2, topics.decode_partitions, topics.encode_partitions, topics.failed_partitions),
+        security.DELETE_ACLS_REQUEST, security.DELETE_ACLS_RESPONSE, security.failed_alter_acls),
+    Api(32, "DescribeConfigs", 1, 4, 4, configs.DESCRIBE_REQUEST, configs.DESCRIBE_RESPONSE, configs.failed_describe),
+    Api(33, "AlterConfigs", 0, 2, 2, configs.ALTER_REQUEST, configs.ALTER_RESPONSE, configs.failed_alter),
+    Api(35, "DescribeLogDirs", 1, 5, 2, admin.LOG_DIRS_REQUEST, admin.LOG_DIRS_RESPONSE, admin.failed_log_dirs),
+    Api(36, "SaslAuthenticate", 0, 2, 2,
+        security.AUTHENTICATE_REQUEST, security.AUTHENTICATE_RESPONSE, security.failed),
+    Api(37, "CreatePartitions", 0, 3, 2,
+        topics.PARTITIONS_REQUEST, topics.PARTITIONS_RESPONSE, topics.failed_partitions),
     Api(38, "CreateDelegationToken", 1, 3, 2,
-        security.decode_create_token, security.encode_create_token, security.failed),
-    Api(39, "RenewDelegationToken", 1, 2, 2, security.decode_renew_token, security.encode_token_time, security.failed),
+        security.CREATE_TOKEN_REQUEST, security.CREATE_TOKEN_RESPONSE, security.failed),
+    Api(39, "RenewDelegationToken", 1, 2, 2,
+        security.RENEW_TOKEN_REQUEST, security.TOKEN_TIME_RESPONSE, security.failed),
     Api(40, "ExpireDelegationToken", 1, 2, 2,
-        security.decode_expire_token, security.encode_token_time, security.failed),
+        security.EXPIRE_TOKEN_REQUEST, security.TOKEN_TIME_RESPONSE, security.failed),
     Api(41, "DescribeDelegationToken", 1, 3, 2,
-        security.decode_describe_tokens, security.encode_describe_tokens, security.failed),
-    Api(42, "DeleteGroups", 0, 2, 2, group_admin.decode_delete, group_admin.encode_delete, group_admin.failed_delete),
-    Api(43, "ElectLeaders", 0, 2, 2, assignments.decode_elect, assignments.encode_elect, assignments.failed_elect),
-    Api(44, "IncrementalAlterConfigs", 0, 1, 1, configs.decode_incremental, configs.encode_alter, configs.failed_alter),
+        security.DESCRIBE_TOKENS_REQUEST, security.DESCRIBE_TOKENS_RESPONSE, security.failed),
+    Api(42, "DeleteGroups", 0, 2, 2,
+        group_admin.DELETE_REQUEST, group_admin.DELETE_RESPONSE, group_admin.failed_delete),
+    Api(43, "ElectLeaders", 0, 2, 2, assignments.ELECT_REQUEST, assignments.ELECT_RESPONSE, assignments.failed_elect),
+    Api(44, "IncrementalAlterConfigs", 0, 1, 1,
+        configs.INCREMENTAL_REQUEST, configs.ALTER_RESPONSE, configs.failed_alter),
     Api(45, "AlterPartitionReassignments", 0, 1, 0,
-        assignments.decode_alter, assignments.encode_alter, assignments.failed_alter),
+        assignments.ALTER_REQUEST, assignments.ALTER_RESPONSE, assignments.failed_alter),
     Api(46, "ListPartitionReassignments", 0, 0, 0,
-        assignments.decode_list, assignments.encode_list, assignments.failed_list),
+        assignments.LIST_REQUEST, assignments.LIST_RESPONSE, assignments.failed_list),
     # no version of it is flexible
     Api(47, "OffsetDelete", 0, 0, 1,
-        group_offsets.decode_delete, group_offsets.encode_delete, group_offsets.failed_delete),
+        group_offsets.DELETE_REQUEST, group_offsets.DELETE_RESPONSE, group_offsets.failed_delete),
     Api(48, "DescribeClientQuotas", 0, 1, 1,
-        security.decode_describe_quotas, security.encode_describe_quotas, security.failed_describe_quotas),
+        security.DESCRIBE_QUOTAS_REQUEST, security.DESCRIBE_QUOTAS_RESPONSE, security.failed_describe_quotas),
     Api(49, "AlterClientQuotas", 0, 1, 1,
-        security.decode_alter_quotas, security.encode_alter_quotas, security.failed_alter_quotas),
+        security.ALTER_QUOTAS_REQUEST, security.ALTER_QUOTAS_RESPONSE, security.failed_alter_quotas),
     Api(50, "DescribeUserScramCredentials", 0, 0, 0,
-        security.decode_describe_scram, security.encode_describe_scram, security.failed_describe_scram),
+        security.DESCRIBE_SCRAM_REQUEST, security.DESCRIBE_SCRAM_RESPONSE, security.failed_describe_scram),
     Api(51, "AlterUserScramCredentials", 0, 0, 0,
-        security.decode_alter_scram, security.encode_alter_scram, security.failed_alter_scram),
-    Api(55, "DescribeQuorum", 0, 2, 0, controller.decode_quorum, controller.encode_quorum, controller.failed_quorum),
-    Api(57, "UpdateFeatures", 0, 2, 0, controller.decode_features, controller.encode_features, controller.failed),
-    Api(60, "DescribeCluster", 0, 2, 0, cluster.decode_cluster, cluster.encode_cluster, cluster.failed_cluster),
-    Api(61, "DescribeProducers", 0, 0, 0, admin.decode_producers, admin.encode_producers, admin.failed_producers),
-    Api(64, "UnregisterBroker", 0, 0, 0, controller.decode_unregister, controller.encode, controller.failed),
-    Api(74, "ListConfigResources", 0, 1, 0, configs.decode_list, configs.encode_list, configs.failed_list),
-    Api(75, "DescribeTopicPartitions", 0, 0, 0,
-        topic_partitions.decode, topic_partitions.encode, topic_partitions.failed),
-    Api(80, "AddRaftVoter", 0, 1, 0, controller.decode_add_voter, controller.encode, controller.failed),
-    Api(81, "RemoveRaftVoter", 0, 0, 0, controller.decode_remove_voter, controller.encode, controller.failed),
+        security.ALTER_SCRAM_REQUEST, security.ALTER_SCRAM_RESPONSE, security.failed_alter_scram),
+    Api(55, "DescribeQuorum", 0, 2, 0, controller.QUORUM_REQUEST, controller.QUORUM_RESPONSE, controller.failed_quorum),
+    Api(57, "UpdateFeatures", 0, 2, 0, controller.FEATURES_REQUEST, controller.FEATURES_RESPONSE, controller.failed),
+    Api(60, "DescribeCluster", 0, 2, 0, cluster.CLUSTER_REQUEST, cluster.CLUSTER_RESPONSE, cluster.failed_cluster),
+    Api(61, "DescribeProducers", 0, 0, 0, admin.PRODUCERS_REQUEST, admin.PRODUCERS_RESPONSE, admin.failed_producers),
+    Api(64, "UnregisterBroker", 0, 0, 0, controller.UNREGISTER_REQUEST, controller.RESPONSE, controller.failed),
+    Api(74, "ListConfigResources", 0, 1, 0, configs.LIST_REQUEST, configs.LIST_RESPONSE, configs.failed_list),
+    Api(75, "DescribeTopicPartitions", 0, 0, 0, metadata.PAGE_REQUEST, metadata.PAGE_RESPONSE, metadata.failed_page),
+    Api(80, "AddRaftVoter", 0, 1, 0, controller.ADD_VOTER_REQUEST, controller.RESPONSE, controller.failed),
+    Api(81, "RemoveRaftVoter", 0, 0, 0, controller.REMOVE_VOTER_REQUEST, controller.RESPONSE, controller.failed),
 )
 # fmt: on
 API_BY_KEY = {api.key: api for api in APIS}
@@ -205,7 +202,6 @@ class Codec:
     """
 
     def __init__(self, topic_names: TopicNames = _knows_no_topic_id, engine: Engine = ENGINE) -> None:
-        self._topic_names = topic_names
         self._engine = engine
         self._decoder = engine.decoder_type(self._find_reader, _unserved_call, Call, _refuse, topic_names)
         self._encoder = engine.encoder_type(self._find_writer)
@@ -227,10 +223,6 @@ class Codec:
         Raises RefusedError, which is to be answered; UnservedError and MalformedError, after which the connection must
         close. All are ProtocolErrors, with texts that are fit for a log.
         """
-        if len(frame) >= _HEADER.size:
-            api = API_BY_KEY.get(frame[0] << 8 | frame[1])
-            if api is not None and not isinstance(api.request, Struct):
-                return self._decode_by_function(api, api.request, frame)
         call: Call = self._decoder.decode(frame, limit)
         return call
 
@@ -242,8 +234,6 @@ class Codec:
         api = call.api
         if type(response) is ErrorResponse:
             response = api.failed(call.request, response)
-        if not isinstance(api.response, Struct):
-            return _encode_by_function(call, api.response, response, throttle_ms)
         return self._encoder.encode(call, response, throttle_ms, limit)
 
     def api_versions(self, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -259,37 +249,16 @@ class Codec:
             if api.key == API_VERSIONS_KEY:
                 return None
             raise UnservedError(f"{api.name} version {version} is not served: {api.first} to {api.last} are")
-        assert isinstance(api.request, Struct)
         flexible = api.is_flexible(version)
         title = f"the {api.name} request, version {version}"
         message = self._engine.reader(api.request, version, flexible=flexible, bound=True, title=title)
         return api, version, message, flexible
 
     def _find_writer(self, api: Api, version: int) -> Any:
-        assert isinstance(api.response, Struct)
         flexible = api.is_flexible(version)
         title = f"the {api.name} response, version {version}"
         message = self._engine.writer(api.response, version, flexible=flexible, bound=True, title=title)
         return message, flexible and api.key != API_VERSIONS_KEY
-
-    def _decode_by_function(
-        self, api: Api, decode: Callable[[Reader, int, TopicNames], Any], frame: memoryview
-    ) -> Call:
-        _, version, correlation_id = _HEADER.unpack_from(frame)
-        if not api.first <= version <= api.last:
-            if api.key == API_VERSIONS_KEY:
-                return _unserved_call(api.key, version, correlation_id)
-            raise UnservedError(f"{api.name} version {version} is not served: {api.first} to {api.last} are")
-        reader = (FlexibleReader if api.is_flexible(version) else Reader)(frame, _HEADER.size)
-        try:
-            client_id = reader.classic_string() or ""
-            reader.tags()
-            request = decode(reader, version, self._topic_names)
-        except InvalidRequestError as problem:
-            _refuse(Call(api, version, correlation_id, client_id, problem.request), problem)
-        except UNREADABLE as problem:
-            raise MalformedError(f"no {api.name} request of version {version}: {problem}") from None
-        return Call(api, version, correlation_id, client_id, request)
 
 
 def _refuse(call: Call, problem: InvalidRequestError) -> NoReturn:
@@ -300,17 +269,3 @@ def _unserved_call(_: int, __: int, correlation_id: int) -> Call:
     """Return the call to answer an ApiVersions request of an unknown version with."""
     request = ApiVersionsRequest(error=ErrorCode.UNSUPPORTED_VERSION)
     return Call(API_BY_KEY[API_VERSIONS_KEY], 0, correlation_id, "", request)
-
-
-def _encode_by_function(
-    call: Call, encode: Callable[[Writer, int, Any, Any], None], response: Any, throttle_ms: int
-) -> list[Sized]:
-    api, version = call.api, call.version
-    if not api.is_flexible(version):
-        writer = Writer(_REPLY_START.pack(0, call.correlation_id), throttle_ms)
-    elif api.key == API_VERSIONS_KEY:
-        writer = FlexibleWriter(_REPLY_START.pack(0, call.correlation_id), throttle_ms)
-    else:
-        writer = FlexibleWriter(_FLEXIBLE_REPLY_START.pack(0, call.correlation_id, 0), throttle_ms)
-    encode(writer, version, call.request, response)
-    return writer.finish_frame()

@@ -16,34 +16,21 @@ append.
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from operator import itemgetter
+from itertools import pairwise
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from protocol.groups import NO_GENERATION, TopicPartition
-from protocol.kafka.primitives import UNREADABLE, MalformedError, Reader, Writer
-from protocol.kafka.schema import DATA, INT32, STRING, Array, Field, Struct, array
+from protocol.kafka.codec.bounds import MalformedError
+from protocol.kafka.codec.engine import ENGINE
+from protocol.kafka.codec.schema import BYTES, INT32, STRING, Array, Field, Flat, Struct, flat
 
 RANGE = "range"  # the assignor's name in JoinGroup
 LAST_VERSION = 3
 
 Partitions: TypeAlias = tuple[TopicPartition, ...]
-
-_VERSION = struct.Struct(">h")
-_PARTITIONS = array(Field("topic", STRING), Field("partitions", Array(INT32)))
-SUBSCRIPTION = Struct(
-    Field("topics", Array(STRING)),
-    Field("user_data", DATA, nullable=0, default=None),
-    Field("owned_partitions", _PARTITIONS, since=1),
-    Field("generation_id", INT32, since=2, default=NO_GENERATION),
-    Field("rack_id", STRING, since=3, nullable=3, default=None),
-)
-ASSIGNMENT = Struct(
-    Field("assigned_partitions", _PARTITIONS),
-    Field("user_data", DATA, nullable=0, default=None),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,45 +52,56 @@ class Assignment:
     user_data: bytes | None = None
 
 
+_VERSION = struct.Struct(">h")
+
+
+def _sorted(get: str) -> Callable[..., list[TopicPartition]]:
+    by_place = attrgetter("topic", "partition")
+    partitions = attrgetter(get)
+    return lambda value, *_: sorted(partitions(value), key=by_place)
+
+
+def _partitions() -> Flat:
+    return flat(Field("topic", STRING), Field("partitions", Array(INT32), attr="partition"), into=TopicPartition)
+
+
+SUBSCRIPTION = Struct(
+    Field("topics", Array(STRING)),
+    Field("user_data", BYTES, nullable=0, default=None),
+    Field("owned_partitions", _partitions(), since=1, attr="owned", get=_sorted("owned")),
+    Field("generation_id", INT32, since=2, default=NO_GENERATION, attr="generation"),
+    Field("rack_id", STRING, since=3, nullable=3, default=None, attr="rack"),
+    into=Subscription,
+)
+ASSIGNMENT = Struct(
+    Field("assigned_partitions", _partitions(), attr="partitions", get=_sorted("partitions")),
+    Field("user_data", BYTES, nullable=0, default=None),
+    into=Assignment,
+)
+
+
 def encode_subscription(subscription: Subscription, version: int = LAST_VERSION) -> bytes:
-    """As it stands in a JoinGroup request."""
-    return _encoded(
-        SUBSCRIPTION,
-        version,
-        {
-            "topics": subscription.topics,
-            "user_data": subscription.user_data,
-            "owned_partitions": _by_topic(subscription.owned),
-            "generation_id": subscription.generation,
-            "rack_id": subscription.rack,
-        },
-    )
+    """Encode what stands in a JoinGroup request."""
+    return _encoded(SUBSCRIPTION, version, subscription)
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Raises MalformedError where the bytes are no subscription."""
-    values = _decoded(SUBSCRIPTION, data)
-    return Subscription(
-        topics=values["topics"],
-        user_data=_copied(values["user_data"]),
-        owned=_flat(values["owned_partitions"]),
-        generation=values["generation_id"],
-        rack=values["rack_id"],
-    )
+    """Decode a subscription. Raises MalformedError."""
+    subscription: Subscription = _decoded(SUBSCRIPTION, data)
+    return subscription
 
 
 def encode_assignment(assignment: Assignment, version: int = LAST_VERSION) -> bytes:
-    """As it stands in a SyncGroup request and its answer."""
-    partitions = _by_topic(assignment.partitions)
-    return _encoded(ASSIGNMENT, version, {"assigned_partitions": partitions, "user_data": assignment.user_data})
+    """Encode what stands in a SyncGroup request and its answer."""
+    return _encoded(ASSIGNMENT, version, assignment)
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """No bytes are an assignment of nothing: so a member without any is told. Raises MalformedError."""
+    """Decode an assignment; no bytes stand for an assignment of nothing. Raises MalformedError."""
     if not data:
         return Assignment(partitions=())
-    values = _decoded(ASSIGNMENT, data)
-    return Assignment(partitions=_flat(values["assigned_partitions"]), user_data=_copied(values["user_data"]))
+    assignment: Assignment = _decoded(ASSIGNMENT, data)
+    return assignment
 
 
 def assign_range(
@@ -129,32 +127,17 @@ def _runs(count: int, parts: int) -> list[range]:
     return [range(start, end) for start, end in pairwise(ends)]
 
 
-def _encoded(table: Struct, version: int, values: Mapping[str, Any]) -> bytes:
-    writer = Writer(_VERSION.pack(version))
-    table.write(writer, version, values)
-    return writer.written()
+def _encoded(table: Struct, version: int, value: Any) -> bytes:
+    return ENGINE.writer(table, version, flexible=False, bound=True).write(value, _VERSION.pack(version))
 
 
-def _decoded(table: Struct, data: bytes) -> dict[str, Any]:
+def _decoded(table: Struct, data: bytes) -> Any:
     try:
         (version,) = _VERSION.unpack_from(data)
-        if version < 0:
-            raise MalformedError(f"version {version}")
-        return table.read(Reader(memoryview(data), _VERSION.size), min(version, LAST_VERSION))
-    except UNREADABLE as problem:
+        reader = ENGINE.reader(table, min(version, LAST_VERSION), flexible=False, bound=True)
+        value, _ = reader.read(memoryview(data), _VERSION.size)
+    except (MalformedError, UnicodeDecodeError, struct.error) as problem:
         raise MalformedError(f"not of the consumer protocol: {problem}") from None
-
-
-def _by_topic(partitions: Sequence[TopicPartition]) -> list[dict[str, Any]]:
-    pairs = sorted((one.topic, one.partition) for one in partitions)
-    return [
-        {"topic": topic, "partitions": [index for _, index in run]} for topic, run in groupby(pairs, key=itemgetter(0))
-    ]
-
-
-def _flat(topics: Iterable[Mapping[str, Any]]) -> Partitions:
-    return tuple([TopicPartition(topic=one["topic"], partition=index) for one in topics for index in one["partitions"]])
-
-
-def _copied(data: memoryview | None) -> bytes | None:
-    return None if data is None else bytes(data)
+    if version < 0:
+        raise MalformedError(f"not of the consumer protocol: version {version}")
+    return value

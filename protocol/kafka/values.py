@@ -9,19 +9,17 @@ Topic ids are the sixteen bytes of the wire here (NO_TOPIC_ID where there is non
 
 A request may name a topic by its id alone. It is decoded with the name that the id had at that moment, or with the
 empty name, which no topic has: a handler finds no such topic and says so, and the encoder, which has the request beside
-the response, turns that into UNKNOWN_TOPIC_ID.
+the response, turns that into UNKNOWN_TOPIC_ID (`codec/schema.py`, ERROR).
 """
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
 from enum import IntEnum
-from itertools import groupby
-from operator import attrgetter
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias
 
 from protocol.errors import ErrorCode
 from protocol.groups import OffsetFetchGroup, OffsetToCommit, TopicPartition
-from protocol.kafka.codec.bounds import NO_TOPIC_ID, InvalidRequestError
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.codec.schema import Only
 from protocol.request import (
     CreateTopicsRequest,
@@ -39,7 +37,6 @@ from protocol.request import (
 )
 from protocol.response import BrokerMetadata, CreatedTopic, FetchResponse, TopicResult
 
-P = TypeVar("P")
 TopicNames: TypeAlias = Callable[[bytes], str | None]  # a topic id to the topic's name, None if there is no such topic
 
 # Authorized operations without an authorizer: all that a topic, the cluster or a group supports, a bit for each
@@ -62,32 +59,13 @@ KNOWN_ISOLATION = Only(_ISOLATION_LEVELS, ErrorCode.INVALID_REQUEST, "unknown is
 
 
 def isolation_of(level: int) -> Isolation:
-    """Return the isolation of a level on the wire; `check_isolation` refuses unknown ones."""
+    """Return the isolation of a level on the wire."""
     return Isolation.READ_COMMITTED if level == 1 else Isolation.READ_UNCOMMITTED
-
-
-def check_isolation(level: int, request: Value) -> None:
-    """Raise InvalidRequestError for an isolation level that there is not."""
-    if level not in _ISOLATION_LEVELS:
-        raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, f"unknown isolation level {level}")
 
 
 def topic_id_text(topic_id: bytes) -> str:
     """As in `partition.metadata` and in the neutral values: url-safe base64 without padding, 22 characters."""
     return urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
-
-
-def topic_id_bytes(text: str | None) -> bytes:
-    """The other way; None is NO_TOPIC_ID."""
-    return NO_TOPIC_ID if text is None else urlsafe_b64decode(text + "==")
-
-
-def by_topic(partitions: Sequence[P]) -> list[tuple[str, Sequence[P]]]:
-    """Neutral partitions as Kafka's messages nest them: runs of the same topic, in order."""
-    if len(partitions) == 1:  # nearly all of what a client sends while it produces
-        only: Any = partitions[0]
-        return [(only.topic, partitions)]
-    return [(topic, tuple(run)) for topic, run in groupby(partitions, key=attrgetter("topic"))]
 
 
 class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from broker.log.directory_names import encode_topic_id
+from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
 from protocol.kafka.group_records import (
     ForeignKey,
     GroupKey,
@@ -21,7 +22,6 @@ from protocol.kafka.group_records import (
     decode_key,
     decode_offset,
 )
-from protocol.kafka.primitives import NO_TOPIC_ID, MalformedError
 from protocol.records.codec import Record
 
 VERSION_SIZE = 2

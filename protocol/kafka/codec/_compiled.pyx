@@ -85,7 +85,6 @@ cdef enum:
     ARRAY = 17
     FLAT = 18
     CONSTANT = 19
-    RAW = 20
     UNKNOWN_TOPIC_ID = 100
     UUID_SIZE = 16
 
@@ -93,7 +92,7 @@ assert {code.name: code.value for code in Code} == {
     "BOOLEAN": BOOLEAN, "INT8": INT8, "INT16": INT16, "UINT16": UINT16, "INT32": INT32, "INT64": INT64,
     "FLOAT64": FLOAT64, "UUID": UUID, "STRING": STRING, "DATA": DATA, "BYTES": BYTES, "RECORDS": RECORDS,
     "TOPIC_ID": TOPIC_ID, "ERROR": ERROR, "THROTTLE": THROTTLE, "STRUCT": STRUCT, "ARRAY": ARRAY, "FLAT": FLAT,
-    "CONSTANT": CONSTANT, "RAW": RAW,
+    "CONSTANT": CONSTANT,
 }
 
 cdef Py_ssize_t MAX_ELEMENTS = bounds.MAX_ELEMENTS
@@ -310,7 +309,7 @@ cdef Py_ssize_t read_count(Cursor *c, bint nullable) except? -2:
         c.elements_left -= count
         work(c, count)
     elif count < 0 and not nullable:
-        refuse_null("array")
+        refuse_null("an array")
     return count
 
 
@@ -345,7 +344,7 @@ cdef object read_string(Cursor *c, bint nullable, object null):
         if text is not None:
             return text
     if not nullable:
-        refuse_null("string")
+        refuse_null("a string")
     return null
 
 
@@ -719,6 +718,7 @@ cdef class WriteStep:
     cdef bytes constant
     cdef WritePlan of
     cdef int64_t tag
+    cdef int version
 
     def __init__(self, step):
         self.code = step.code
@@ -735,6 +735,7 @@ cdef class WriteStep:
         self.keys = step.keys
         self.constant = step.constant
         self.of = None if step.of is None else WritePlan(step.of)
+        self.version = step.version
         self.tag = -1 if step.tag is None else step.tag
 
 
@@ -926,7 +927,7 @@ cdef inline object value_of(WriteStep step, Output out, object owner):
     if step.attr is not None and step.get is None:
         value = getattr(owner, step.attr)
     elif step.get is not None:
-        value = step.get(owner, out.request)
+        value = step.get(owner, out.request, step.version)
     elif step.key is None:
         return owner
     elif step.required:
@@ -961,10 +962,8 @@ cdef int write_primitive(int code, Output out, object value) except -1:
         return out.number(value, -128, 127, 1)
     if code == UINT16:
         return out.number(value, 0, (1 << 16) - 1, 2)
-    if code == FLOAT64:
-        return PyFloat_Pack8(PyFloat_AsDouble(value), <char *>out.room(8), 0)
-    # RAW
-    return out.raw(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+    # FLOAT64
+    return PyFloat_Pack8(PyFloat_AsDouble(value), <char *>out.room(8), 0)
 
 
 cdef int write_step(WriteStep step, Output out, object owner, bint unknown) except -1:
@@ -984,7 +983,7 @@ cdef int write_step(WriteStep step, Output out, object owner, bint unknown) exce
             return 0
         if step.replaced is not None:
             value = step.replaced.get(value, value)
-    if code < STRUCT or code == RAW:
+    if code < STRUCT:
         return write_primitive(code, out, value)
     if code == STRUCT:
         if step.nullable:

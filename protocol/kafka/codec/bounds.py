@@ -61,7 +61,7 @@ def refuse_string(length: int) -> NoReturn:
 
 def refuse_null(what: str) -> NoReturn:
     """Raise for null in a field that may not be null."""
-    raise MalformedError(f"null where a {what} must be")
+    raise MalformedError(f"null where {what} must be")
 
 
 def refuse_count(count: int, left: int) -> NoReturn:

@@ -54,7 +54,6 @@ class Code(IntEnum):
     ARRAY = 17
     FLAT = 18
     CONSTANT = 19  # written only: bytes that are the same in every message
-    RAW = 20  # written only: bytes that are laid out already
 
 
 # Of a fixed size: format characters of the struct module.
@@ -120,6 +119,7 @@ class WriteStep:
     code: Code
     attr: str | None = None
     get: Get | None = None
+    version: int = 0
     key: str | None = None
     default: Any = REQUIRED
     nullable: bool = False
@@ -279,14 +279,14 @@ class _Resolver:
             name=one.name,
             code=self._code(kind, reading=False),
             nullable=self._is_nullable(one),
-            null=one.null if self._bound else None,
+            null=one.null if self._bound and not self._is_nullable(one) else None,
         )
         if not self._bound:
             step = replace(step, key=one.name, default=one.default)
         elif one.get is None and one.target is None and kind is not THROTTLE:
             return _constant(one.name, self._default_bytes(one, step))
         else:
-            step = replace(step, attr=one.target, get=one.get, replaced=self._replaced(one))
+            step = replace(step, attr=one.target, get=one.get, version=self._version, replaced=self._replaced(one))
         if isinstance(kind, Struct):
             return replace(step, of=self.write_struct(kind))
         if isinstance(kind, Flat) and self._bound:
@@ -302,14 +302,20 @@ class _Resolver:
         """Resolve the groups; the second: whether they are named by topic ids."""
         plain, tagged = self._present(kind.of)
         *group, inner = plain
-        if tagged or not isinstance(inner.kind, Array) or not isinstance(inner.kind.of, Struct):
-            raise TypeError(f"{self._title}: the last field of a flat array's groups must be an array of structs")
+        if tagged or not isinstance(inner.kind, Array):
+            raise TypeError(f"{self._title}: the last field of a flat array's groups must be an array, and none tagged")
+        of = inner.kind.of
+        if isinstance(of, Struct):
+            element = self.write_struct(of)
+        else:
+            step = WriteStep(name=inner.name, code=self._code(of, reading=False), attr=inner.target)
+            element = WritePlan(title=self._title, flexible=self._flexible, has_tags=False, steps=(step,))
         plan = WritePlan(
             title=self._title,
             flexible=self._flexible,
             has_tags=self._flexible,
             steps=tuple([self._write_step(one) for one in group]),
-            inner=WriteStep(name=inner.name, code=Code.ARRAY, of=self.write_struct(inner.kind.of)),
+            inner=WriteStep(name=inner.name, code=Code.ARRAY, of=element),
             group_attrs=tuple([one.target for one in group if one.target]),
         )
         return plan, any(one.kind is TOPIC_ID for one in group)

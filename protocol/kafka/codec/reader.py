@@ -120,7 +120,7 @@ class Reader:
         """Read text; null is an error."""
         text = self.nullable_string()
         if text is None:
-            refuse_null("string")
+            refuse_null("a string")
         return text
 
     def nullable_string(self) -> str | None:
@@ -157,7 +157,7 @@ class Reader:
         """Read the number of an array's elements; null is an error."""
         count = self.nullable_count()
         if count < 0:
-            refuse_null("array")
+            refuse_null("an array")
         return count
 
     def nullable_count(self) -> int:

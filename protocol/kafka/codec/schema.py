@@ -22,7 +22,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 
 Convert: TypeAlias = Callable[[Any], Any]
-Get: TypeAlias = Callable[[Any, Any], Any]  # (the value that is written, the request that it answers)
+Get: TypeAlias = Callable[[Any, Any, int], Any]  # (the value that is written, the request that it answers, version)
 
 LAST_VERSION = (1 << 15) - 1
 NEVER = LAST_VERSION + 1
@@ -88,7 +88,7 @@ class Field:
     attr: argument or attribute that the field stands for; None: read past it, and write the default.
     convert: applied to what was read.
     get: computes what is written, instead of taking the attribute.
-    null: stands for null in the bound form: where a nullable field is null, and None where the version has no null.
+    null: stands for null in the bound form: for what was read as null, and for None where the version has no null.
     only: refuse other values, in the bound form.
     before: {version: {error: error}}: the codes that clients older than a version are given instead.
     """
@@ -146,21 +146,6 @@ class Struct:
         self.into = into
         self.given = given
         self.made: dict[Any, Any] = {}  # readers and writers, by engine.py
-
-    def read(self, reader: Any, version: int) -> dict[str, Any]:
-        """Read the mapping that begins at a reader's position. Raises MalformedError, UnicodeDecodeError."""
-        from protocol.kafka.codec.engine import ENGINE  # it imports this module
-
-        message = ENGINE.reader(self, version, flexible=reader.flexible)
-        values: dict[str, Any]
-        values, reader.position = message.read(reader.frame, reader.position)
-        return values
-
-    def write(self, writer: Any, version: int, values: Mapping[str, Any]) -> None:
-        """Write a mapping. Raises UnwritableError, and KeyError where a field without default is missing."""
-        from protocol.kafka.codec.engine import ENGINE
-
-        writer.raw(ENGINE.writer(self, version, flexible=writer.flexible).write(values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from protocol.kafka.codec.schema import REQUIRED, not_negative
 from protocol.kafka.codec.writer import FlexibleWriter, groups, or_null, packed, topic_id_bytes
 
 _NUMBERS = {Code.INT8, Code.INT16, Code.UINT16, Code.INT32, Code.INT64, Code.FLOAT64, Code.BOOLEAN}
-_METHODS = {
-    Code.STRING: "string", Code.DATA: "data", Code.BYTES: "copied", Code.RECORDS: "records", Code.RAW: "raw",
-}  # fmt: skip
+_READ_METHODS = {Code.STRING: "string", Code.DATA: "data", Code.BYTES: "copied"}
+_WRITE_METHODS = {Code.STRING: "string", Code.DATA: "data", Code.BYTES: "data", Code.RECORDS: "records"}
 _LITERALS = (bool, int, str, bytes, type(None))
 _UNKNOWN_TOPIC_ID = 100
 
@@ -121,7 +120,7 @@ class _ReaderSource:
     def _value(self, plan: ReadPlan, arguments: dict[str, str]) -> str:
         if plan.into is None:
             return "{" + ", ".join(f"{name!r}: {value}" for name, value in arguments.items()) + "}"
-        into = self.source.given(plan.into, plan.into.__name__)
+        into = self.source.given(plan.into, plan.into.__name__ if plan.into.__name__.isidentifier() else "made")
         return f"{into}({', '.join(f'{name}={value}' for name, value in arguments.items())})"
 
     def _steps(self, steps: Iterable[ReadStep], arguments: dict[str, str]) -> None:
@@ -162,7 +161,7 @@ class _ReaderSource:
         elif step.code in {Code.ARRAY, Code.FLAT}:
             self._array(step, name)
         else:
-            out.line(f"{name} = r.{'nullable_' if step.nullable else ''}{_METHODS[step.code]}()")
+            out.line(f"{name} = r.{'nullable_' if step.nullable else ''}{_READ_METHODS[step.code]}()")
         if not step.nullable:
             self._convert(step, name)
             return name
@@ -183,7 +182,7 @@ class _ReaderSource:
         if step.convert is not_negative:
             self.source.line(f"{name} = max({name}, 0)")
         elif step.convert is not None:
-            self.source.line(f"{name} = {self.source.given(step.convert, step.convert.__name__)}({name})")
+            self.source.line(f"{name} = {self.source.given(step.convert, f'convert_{step.name}')}({name})")
 
     def _nested(self, step: ReadStep, name: str) -> None:
         assert step.of is not None
@@ -237,7 +236,7 @@ class _ReaderSource:
     def _primitives(self, code: Code, count: str) -> str:
         if code in _NUMBERS:
             return f"r.numbers({count}, {FIXED[code]!r}, {calcsize('>' + FIXED[code])})"
-        one = f"r.fixed({self.source.layout('>16s')})[0]" if code in FIXED else f"r.{_METHODS[code]}()"
+        one = f"r.fixed({self.source.layout('>16s')})[0]" if code in FIXED else f"r.{_READ_METHODS[code]}()"
         return f"tuple([{one} for _ in range({count})])"
 
     def _tags(self, plan: ReadPlan, arguments: dict[str, str]) -> None:
@@ -318,7 +317,7 @@ class _WriterSource:
                 return f"{owner}[{step.key!r}]"
             return f"{owner}.get({step.key!r}, {out.given(step.default, f'{step.key}_default')})"
         if step.get is not None:
-            value = f"{out.given(step.get, step.get.__name__.strip('<>'))}({owner}, request)"
+            value = f"{out.given(step.get, f'get_{step.name}')}({owner}, request, {step.version})"
         else:
             value = f"{owner}.{step.attr}"
         if step.nullable or step.null is not None:
@@ -330,7 +329,7 @@ class _WriterSource:
         out = self.source
         if step.code not in {Code.STRUCT, Code.ARRAY, Code.FLAT}:
             nullable = "nullable_" if step.nullable else ""
-            out.line(f"{w}.{nullable}{_METHODS[step.code]}({self._value(step, owner)})")
+            out.line(f"{w}.{nullable}{_WRITE_METHODS[step.code]}({self._value(step, owner)})")
             return
         name = out.fresh(step.name)
         out.line(f"{name} = {self._value(step, owner)}")
@@ -365,7 +364,7 @@ class _WriterSource:
             elif step.element in FIXED:
                 out.line(f"{w}.raw(topic_id_bytes({one}))")
             else:
-                out.line(f"{w}.{_METHODS[step.element]}({one})")
+                out.line(f"{w}.{_WRITE_METHODS[step.element]}({one})")
 
     def _flat(self, step: WriteStep, name: str, owner: str, w: str) -> None:
         assert step.of is not None

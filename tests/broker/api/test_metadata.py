@@ -8,7 +8,7 @@ import pytest
 
 from broker.api.metadata import MetadataApi
 from protocol.errors import ErrorCode
-from protocol.kafka.primitives import NO_TOPIC_ID
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from tests.broker.clients import Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.kafka.primitives import NO_TOPIC_ID
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from tests.broker.clients import Running, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 

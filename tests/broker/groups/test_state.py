@@ -6,8 +6,8 @@ from broker.groups.effects import Instant, Limits
 from broker.groups.state import NEVER, NEW_MEMBER_JOIN_TIMEOUT_MS, Group
 from protocol.errors import ErrorCode
 from protocol.groups import GroupProtocol, GroupState, LeavingMember
+from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.group_records import StoredGroup, StoredMember
-from protocol.kafka.primitives import MalformedError
 from tests.broker.groups.requests import DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, protocols, subscription
 
 NOW = Instant(0.0, 1_700_000_000_000)

@@ -13,8 +13,8 @@ from crc32c import crc32c
 
 from protocol.errors import ErrorCode
 from protocol.frame import FrameReader
-from protocol.kafka.primitives import MAX_ELEMENTS, MAX_TAGGED_FIELDS, FlexibleWriter
-from protocol.kafka.values import topic_id_bytes
+from protocol.kafka.codec.bounds import MAX_ELEMENTS, MAX_UNKNOWN_TAGS
+from protocol.kafka.codec.writer import FlexibleWriter, topic_id_bytes
 from protocol.records.compression import Codec, compress
 from protocol.request import MetadataRequest
 from tests.broker.clients import RawClient, Running, batch, running
@@ -157,8 +157,8 @@ def with_elements(count: int) -> bytes:
 @pytest.mark.parametrize(
     ("made", "count", "is_answered"),
     [
-        (with_tags, MAX_TAGGED_FIELDS, True),
-        (with_tags, MAX_TAGGED_FIELDS + 1, False),
+        (with_tags, MAX_UNKNOWN_TAGS, True),
+        (with_tags, MAX_UNKNOWN_TAGS + 1, False),
         (with_elements, MAX_ELEMENTS - 1, True),  # one more is their topic
         (with_elements, MAX_ELEMENTS, False),
     ],

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from protocol.errors import ErrorCode
-from protocol.kafka.values import topic_id_bytes
+from protocol.kafka.codec.writer import topic_id_bytes
 from protocol.request import DeleteTopicsRequest, MetadataRequest
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client

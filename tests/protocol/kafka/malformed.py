@@ -10,7 +10,8 @@ from typing import Any
 
 from protocol.errors import ProtocolError
 from protocol.kafka.api import Api, Codec
-from protocol.kafka.primitives import MAX_TAGGED_FIELDS, FlexibleWriter
+from protocol.kafka.codec.bounds import MAX_UNKNOWN_TAGS
+from protocol.kafka.codec.writer import FlexibleWriter
 from tests.protocol.kafka.messages import TABLES, VERSIONS, body, flexible, frame, sample
 
 HEADER_SIZE = 8  # key, version, correlation id; the client id follows
@@ -130,7 +131,7 @@ def too_many_tags(api: Api, version: int, whole: bytes, source: random.Random) -
     if not flexible(api, version):
         return None
     writer = FlexibleWriter(b"")
-    count = source.choice((MAX_TAGGED_FIELDS + 1, 50_000, (1 << 32) - 1))
+    count = source.choice((MAX_UNKNOWN_TAGS + 1, 50_000, (1 << 32) - 1))
     writer.uvarint(count)
     for tag in range(100, 100 + min(count, 50_000)):
         writer.uvarint(tag)

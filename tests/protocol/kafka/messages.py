@@ -8,132 +8,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from protocol.kafka import (
-    admin,
-    assignments,
-    cluster,
-    configs,
-    consumer_protocol,
-    controller,
-    fetch,
-    group_admin,
-    group_offsets,
-    groups,
-    metadata,
-    offsets,
-    produce,
-    security,
-    topic_partitions,
-    topics,
-)
+from protocol.kafka import consumer_protocol
 from protocol.kafka.api import APIS, Api
-from protocol.kafka.primitives import FlexibleReader, FlexibleWriter, Reader, Writer
-from protocol.kafka.schema import Array, Field, Primitive, Struct
+from protocol.kafka.codec.engine import ENGINE
+from protocol.kafka.codec.schema import Array, Field, Primitive, Struct
 
-TABLES = {
-    "ProduceRequest": produce.REQUEST,
-    "ProduceResponse": produce.RESPONSE,
-    "FetchRequest": fetch.REQUEST,
-    "FetchResponse": fetch.RESPONSE,
-    "ListOffsetsRequest": offsets.LIST_REQUEST,
-    "ListOffsetsResponse": offsets.LIST_RESPONSE,
-    "MetadataRequest": metadata.REQUEST,
-    "MetadataResponse": metadata.RESPONSE,
-    "ApiVersionsRequest": cluster.VERSIONS_REQUEST,
-    "ApiVersionsResponse": cluster.VERSIONS_RESPONSE,
-    "CreateTopicsRequest": topics.CREATE_REQUEST,
-    "CreateTopicsResponse": topics.CREATE_RESPONSE,
-    "DeleteTopicsRequest": topics.DELETE_REQUEST,
-    "DeleteTopicsResponse": topics.DELETE_RESPONSE,
-    "DeleteRecordsRequest": offsets.DELETE_REQUEST,
-    "DeleteRecordsResponse": offsets.DELETE_RESPONSE,
-    "InitProducerIdRequest": cluster.PRODUCER_REQUEST,
-    "InitProducerIdResponse": cluster.PRODUCER_RESPONSE,
-    "OffsetForLeaderEpochRequest": offsets.EPOCH_REQUEST,
-    "OffsetForLeaderEpochResponse": offsets.EPOCH_RESPONSE,
-    "DescribeConfigsRequest": configs.DESCRIBE_REQUEST,
-    "DescribeConfigsResponse": configs.DESCRIBE_RESPONSE,
-    "AlterConfigsRequest": configs.ALTER_REQUEST,
-    "AlterConfigsResponse": configs.ALTER_RESPONSE,
-    "CreatePartitionsRequest": topics.PARTITIONS_REQUEST,
-    "CreatePartitionsResponse": topics.PARTITIONS_RESPONSE,
-    "IncrementalAlterConfigsRequest": configs.INCREMENTAL_REQUEST,
-    "IncrementalAlterConfigsResponse": configs.ALTER_RESPONSE,
-    "DescribeClusterRequest": cluster.CLUSTER_REQUEST,
-    "DescribeClusterResponse": cluster.CLUSTER_RESPONSE,
-    "OffsetCommitRequest": group_offsets.COMMIT_REQUEST,
-    "OffsetCommitResponse": group_offsets.COMMIT_RESPONSE,
-    "OffsetFetchRequest": group_offsets.FETCH_REQUEST,
-    "OffsetFetchResponse": group_offsets.FETCH_RESPONSE,
-    "FindCoordinatorRequest": groups.FIND_REQUEST,
-    "FindCoordinatorResponse": groups.FIND_RESPONSE,
-    "JoinGroupRequest": groups.JOIN_REQUEST,
-    "JoinGroupResponse": groups.JOIN_RESPONSE,
-    "HeartbeatRequest": groups.HEARTBEAT_REQUEST,
-    "HeartbeatResponse": groups.HEARTBEAT_RESPONSE,
-    "LeaveGroupRequest": groups.LEAVE_REQUEST,
-    "LeaveGroupResponse": groups.LEAVE_RESPONSE,
-    "SyncGroupRequest": groups.SYNC_REQUEST,
-    "SyncGroupResponse": groups.SYNC_RESPONSE,
-    "DescribeGroupsRequest": group_admin.DESCRIBE_REQUEST,
-    "DescribeGroupsResponse": group_admin.DESCRIBE_RESPONSE,
-    "ListGroupsRequest": group_admin.LIST_REQUEST,
-    "ListGroupsResponse": group_admin.LIST_RESPONSE,
-    "DeleteGroupsRequest": group_admin.DELETE_REQUEST,
-    "DeleteGroupsResponse": group_admin.DELETE_RESPONSE,
-    "OffsetDeleteRequest": group_offsets.DELETE_REQUEST,
-    "OffsetDeleteResponse": group_offsets.DELETE_RESPONSE,
-    "DescribeLogDirsRequest": admin.LOG_DIRS_REQUEST,
-    "DescribeLogDirsResponse": admin.LOG_DIRS_RESPONSE,
-    "DescribeProducersRequest": admin.PRODUCERS_REQUEST,
-    "DescribeProducersResponse": admin.PRODUCERS_RESPONSE,
-    "ElectLeadersRequest": assignments.ELECT_REQUEST,
-    "ElectLeadersResponse": assignments.ELECT_RESPONSE,
-    "AlterPartitionReassignmentsRequest": assignments.ALTER_REQUEST,
-    "AlterPartitionReassignmentsResponse": assignments.ALTER_RESPONSE,
-    "ListPartitionReassignmentsRequest": assignments.LIST_REQUEST,
-    "ListPartitionReassignmentsResponse": assignments.LIST_RESPONSE,
-    "DescribeQuorumRequest": controller.QUORUM_REQUEST,
-    "DescribeQuorumResponse": controller.QUORUM_RESPONSE,
-    "UpdateFeaturesRequest": controller.FEATURES_REQUEST,
-    "UpdateFeaturesResponse": controller.FEATURES_RESPONSE,
-    "UnregisterBrokerRequest": controller.UNREGISTER_REQUEST,
-    "UnregisterBrokerResponse": controller.RESPONSE,
-    "AddRaftVoterRequest": controller.ADD_VOTER_REQUEST,
-    "AddRaftVoterResponse": controller.RESPONSE,
-    "RemoveRaftVoterRequest": controller.REMOVE_VOTER_REQUEST,
-    "RemoveRaftVoterResponse": controller.RESPONSE,
-    "ListConfigResourcesRequest": configs.LIST_REQUEST,
-    "ListConfigResourcesResponse": configs.LIST_RESPONSE,
-    "DescribeTopicPartitionsRequest": topic_partitions.REQUEST,
-    "DescribeTopicPartitionsResponse": topic_partitions.RESPONSE,
-    "DescribeAclsRequest": security.DESCRIBE_ACLS_REQUEST,
-    "DescribeAclsResponse": security.DESCRIBE_ACLS_RESPONSE,
-    "CreateAclsRequest": security.CREATE_ACLS_REQUEST,
-    "CreateAclsResponse": security.CREATE_ACLS_RESPONSE,
-    "DeleteAclsRequest": security.DELETE_ACLS_REQUEST,
-    "DeleteAclsResponse": security.DELETE_ACLS_RESPONSE,
-    "DescribeClientQuotasRequest": security.DESCRIBE_QUOTAS_REQUEST,
-    "DescribeClientQuotasResponse": security.DESCRIBE_QUOTAS_RESPONSE,
-    "AlterClientQuotasRequest": security.ALTER_QUOTAS_REQUEST,
-    "AlterClientQuotasResponse": security.ALTER_QUOTAS_RESPONSE,
-    "DescribeUserScramCredentialsRequest": security.DESCRIBE_SCRAM_REQUEST,
-    "DescribeUserScramCredentialsResponse": security.DESCRIBE_SCRAM_RESPONSE,
-    "AlterUserScramCredentialsRequest": security.ALTER_SCRAM_REQUEST,
-    "AlterUserScramCredentialsResponse": security.ALTER_SCRAM_RESPONSE,
-    "SaslHandshakeRequest": security.HANDSHAKE_REQUEST,
-    "SaslHandshakeResponse": security.HANDSHAKE_RESPONSE,
-    "SaslAuthenticateRequest": security.AUTHENTICATE_REQUEST,
-    "SaslAuthenticateResponse": security.AUTHENTICATE_RESPONSE,
-    "CreateDelegationTokenRequest": security.CREATE_TOKEN_REQUEST,
-    "CreateDelegationTokenResponse": security.CREATE_TOKEN_RESPONSE,
-    "DescribeDelegationTokenRequest": security.DESCRIBE_TOKENS_REQUEST,
-    "DescribeDelegationTokenResponse": security.DESCRIBE_TOKENS_RESPONSE,
-    "RenewDelegationTokenRequest": security.RENEW_TOKEN_REQUEST,
-    "RenewDelegationTokenResponse": security.TOKEN_TIME_RESPONSE,
-    "ExpireDelegationTokenRequest": security.EXPIRE_TOKEN_REQUEST,
-    "ExpireDelegationTokenResponse": security.TOKEN_TIME_RESPONSE,
-}
+TABLES = {f"{api.name}Request": api.request for api in APIS} | {f"{api.name}Response": api.response for api in APIS}
 # What members of a group say to each other: not an API's, and in classic versions only.
 DATA_TABLES = {
     "ConsumerProtocolSubscription": consumer_protocol.SUBSCRIPTION,
@@ -168,16 +48,14 @@ def flexible(api: Api, version: int) -> bool:
 
 
 def body(name: str, api: Api, version: int, values: dict[str, Any]) -> bytes:
-    writer = FlexibleWriter(b"") if flexible(api, version) else Writer(b"")
-    TABLES[name].write(writer, version, values)
-    return writer.written()
+    return ENGINE.writer(TABLES[name], version, flexible=flexible(api, version)).write(values)
 
 
 def parsed(name: str, api: Api, version: int, data: bytes) -> dict[str, Any]:
     """A body as a dict; all of it must be taken."""
-    reader = (FlexibleReader if flexible(api, version) else Reader)(memoryview(data))
-    values = TABLES[name].read(reader, version)
-    assert reader.position == len(data)
+    values, end = ENGINE.reader(TABLES[name], version, flexible=flexible(api, version)).read(memoryview(data))
+    assert end == len(data)
+    assert isinstance(values, dict)
     return values
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.api import APIS, Api, Call, Codec, RefusedError, UnservedError
-from protocol.kafka.primitives import MalformedError
-from protocol.kafka.schema import Array, Primitive
+from protocol.kafka.codec.bounds import MalformedError
+from protocol.kafka.codec.schema import Array, Primitive
 from protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse
 from protocol.response import ErrorResponse
 from tests.protocol.kafka.messages import TABLES, VERSIONS, body, drawn, frame, parsed, reply_body

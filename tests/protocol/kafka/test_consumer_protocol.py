@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.groups import TopicPartition
+from protocol.kafka.codec.bounds import MalformedError
+from protocol.kafka.codec.engine import ENGINE
 from protocol.kafka.consumer_protocol import (
     LAST_VERSION,
     Assignment,
@@ -20,7 +22,6 @@ from protocol.kafka.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from protocol.kafka.primitives import MalformedError, Reader, Writer
 from tests.protocol.kafka.messages import DATA_MESSAGES, DATA_TABLES, from_kafka_json, with_defaults
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "kafka" / "4.3.1" / "consumer_protocol.jsonl"
@@ -39,12 +40,11 @@ def test_there_is_a_sample_of_every_version() -> None:
 def test_tables_read_and_write_what_kafka_wrote(line: dict[str, Any]) -> None:
     table, version, data = DATA_TABLES[line["message"]], line["version"], bytes.fromhex(line["body"])
     values = from_kafka_json(table, version, line["fields"])
-    reader = Reader(memoryview(data))
-    assert table.read(reader, version) == with_defaults(table, version, values)
-    assert reader.position == len(data)
-    writer = Writer(b"")
-    table.write(writer, version, values)
-    assert writer.written() == data
+    assert ENGINE.reader(table, version, flexible=False).read(memoryview(data)) == (
+        with_defaults(table, version, values),
+        len(data),
+    )
+    assert ENGINE.writer(table, version, flexible=False).write(values) == data
 
 
 @pytest.mark.parametrize("version", range(LAST_VERSION + 1))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api import APIS, Call, Codec
@@ -173,7 +172,6 @@ def test_fetch_replies_are_written_from_values_as_kafka_writes_them(
                     last_stable_offset=one["last_stable_offset"],
                     log_start_offset=one["log_start_offset"],
                     error=ErrorCode(one["error_code"]),
-                    aborted_transactions=UNSET if aborted is None else aborted,
                     records=one["records"],
                 )
                 for (topic, _, one), name in zip(found, names, strict=True)

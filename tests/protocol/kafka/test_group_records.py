@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
 from protocol.kafka.group_records import (
     NO_TIME,
     ForeignKey,
@@ -28,7 +29,6 @@ from protocol.kafka.group_records import (
     encode_offset_key,
     subscribed_topics,
 )
-from protocol.kafka.primitives import NO_TOPIC_ID, MalformedError
 from protocol.records.reader import records_in
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "kafka" / "4.3.1"

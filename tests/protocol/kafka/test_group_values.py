@@ -46,7 +46,7 @@ from protocol.groups import (
     TopicPartition,
 )
 from protocol.kafka.api import RefusedError
-from protocol.kafka.primitives import NO_TOPIC_ID
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import IdentifiedOffset, IdentifiedPartition, MemberOffsetFetchGroup, topic_id_text
 from protocol.response import ErrorResponse
 from tests.protocol.kafka.meetings import ID_A, ID_B, asked, expected, told, versions
@@ -285,7 +285,7 @@ class TestFetch:
         found = (
             FetchedOffset(topic="a", partition=0, offset=9, leader_epoch=2, metadata="x"),
             FetchedOffset(topic="a", partition=1),
-            FetchedOffset(topic="a", partition=2, offset=4, error=ErrorCode.UNSTABLE_OFFSET_COMMIT),
+            FetchedOffset(topic="a", partition=2, error=ErrorCode.UNSTABLE_OFFSET_COMMIT),
         )
         response = OffsetFetchResponse(groups=(FetchedOffsets(group="g", partitions=found),))
         answers = [

@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api import API_BY_KEY, Call, Codec, RefusedError
-from protocol.kafka.primitives import NO_TOPIC_ID
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.codec.writer import topic_id_bytes
 from protocol.kafka.values import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -44,7 +45,6 @@ from protocol.kafka.values import (
     OffsetForLeaderEpochResponse,
     RecordsToDelete,
     ResourceType,
-    topic_id_bytes,
     topic_id_text,
 )
 from protocol.request import Isolation
@@ -111,7 +111,7 @@ class TestMetadata:
             brokers=(),
             topics=(
                 TopicMetadata(name="alpha", topic_id=topic_id_text(ID_A)),
-                TopicMetadata(name="", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                TopicMetadata(name="", topic_id=topic_id_text(ID_B), error=ErrorCode.UNKNOWN_TOPIC_ID),
             ),
         )
         known, unknown = told(METADATA, version, response, request)["topics"]

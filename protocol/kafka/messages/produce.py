@@ -13,26 +13,30 @@ from protocol.kafka.codec.schema import (
     INT64,
     RECORDS,
     STRING,
-    THROTTLE,
     TOPIC_ID,
     Field,
     Only,
     Struct,
     array,
     flat,
-    not_negative,
 )
+from protocol.kafka.messages.common import THROTTLE_TIME, TIMEOUT, refused_partitions, since
 from protocol.kafka.values import IdentifiedRecords, KafkaProduceRequest
-from protocol.request import ProduceRequest
-from protocol.response import ErrorResponse, ProducedPartition, ProduceResponse
+from protocol.response import ProducedPartition, ProduceResponse
 
 _FIRST_WITH_ZSTD = 7
+_ACKS = Only((-1, 0, 1), ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1, not {}")
 _NO_RECORDS = memoryview(b"")
+
+
+def _asked(_: ProduceResponse, request: Any) -> Any:
+    return request.partitions
+
 
 REQUEST = Struct(
     Field("transactional_id", STRING, nullable=3, default=None),
-    Field("acks", INT16, only=Only((-1, 0, 1), ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1, not {}")),
-    Field("timeout_ms", INT32, convert=not_negative),
+    Field("acks", INT16, only=_ACKS),
+    TIMEOUT,
     Field(
         "topic_data",
         flat(
@@ -49,12 +53,6 @@ REQUEST = Struct(
     into=KafkaProduceRequest,
     given=lambda version: {"knows_zstd": version >= _FIRST_WITH_ZSTD},
 )
-
-
-def _asked(_: ProduceResponse, request: Any) -> Any:
-    return request.partitions
-
-
 RESPONSE = Struct(
     Field(
         "responses",
@@ -85,18 +83,6 @@ RESPONSE = Struct(
         ),
         attr="partitions",
     ),
-    Field("throttle_time_ms", THROTTLE, since=1),
+    since(1, THROTTLE_TIME),
 )
-
-
-def failed(request: ProduceRequest, error: ErrorResponse) -> ProduceResponse:
-    """Answer a request that failed as a whole."""
-    code, message = error.error, error.message
-    return ProduceResponse(
-        partitions=tuple(
-            [
-                ProducedPartition(topic=asked.topic, partition=asked.partition, error=code, message=message)
-                for asked in request.partitions
-            ]
-        )
-    )
+failed = refused_partitions(ProduceResponse, ProducedPartition)

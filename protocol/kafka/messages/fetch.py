@@ -18,7 +18,6 @@ from protocol.kafka.codec.schema import (
     INT64,
     RECORDS,
     STRING,
-    THROTTLE,
     TOPIC_ID,
     UUID,
     Array,
@@ -28,6 +27,7 @@ from protocol.kafka.codec.schema import (
     flat,
     not_negative,
 )
+from protocol.kafka.messages.common import THROTTLE_TIME, failed_partitions
 from protocol.kafka.values import (
     KNOWN_ISOLATION,
     NO_SESSION,
@@ -37,7 +37,7 @@ from protocol.kafka.values import (
     KafkaFetchResponse,
     isolation_of,
 )
-from protocol.request import FetchRequest
+from protocol.request import FetchRequest, Isolation
 from protocol.response import ErrorResponse, FetchedPartition
 
 _FIRST_WITH_ZSTD = 10
@@ -108,13 +108,18 @@ REQUEST = Struct(
 )
 
 
-def _error(response: Any, _: Any) -> int:
+def _error(response: Any, *_: Any) -> int:
     """Return the error of the whole, which only an answer about sessions has."""
     return getattr(response, "error", ErrorCode.NONE)
 
 
-def _session_id(response: Any, _: Any) -> int:
+def _session_id(response: Any, *_: Any) -> int:
     return getattr(response, "session_id", NO_SESSION)
+
+
+def _aborted(_: FetchedPartition, request: FetchRequest, __: int) -> tuple[()] | None:
+    """Return none for readers of committed records, null for others."""
+    return () if request.isolation is Isolation.READ_COMMITTED else None
 
 
 def _asked(response: Any, request: FetchRequest) -> Sequence[Any]:
@@ -123,7 +128,7 @@ def _asked(response: Any, request: FetchRequest) -> Sequence[Any]:
 
 
 RESPONSE = Struct(
-    Field("throttle_time_ms", THROTTLE),
+    THROTTLE_TIME,
     Field("error_code", INT16, since=7, get=_error),
     Field("session_id", INT32, since=7, default=0, get=_session_id),
     Field(
@@ -149,6 +154,7 @@ RESPONSE = Struct(
                         "aborted_transactions",
                         array(Field("producer_id", INT64), Field("first_offset", INT64)),
                         nullable=4,
+                        get=_aborted,
                     ),
                     Field("preferred_read_replica", INT32, since=11, default=-1, attr=None),
                     Field("records", RECORDS, nullable=0),
@@ -164,11 +170,5 @@ RESPONSE = Struct(
 def failed(request: FetchRequest, error: ErrorResponse) -> KafkaFetchResponse:
     """Answer a request that failed as a whole: versions without an error of their own report it by partition."""
     return KafkaFetchResponse(
-        error=error.error,
-        partitions=tuple(
-            [
-                FetchedPartition(topic=asked.topic, partition=asked.partition, error=error.error)
-                for asked in request.partitions
-            ]
-        ),
+        error=error.error, partitions=failed_partitions(FetchedPartition, request.partitions, error)
     )

@@ -1,0 +1,171 @@
+"""ApiVersions (0 to 4), DescribeCluster (0 to 2), InitProducerId (0 to 5)."""
+
+import re
+from typing import Any
+
+from protocol.errors import ErrorCode
+from protocol.kafka.codec.schema import BOOLEAN, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
+from protocol.kafka.messages.common import (
+    ERROR_CODE,
+    ERROR_MESSAGE,
+    NOT_ASKED,
+    THROTTLE_TIME,
+    since,
+)
+from protocol.kafka.values import (
+    CLUSTER_OPERATIONS,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    FeatureRange,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from protocol.response import ErrorResponse
+
+# -- ApiVersions --
+
+_FIRST_WITH_SOFTWARE = 3
+_FIRST_WITH_FEATURES_FROM_ZERO = 4
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
+
+
+def _versions_request(*, software_name: str, software_version: str, version: int) -> ApiVersionsRequest:
+    """A malformed name or version of the client's software is an error to be answered."""
+    is_valid = version < _FIRST_WITH_SOFTWARE or (
+        _SOFTWARE.fullmatch(software_name) and _SOFTWARE.fullmatch(software_version)
+    )
+    return ApiVersionsRequest(
+        software_name=software_name,
+        software_version=software_version,
+        error=ErrorCode.NONE if is_valid else ErrorCode.INVALID_REQUEST,
+    )
+
+
+def _supported(response: ApiVersionsResponse, _: Any, version: int) -> tuple[FeatureRange, ...]:
+    """Return the features; version 3 cannot name those that are supported from level 0 on (KAFKA-17011)."""
+    lowest = 0 if version >= _FIRST_WITH_FEATURES_FROM_ZERO else 1
+    return tuple([one for one in response.features if one.first >= lowest])
+
+
+def _finalized(response: ApiVersionsResponse, *_: Any) -> tuple[FeatureRange, ...]:
+    return tuple([one for one in response.features if one.level > 0])
+
+
+VERSIONS_REQUEST = Struct(
+    Field("client_software_name", STRING, since=3, attr="software_name"),
+    Field("client_software_version", STRING, since=3, attr="software_version"),
+    into=_versions_request,
+    given=lambda version: {"version": version},
+)
+VERSIONS_RESPONSE = Struct(
+    ERROR_CODE,
+    Field(
+        "api_keys",
+        array(
+            Field("api_key", INT16, attr="key"),
+            Field("min_version", INT16, attr="first"),
+            Field("max_version", INT16, attr="last"),
+        ),
+        attr="apis",
+    ),
+    since(1, THROTTLE_TIME),
+    Field(
+        "supported_features",
+        array(
+            Field("name", STRING),
+            Field("min_version", INT16, attr="first"),
+            Field("max_version", INT16, attr="last"),
+        ),
+        since=3,
+        tag=0,
+        get=_supported,
+    ),
+    Field("finalized_features_epoch", INT64, since=3, tag=1, default=-1, attr="features_epoch"),
+    Field(
+        "finalized_features",
+        array(
+            Field("name", STRING),
+            Field("max_version_level", INT16, attr="level"),
+            Field("min_version_level", INT16, attr="level"),
+        ),
+        since=3,
+        tag=2,
+        get=_finalized,
+    ),
+    Field("zk_migration_ready", BOOLEAN, since=3, tag=3, attr=None),
+)
+
+
+def failed_versions(_: ApiVersionsRequest, error: ErrorResponse) -> ApiVersionsResponse:
+    """Answer with an error of the whole."""
+    return ApiVersionsResponse(apis=(), error=error.error)
+
+
+# -- DescribeCluster --
+
+
+def _operations(response: DescribeClusterResponse, request: DescribeClusterRequest, _: int) -> int:
+    return CLUSTER_OPERATIONS if request.operations and response.error is ErrorCode.NONE else NOT_ASKED
+
+
+CLUSTER_REQUEST = Struct(
+    Field("include_cluster_authorized_operations", BOOLEAN, attr="operations"),
+    Field("endpoint_type", INT8, since=1, default=1),
+    Field("include_fenced_brokers", BOOLEAN, since=2),
+    into=DescribeClusterRequest,
+)
+CLUSTER_RESPONSE = Struct(
+    THROTTLE_TIME,
+    ERROR_CODE,
+    ERROR_MESSAGE,
+    Field("endpoint_type", INT8, since=1, default=1),
+    Field("cluster_id", STRING),
+    Field("controller_id", INT32, default=-1, attr="controller"),
+    Field(
+        "brokers",
+        array(
+            Field("broker_id", INT32, attr="node_id"),
+            Field("host", STRING),
+            Field("port", INT32),
+            Field("rack", STRING, nullable=0, default=None, attr=None),
+            Field("is_fenced", BOOLEAN, since=2, default=False, attr=None),
+        ),
+    ),
+    Field("cluster_authorized_operations", INT32, default=NOT_ASKED, get=_operations),
+)
+
+
+def failed_cluster(request: DescribeClusterRequest, error: ErrorResponse) -> DescribeClusterResponse:
+    """Answer with an error of the whole."""
+    return DescribeClusterResponse(
+        cluster_id="",
+        controller=-1,
+        brokers=(),
+        endpoint_type=request.endpoint_type,
+        error=error.error,
+        message=error.message,
+    )
+
+
+# -- InitProducerId --
+
+PRODUCER_REQUEST = Struct(
+    Field("transactional_id", STRING, nullable=0),
+    Field("transaction_timeout_ms", INT32),
+    Field("producer_id", INT64, since=3, default=-1),
+    Field("producer_epoch", INT16, since=3, default=-1),
+    into=InitProducerIdRequest,
+)
+PRODUCER_RESPONSE = Struct(
+    THROTTLE_TIME,
+    ERROR_CODE,
+    Field("producer_id", INT64, default=-1),
+    Field("producer_epoch", INT16),
+)
+
+
+def failed_producer(_: InitProducerIdRequest, error: ErrorResponse) -> InitProducerIdResponse:
+    """Answer with an error of the whole."""
+    return InitProducerIdResponse(error=error.error)

@@ -1,0 +1,65 @@
+"""Fields that many messages share, and answers to requests that failed as a whole."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from protocol.kafka.codec.schema import INT16, INT32, STRING, THROTTLE, Field, not_negative
+from protocol.response import ErrorResponse
+
+R = TypeVar("R")
+
+THROTTLE_TIME = Field("throttle_time_ms", THROTTLE)
+TIMEOUT = Field("timeout_ms", INT32, convert=not_negative)
+ERROR_CODE = Field("error_code", INT16, attr="error")
+ERROR_MESSAGE = Field("error_message", STRING, nullable=0, default=None, attr="message")
+FAILURE = (ERROR_CODE, ERROR_MESSAGE)
+NOT_ASKED = -(1 << 31)  # authorized operations, where nobody asked or nothing is authorized
+
+
+def since(version: int, field: Field) -> Field:
+    """Return the field with the first version that has it."""
+    return replace(field, since=version)
+
+
+def ignored(*fields: Field) -> tuple[Field, ...]:
+    """Return fields of a request that are read past."""
+    return tuple([replace(field, attr=None) for field in fields])
+
+
+def refused(response: Callable[..., R]) -> Callable[[Any, ErrorResponse], R]:
+    """Answer with an error of the whole."""
+
+    def failed(_: Any, error: ErrorResponse) -> R:
+        return response(error=error.error, message=error.message)
+
+    return failed
+
+
+def refused_partitions(response: Callable[..., R], outcome: Callable[..., Any]) -> Callable[[Any, ErrorResponse], R]:
+    """Answer with an error for each partition of the request."""
+
+    def failed(request: Any, error: ErrorResponse) -> R:
+        return response(partitions=failed_partitions(outcome, request.partitions, error))
+
+    return failed
+
+
+def failed_partitions(outcome: Callable[..., R], asked: Any, error: ErrorResponse) -> tuple[R, ...]:
+    """Return an outcome with the error for each partition."""
+    return tuple(
+        [outcome(topic=one.topic, partition=one.partition, error=error.error, message=error.message) for one in asked]
+    )
+
+
+def refused_resources(response: Callable[..., R], outcome: Callable[..., Any]) -> Callable[[Any, ErrorResponse], R]:
+    """Answer with an error for each resource that has settings."""
+
+    def failed(request: Any, error: ErrorResponse) -> R:
+        outcomes = [
+            outcome(resource_type=one.resource_type, name=one.name, error=error.error, message=error.message)
+            for one in request.resources
+        ]
+        return response(resources=tuple(outcomes))
+
+    return failed

@@ -1,0 +1,141 @@
+"""DescribeConfigs (1 to 4), AlterConfigs (0 to 2), IncrementalAlterConfigs (0 and 1), ListConfigResources (0 and 1)."""
+
+from typing import Any
+
+from protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
+from protocol.kafka.codec.schema import BOOLEAN, INT8, STRING, Array, Field, Struct, array
+from protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, refused, refused_resources
+from protocol.kafka.values import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlteredConfigs,
+    ConfigAlteration,
+    ConfigChange,
+    ConfigEntry,
+    ConfigQuery,
+    ConfigSynonym,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribedConfigs,
+    ResourceType,
+)
+
+_NAME = Field("name", STRING)
+_VALUE = Field("value", STRING, nullable=0)
+_RESOURCE = (Field("resource_type", INT8), Field("resource_name", STRING, attr="name"))
+
+# -- DescribeConfigs: synonyms and documentation are written as given; leave out what was not asked for --
+
+
+def _value(entry: ConfigEntry, *_: Any) -> str | None:
+    return None if entry.is_sensitive else entry.value
+
+
+def _synonyms(entry: ConfigEntry, *_: Any) -> tuple[ConfigSynonym, ...]:
+    if not entry.is_sensitive:
+        return entry.synonyms
+    return tuple([ConfigSynonym(name=one.name, value=None, source=one.source) for one in entry.synonyms])
+
+
+DESCRIBE_REQUEST = Struct(
+    Field(
+        "resources",
+        array(
+            *_RESOURCE,
+            Field("configuration_keys", Array(STRING), nullable=0, attr="keys"),
+            into=ConfigQuery,
+        ),
+    ),
+    Field("include_synonyms", BOOLEAN, since=1),
+    Field("include_documentation", BOOLEAN, since=3),
+    into=DescribeConfigsRequest,
+)
+DESCRIBE_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "results",
+        array(
+            *FAILURE,
+            *_RESOURCE,
+            Field(
+                "configs",
+                array(
+                    _NAME,
+                    Field("value", STRING, nullable=0, get=_value),
+                    Field("read_only", BOOLEAN),
+                    Field("config_source", INT8, since=1, default=-1, attr="source"),
+                    Field("is_sensitive", BOOLEAN),
+                    Field("synonyms", array(_NAME, _VALUE, Field("source", INT8)), since=1, get=_synonyms),
+                    Field("config_type", INT8, since=3, default=0, attr="type"),
+                    Field("documentation", STRING, since=3, nullable=0),
+                ),
+            ),
+        ),
+        attr="resources",
+    ),
+)
+failed_describe = refused_resources(DescribeConfigsResponse, DescribedConfigs)
+
+# -- AlterConfigs, IncrementalAlterConfigs --
+
+_VALIDATE_ONLY = Field("validate_only", BOOLEAN)
+ALTER_REQUEST = Struct(
+    Field(
+        "resources",
+        array(
+            *_RESOURCE,
+            Field("configs", array(_NAME, _VALUE, into=ConfigChange), attr="changes"),
+            into=ConfigAlteration,
+        ),
+    ),
+    _VALIDATE_ONLY,
+    into=AlterConfigsRequest,
+    given=lambda _: {"incremental": False},
+)
+INCREMENTAL_REQUEST = Struct(
+    Field(
+        "resources",
+        array(
+            *_RESOURCE,
+            Field(
+                "configs",
+                array(_NAME, Field("config_operation", INT8, attr="operation"), _VALUE, into=ConfigChange),
+                attr="changes",
+            ),
+            into=ConfigAlteration,
+        ),
+    ),
+    _VALIDATE_ONLY,
+    into=AlterConfigsRequest,
+    given=lambda _: {"incremental": True},
+)
+ALTER_RESPONSE = Struct(THROTTLE_TIME, Field("responses", array(*FAILURE, *_RESOURCE), attr="resources"))
+failed_alter = refused_resources(AlterConfigsResponse, AlteredConfigs)
+
+# -- ListConfigResources: version 0 asks for client metrics subscriptions --
+
+_TYPES_OF_FIRST_VERSION = (ResourceType.CLIENT_METRICS,)
+LIST_REQUEST = Struct(
+    Field("resource_types", Array(INT8), since=1, attr="types"),
+    into=ListConfigResourcesRequest,
+    given=lambda version: {} if version else {"types": _TYPES_OF_FIRST_VERSION},
+)
+LIST_RESPONSE = Struct(
+    THROTTLE_TIME,
+    ERROR_CODE,
+    Field(
+        "config_resources",
+        array(
+            Field("resource_name", STRING, get=lambda resource, *_: resource[1]),
+            Field(
+                "resource_type",
+                INT8,
+                since=1,
+                default=ResourceType.CLIENT_METRICS,
+                get=lambda resource, *_: resource[0],
+            ),
+        ),
+        attr="resources",
+    ),
+)
+failed_list = refused(ListConfigResourcesResponse)

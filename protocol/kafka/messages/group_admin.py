@@ -1,0 +1,99 @@
+"""ListGroups (0 to 5), DescribeGroups (0 to 6), DeleteGroups (0 to 2)."""
+
+from collections.abc import Mapping
+
+from protocol.errors import ErrorCode
+from protocol.groups import (
+    DeletedGroup,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from protocol.kafka.codec.schema import BOOLEAN, BYTES, ERROR, INT32, STRING, Array, Field, Struct, array
+from protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, refused, since
+from protocol.kafka.values import GROUP_OPERATIONS
+from protocol.response import ErrorResponse
+
+_GROUP = Field("group_id", STRING, attr="group")
+_FIRST_WITH_UNKNOWN_GROUP = 6  # before, DescribeGroups knows such a group as a dead one (KIP-1043)
+_KNOWN_AS_DEAD: Mapping[int, int] = {ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.NONE}
+
+LIST_REQUEST = Struct(
+    Field("states_filter", Array(STRING), since=4, attr="states"),
+    Field("types_filter", Array(STRING), since=5, attr="types"),
+    into=ListGroupsRequest,
+)
+LIST_RESPONSE = Struct(
+    since(1, THROTTLE_TIME),
+    ERROR_CODE,
+    Field(
+        "groups",
+        array(
+            _GROUP,
+            Field("protocol_type", STRING),
+            Field("group_state", STRING, since=4, attr="state"),
+            Field("group_type", STRING, since=5, attr="type"),
+        ),
+    ),
+)
+failed_list = refused(ListGroupsResponse)
+
+
+def _operations(group: DescribedGroup, request: DescribeGroupsRequest, version: int) -> int:
+    is_sound = group.error is ErrorCode.NONE or (version < _FIRST_WITH_UNKNOWN_GROUP and group.error in _KNOWN_AS_DEAD)
+    return GROUP_OPERATIONS if request.include_authorized_operations and is_sound else NOT_ASKED
+
+
+DESCRIBE_REQUEST = Struct(
+    Field("groups", Array(STRING)),
+    Field("include_authorized_operations", BOOLEAN, since=3),
+    into=DescribeGroupsRequest,
+)
+DESCRIBE_RESPONSE = Struct(
+    since(1, THROTTLE_TIME),
+    Field(
+        "groups",
+        array(
+            Field("error_code", ERROR, attr="error", before={_FIRST_WITH_UNKNOWN_GROUP: _KNOWN_AS_DEAD}),
+            Field("error_message", STRING, since=6, nullable=6, default=None, attr="message"),
+            _GROUP,
+            Field("group_state", STRING, attr="state"),
+            Field("protocol_type", STRING),
+            Field("protocol_data", STRING, attr="protocol"),
+            Field(
+                "members",
+                array(
+                    Field("member_id", STRING),
+                    Field("group_instance_id", STRING, since=4, nullable=4, default=None, attr="instance_id"),
+                    Field("client_id", STRING),
+                    Field("client_host", STRING),
+                    Field("member_metadata", BYTES, attr="metadata"),
+                    Field("member_assignment", BYTES, attr="assignment"),
+                ),
+            ),
+            Field("authorized_operations", INT32, since=3, default=NOT_ASKED, get=_operations),
+        ),
+    ),
+)
+
+
+def failed_describe(request: DescribeGroupsRequest, error: ErrorResponse) -> DescribeGroupsResponse:
+    """Answer with an error for each group."""
+    groups = [
+        DescribedGroup(group=group, state="", error=error.error, message=error.message) for group in request.groups
+    ]
+    return DescribeGroupsResponse(groups=tuple(groups))
+
+
+DELETE_REQUEST = Struct(Field("groups_names", Array(STRING), attr="groups"), into=DeleteGroupsRequest)
+DELETE_RESPONSE = Struct(THROTTLE_TIME, Field("results", array(_GROUP, ERROR_CODE), attr="groups"))
+
+
+def failed_delete(request: DeleteGroupsRequest, error: ErrorResponse) -> DeleteGroupsResponse:
+    """Answer with an error for each group."""
+    groups = [DeletedGroup(group=group, error=error.error) for group in request.groups]
+    return DeleteGroupsResponse(groups=tuple(groups))

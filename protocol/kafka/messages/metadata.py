@@ -1,0 +1,196 @@
+"""Metadata (0 to 13) and DescribeTopicPartitions (0): which topics there are, and where.
+
+Up to version 0 of Metadata an empty list asks for all topics, later null does. Topics may be asked for by id from
+version 12 on; versions 10 and 11 have the field, and such a request is refused there.
+"""
+
+from typing import Any
+
+from protocol.errors import ErrorCode
+from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from protocol.kafka.codec.bounds import NO_TOPIC_ID, InvalidRequestError
+from protocol.kafka.codec.schema import BOOLEAN, INT16, INT32, STRING, TOPIC_ID, Array, Field, Struct, array
+from protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, since
+from protocol.kafka.values import (
+    CLUSTER_OPERATIONS,
+    TOPIC_OPERATIONS,
+    UNKNOWN_TOPIC_NAME,
+    KafkaMetadataRequest,
+    asked_topics,
+    topic_id_text,
+)
+from protocol.request import MetadataRequest
+from protocol.response import ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+_FIRST_WITH_ALL_AS_NULL = 1
+_FIRST_WITH_TOPIC_ID = 12
+
+
+def _asked(name: str | None, topic_id: bytes = NO_TOPIC_ID, topic: str = "") -> tuple[str | None, bytes, str]:
+    return name, topic_id, topic
+
+
+def _request(
+    *, topics: tuple[tuple[str | None, bytes, str], ...] | None, version: int, **wishes: Any
+) -> KafkaMetadataRequest:
+    if topics is None or (version < _FIRST_WITH_ALL_AS_NULL and not topics):
+        return KafkaMetadataRequest(**wishes)
+    by_id = version >= _FIRST_WITH_TOPIC_ID
+    names = [found if by_id and topic_id != NO_TOPIC_ID else name for name, topic_id, found in topics]
+    request = KafkaMetadataRequest(
+        topics=tuple([name or UNKNOWN_TOPIC_NAME for name in names]),
+        topic_ids=tuple([topic_id for _, topic_id, _ in topics]),
+        **wishes,
+    )
+    for name, topic_id, _ in topics:
+        if name is None and topic_id == NO_TOPIC_ID:
+            raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, "a topic with neither name nor id")
+        if not by_id and (name is None or topic_id != NO_TOPIC_ID):
+            raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, "a topic id before version 12")
+    return request
+
+
+def _name(topic: TopicMetadata, *_: Any) -> str | None:
+    """Return None for a topic that was asked for by an unknown id: it is named by that id alone."""
+    is_unknown = topic.name == UNKNOWN_TOPIC_NAME and topic.error is ErrorCode.UNKNOWN_TOPIC_ID
+    return None if is_unknown else topic.name
+
+
+def _is_internal(topic: TopicMetadata, *_: Any) -> bool:
+    return topic.name in INTERNAL_TOPICS
+
+
+def _topic_operations(topic: TopicMetadata, request: KafkaMetadataRequest, _: int) -> int:
+    return TOPIC_OPERATIONS if request.topic_operations and _name(topic) is not None else NOT_ASKED
+
+
+def _cluster_operations(__: MetadataResponse, request: KafkaMetadataRequest, _: int) -> int:
+    return CLUSTER_OPERATIONS if request.cluster_operations else NOT_ASKED
+
+
+def _offline(partition: PartitionMetadata, *_: Any) -> tuple[int, ...]:
+    return partition.replicas if partition.leader < 0 else ()
+
+
+REQUEST = Struct(
+    Field(
+        "topics",
+        array(Field("topic_id", TOPIC_ID, since=10), Field("name", STRING, nullable=10), into=_asked),
+        nullable=1,
+    ),
+    Field("allow_auto_topic_creation", BOOLEAN, since=4, default=True, attr="auto_create"),
+    Field("include_cluster_authorized_operations", BOOLEAN, since=8, until=10, attr="cluster_operations"),
+    Field("include_topic_authorized_operations", BOOLEAN, since=8, attr="topic_operations"),
+    into=_request,
+    given=lambda version: {"version": version},
+)
+_LEADER = (
+    ERROR_CODE,
+    Field("partition_index", INT32, attr="partition"),
+    Field("leader_id", INT32, attr="leader"),
+)
+_EPOCH = Field("leader_epoch", INT32, default=-1)
+_REPLICAS = (
+    Field("replica_nodes", Array(INT32), attr="replicas"),
+    Field("isr_nodes", Array(INT32), attr="in_sync"),
+)
+_OFFLINE_REPLICAS = Field("offline_replicas", Array(INT32), default=(), get=_offline)
+RESPONSE = Struct(
+    since(3, THROTTLE_TIME),
+    Field(
+        "brokers",
+        array(
+            Field("node_id", INT32),
+            Field("host", STRING),
+            Field("port", INT32),
+            Field("rack", STRING, since=1, nullable=1, default=None, attr=None),
+        ),
+    ),
+    Field(
+        "cluster_id", STRING, since=2, nullable=2, default=None, get=lambda response, *_: response.cluster_id or None
+    ),
+    Field("controller_id", INT32, since=1, default=-1, attr="controller"),
+    Field(
+        "topics",
+        array(
+            ERROR_CODE,
+            Field("name", STRING, nullable=12, get=_name),
+            Field("topic_id", TOPIC_ID, since=10),
+            Field("is_internal", BOOLEAN, since=1, get=_is_internal),
+            Field("partitions", array(*_LEADER, since(7, _EPOCH), *_REPLICAS, since(5, _OFFLINE_REPLICAS))),
+            Field("topic_authorized_operations", INT32, since=8, default=NOT_ASKED, get=_topic_operations),
+        ),
+    ),
+    Field("cluster_authorized_operations", INT32, since=8, until=10, default=NOT_ASKED, get=_cluster_operations),
+    Field("error_code", INT16, since=13, default=0, attr=None),
+)
+
+
+def failed(request: MetadataRequest, error: ErrorResponse) -> MetadataResponse:
+    """Answer a request that failed as a whole: no brokers, and each topic with the error."""
+    topics = [
+        TopicMetadata(name=name, topic_id=topic_id_text(topic_id), error=error.error)
+        for name, topic_id in asked_topics(request)
+    ]
+    return MetadataResponse(cluster_id="", controller=-1, brokers=(), topics=tuple(topics))
+
+
+# -- DescribeTopicPartitions --
+
+
+def _cursor(topic_name: str, partition_index: int) -> tuple[str, int]:
+    return topic_name, partition_index
+
+
+PAGE_REQUEST = Struct(
+    Field("topics", array(Field("name", STRING), into=lambda name: name)),
+    Field("response_partition_limit", INT32, default=2000, attr="limit"),
+    Field(
+        "cursor",
+        Struct(Field("topic_name", STRING), Field("partition_index", INT32), into=_cursor),
+        nullable=0,
+        default=None,
+    ),
+    into=DescribeTopicPartitionsRequest,
+)
+PAGE_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "topics",
+        array(
+            ERROR_CODE,
+            Field("name", STRING, nullable=0),
+            Field("topic_id", TOPIC_ID),
+            Field("is_internal", BOOLEAN, get=_is_internal),
+            Field(
+                "partitions",
+                array(
+                    *_LEADER,
+                    _EPOCH,
+                    *_REPLICAS,
+                    Field("eligible_leader_replicas", Array(INT32), nullable=0, default=None, get=lambda *_: ()),
+                    Field("last_known_elr", Array(INT32), nullable=0, default=None, get=lambda *_: ()),
+                    _OFFLINE_REPLICAS,
+                ),
+            ),
+            Field("topic_authorized_operations", INT32, default=NOT_ASKED, get=lambda *_: TOPIC_OPERATIONS),
+        ),
+    ),
+    Field(
+        "next_cursor",
+        Struct(
+            Field("topic_name", STRING, get=lambda cursor, *_: cursor[0]),
+            Field("partition_index", INT32, get=lambda cursor, *_: cursor[1]),
+        ),
+        nullable=0,
+        default=None,
+    ),
+)
+
+
+def failed_page(request: DescribeTopicPartitionsRequest, error: ErrorResponse) -> DescribeTopicPartitionsResponse:
+    """Answer with an error for each topic."""
+    topics = [TopicMetadata(name=name, error=error.error) for name in request.topics]
+    return DescribeTopicPartitionsResponse(topics=tuple(topics))

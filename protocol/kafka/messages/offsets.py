@@ -1,0 +1,175 @@
+"""ListOffsets (1 to 11), OffsetForLeaderEpoch (2 to 4), DeleteRecords (0 to 2): questions and orders about offsets."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from protocol.errors import ErrorCode
+from protocol.kafka.codec.schema import (
+    INT8,
+    INT32,
+    INT64,
+    STRING,
+    Field,
+    Struct,
+    array,
+    flat,
+)
+from protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, TIMEOUT, refused_partitions, since
+from protocol.kafka.values import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    KNOWN_ISOLATION,
+    LATEST_TIERED_TIMESTAMP,
+    DeletedRecords,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    EpochEnd,
+    EpochQuery,
+    KafkaListOffsetsRequest,
+    KafkaOffsetQuery,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    RecordsToDelete,
+    isolation_of,
+)
+from protocol.request import EARLIEST_TIMESTAMP, MAX_TIMESTAMP
+from protocol.response import FoundOffset, ListOffsetsResponse
+
+# The special times of ListOffsets that came after the first two, and the first version of each. Source: ReplicaManager.
+_FIRST_WITH_TIME = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
+
+
+def _list_request(*, partitions: tuple[KafkaOffsetQuery, ...], version: int, **others: Any) -> KafkaListOffsetsRequest:
+    if any(query.timestamp < EARLIEST_TIMESTAMP for query in partitions):
+        partitions = tuple([_judged(query, version) for query in partitions])
+    return KafkaListOffsetsRequest(partitions=partitions, **others)
+
+
+def _judged(query: KafkaOffsetQuery, version: int) -> KafkaOffsetQuery:
+    """Return a query with an error where its special time has no meaning in the version."""
+    first = _FIRST_WITH_TIME.get(query.timestamp, version + 1)
+    if query.timestamp >= EARLIEST_TIMESTAMP or version >= first:
+        return query
+    return replace(query, error=ErrorCode.UNSUPPORTED_VERSION)
+
+
+LIST_REQUEST = Struct(
+    Field("replica_id", INT32, attr=None),
+    Field("isolation_level", INT8, since=2, attr="isolation", only=KNOWN_ISOLATION, convert=isolation_of),
+    Field(
+        "topics",
+        flat(
+            Field("name", STRING, attr="topic"),
+            Field(
+                "partitions",
+                array(
+                    Field("partition_index", INT32, attr="partition"),
+                    Field("current_leader_epoch", INT32, since=4, default=-1),
+                    Field("timestamp", INT64),
+                ),
+            ),
+            into=KafkaOffsetQuery,
+        ),
+        attr="partitions",
+    ),
+    since(10, TIMEOUT),
+    into=_list_request,
+    given=lambda version: {"version": version},
+)
+LIST_RESPONSE = Struct(
+    since(2, THROTTLE_TIME),
+    Field(
+        "topics",
+        flat(
+            Field("name", STRING, attr="topic"),
+            Field(
+                "partitions",
+                array(
+                    Field("partition_index", INT32, attr="partition"),
+                    ERROR_CODE,
+                    Field("timestamp", INT64, since=1, default=-1),
+                    Field("offset", INT64, since=1, default=-1),
+                    Field("leader_epoch", INT32, since=4, default=-1),
+                ),
+            ),
+        ),
+        attr="partitions",
+    ),
+)
+failed_list = refused_partitions(ListOffsetsResponse, FoundOffset)
+
+EPOCH_REQUEST = Struct(
+    Field("replica_id", INT32, since=3, default=-2, attr=None),
+    Field(
+        "topics",
+        flat(
+            Field("topic", STRING),
+            Field(
+                "partitions",
+                array(
+                    Field("partition", INT32),
+                    Field("current_leader_epoch", INT32, since=2, default=-1),
+                    Field("leader_epoch", INT32),
+                ),
+            ),
+            into=EpochQuery,
+        ),
+        attr="partitions",
+    ),
+    into=OffsetForLeaderEpochRequest,
+)
+EPOCH_RESPONSE = Struct(
+    since(2, THROTTLE_TIME),
+    Field(
+        "topics",
+        flat(
+            Field("topic", STRING),
+            Field(
+                "partitions",
+                array(
+                    ERROR_CODE,
+                    Field("partition", INT32),
+                    Field("leader_epoch", INT32, since=1, default=-1),
+                    Field("end_offset", INT64, default=-1),
+                ),
+            ),
+        ),
+        attr="partitions",
+    ),
+)
+failed_epoch = refused_partitions(OffsetForLeaderEpochResponse, EpochEnd)
+
+DELETE_REQUEST = Struct(
+    Field(
+        "topics",
+        flat(
+            Field("name", STRING, attr="topic"),
+            Field("partitions", array(Field("partition_index", INT32, attr="partition"), Field("offset", INT64))),
+            into=RecordsToDelete,
+        ),
+        attr="partitions",
+    ),
+    TIMEOUT,
+    into=DeleteRecordsRequest,
+)
+DELETE_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "topics",
+        flat(
+            Field("name", STRING, attr="topic"),
+            Field(
+                "partitions",
+                array(Field("partition_index", INT32, attr="partition"), Field("low_watermark", INT64), ERROR_CODE),
+            ),
+        ),
+        attr="partitions",
+    ),
+)
+failed_delete = refused_partitions(DeleteRecordsResponse, DeletedRecords)

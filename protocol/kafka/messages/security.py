@@ -1,0 +1,336 @@
+"""ACLs, quotas, SCRAM credentials, SASL and delegation tokens.
+
+DescribeAcls, CreateAcls, DeleteAcls (1 to 3), DescribeClientQuotas, AlterClientQuotas (0 and 1),
+DescribeUserScramCredentials, AlterUserScramCredentials (0), SaslHandshake (0 and 1), SaslAuthenticate (0 to 2),
+CreateDelegationToken, DescribeDelegationToken (1 to 3), RenewDelegationToken, ExpireDelegationToken (1 and 2).
+"""
+
+from protocol.kafka.codec.schema import (
+    BOOLEAN,
+    DATA,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    Array,
+    Field,
+    Struct,
+    array,
+)
+from protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, ignored, refused
+from protocol.kafka.security_values import (
+    ANONYMOUS,
+    AlterAclsResponse,
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    CreateAclsRequest,
+    CreateDelegationTokenRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeDelegationTokenRequest,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ExpireDelegationTokenRequest,
+    Failure,
+    QuotaAlteration,
+    QuotaFilter,
+    RefusedResponse,
+    RenewDelegationTokenRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    UserResult,
+)
+from protocol.response import ErrorResponse
+
+_LITERAL = 3  # a pattern type of ACLs
+
+failed = refused(RefusedResponse)  # of SASL and delegation tokens
+
+# -- ACLs --
+
+_FILTER = ignored(
+    Field("resource_type_filter", INT8),
+    Field("resource_name_filter", STRING, nullable=0),
+    Field("pattern_type_filter", INT8, default=_LITERAL),
+    Field("principal_filter", STRING, nullable=0),
+    Field("host_filter", STRING, nullable=0),
+    Field("operation", INT8),
+    Field("permission_type", INT8),
+)
+_ACL = (
+    Field("principal", STRING),
+    Field("host", STRING),
+    Field("operation", INT8),
+    Field("permission_type", INT8),
+)
+_RESOURCE = (
+    Field("resource_type", INT8),
+    Field("resource_name", STRING),
+    Field("pattern_type", INT8, default=_LITERAL),
+)
+DESCRIBE_ACLS_REQUEST = Struct(*_FILTER, into=DescribeAclsRequest)
+DESCRIBE_ACLS_RESPONSE = Struct(
+    THROTTLE_TIME,
+    *FAILURE,
+    Field("resources", array(*_RESOURCE, Field("acls", array(*_ACL))), attr=None),
+)
+failed_describe_acls = refused(DescribeAclsResponse)
+CREATE_ACLS_REQUEST = Struct(
+    Field(
+        "creations",
+        array(
+            *ignored(
+                Field("resource_type", INT8),
+                Field("resource_name", STRING),
+                Field("resource_pattern_type", INT8, default=_LITERAL),
+                *_ACL,
+            )
+        ),
+        attr="count",
+        convert=len,
+    ),
+    into=CreateAclsRequest,
+)
+CREATE_ACLS_RESPONSE = Struct(THROTTLE_TIME, Field("results", array(*FAILURE)))
+DELETE_ACLS_REQUEST = Struct(Field("filters", array(*_FILTER), attr="count", convert=len), into=DeleteAclsRequest)
+DELETE_ACLS_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "filter_results",
+        array(*FAILURE, Field("matching_acls", array(*FAILURE, *_RESOURCE, *_ACL), attr=None)),
+        attr="results",
+    ),
+)
+
+
+def failed_alter_acls(request: CreateAclsRequest | DeleteAclsRequest, error: ErrorResponse) -> AlterAclsResponse:
+    """Refuse each part of the request."""
+    return AlterAclsResponse(results=(Failure(error=error.error, message=error.message),) * request.count)
+
+
+# -- quotas --
+
+
+def _keys_set(changes: tuple[str | None, ...]) -> tuple[str, ...]:
+    return tuple([key for key in changes if key is not None])
+
+
+def _outcomes(
+    response: AlterClientQuotasResponse, request: AlterClientQuotasRequest, _: int
+) -> list[tuple[Failure, QuotaAlteration]]:
+    return list(zip(response.results, request.alterations, strict=True))
+
+
+DESCRIBE_QUOTAS_REQUEST = Struct(
+    Field(
+        "components",
+        array(
+            Field("entity_type", STRING),
+            Field("match_type", INT8),
+            Field("match", STRING, nullable=0),
+            into=QuotaFilter,
+        ),
+        attr="filters",
+    ),
+    Field("strict", BOOLEAN, attr=None),
+    into=DescribeClientQuotasRequest,
+)
+DESCRIBE_QUOTAS_RESPONSE = Struct(
+    THROTTLE_TIME,
+    *FAILURE,
+    Field(
+        "entries",
+        array(
+            Field("entity", array(Field("entity_type", STRING), Field("entity_name", STRING, nullable=0))),
+            Field("values", array(Field("key", STRING), Field("value", FLOAT64))),
+        ),
+        nullable=0,
+        get=lambda response, *_: None if response.error else (),
+    ),
+)
+failed_describe_quotas = refused(DescribeClientQuotasResponse)
+ALTER_QUOTAS_REQUEST = Struct(
+    Field(
+        "entries",
+        array(
+            Field(
+                "entity",
+                array(
+                    Field("entity_type", STRING),
+                    Field("entity_name", STRING, nullable=0),
+                    into=lambda entity_type, entity_name: (entity_type, entity_name),
+                ),
+            ),
+            Field(
+                "ops",
+                array(
+                    Field("key", STRING),
+                    Field("value", FLOAT64, attr=None),
+                    Field("remove", BOOLEAN),
+                    into=lambda key, remove: None if remove else key,
+                ),
+                attr="sets",
+                convert=_keys_set,
+            ),
+            into=QuotaAlteration,
+        ),
+        attr="alterations",
+    ),
+    Field("validate_only", BOOLEAN, attr=None),
+    into=AlterClientQuotasRequest,
+)
+ALTER_QUOTAS_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "entries",
+        array(
+            Field("error_code", INT16, get=lambda outcome, *_: outcome[0].error),
+            Field("error_message", STRING, nullable=0, get=lambda outcome, *_: outcome[0].message),
+            Field(
+                "entity",
+                array(
+                    Field("entity_type", STRING, get=lambda part, *_: part[0]),
+                    Field("entity_name", STRING, nullable=0, get=lambda part, *_: part[1]),
+                ),
+                get=lambda outcome, *_: outcome[1].entity,
+            ),
+        ),
+        get=_outcomes,
+    ),
+)
+
+
+def failed_alter_quotas(request: AlterClientQuotasRequest, error: ErrorResponse) -> AlterClientQuotasResponse:
+    """Refuse each alteration."""
+    failure = Failure(error=error.error, message=error.message)
+    return AlterClientQuotasResponse(results=(failure,) * len(request.alterations))
+
+
+# -- SCRAM credentials --
+
+
+def _user(name: str) -> str:
+    return name
+
+
+_MECHANISM = Field("mechanism", INT8)
+_ITERATIONS = Field("iterations", INT32)
+DESCRIBE_SCRAM_REQUEST = Struct(
+    Field("users", array(Field("name", STRING), into=_user), nullable=0),
+    into=DescribeUserScramCredentialsRequest,
+)
+DESCRIBE_SCRAM_RESPONSE = Struct(
+    THROTTLE_TIME,
+    *FAILURE,
+    Field(
+        "results",
+        array(
+            Field("user", STRING),
+            *FAILURE,
+            Field("credential_infos", array(_MECHANISM, _ITERATIONS), attr=None),
+        ),
+    ),
+)
+failed_describe_scram = refused(DescribeUserScramCredentialsResponse)
+ALTER_SCRAM_REQUEST = Struct(
+    Field("deletions", array(Field("name", STRING), *ignored(_MECHANISM), into=_user)),
+    Field(
+        "upsertions",
+        array(
+            Field("name", STRING),
+            *ignored(_MECHANISM, _ITERATIONS, Field("salt", DATA), Field("salted_password", DATA)),
+            into=_user,
+        ),
+    ),
+    into=AlterUserScramCredentialsRequest,
+)
+ALTER_SCRAM_RESPONSE = Struct(THROTTLE_TIME, Field("results", array(Field("user", STRING), *FAILURE)))
+
+
+def failed_alter_scram(
+    request: AlterUserScramCredentialsRequest, error: ErrorResponse
+) -> AlterUserScramCredentialsResponse:
+    """Refuse the change of each user."""
+    users = dict.fromkeys((*request.deletions, *request.upsertions))
+    results = [UserResult(user=user, error=error.error, message=error.message) for user in users]
+    return AlterUserScramCredentialsResponse(results=tuple(results))
+
+
+# -- SASL: no mechanism is enabled --
+
+HANDSHAKE_REQUEST = Struct(Field("mechanism", STRING), into=SaslHandshakeRequest)
+HANDSHAKE_RESPONSE = Struct(ERROR_CODE, Field("mechanisms", Array(STRING), attr=None))
+AUTHENTICATE_REQUEST = Struct(Field("auth_bytes", DATA, attr=None), into=SaslAuthenticateRequest)
+AUTHENTICATE_RESPONSE = Struct(
+    *FAILURE,
+    Field("auth_bytes", DATA, attr=None),
+    Field("session_lifetime_ms", INT64, since=1, default=0, attr=None),
+)
+
+# -- delegation tokens: -1 stands for the times of a token that there is not --
+
+_PRINCIPAL = (Field("principal_type", STRING), Field("principal_name", STRING))
+_REQUESTER = (
+    Field("token_requester_principal_type", STRING, since=3, get=lambda *_: ANONYMOUS[0]),
+    Field("token_requester_principal_name", STRING, since=3, get=lambda *_: ANONYMOUS[1]),
+)
+_HMAC = Field("hmac", DATA, attr=None)
+
+
+def _create_token_request(*, owner_type: str | None, owner_name: str | None) -> CreateDelegationTokenRequest:
+    return CreateDelegationTokenRequest(owner=(owner_type or "", owner_name) if owner_name else ANONYMOUS)
+
+
+def _no_time(name: str) -> Field:
+    return Field(name, INT64, default=-1, attr=None)
+
+
+CREATE_TOKEN_REQUEST = Struct(
+    Field("owner_principal_type", STRING, since=3, nullable=3, attr="owner_type"),
+    Field("owner_principal_name", STRING, since=3, nullable=3, attr="owner_name"),
+    *ignored(Field("renewers", array(*_PRINCIPAL)), Field("max_lifetime_ms", INT64)),
+    into=_create_token_request,
+)
+CREATE_TOKEN_RESPONSE = Struct(
+    ERROR_CODE,
+    Field("principal_type", STRING, get=lambda _, request, __: request.owner[0]),
+    Field("principal_name", STRING, get=lambda _, request, __: request.owner[1]),
+    *_REQUESTER,
+    _no_time("issue_timestamp_ms"),
+    _no_time("expiry_timestamp_ms"),
+    _no_time("max_timestamp_ms"),
+    Field("token_id", STRING, attr=None),
+    _HMAC,
+    THROTTLE_TIME,
+)
+RENEW_TOKEN_REQUEST = Struct(_HMAC, *ignored(Field("renew_period_ms", INT64)), into=RenewDelegationTokenRequest)
+EXPIRE_TOKEN_REQUEST = Struct(_HMAC, *ignored(Field("expiry_time_period_ms", INT64)), into=ExpireDelegationTokenRequest)
+TOKEN_TIME_RESPONSE = Struct(ERROR_CODE, _no_time("expiry_timestamp_ms"), THROTTLE_TIME)
+DESCRIBE_TOKENS_REQUEST = Struct(
+    Field("owners", array(*_PRINCIPAL), nullable=0, attr=None), into=DescribeDelegationTokenRequest
+)
+DESCRIBE_TOKENS_RESPONSE = Struct(
+    ERROR_CODE,
+    Field(
+        "tokens",
+        array(
+            *_PRINCIPAL,
+            *_REQUESTER,
+            Field("issue_timestamp", INT64),
+            Field("expiry_timestamp", INT64),
+            Field("max_timestamp", INT64),
+            Field("token_id", STRING),
+            Field("hmac", DATA),
+            Field("renewers", array(*_PRINCIPAL)),
+        ),
+        attr=None,
+    ),
+    THROTTLE_TIME,
+)

@@ -1,0 +1,222 @@
+"""CreateTopics (2 to 7), DeleteTopics (1 to 6), CreatePartitions (0 to 3)."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from protocol.errors import ErrorCode
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.codec.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    STRING,
+    TOPIC_ID,
+    Array,
+    Field,
+    Struct,
+    array,
+)
+from protocol.kafka.messages.common import ERROR_CODE, ERROR_MESSAGE, THROTTLE_TIME, TIMEOUT, since
+from protocol.kafka.values import (
+    UNKNOWN_TOPIC_NAME,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    KafkaCreateTopicsRequest,
+    KafkaDeleteTopicsRequest,
+    KafkaNewTopic,
+    NewPartitions,
+)
+from protocol.request import CreateTopicsRequest, DeleteTopicsRequest
+from protocol.response import CreatedTopic, CreateTopicsResponse, DeleteTopicsResponse, ErrorResponse, TopicResult
+
+_TOPIC_NAME = Field("name", STRING)
+
+# -- CreateTopics --
+
+
+def _new_topic(*, configs: tuple[tuple[str, str | None], ...], **fields: Any) -> KafkaNewTopic:
+    return KafkaNewTopic(
+        configs={name: value for name, value in configs if value is not None},
+        null_configs=tuple([name for name, value in configs if value is None]),
+        **fields,
+    )
+
+
+def _if_created(attribute: str, default: Any) -> Callable[..., Any]:
+    """Return what gets an attribute of a topic that was created; a plain CreatedTopic may lack it."""
+
+    def get(topic: CreatedTopic, *_: Any) -> Any:
+        return getattr(topic, attribute, default) if topic.error is ErrorCode.NONE else -1
+
+    return get
+
+
+CREATE_REQUEST = Struct(
+    Field(
+        "topics",
+        array(
+            _TOPIC_NAME,
+            Field("num_partitions", INT32, attr="partitions"),
+            Field("replication_factor", INT16),
+            Field(
+                "assignments",
+                array(
+                    Field("partition_index", INT32),
+                    Field("broker_ids", Array(INT32)),
+                    into=lambda partition_index, broker_ids: (partition_index, broker_ids),
+                ),
+            ),
+            Field(
+                "configs",
+                array(_TOPIC_NAME, Field("value", STRING, nullable=0), into=lambda name, value: (name, value)),
+            ),
+            into=_new_topic,
+        ),
+    ),
+    TIMEOUT,
+    Field("validate_only", BOOLEAN, since=1),
+    into=KafkaCreateTopicsRequest,
+)
+CREATE_RESPONSE = Struct(
+    since(2, THROTTLE_TIME),
+    Field(
+        "topics",
+        array(
+            _TOPIC_NAME,
+            Field("topic_id", TOPIC_ID, since=7),
+            ERROR_CODE,
+            since(1, ERROR_MESSAGE),
+            Field("topic_config_error_code", INT16, since=5, tag=0, attr=None),
+            Field("num_partitions", INT32, since=5, default=-1, get=_if_created("partitions", -1)),
+            Field("replication_factor", INT16, since=5, default=-1, get=_if_created("replication_factor", 1)),
+            Field(
+                "configs",
+                array(
+                    _TOPIC_NAME,
+                    Field("value", STRING, nullable=5),
+                    Field("read_only", BOOLEAN),
+                    Field("config_source", INT8, default=-1, attr="source"),
+                    Field("is_sensitive", BOOLEAN),
+                ),
+                since=5,
+                nullable=5,
+                get=lambda topic, *_: getattr(topic, "configs", ()),
+            ),
+        ),
+    ),
+)
+
+
+def failed_create(request: CreateTopicsRequest, error: ErrorResponse) -> CreateTopicsResponse:
+    """Answer with an error for each topic."""
+    topics = [CreatedTopic(name=topic.name, error=error.error, message=error.message) for topic in request.topics]
+    return CreateTopicsResponse(topics=tuple(topics))
+
+
+# -- DeleteTopics --
+
+
+class _Deleted(NamedTuple):
+    """The outcome for one topic; one that was asked for by an unknown id is named by that id alone."""
+
+    name: str | None
+    topic_id: bytes
+    error: ErrorCode
+    message: str | None
+
+
+def _to_delete(name: str | None, topic_id: bytes, topic: str) -> tuple[str | None, bytes]:
+    """Return the topic's name and id; no name for both a name and an id, which may not mean the same topic."""
+    if topic_id == NO_TOPIC_ID:
+        return name, topic_id
+    return (topic if name is None else None), topic_id
+
+
+def _delete_request(
+    *, topics: tuple[tuple[str | None, bytes], ...], topic_names: tuple[str, ...], timeout_ms: int
+) -> KafkaDeleteTopicsRequest:
+    asked = [*topics, *[(name, NO_TOPIC_ID) for name in topic_names]]
+    return KafkaDeleteTopicsRequest(
+        topics=tuple([name or UNKNOWN_TOPIC_NAME for name, _ in asked]),
+        topic_ids=tuple([topic_id for _, topic_id in asked]),
+        timeout_ms=timeout_ms,
+    )
+
+
+def _deleted(response: DeleteTopicsResponse, request: KafkaDeleteTopicsRequest, _: int) -> list[_Deleted]:
+    return [
+        _Deleted(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, None)
+        if topic.name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID
+        else _Deleted(topic.name, topic_id, topic.error, topic.message)
+        for topic_id, topic in zip(request.topic_ids, response.topics, strict=True)
+    ]
+
+
+DELETE_REQUEST = Struct(
+    Field(
+        "topics",
+        array(
+            Field("name", STRING, nullable=6, default=None),
+            Field("topic_id", TOPIC_ID),
+            into=_to_delete,
+        ),
+        since=6,
+    ),
+    Field("topic_names", Array(STRING), until=5),
+    TIMEOUT,
+    into=_delete_request,
+)
+DELETE_RESPONSE = Struct(
+    since(1, THROTTLE_TIME),
+    Field(
+        "responses",
+        array(
+            Field("name", STRING, nullable=6),
+            Field("topic_id", TOPIC_ID, since=6),
+            ERROR_CODE,
+            Field("error_message", STRING, since=5, nullable=5, default=None, attr="message"),
+        ),
+        get=_deleted,
+    ),
+)
+
+
+def failed_delete(request: DeleteTopicsRequest, error: ErrorResponse) -> DeleteTopicsResponse:
+    """Answer with an error for each topic."""
+    return DeleteTopicsResponse(topics=_failed_topics(request.topics, error))
+
+
+# -- CreatePartitions --
+
+PARTITIONS_REQUEST = Struct(
+    Field(
+        "topics",
+        array(
+            _TOPIC_NAME,
+            Field("count", INT32),
+            Field(
+                "assignments",
+                array(Field("broker_ids", Array(INT32)), into=lambda broker_ids: broker_ids),
+                nullable=0,
+            ),
+            into=NewPartitions,
+        ),
+    ),
+    TIMEOUT,
+    Field("validate_only", BOOLEAN),
+    into=CreatePartitionsRequest,
+)
+PARTITIONS_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field("results", array(_TOPIC_NAME, ERROR_CODE, ERROR_MESSAGE), attr="topics"),
+)
+
+
+def failed_partitions(request: CreatePartitionsRequest, error: ErrorResponse) -> CreatePartitionsResponse:
+    """Answer with an error for each topic."""
+    return CreatePartitionsResponse(topics=_failed_topics([topic.name for topic in request.topics], error))
+
+
+def _failed_topics(names: Iterable[str], error: ErrorResponse) -> tuple[TopicResult, ...]:
+    return tuple([TopicResult(name=name, error=error.error, message=error.message) for name in names])
