@@ -370,7 +370,7 @@ class Fetch:
             error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             return KafkaFetchResponse(partitions=(), error=error, session_id=session.id, asked=())
         entries = session.order if self._tells_all else self._news
-        found = tuple([found for entry in entries if (found := entry.found) is not None])
+        found = tuple([each for entry in entries if (each := entry.found) is not None])
         assert len(found) == len(entries), "an entry without an answer is pending, and pending ones were looked at"
         if not isinstance(request, KafkaFetchRequest):
             return FetchResponse(partitions=found)
