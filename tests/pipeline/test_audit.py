@@ -2,14 +2,26 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from broker.log.checkpoint import CLEANER_POINTS, RECOVERY_POINTS, write_offsets
+from broker.log.checkpoint import (
+    CLEANER_POINTS,
+    LOG_STARTS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    write_offsets,
+    write_topic_id,
+)
 from broker.log.disk import Disk
 from protocol.records.builder import build_batch
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
@@ -20,11 +32,12 @@ from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.audit import Audit, audit_topics
-from warmlog.pipeline.jobs.audit_plot import check_plot, plot_audit
+from warmlog.pipeline.jobs.audit_plot import bar_hours, check_plot, plot_audit
 from warmlog.pipeline.runner import LocalRunner
 from warmlog.pipeline.source.options import read_options
 from warmlog.testing import Broker
 
+HOUR_MS = 3_600_000
 WritePartition = Callable[..., DirectoryWriter]
 
 
@@ -67,14 +80,17 @@ def test_a_damaged_batch_is_told_with_file_and_position(writer: DirectoryWriter)
     (finding,) = audit.findings
     assert (finding.kind, finding.path, finding.position) == ("damage", str(log), position)
     assert "offsets 230 to 239: the CRC" in finding.what
-    assert (audit.partitions[0].total().records, audit.partitions[0].total().damaged) == (590, 1)
+    total = audit.partitions[0].total()
+    assert (total.records, total.damaged, total.damaged_batches) == (590, 10, 1)
 
 
 def test_a_file_that_makes_no_sense_any_more(writer: DirectoryWriter) -> None:
     log = log_of(writer, 0)
     damage(log, positions(log)[2] + 16)
-    kinds = {finding.kind for finding in audited(writer).findings}
-    assert "damage" in kinds
+    audit = audited(writer)
+    assert "damage" in {finding.kind for finding in audit.findings}
+    total = audit.partitions[0].total()
+    assert (total.records + total.damaged, total.missing, audit.partitions[0].unaccounted) == (600, 0, 0)
 
 
 def test_batches_that_are_missing(writer: DirectoryWriter) -> None:
@@ -190,14 +206,147 @@ def test_a_broker_that_compacts_and_deletes_beneath(tmp_path: Path) -> None:
         assert max(offsets.count(offset) for offset in set(offsets)) <= 2
 
 
-def test_it_is_drawn(writer: DirectoryWriter, tmp_path: Path) -> None:
+def test_the_records_of_a_damaged_batch_are_counted(write_partition: WritePartition) -> None:
+    writer = write_partition()
+    log = writer.segment([b"x"] * 1920, [b"y"] * 10)
+    damage(log, 70)
+    (partition,) = audited(writer).partitions
+    total = partition.total()
+    assert (total.records, total.damaged, total.damaged_batches, partition.unaccounted) == (10, 1920, 1, 0)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_every_offset_is_accounted_for_whatever_is_wrong(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Batches are damaged in header or body, taken out, doubled; offsets are compacted, and the log starts later."""
+    writer = DirectoryWriter(tmp_path_factory.mktemp("data"), interval=data.draw(st.sampled_from([1, 300])))
+    logs = []
+    for _ in range(3):
+        sizes = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=8))
+        logs.append(writer.segment(*[[b"x"] * size for size in sizes]))
+    for log in logs:
+        whole, begins = log.read_bytes(), positions(log)
+        batches = [whole[begin:end] for begin, end in pairwise([*begins, len(whole)])]
+        for _ in range(data.draw(st.integers(0, 2))):
+            at = data.draw(st.integers(0, len(batches) - 1))
+            batch = bytearray(batches[at])
+            harm = data.draw(st.sampled_from(["flip", "take", "double"]))
+            if harm == "flip" and batch:
+                batch[data.draw(st.integers(0, len(batch) - 1))] ^= 0x55
+            batches[at] = bytes(batch) * {"flip": 1, "take": 0, "double": 2}[harm]
+        log.write_bytes(b"".join(batches))
+    checkpoint = {("orders", 0): data.draw(st.integers(0, writer.next_offset))}
+    write_offsets(Disk(), str(writer.directory.parent / CLEANER_POINTS), checkpoint)
+    if data.draw(st.booleans()):
+        write_offsets(Disk(), str(writer.directory.parent / LOG_STARTS), checkpoint)
+    (partition,) = audited(writer).partitions
+    total = partition.total()
+    counted = total.records + total.markers + total.compacted + total.missing + total.damaged - total.duplicates
+    assert counted == max(partition.end_offset - partition.first_offset, 0)
+    assert partition.unaccounted == 0
+
+
+def test_a_directory_without_segments_does_not_end_the_audit(writer: DirectoryWriter) -> None:
+    (writer.directory.parent / "orders-1").mkdir()
+    audit = audited(writer)
+    assert told(audit) == ["missing: no segments in it"]
+    assert [(one.partition, one.segments, one.total().records) for one in audit.partitions] == [(0, 3, 600), (1, 0, 0)]
+
+
+def test_what_lies_below_the_log_start_is_not_judged(writer: DirectoryWriter) -> None:
     damage(log_of(writer, 200), 70)
-    for name in ("audit.svg", "audit.png"):
-        plot_audit(audited(writer).partitions, tmp_path / name)
-    assert b"<svg" in (tmp_path / "audit.svg").read_bytes()
+    write_offsets(Disk(), str(writer.directory.parent / LOG_STARTS), {("orders", 0): 395})
+    audit = audited(writer)
+    (partition,) = audit.partitions
+    assert (partition.first_offset, partition.total().records, partition.unaccounted) == (395, 205, 0)
+
+
+def test_leader_epochs_are_told_and_never_go_back(write_partition: WritePartition) -> None:
+    writer = write_partition()
+    rows = [(NOW_MS, None, b"x", ())] * 10
+    for base, epochs in ((0, (1, 1)), (20, (4, 2)), (40, (3, 5))):
+        data = b"".join(
+            build_batch(rows, base_offset=base + 10 * at, leader_epoch=one) for at, one in enumerate(epochs)
+        )
+        (writer.directory / f"{base:020d}.log").write_bytes(data)
+    audit = audited(writer)
+    epochs = [finding.what for finding in audit.findings if finding.kind == "epoch"]
+    assert sorted(epochs) == [
+        "leader epoch 2 at offset 30, after 4",
+        "leader epoch 3 from offset 40 on, after 4 in the segments before",
+    ]
+    assert audit.partitions[0].epochs == [(1, 0), (4, 20), (5, 50)]
+
+
+def test_an_archive_of_another_topic_of_that_name_is_none_of_this(writer: DirectoryWriter, tmp_path: Path) -> None:
+    """Compared by offsets alone, 500 of 600 records would be in both."""
+    lake = ArchiveStore(tmp_path / "lake")
+    write_topic_id(Disk(), str(writer.directory / PARTITION_METADATA), UUID(int=1), sync=False)
+    archived(lake, asked(writer, endingOffsets='{"orders":{"0":500}}'))
+    write_topic_id(Disk(), str(writer.directory / PARTITION_METADATA), UUID(int=2), sync=False)
+    audit = audited(writer, lake.directory)
+    (finding,) = told(audit)
+    assert finding.startswith("table: the archive ends with a topic that was deleted since")
+    table = audit.partitions[0].table
+    assert table is not None
+    assert (audit.partitions[0].topic_id, table.both, table.earlier) == ("AAAAAAAAAAAAAAAAAAAAAg", 0, 500)
+    archived(lake, asked(writer, failOnDataLoss="false"))
+    audit = audited(writer, lake.directory)
+    assert told(audit) == []
+    table = audit.partitions[0].table
+    assert table is not None
+    assert (table.both, table.earlier, table.twice) == (600, 500, 0)
+
+
+def test_an_archive_without_topic_ids_is_compared_by_times_as_well(writer: DirectoryWriter, tmp_path: Path) -> None:
+    lake = ArchiveStore(tmp_path / "lake")
+    archived(lake, asked(writer))
+    shutil.rmtree(writer.directory)
+    again = DirectoryWriter(writer.directory.parent)
+    again.segment(*[[b"x" * 20] * 10 for _ in range(70)], first_ms=NOW_MS + 1)
+    audit = audited(again, lake.directory)
+    assert told(audit) == ["table: offsets 0 to 599 are of other records in the archive: their timestamps differ"]
+
+
+def drawn(audit: Audit, path: Path) -> str:
+    plot_audit(audit, path)
+    return path.read_text()
+
+
+def test_it_is_drawn(writer: DirectoryWriter, tmp_path: Path) -> None:
+    sound = drawn(audited(writer), tmp_path / "sound.svg")
+    for text in (
+        "Audit of orders",
+        "Nothing wrong: 600 offsets accounted for",
+        "offsets",
+        "per hour",
+        "records",
+        "UTC",
+    ):
+        assert text in sound
+    assert "damaged" not in sound
+    damage(log_of(writer, 200), 70)
+    os.unlink(log_of(writer, 400))
+    writer.segment([b"late"], first_ms=NOW_MS + 40 * 24 * HOUR_MS)
+    broken = drawn(audited(writer), tmp_path / "broken.svg")
+    for text in (
+        "of 601 offsets 200 missing, 10 damaged",
+        "offsets with faults",
+        "per day",
+        "missing, duplicate or damaged",
+    ):
+        assert text in broken, text
+    plot_audit(audited(writer), tmp_path / "audit.png")
     assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(PipelineError, match=r"audit\.pdf: a plot is \.svg or \.png"):
         check_plot(tmp_path / "audit.pdf")
+
+
+@pytest.mark.parametrize(("span", "width"), [(1, 1), (100, 1), (101, 6), (24 * 100, 24), (24 * 366, 24 * 7)])
+def test_bars_stand_for_so_long_that_they_can_be_seen(span: int, width: int) -> None:
+    assert bar_hours([1000, 1000 + span - 1]) == width
 
 
 def test_the_command_says_what_is_wrong_and_ends_with_1(

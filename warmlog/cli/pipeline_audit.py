@@ -100,7 +100,7 @@ def audit(
             found = audit_topics(run, options, reporter, None if table is None else table.absolute())
             report = reporter.report()
         if plot_file is not None:
-            plot_audit(found.partitions, plot_file)
+            plot_audit(found, plot_file)
     if as_json:
         print_json(asdict(found))
     else:

@@ -13,6 +13,7 @@ from typing import Any
 
 from warmlog.pipeline.archive.store import ArchiveStore, Commit
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.source.offsets import Position
 from warmlog.pipeline.source.ranges import TopicPartition
 
 BATCH_ROWS = 1 << 14  # of a file at a time
@@ -21,11 +22,16 @@ _NAME = re.compile(r"(.+)-(\d+)-(\d{20})-[0-9a-f]{8}(?:-\d+)?\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
-    """A file of one partition, and the offsets that its commit covers (end excluded): its rows lie within them."""
+    """A file of one partition, and the offsets that its commit covers (end excluded): its rows lie within them.
+
+    `life`: counts how often the log was recreated or rewritten before; offsets increase within one life only.
+    """
 
     path: str
     first_offset: int
     end_offset: int
+    topic_id: str | None = None
+    life: int = 0
 
 
 def read_commits(directory: Path) -> list[Commit]:
@@ -42,6 +48,7 @@ def table_files(directory: Path, commits: Sequence[Commit]) -> dict[TopicPartiti
     """Return the files of each partition, the oldest first. Raises PipelineError."""
     found: dict[TopicPartition, list[TableFile]] = {}
     store = ArchiveStore(directory)
+    lives = _lives(commits)
     for commit in commits:
         for name in commit.files:
             match = _NAME.fullmatch(name.rpartition("/")[2])
@@ -52,13 +59,38 @@ def table_files(directory: Path, commits: Sequence[Commit]) -> dict[TopicPartiti
             topic, partition, first = match[1], int(match[2]), int(match[3])
             _, end = commit.spans[topic][str(partition)]
             path = str(store.batch_directory(commit.number) / name)
-            file = TableFile(path=path, first_offset=first, end_offset=end)
+            file = TableFile(
+                path=path,
+                first_offset=first,
+                end_offset=end,
+                topic_id=commit.topic_ids.get(topic),
+                life=lives[commit.number, topic, partition],
+            )
             found.setdefault((topic, partition), []).append(file)
     return found
 
 
+def _lives(commits: Sequence[Commit]) -> dict[tuple[int, str, int], int]:
+    """Return the life of each partition (of a topic) in each commit (by its number)."""
+    lives: dict[tuple[int, str, int], int] = {}
+    last: dict[TopicPartition, tuple[int, Position]] = {}
+    for commit in commits:
+        for (topic, partition), position in commit.positions().items():
+            life, before = last.get((topic, partition), (0, None))
+            if before is not None:
+                first, _ = commit.spans[topic][str(partition)]
+                other = None not in {before.topic_id, position.topic_id} and before.topic_id != position.topic_id
+                life += other or first < before.offset
+            last[topic, partition] = life, position
+            lives[commit.number, topic, partition] = life
+    return lives
+
+
 def read_in_order(files: Sequence[TableFile], columns: Sequence[str]) -> Iterator[Any]:
-    """Record batches of one partition, by offset, which is among the columns. Raises PipelineError, OSError."""
+    """Yield the record batches of a partition by life and offset; `offset` is among the columns.
+
+    Raises PipelineError, OSError.
+    """
     for group in _overlapping(files):
         if len(group) == 1:
             yield from _batches(group[0], columns)
@@ -69,8 +101,8 @@ def read_in_order(files: Sequence[TableFile], columns: Sequence[str]) -> Iterato
 def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
     """Yield groups of files that one task has written: of different hours, and overlapping in offsets."""
     group: list[TableFile] = []
-    for file in sorted(files, key=lambda one: (one.first_offset, one.path)):
-        if group and group[0].first_offset != file.first_offset:
+    for file in sorted(files, key=lambda one: (one.life, one.first_offset, one.path)):
+        if group and (group[0].life, group[0].first_offset) != (file.life, file.first_offset):
             yield group
             group = []
         group.append(file)

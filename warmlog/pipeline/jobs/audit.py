@@ -1,7 +1,7 @@
-"""The job behind `warmlog pipeline audit`: which segments there are, and what they say together.
+"""The job behind `warmlog pipeline audit`: plan the segments of topics, add up, and compare with an archive.
 
-Owns: planning the audit of topics, adding up, and the comparison with an archive. Must not know: what is right in a
-segment (`audit`), Spark, how results are shown.
+An archive is compared by offsets and, where it has them, timestamps. What compaction or retention has taken from the
+log since is no fault; what the archive lacks, has twice, has differently, or has though the log never had it, is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +17,7 @@ from broker.log.errors import CheckpointError
 from warmlog.inspect.circumstances import broker_is_running, is_left_alone, was_clean
 from warmlog.inspect.metadata import StoredMetadata
 from warmlog.inspect.partition import StoredPartition
+from warmlog.pipeline.archive.store import Commit
 from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
@@ -31,6 +32,210 @@ from warmlog.pipeline.source.reading import ReadRules
 SHOWN_RUNS = 3  # of offsets, in a finding
 
 
+@dataclass(slots=True, kw_only=True)
+class Compared:
+    """Offsets in the log and the archive: in both, `different` ones among them, in one only, twice in the archive.
+
+    `compacted`: in the archive only, because compaction took them from the log since. `earlier`: records of a topic of
+    the same name that was deleted since, which are not compared.
+    """
+
+    topic: str
+    partition: int
+    both: int = 0
+    different: int = 0
+    only_log: int = 0
+    only_table: int = 0
+    twice: int = 0
+    compacted: int = 0
+    earlier: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    stats: JobStats = field(default_factory=JobStats)
+
+    def add(self, other: "Compared") -> None:
+        """Add another split of the partition."""
+        for name in ("both", "different", "only_log", "only_table", "twice", "compacted", "earlier"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.findings += other.findings
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionAudit:
+    """A partition, by hour. `epochs`: leader epochs with their first offsets. `changed`: segments not judged.
+
+    `unaccounted`: offsets from `first_offset` to `end_offset` that no count explains; 0 unless segments changed.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str | None = None
+    first_offset: int = 0
+    end_offset: int = 0
+    segments: int = 0
+    changed: int = 0
+    unaccounted: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    hours: list[Hour] = field(default_factory=list)
+    table: Compared | None = None
+
+    def total(self) -> Hour:
+        """Return the sum of all hours."""
+        whole = Hour(hour=None)
+        for hour in self.hours:
+            whole.add(hour)
+        return whole
+
+
+@dataclass(slots=True, kw_only=True)
+class Audit:
+    """What was found. `finding_count` includes findings that were not kept."""
+
+    partitions: list[PartitionAudit]
+    findings: list[Finding]
+    finding_count: int
+
+    def tell(self, finding: Finding) -> None:
+        """Add a finding."""
+        self.findings.append(finding)
+        self.finding_count += 1
+
+
+def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: Path | None = None) -> Audit:
+    """Audit partition directories, and compare an archive with them. Raises PipelineError, InspectError, OSError."""
+    partitions = wanted_partitions(options)
+    audit = Audit(
+        partitions=[
+            PartitionAudit(
+                topic=one.topic,
+                partition=one.partition,
+                topic_id=one.topic_id,
+                first_offset=one.start_offset,
+                end_offset=one.end_offset(),
+                segments=len(one.segments),
+            )
+            for one in partitions
+        ],
+        findings=[],
+        finding_count=0,
+    )
+    for finding in _whole_findings(partitions):
+        audit.tell(finding)
+    cleaned = _cleaned(partitions, options)
+    audited = run([task for one in partitions for task in _tasks(one, cleaned)], audit_segment)
+    _add(audit, audited, reporter)
+    if table is not None:
+        _add_compared(audit, compare(run, options, table, cleaned), reporter)
+    audit.findings.sort(key=lambda one: (one.topic, one.partition, one.path, one.position or 0))
+    reporter.tell(findings=audit.finding_count)
+    return audit
+
+
+def cleaner_points(options: ReadOptions) -> Mapping[TopicPartition, int]:
+    """Return how far compaction has come in each partition, by the checkpoint in the data directory."""
+    try:
+        return read_offsets(Disk(), str(_data_directory(options) / CLEANER_POINTS))
+    except CheckpointError:
+        return {}
+
+
+def _data_directory(options: ReadOptions) -> Path:
+    """Return the path, or the directory around it if it is a partition's."""
+    assert options.path is not None, "an audit reads directories"
+    path = Path(options.path).absolute()
+    return path if parse_partition_directory(path.name) is None else path.parent
+
+
+def _cleaned(partitions: Sequence[StoredPartition], options: ReadOptions) -> dict[TopicPartition, int]:
+    """Return how far compaction may have come.
+
+    While a broker is running, or after it was killed, the cleaner may be ahead of its checkpoint, which is written when
+    a whole log is done: as far as the active segment, but no further.
+    """
+    directory = _data_directory(options)
+    found = dict(cleaner_points(options))
+    running = broker_is_running(directory)
+    if not running and was_clean(directory):
+        return found
+    metadata = StoredMetadata(directory, running=running)
+    compacted = {name for name in metadata.topics or {} if not metadata.is_gapless(name)}
+    for one in partitions:
+        if one.topic in compacted and one.segments:
+            key = one.topic, one.partition
+            found[key] = max(found.get(key, 0), one.segments[-1].base_offset)
+    return found
+
+
+def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) -> Iterator[SegmentTask]:
+    segments = partition.segments
+    data_directory = Path(partition.directory).parent
+    running = broker_is_running(data_directory)
+    clean = not running and was_clean(data_directory)
+    log_end = max(partition.end_offset(), partition.start_offset)
+    for at, segment in enumerate(segments):
+        next_offset = segments[at + 1].base_offset if at + 1 < len(segments) else log_end
+        still = not running or is_left_alone(Path(segment.path))
+        if next_offset <= partition.start_offset and at + 1 < len(segments):
+            continue  # below the log start offset: deleted, and waiting for retention
+        yield SegmentTask(
+            topic=partition.topic,
+            partition=partition.partition,
+            segment=segment,
+            first_offset=max(segment.base_offset, partition.start_offset),
+            next_offset=next_offset,
+            end_position=partition.readable_size(segment),
+            cleaned_until=cleaned.get((partition.topic, partition.partition), 0),
+            still=still,
+            settled=still and (segment is not segments[-1] or clean),
+        )
+
+
+def _whole_findings(partitions: Iterable[StoredPartition]) -> Iterator[Finding]:
+    """Report logs without segments, and logs that end before their recovery point."""
+    for one in partitions:
+        path, end = one.directory, one.end_offset()
+        if not one.segments:
+            yield Finding(topic=one.topic, partition=one.partition, kind="missing", what="no segments in it", path=path)
+        elif one.flushed_end is not None and one.flushed_end > end:
+            what = f"ends at offset {end}, but up to {one.flushed_end} was flushed"
+            path = one.segments[-1].path
+            yield Finding(topic=one.topic, partition=one.partition, kind="missing", what=what, path=path)
+
+
+def _add(audit: Audit, audited: Sequence[Audited], reporter: Reporter) -> None:
+    by_key = {(one.topic, one.partition): one for one in audit.partitions}
+    hours: dict[TopicPartition, dict[int | None, Hour]] = {key: {} for key in by_key}
+    for part in audited:
+        key = part.topic, part.partition
+        by_key[key].changed += part.changed
+        for number, hour in part.hours.items():
+            hours[key].setdefault(number, Hour(hour=number)).add(hour)
+        audit.findings += part.findings
+        audit.finding_count += part.finding_count
+        _add_epochs(audit, by_key[key], part)
+        reporter.add(part.stats)
+    for key, found in hours.items():
+        one, known = by_key[key], [hour for hour in found.values() if hour != Hour(hour=hour.hour)]
+        one.hours = sorted(known, key=lambda hour: (hour.hour is None, hour.hour or 0))
+        one.unaccounted = max(one.end_offset - one.first_offset, 0) - one.total().accounted
+
+
+def _add_epochs(audit: Audit, partition: PartitionAudit, part: Audited) -> None:
+    """Add the leader epochs of a segment, which must not be lower than those of the segments before it."""
+    for epoch, offset in part.epochs:
+        last = partition.epochs[-1][0] if partition.epochs else epoch - 1
+        if epoch > last:
+            partition.epochs.append((epoch, offset))
+        elif epoch < last:
+            name = f"{partition.topic}-{partition.partition}"
+            what = f"leader epoch {epoch} from offset {offset} on, after {last} in the segments before"
+            audit.tell(
+                Finding(topic=partition.topic, partition=partition.partition, kind="epoch", what=what, path=name)
+            )
+
+
+# -- the archive --
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTask:
     """A split of the log, and the files that may have its offsets."""
@@ -42,211 +247,72 @@ class TableTask:
     cleaned_until: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Compared:
-    """Offsets in both, in one only, twice in the archive; and those that compaction took from the log since."""
-
-    topic: str
-    partition: int
-    both: int = 0
-    only_log: int = 0
-    only_table: int = 0
-    twice: int = 0
-    compacted: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    stats: JobStats = field(default_factory=JobStats)
-
-    def add(self, other: "Compared") -> None:
-        """Add what another split of the partition says."""
-        for name in ("both", "only_log", "only_table", "twice", "compacted"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.findings += other.findings
+def compare(run: Runner, options: ReadOptions, table: Path, cleaned: Mapping[TopicPartition, int]) -> list[Compared]:
+    """Compare an archive with the log, split by split. Raises PipelineError, InspectError, OSError."""
+    commits = read_commits(table)
+    last = commits[-1].positions()
+    if not set(options.topics.named) & {topic for topic, _ in last}:
+        raise PipelineError(f"{table}: nothing of {', '.join(options.topics.named)} in it")
+    partitions = {(one.topic, one.partition): one for one in wanted_partitions(options)}
+    topic_ids = {key: one.topic_id for key, one in partitions.items()}
+    files, others = _by_topic(table_files(table, commits), topic_ids)
+    archived = _archived(commits, topic_ids)
+    plan = choose_input(options).plan(partial(_in_both, archived))
+    tasks = [task for split in plan.splits for task in _table_tasks(split, files, cleaned)]
+    found = [_other_topics(table, key, others.get(key, ()), key in archived) for key in partitions if key in last]
+    return [*found, *run(tasks, partial(compare_split, rules_of(options)))]
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionAudit:
-    """A partition, by hour; `segments` of it, some of which `changed` while they were read."""
-
-    topic: str
-    partition: int
-    first_offset: int = 0
-    end_offset: int = 0
-    segments: int = 0
-    changed: int = 0
-    hours: list[Hour] = field(default_factory=list)
-    table: Compared | None = None
-
-    def total(self) -> Hour:
-        """All hours together."""
-        whole = Hour(hour=None)
-        for hour in self.hours:
-            whole.add(hour)
-        return whole
+def _by_topic(
+    files: Mapping[TopicPartition, Sequence[TableFile]], topic_ids: Mapping[TopicPartition, str | None]
+) -> tuple[dict[TopicPartition, list[TableFile]], dict[TopicPartition, list[TableFile]]]:
+    """Divide the files of an archive into those of the topics in the log, and those of others of the same names."""
+    same: dict[TopicPartition, list[TableFile]] = {}
+    others: dict[TopicPartition, list[TableFile]] = {}
+    for key, listed in files.items():
+        for file in listed:
+            target = same if _is_same(file.topic_id, topic_ids.get(key)) else others
+            target.setdefault(key, []).append(file)
+    return same, others
 
 
-@dataclass(slots=True, kw_only=True)
-class Audit:
-    """What was found. `finding_count` counts those that were too many to be kept, too."""
-
-    partitions: list[PartitionAudit]
-    findings: list[Finding]
-    finding_count: int
-
-
-def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: Path | None = None) -> Audit:
-    """Audit partition directories, and hold an archive against them. Raises PipelineError, OSError."""
-    partitions = wanted_partitions(options)
-    audit = Audit(
-        partitions=[
-            PartitionAudit(
-                topic=one.topic,
-                partition=one.partition,
-                first_offset=one.start_offset,
-                end_offset=one.end_offset(),
-                segments=len(one.segments),
-            )
-            for one in partitions
-        ],
-        findings=list(_end_findings(partitions)),
-        finding_count=0,
-    )
-    audit.finding_count = len(audit.findings)
-    cleaned = _cleaned(partitions, options)
-    audited = run([task for one in partitions for task in _tasks(one, cleaned)], audit_segment)
-    _add(audit, audited, reporter)
-    if table is not None:
-        compared = compare(run, options, table, cleaned)
-        _add_compared(audit, compared, reporter)
-    audit.findings.sort(key=lambda one: (one.topic, one.partition, one.path, one.position or 0))
-    reporter.tell(findings=audit.finding_count)
-    return audit
-
-
-def cleaner_points(options: ReadOptions) -> Mapping[TopicPartition, int]:
-    """Up to where compaction has come in each partition; a broker keeps it beside the partitions' directories."""
-    try:
-        return read_offsets(Disk(), str(_data_directory(options) / CLEANER_POINTS))
-    except CheckpointError:
-        return {}
-
-
-def _data_directory(options: ReadOptions) -> Path:
-    """The path, or the directory around it where it is a partition's."""
-    assert options.path is not None, "an audit reads directories"
-    path = Path(options.path).absolute()
-    return path if parse_partition_directory(path.name) is None else path.parent
-
-
-def _cleaned(partitions: Sequence[StoredPartition], options: ReadOptions) -> dict[TopicPartition, int]:
-    """How far compaction may have come.
-
-    While a broker is at work, or after it was killed, the cleaner may be ahead of its checkpoint, which it writes once
-    it has done a whole log: up to the segment that is being written, but no further.
-    """
-    directory = _data_directory(options)
-    found = dict(cleaner_points(options))
-    running = broker_is_running(directory)
-    if not running and was_clean(directory):
-        return found
-    metadata = StoredMetadata(directory, running=running)
-    compacted = {name for name in metadata.topics or {} if not metadata.is_gapless(name)}
-    for one in partitions:
-        if one.topic in compacted:
-            place = one.topic, one.partition
-            found[place] = max(found.get(place, 0), one.segments[-1].base_offset)
+def _archived(commits: Sequence[Commit], topic_ids: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, Range]:
+    """Return the offsets of each partition, of the topic in the log, that the archive covers."""
+    found: dict[TopicPartition, Range] = {}
+    for commit in commits:
+        for (topic, partition), position in commit.positions().items():
+            key = topic, partition
+            if not _is_same(position.topic_id, topic_ids.get(key)):
+                continue
+            first, end = commit.spans[topic][str(partition)]
+            before = found.get(key, Range(start=first, end=end))
+            found[key] = Range(start=min(before.start, first), end=end)
     return found
 
 
-def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) -> Iterator[SegmentTask]:
-    segments = partition.segments
-    directory = Path(partition.directory)
-    running = broker_is_running(directory.parent)
-    clean = not running and was_clean(directory.parent)
-    following = [*(segment.base_offset for segment in segments[1:]), partition.end_offset()]
-    for segment, next_base in zip(segments, following, strict=True):
-        still = not running or is_left_alone(Path(segment.path))
-        yield SegmentTask(
-            topic=partition.topic,
-            partition=partition.partition,
-            path=segment.path,
-            identity=segment.identity,
-            base_offset=segment.base_offset,
-            next_base_offset=next_base,
-            end_position=partition.readable_size(segment),
-            cleaned_until=cleaned.get((partition.topic, partition.partition), 0),
-            still=still,
-            settled=still and (segment is not segments[-1] or clean),
-        )
+def _is_same(archived: str | None, in_log: str | None) -> bool:
+    """Whether topic ids name the same topic; an archive of version 0.1, or a copied directory, may not know its id."""
+    return archived == in_log or None in {archived, in_log}
 
 
-def _end_findings(partitions: Iterable[StoredPartition]) -> Iterator[Finding]:
-    """Logs that end before what was flushed of them, which the checkpoint beside them tells."""
-    for one in partitions:
-        end = one.end_offset()
-        if one.flushed_end is not None and one.flushed_end > end:
-            what = f"ends at offset {end}, but up to {one.flushed_end} was flushed"
-            path = one.segments[-1].path
-            yield Finding(topic=one.topic, partition=one.partition, kind="missing", what=what, path=path)
+def _other_topics(table: Path, key: TopicPartition, files: Sequence[TableFile], is_archived: bool) -> Compared:
+    """Count the records of earlier topics of a partition's name; report if nothing of the present one is archived."""
+    done = Compared(topic=key[0], partition=key[1])
+    if files:
+        from pyarrow import parquet
+
+        done.earlier = sum(parquet.read_metadata(file.path).num_rows for file in files)
+    if not is_archived:
+        what = "the archive ends with a topic that was deleted since, and nothing of the one of that name now is in it"
+        done.findings.append(Finding(topic=key[0], partition=key[1], kind="table", what=what, path=str(table)))
+    return done
 
 
-def _add(audit: Audit, audited: Sequence[Audited], reporter: Reporter) -> None:
-    by_place = {(one.topic, one.partition): one for one in audit.partitions}
-    hours: dict[TopicPartition, dict[int | None, Hour]] = {place: {} for place in by_place}
-    for part in audited:
-        place = part.topic, part.partition
-        by_place[place].changed += part.changed
-        for number, hour in part.hours.items():
-            hours[place].setdefault(number, Hour(hour=number)).add(hour)
-        audit.findings += part.findings
-        audit.finding_count += part.finding_count
-        reporter.add(part.stats)
-    for place, found in hours.items():
-        known = [hour for hour in found.values() if hour != Hour(hour=hour.hour)]
-        by_place[place].hours = sorted(known, key=lambda one: (one.hour is None, one.hour or 0))
-
-
-# -- the archive --
-
-
-def compare(run: Runner, options: ReadOptions, table: Path, cleaned: Mapping[TopicPartition, int]) -> list[Compared]:
-    """Hold an archive's offsets against the log's, split by split. Raises PipelineError, OSError."""
-    commits = read_commits(table)
-    files = table_files(table, commits)
-    spans = {place: first for commit in reversed(commits) for place, (first, _) in _spans(commit.spans)}
-    ends = {key: at.offset for key, at in commits[-1].positions().items()}
-    if not set(options.topics.named) & {topic for topic, _ in ends}:
-        raise PipelineError(f"{table}: nothing of {', '.join(options.topics.named)} in it")
-    plan = choose_input(options).plan(
-        partial(_archived, {place: Range(start=spans[place], end=ends[place]) for place in spans})
-    )
-    tasks = [task for split in plan.splits for task in _table_tasks(split, files, cleaned)]
-    return run(tasks, partial(compare_split, rules_of(options)))
-
-
-def _add_compared(audit: Audit, compared: Sequence[Compared], reporter: Reporter) -> None:
-    by_place: dict[TopicPartition, Compared] = {}
-    for one in compared:
-        place = one.topic, one.partition
-        by_place.setdefault(place, Compared(topic=one.topic, partition=one.partition)).add(one)
-        reporter.add(one.stats)
-    for partition in audit.partitions:
-        partition.table = by_place.get((partition.topic, partition.partition))
-        if partition.table is not None:
-            audit.findings += partition.table.findings[:MAX_FINDINGS]
-            audit.finding_count += len(partition.table.findings)
-
-
-def _spans(spans: Mapping[str, Mapping[str, tuple[int, int]]]) -> Iterator[tuple[TopicPartition, tuple[int, int]]]:
-    for topic, listed in spans.items():
-        for partition, span in listed.items():
-            yield (topic, int(partition)), span
-
-
-def _archived(ranges: Mapping[TopicPartition, Range], extents: list[Extent]) -> dict[TopicPartition, Range]:
-    """What of each partition is in the log and should be in the archive."""
+def _in_both(archived: Mapping[TopicPartition, Range], extents: list[Extent]) -> dict[TopicPartition, Range]:
+    """Return the offsets of each partition that are in the log and should be in the archive."""
     found = {}
     for one in extents:
-        wanted = ranges.get((one.topic, one.partition))
+        wanted = archived.get((one.topic, one.partition))
         if wanted is not None:
             start = max(wanted.start, one.start_offset)
             found[one.topic, one.partition] = Range(start=start, end=max(start, min(wanted.end, one.end_offset())))
@@ -257,37 +323,53 @@ def _table_tasks(
     split: Any, files: Mapping[TopicPartition, Sequence[TableFile]], cleaned: Mapping[TopicPartition, int]
 ) -> Iterator[TableTask]:
     assert isinstance(split, Split), "an audit reads directories"
-    place = split.topic, split.partition
+    key = split.topic, split.partition
     first, end = split.pieces[0].first_offset, split.pieces[-1].end_offset
-    overlapping = [one for one in files.get(place, ()) if one.first_offset < end and one.end_offset > first]
+    overlapping = [one for one in files.get(key, ()) if one.first_offset < end and one.end_offset > first]
     yield TableTask(
         split=split,
         files=tuple(overlapping),
         first_offset=first,
         end_offset=end,
-        cleaned_until=cleaned.get(place, 0),
+        cleaned_until=cleaned.get(key, 0),
     )
 
 
+def _add_compared(audit: Audit, compared: Sequence[Compared], reporter: Reporter) -> None:
+    by_key: dict[TopicPartition, Compared] = {}
+    for one in compared:
+        key = one.topic, one.partition
+        by_key.setdefault(key, Compared(topic=one.topic, partition=one.partition)).add(one)
+        reporter.add(one.stats)
+    for partition in audit.partitions:
+        partition.table = by_key.get((partition.topic, partition.partition))
+        if partition.table is not None:
+            audit.findings += partition.table.findings[:MAX_FINDINGS]
+            audit.finding_count += len(partition.table.findings)
+
+
 def compare_split(rules: ReadRules, task: TableTask) -> Compared:
-    """Compare the offsets of one split. In a worker. Raises PipelineError, OSError."""
+    """Compare one split. In a worker. Raises PipelineError, InspectError, OSError."""
     import numpy as np
 
     watch = Stopwatch()
     done = Compared(topic=task.split.topic, partition=task.split.partition, stats=JobStats(tasks=1))
-    in_log, in_table = watch.timed(_log_offsets)(task, rules, done.stats), watch.timed(_table_offsets)(task)
-    unique, counts = np.unique(in_table, return_counts=True)
+    in_log, log_times = watch.timed(_log_rows)(task, rules, done.stats)
+    in_table, table_times = watch.timed(_table_rows)(task)
+    unique, first, counts = np.unique(in_table, return_index=True, return_counts=True)
+    both, at_log, at_table = np.intersect1d(in_log, unique, return_indices=True)
     only_log, only_table = np.setdiff1d(in_log, unique), np.setdiff1d(unique, in_log)
     gone = only_table < task.cleaned_until
-    done.compacted = int(gone.sum())
-    only_table = only_table[~gone]
+    only_table, done.compacted = only_table[~gone], int(gone.sum())
     twice = unique[counts > 1]
-    done.both = len(unique) - done.compacted - len(only_table)
-    done.only_log, done.only_table, done.twice = len(only_log), len(only_table), len(twice)
+    different = both[:0] if table_times is None else both[log_times[at_log] != table_times[first[at_table]]]
+    done.both, done.different, done.twice = len(both), len(different), len(twice)
+    done.only_log, done.only_table = len(only_log), len(only_table)
     for offsets, what in (
         (only_log, "in the log, and not in the archive"),
         (only_table, "in the archive, and not in the log"),
         (twice, "in the archive more than once"),
+        (different, "of other records in the archive: their timestamps differ"),
     ):
         if len(offsets):
             done.findings.append(_finding(task, f"{_runs(offsets)} {'is' if len(offsets) == 1 else 'are'} {what}"))
@@ -297,37 +379,48 @@ def compare_split(rules: ReadRules, task: TableTask) -> Compared:
 
 def _finding(task: TableTask, what: str) -> Finding:
     split = task.split
-    return Finding(
-        topic=split.topic, partition=split.partition, kind="table", what=what, path=f"{split.topic}-{split.partition}"
-    )
+    name = f"{split.topic}-{split.partition}"
+    return Finding(topic=split.topic, partition=split.partition, kind="table", what=what, path=name)
 
 
-def _log_offsets(task: TableTask, rules: ReadRules, stats: JobStats) -> Any:
+def _log_rows(task: TableTask, rules: ReadRules, stats: JobStats) -> tuple[Any, Any]:
+    """Return offsets and timestamps (microseconds) of the split."""
     import numpy as np
 
     from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches
 
-    decoder = ArrowDecoder(task.split.topic, task.split.partition, ("offset",))
+    decoder = ArrowDecoder(task.split.topic, task.split.partition, ("offset", "timestamp"))
     steps, tally = read_batches(task.split, rules, decoder.add)
-    parts = [_numbers(batch) for batch in record_batches(decoder, steps)]
+    parts = [(_numbers(batch, "offset"), _numbers(batch, "timestamp")) for batch in record_batches(decoder, steps)]
     stats.take(tally)
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
-def _table_offsets(task: TableTask) -> Any:
+def _table_rows(task: TableTask) -> tuple[Any, Any]:
+    """Return offsets and timestamps (microseconds; None if the archive has none) of the same offsets in the archive."""
     import numpy as np
 
-    parts = [_numbers(batch) for batch in read_in_order(task.files, ("offset",))]
-    offsets = np.concatenate(parts) if parts else np.empty(0, np.int64)
-    return offsets[(offsets >= task.first_offset) & (offsets < task.end_offset)]
+    offsets, times, has_times = [np.empty(0, np.int64)], [np.empty(0, np.int64)], True
+    for batch in read_in_order(task.files, ("offset", "timestamp")):
+        found = _numbers(batch, "offset")
+        wanted = (found >= task.first_offset) & (found < task.end_offset)
+        offsets.append(found[wanted])
+        has_times = has_times and "timestamp" in batch.schema.names
+        if has_times:
+            times.append(_numbers(batch, "timestamp")[wanted])
+    return np.concatenate(offsets), np.concatenate(times) if has_times else None
 
 
-def _numbers(batch: Any) -> Any:
-    return batch.column("offset").to_numpy(zero_copy_only=False)
+def _numbers(batch: Any, name: str) -> Any:
+    import pyarrow as pa
+
+    return batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)
 
 
 def _runs(offsets: Any) -> str:
-    """`offsets 3 to 9, 12 and 5 more`."""
+    """Format as `offsets 3 to 9, 12 and 5 more`."""
     import numpy as np
 
     runs = np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1)

@@ -1,7 +1,6 @@
-"""An audit as a picture: records by hour, and where something is wrong.
+"""Draw an audit: what the log holds over time, and where something is wrong.
 
-Owns: the look of it. Must not know: how the numbers were found. Matplotlib draws it, which `warmlog[spark]` brings;
-it is loaded when a plot is asked for.
+Matplotlib, which comes with `warmlog[spark]`, is imported when a plot is drawn.
 """
 
 from collections.abc import Sequence
@@ -10,82 +9,142 @@ from pathlib import Path
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.jobs.audit import PartitionAudit
+from warmlog.pipeline.jobs.audit import Audit, PartitionAudit
+from warmlog.pipeline.jobs.audit_segment import Hour
+from warmlog.pipeline.session import check_libraries
 
 FORMATS = (".svg", ".png")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-WIDTH_INCHES = 10.0
-ROW_INCHES = 0.3
-MAX_ROWS = 60  # more of them are no longer told apart
+WIDTH_INCHES = 11.0
+MAX_ROWS = 40  # partitions; more rows cannot be told apart
+MAX_BARS = 100  # more bars are thinner than a pixel or two
+BAR_HOURS = {1: "hour", 6: "6 hours", 24: "day", 24 * 7: "week", 24 * 30: "30 days", 24 * 365: "year"}
+HELD = {"records": "tab:blue", "markers": "tab:cyan", "compacted": "lightgray"}
+FAULTS = {"missing": "tab:orange", "duplicates": "tab:purple", "damaged": "tab:red"}
+NAMES = {"duplicates": "duplicate"}
+GOOD, BAD = "tab:green", "tab:red"
 
 
 def check_plot(path: Path) -> None:
-    """Raise PipelineError where a plot cannot be drawn into this file."""
+    """Raise PipelineError if a plot cannot be drawn into this file."""
     if path.suffix not in FORMATS:
         raise PipelineError(f"{path}: a plot is {' or '.join(FORMATS)}")
-    try:
-        import matplotlib as _  # noqa: F401, ICN001
-    except ImportError:
-        raise PipelineError("a plot needs matplotlib: pip install 'warmlog[spark]'") from None
+    check_libraries("matplotlib")
 
 
-def plot_audit(partitions: Sequence[PartitionAudit], path: Path) -> None:
-    """Draw it. Raises OSError."""
+def plot_audit(audit: Audit, path: Path) -> None:
+    """Draw an audit into a file. Raises OSError."""
     import matplotlib as mpl
 
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    rows = partitions[:MAX_ROWS]
-    figure, (top, bottom) = plt.subplots(
-        2,
-        1,
-        sharex=True,
-        figsize=(WIDTH_INCHES, 4 + ROW_INCHES * len(rows)),
-        height_ratios=(3, 1 + ROW_INCHES * len(rows)),
-        layout="constrained",
-    )
-    _draw_hours(top, partitions)
-    _draw_partitions(bottom, rows)
-    figure.autofmt_xdate()
-    figure.savefig(path)
+    rows = audit.partitions[:MAX_ROWS]
+    totals = _totals(audit.partitions)
+    timed = [hour for one in audit.partitions for hour in one.hours if hour.hour is not None]
+    has_faults = any(hour.faults for hour in timed)
+    heights = [3.0, *([1.8] if has_faults else []), 0.8 + 0.28 * len(rows)]
+    with mpl.rc_context({"svg.fonttype": "none"}):  # text that can be selected and searched
+        figure, panels = plt.subplots(
+            len(heights),
+            1,
+            sharex=True,
+            figsize=(WIDTH_INCHES, 1.4 + sum(heights)),
+            height_ratios=heights,
+            layout="constrained",
+            squeeze=False,
+        )
+        axes = [row[0] for row in panels]
+        width = bar_hours([hour.hour for hour in timed if hour.hour is not None])
+        _draw_bars(axes[0], timed, HELD, width, "offsets")
+        if has_faults:
+            _draw_bars(axes[1], timed, FAULTS, width, "offsets with faults")
+        _draw_partitions(axes[-1], rows, width, more=len(audit.partitions) - len(rows))
+        topics = sorted({one.topic for one in audit.partitions})
+        figure.suptitle(f"Audit of {', '.join(topics[:5])}{' …' if len(topics) > 5 else ''}", fontsize=14)
+        axes[0].set_title(verdict(audit, totals), color=BAD if audit.finding_count else GOOD, loc="left", fontsize=11)
+        figure.autofmt_xdate()
+        figure.savefig(path)
     plt.close(figure)
 
 
-def _draw_hours(axes: Any, partitions: Sequence[PartitionAudit]) -> None:
-    """Above: a bar an hour, of records and of offsets that are none."""
-    totals: dict[int, list[int]] = {}
-    for number, hour in ((hour.hour, hour) for one in partitions for hour in one.hours if hour.hour is not None):
-        bar = totals.setdefault(number, [0, 0, 0])
-        bar[0] += hour.records
-        bar[1] += hour.compacted
-        bar[2] += hour.missing + hour.duplicates + hour.damaged
-    times = [EPOCH + number * HOUR for number in sorted(totals)]
-    below = [0] * len(times)
-    for at, (label, color) in enumerate(
-        (("records", "tab:blue"), ("compacted", "tab:gray"), ("missing, duplicate, damaged", "tab:red"))
-    ):
-        heights = [totals[number][at] for number in sorted(totals)]
-        if any(heights) or not at:
-            axes.bar(times, heights, width=HOUR * 0.9, align="edge", bottom=below, label=label, color=color)
-        below = [low + height for low, height in zip(below, heights, strict=True)]
-    axes.set_ylabel("offsets an hour")
-    axes.legend(loc="upper left")
+def verdict(audit: Audit, totals: Hour) -> str:
+    """Return one sentence: whether something is wrong, and how much."""
+    offsets = sum(max(one.end_offset - one.first_offset, 0) for one in audit.partitions)
+    if not audit.finding_count:
+        return f"Nothing wrong: {offsets:,} offsets accounted for"
+    counts = [f"{count:,} {NAMES.get(name, name)}" for name in FAULTS if (count := getattr(totals, name))]
+    findings = f"{audit.finding_count:,} finding{'s' if audit.finding_count > 1 else ''}"
+    unknown = sum(hour.faults for one in audit.partitions for hour in one.hours if hour.hour is None)
+    where = f"; {unknown:,} of them at unknown times, not drawn" if unknown else ""
+    if not counts:
+        return f"{findings} in {offsets:,} offsets, all accounted for"
+    return f"{findings}: of {offsets:,} offsets {', '.join(counts)}{where}"
 
 
-def _draw_partitions(axes: Any, partitions: Sequence[PartitionAudit]) -> None:
-    """Below: a row a partition; the darker an hour, the more records; a red cross where something is wrong."""
-    most = max((hour.records for one in partitions for hour in one.hours), default=0) or 1
-    for row, one in enumerate(partitions):
-        for hour in one.hours:
-            if hour.hour is None:
-                continue
-            begin = EPOCH + hour.hour * HOUR
-            shade = 0.15 + 0.85 * hour.records / most
-            axes.barh(row, HOUR, left=begin, height=0.8, color="tab:blue", alpha=shade, linewidth=0)
-            if hour.faults:
-                axes.plot([begin + HOUR / 2], [row], "x", color="tab:red", markersize=9, markeredgewidth=2)
-    axes.set_yticks(range(len(partitions)), [f"{one.topic}-{one.partition}" for one in partitions])
-    axes.invert_yaxis()
-    axes.set_xlabel("time of the records (UTC)")
+def bar_hours(hours: Sequence[int]) -> int:
+    """Return how many hours a bar stands for, so that there are not too many of them."""
+    span = max(hours) - min(hours) + 1 if hours else 1
+    return next((width for width in BAR_HOURS if span <= width * MAX_BARS), max(BAR_HOURS))
+
+
+def _totals(partitions: Sequence[PartitionAudit]) -> Hour:
+    whole = Hour(hour=None)
+    for one in partitions:
+        whole.add(one.total())
+    return whole
+
+
+def _bars(hours: Sequence[Hour], width: int) -> dict[int, Hour]:
+    """Add hours up to bars of `width` hours, by number; hours at unknown times are left out."""
+    bars: dict[int, Hour] = {}
+    for hour in hours:
+        if hour.hour is not None:
+            number = hour.hour // width
+            bars.setdefault(number, Hour(hour=number)).add(hour)
+    return bars
+
+
+def _draw_bars(axes: Any, hours: Sequence[Hour], kinds: dict[str, str], width: int, label: str) -> None:
+    """Draw stacked bars of these kinds of offsets."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    bars = _bars(hours, width)
+    numbers = sorted(bars)
+    begins = [EPOCH + number * width * HOUR for number in numbers]
+    below = [0] * len(numbers)
+    for kind, color in kinds.items():
+        sizes = [getattr(bars[number], kind) for number in numbers]
+        if any(sizes):
+            name = NAMES.get(kind, kind)
+            axes.bar(begins, sizes, width=width * HOUR * 0.92, align="edge", bottom=below, label=name, color=color)
+        below = [low + size for low, size in zip(below, sizes, strict=True)]
+    axes.set_ylabel(f"{label}\nper {BAR_HOURS[width]}")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    if any(below):
+        axes.legend(loc="upper left", ncols=3)
+
+
+def _draw_partitions(axes: Any, partitions: Sequence[PartitionAudit], width: int, *, more: int) -> None:
+    """Draw a row for each partition: the darker, the more records; a red cross where something is wrong."""
+    by_row = [_bars(one.hours, width) for one in partitions]
+    most = max((bar.records for bars in by_row for bar in bars.values()), default=0) or 1
+    faulty: list[tuple[Any, int]] = []
+    for row, bars in enumerate(by_row):
+        for number, bar in bars.items():
+            begin = EPOCH + number * width * HOUR
+            shade = 0.15 + 0.85 * bar.records / most
+            axes.barh(row, width * HOUR, left=begin, height=0.8, color="tab:blue", alpha=shade, linewidth=0)
+            if bar.faults:
+                faulty.append((begin + width * HOUR / 2, row))
+    if faulty:
+        times, rows = zip(*faulty, strict=True)
+        label = "missing, duplicate or damaged"
+        axes.plot(times, rows, "x", color=BAD, markersize=10, markeredgewidth=2.5, label=label)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
+    names = [f"{one.topic}-{one.partition}" for one in partitions]
+    axes.set_yticks(range(len(partitions)), names)
+    axes.set_ylim(len(partitions) - 0.4, -0.6)
+    axes.set_xlabel(f"timestamps of records (UTC){f'; {more:,} more partitions are not drawn' if more else ''}")

@@ -1,39 +1,41 @@
-"""A segment held against itself: every offset accounted for.
+"""Audit one segment: account for every offset, and check the indexes against the log.
 
-Owns: what a segment must be like, and counting what it is, by hour. Must not know: Spark, how results are shown, or
-what must be true of an index (`warmlog.inspect.index_checks`, which `log verify` uses as well).
+Invariants:
+1. A segment is a task: what is reported of it depends on the segment and on where the next one begins.
+2. Every offset from the segment's first to before the next one's is counted: as a record, a marker, compacted, missing
+   or damaged. What is counted twice is counted as a duplicate, too. So
+   records + markers + compacted + missing + damaged - duplicates = next_offset - first_offset.
+3. Compaction may have taken what lies below `cleaned_until`, and nothing else.
+4. An index is read before its log, so that every entry must be in the log even beside a running broker.
+5. Memory is bounded by the window, the largest batch and the index.
 
-1. A segment is a task: whatever is told of it is told by itself and by where the next one begins.
-2. Every offset between the segment's first and the next one's is a record, a marker, taken by compaction, missing, or
-   behind damage; one that is there twice is a duplicate. Compaction may have taken what lies below `cleaned_until`, and
-   nothing else.
-3. An index is read before its log, so that beside a running broker whatever it tells of must be in the log.
-4. Memory is bounded by the window, the largest batch and the index.
-
-Times of records are those of their hour; what is wrong between two batches is told of the hour of the second.
+Records count for the hour of their timestamps. What is wrong between two batches counts for the hour of the second,
+what is wrong behind the last one for its hour.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from broker.log.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
-from protocol.records.columns import EVERYTHING
+from protocol.records.columns import Wanted
+from protocol.records.record import MAX_INT64, MIN_INT64
 from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES
 from warmlog.inspect.findings import Finding as IndexFinding
 from warmlog.inspect.index_checks import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
-from warmlog.inspect.segment import CutError, LogFile
+from warmlog.inspect.lookup import position_after_damage
+from warmlog.inspect.segment import LogFile, Segment
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.source.arrow import ArrowDecoder
 
 HOUR_MS = 3_600_000
 HOUR_US = HOUR_MS * 1000
-MAX_FINDINGS = 100  # of a segment; counts go on
+MAX_FINDINGS = 100  # kept of one segment; all are counted
 COLUMNS = ("offset", "timestamp")
+COUNTS = ("records", "bytes", "markers", "compacted", "missing", "duplicates", "damaged", "damaged_batches")
 INDEXES: dict[str, Callable[..., IndexCheck]] = {
     OFFSET_INDEX_SUFFIX: OffsetIndexCheck,
     TIME_INDEX_SUFFIX: TimeIndexCheck,
@@ -44,16 +46,16 @@ INDEXES: dict[str, Callable[..., IndexCheck]] = {
 class SegmentTask:
     """A segment to be audited.
 
-    `end_position`: where its readable part ends. `next_base_offset`: of the following segment, or where the log ends.
-    `cleaned_until`: how far compaction may have come, 0 without. `still`, `settled`: of its indexes, see `SegmentEnd`.
+    `first_offset`: where accounting begins, the base offset or the log start offset. `next_offset`: the base offset of
+    the next segment, or the log end offset. `end_position`: where the readable part ends. `cleaned_until`: how far
+    compaction may have come, 0 without. `still`, `settled`: as in `SegmentEnd`.
     """
 
     topic: str
     partition: int
-    path: str
-    identity: tuple[int, int]
-    base_offset: int
-    next_base_offset: int
+    segment: Segment
+    first_offset: int
+    next_offset: int
     end_position: int
     cleaned_until: int
     still: bool
@@ -62,7 +64,7 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something wrong. `kind`: missing, duplicate, damage, index, table."""
+    """A fault. `kind`: missing, duplicate, damage, epoch, index or table."""
 
     topic: str
     partition: int
@@ -78,9 +80,9 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class Hour:
-    """What an hour of a partition holds, in records (offsets where there is no record) and bytes.
+    """What an hour of a partition holds, in offsets (`bytes`, `damaged_batches`: in these).
 
-    `hour`: since the epoch; None for what no time is known of. `damaged`: batches.
+    `hour`: since the epoch; None if no timestamp is known.
     """
 
     hour: int | None
@@ -93,55 +95,65 @@ class Hour:
     missing: int = 0
     duplicates: int = 0
     damaged: int = 0
+    damaged_batches: int = 0
 
     def add(self, other: "Hour") -> None:
-        """Add what another part of the same hour holds."""
-        for name in ("records", "bytes", "markers", "compacted", "missing", "duplicates", "damaged"):
+        """Add another part of the same hour."""
+        for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.stretch(other.first_offset, other.last_offset)
 
     def stretch(self, first: int | None, last: int | None) -> None:
-        """The hour reaches over these offsets as well."""
+        """Extend the hour's range of offsets."""
         if first is not None and last is not None:
             self.first_offset = first if self.first_offset is None else min(first, self.first_offset)
             self.last_offset = last if self.last_offset is None else max(last, self.last_offset)
 
     @property
     def faults(self) -> int:
-        """How much is wrong."""
+        """Offsets that are missing, duplicate or damaged."""
         return self.missing + self.duplicates + self.damaged
+
+    @property
+    def accounted(self) -> int:
+        """Offsets that are accounted for."""
+        return self.records + self.markers + self.compacted + self.missing + self.damaged - self.duplicates
 
 
 @dataclass(slots=True, kw_only=True)
 class Audited:
-    """What was found of a segment. `changed`: compaction or retention took it meanwhile, so it was not judged whole."""
+    """What was found of a segment. `epochs`: leader epochs with their first offsets.
+
+    `changed`: compaction or retention took the file meanwhile, so it could not be judged.
+    """
 
     topic: str
     partition: int
     hours: dict[int | None, Hour] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     finding_count: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=list)
     changed: bool = False
     stats: JobStats = field(default_factory=JobStats)
 
     def hour(self, hour: int | None) -> Hour:
-        """The counts of an hour."""
+        """Return the counts of an hour."""
         return self.hours.setdefault(hour, Hour(hour=hour))
 
     def tell(self, finding: Finding) -> None:
-        """Something is wrong."""
+        """Add a finding."""
         self.finding_count += 1
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
 
 
 def audit_segment(task: SegmentTask) -> Audited:
-    """What is in a segment, and what is wrong with it. In a worker. Raises OSError."""
+    """Audit a segment. In a worker. Raises OSError."""
     audited = Audited(topic=task.topic, partition=task.partition)
     watch = Stopwatch()
     try:
         watch.timed(SegmentAudit(task, audited).run)()
-    except FileNotFoundError:  # retention or compaction have taken it since it was listed
+    except FileNotFoundError:  # taken by retention or compaction since it was listed
         audited.changed = True
     records = sum(hour.records for hour in audited.hours.values())
     audited.stats.add(JobStats(rows=records, tasks=1, read_s=watch.seconds))
@@ -154,16 +166,19 @@ class SegmentAudit:
     def __init__(self, task: SegmentTask, audited: Audited) -> None:
         self._task = task
         self._audited = audited
-        self._expected = task.base_offset
+        self._expected = task.first_offset  # all offsets before it are accounted for
+        self._in_damage: Hour | None = None  # offsets up to the next batch are damaged
+        self._last_hour: int | None = None  # of the batches so far
         self._batches = 0
         self._decoder = ArrowDecoder(task.topic, task.partition, COLUMNS)
-        self._last_record = task.base_offset - 1
+        self._wanted = Wanted(task.first_offset, MAX_INT64, MIN_INT64, MAX_INT64)
+        self._last_record = task.first_offset - 1
 
     def run(self) -> None:
-        """Do it. Raises OSError."""
+        """Read it. Raises OSError."""
         indexes = list(self._open_indexes())
-        with LogFile(self._task.path) as file:
-            self._audited.changed = file.identity != self._task.identity
+        with LogFile(self._task.segment.path) as file:
+            self._audited.changed = file.identity != self._task.segment.identity
             end = file.size if self._audited.changed else self._task.end_position
             self._read(file, end, indexes)
         self._count_records()
@@ -173,59 +188,62 @@ class SegmentAudit:
     def _read(self, file: LogFile, end: int, indexes: list[IndexCheck]) -> None:
         position = 0
         while position < end:
+            header = None
             try:
                 header = file.header(position)
+                buffer, start = file.batch(position, header)
+                self._batch(buffer, start, position, header)
+                following = position + header.size
             except ProtocolError as error:
-                self._damage(position, f"{error}; {end - position} bytes from here to the end cannot be read", None)
-                return
-            self._batch(file, position, header)
-            for index in indexes:
-                self._index_findings(index.batch(position, header))
-            position += header.size
+                following = position_after_damage(file, self._task.segment, position, end)
+                self._damage(file, position, following, end, str(error))
+            if header is not None:
+                for index in indexes:
+                    self._index_findings(index.batch(position, header))
+            position = following
 
-    def _batch(self, file: LogFile, position: int, header: BatchHeader) -> None:
-        hour = self._audited.hour(_hour(header.max_timestamp))
-        try:
-            buffer, start = file.batch(position, header)
-            self._place(position, header, hour)
-            self._take(buffer, start, header, hour)
-        except CutError as error:
-            self._damage(position, str(error), hour)
-            return
-        except ProtocolError as error:
-            self._damage(position, f"offsets {header.base_offset} to {header.last_offset}: {error}", hour)
-            self._expected = max(self._expected, header.next_offset)
-            return
+    def _batch(self, buffer: memoryview, start: int, position: int, header: BatchHeader) -> None:
+        """Account for a sound batch. Raises ProtocolError if its records are not what the header says."""
+        task, hour = self._task, self._audited.hour(_hour(header.max_timestamp))
+        self._last_hour = hour.hour
+        before = self._decoder.count
+        if not header.is_control and header.next_offset > task.first_offset:
+            self._decoder.add(buffer, start, header, self._wanted)
+        first = max(header.base_offset, task.first_offset)
+        span = max(header.next_offset - first, 0)
+        found = min(header.record_count, span) if header.is_control else self._decoder.count - before
+        if span:
+            self._place(first, header.next_offset, position, hour)
+        hour.markers += found if header.is_control else 0
+        if found < span:
+            self._holes(span - found, header, position, hour)
+        elif found > span:
+            hour.duplicates += found - span
+            self._find("duplicate", f"{found} records in offsets {first} to {header.last_offset}", position)
+        self._meet_epoch(header, position)
+        self._expected = max(self._expected, header.next_offset)
         hour.bytes += header.size
         self._batches += 1
         self._audited.stats.batches += 1
         self._audited.stats.bytes += header.size
-        self._expected = max(self._expected, header.next_offset)
-
-    def _take(self, buffer: memoryview, start: int, header: BatchHeader, hour: Hour) -> None:
-        """Its records; a marker is none. Raises ProtocolError where they are not what the header says."""
-        if header.is_control:
-            hour.markers += header.record_count
-            return
-        self._decoder.add(buffer, start, header, EVERYTHING)
         if self._decoder.is_full:
             self._count_records()
 
-    def _place(self, position: int, header: BatchHeader, hour: Hour) -> None:
-        """Where a batch stands among the offsets."""
-        if header.base_offset > self._expected:
-            self._gap(self._expected, header.base_offset, position, hour)
-        elif header.base_offset < self._expected:
-            twice = min(self._expected, header.next_offset) - header.base_offset
-            hour.duplicates += twice
-            what = f"offsets {header.base_offset} to {header.base_offset + twice - 1} are there before as well"
-            self._find("duplicate", what, position)
-        holes = header.last_offset_delta + 1 - header.record_count
-        if holes > 0 and not header.is_control:
-            self._holes(holes, header, position, hour)
+    def _place(self, first: int, end: int, position: int, hour: Hour) -> None:
+        """Account for the offsets between the batches so far and one from `first` to before `end`."""
+        if first > self._expected:
+            self._gap(self._expected, first, position, hour)
+        elif first < self._expected:
+            again = min(self._expected, end) - first
+            hour.duplicates += again
+            self._find("duplicate", f"offsets {first} to {first + again - 1} are there before as well", position)
+        self._in_damage = None
 
     def _gap(self, first: int, end: int, position: int | None, hour: Hour) -> None:
-        """Offsets that no batch has: compaction may have taken those before its checkpoint."""
+        """Account for offsets that no batch has: behind damage, taken by compaction, or missing."""
+        if self._in_damage is not None:
+            self._in_damage.damaged += end - first
+            return
         compacted = max(min(end, self._task.cleaned_until) - first, 0)
         hour.compacted += compacted
         if first + compacted < end:
@@ -233,7 +251,7 @@ class SegmentAudit:
             self._find("missing", f"offsets {first + compacted} to {end - 1} are missing", position)
 
     def _holes(self, count: int, header: BatchHeader, position: int, hour: Hour) -> None:
-        """Offsets inside a batch that no record has."""
+        """Account for offsets inside a batch that no record has."""
         if header.base_offset < self._task.cleaned_until:
             hour.compacted += count
             return
@@ -241,8 +259,44 @@ class SegmentAudit:
         what = f"{count} of offsets {header.base_offset} to {header.last_offset} are missing"
         self._find("missing", what, position)
 
+    def _damage(self, file: LogFile, position: int, following: int, end: int, reason: str) -> None:
+        """Account for a damaged batch: by its own header if that fits, else up to where reading continues."""
+        self._audited.stats.damaged += 1
+        header = self._plausible_header(file, position, following, end)
+        if header is None:
+            hour = self._in_damage = self._audited.hour(self._last_hour)
+            what = f"{reason}; {following - position} bytes up to position {following} cannot be read"
+        else:
+            hour = self._audited.hour(_hour(header.max_timestamp))
+            first = max(header.base_offset, self._task.first_offset)
+            if header.next_offset > first:
+                self._place(first, header.next_offset, position, hour)
+                hour.damaged += header.next_offset - first
+            self._expected = max(self._expected, header.next_offset)
+            what = f"offsets {header.base_offset} to {header.last_offset}: {reason}"
+        hour.damaged_batches += 1
+        self._find("damage", what, position)
+
+    def _plausible_header(self, file: LogFile, position: int, following: int, end: int) -> BatchHeader | None:
+        """Return the header of a damaged batch if its offsets fit between those around it."""
+        try:
+            header = file.header(position)
+            limit = file.header(following).base_offset if following < end else self._task.next_offset
+        except ProtocolError:
+            return None
+        fits = self._expected <= header.base_offset < header.next_offset <= limit
+        return header if fits and position + header.size == following else None
+
+    def _meet_epoch(self, header: BatchHeader, position: int) -> None:
+        epochs, epoch = self._audited.epochs, header.leader_epoch
+        if not epochs or epoch > epochs[-1][0]:
+            epochs.append((epoch, header.base_offset))
+        elif epoch < epochs[-1][0]:
+            what = f"leader epoch {epoch} at offset {header.base_offset}, after {epochs[-1][0]}"
+            self._find("epoch", what, position)
+
     def _count_records(self) -> None:
-        """Count what was decoded, by the hour of each record."""
+        """Count the decoded records, by the hour of each."""
         if not self._decoder.count:
             return
         import numpy as np
@@ -257,46 +311,45 @@ class SegmentAudit:
             hour = self._audited.hour(number)
             hour.records += len(of_hour)
             hour.stretch(int(of_hour.min()), int(of_hour.max()))
-        if repeated:
-            self._audited.hour(int(hours[0])).duplicates += repeated
-            self._find("duplicate", f"{repeated} offsets up to {self._last_record} are there twice in a batch", None)
-
-    def _damage(self, position: int, what: str, hour: Hour | None) -> None:
-        (hour or self._audited.hour(None)).damaged += 1
-        self._audited.stats.damaged += 1
-        self._find("damage", what, position)
+        if repeated:  # each stands where another offset of its batch should
+            hour = self._audited.hour(int(hours[0]))
+            hour.duplicates += repeated
+            hour.missing += repeated
+            self._find("duplicate", f"{repeated} offsets up to {self._last_record} are twice in a batch", None)
 
     def _end(self, end: int, indexes: list[IndexCheck]) -> None:
-        """What can be said once the segment is read."""
+        """Account for what follows the last batch, and finish the indexes."""
         task = self._task
-        if self._expected > task.next_base_offset:
-            twice = self._expected - task.next_base_offset
-            self._audited.hour(None).duplicates += twice
-            what = f"offsets {task.next_base_offset} to {self._expected - 1} belong into the next segment"
+        if self._expected > task.next_offset:
+            again = self._expected - task.next_offset
+            self._audited.hour(self._last_hour).duplicates += again
+            what = f"offsets {task.next_offset} to {self._expected - 1} belong into the next segment"
             self._find("duplicate", what, None)
-        elif self._expected < task.next_base_offset and not self._audited.hours.get(None):
-            self._gap(self._expected, task.next_base_offset, None, self._audited.hour(None))
-        told = SegmentEnd(
+        elif self._expected < task.next_offset:
+            self._gap(self._expected, task.next_offset, None, self._audited.hour(self._last_hour))
+        segment_end = SegmentEnd(
             size=end,
             batches=self._batches,
-            next_offset=self._expected,
+            next_offset=max(self._expected, task.segment.base_offset),
             still=task.still,
             settled=task.settled,
             index_interval_bytes=DEFAULT_INDEX_INTERVAL_BYTES,
         )
         for index in indexes:
-            self._index_findings(index.end(told))
+            self._index_findings(index.end(segment_end))
 
     def _open_indexes(self) -> Iterator[IndexCheck]:
-        stem, _, state = self._task.path.rpartition(LOG_SUFFIX)
+        log = self._task.segment.path
+        stem, _, state = log.rpartition(LOG_SUFFIX)
         for suffix, kind in INDEXES.items():
             path = Path(f"{stem}{suffix}{state}")
             with suppress(FileNotFoundError):
-                index = kind(path, self._task.base_offset, still=self._task.still, settled=self._task.settled)
+                base_offset = self._task.segment.base_offset
+                index = kind(path, base_offset, still=self._task.still, settled=self._task.settled)
                 self._index_findings(index.form())
                 yield index
                 continue
-            if self._task.still and Path(self._task.path).exists():
+            if self._task.still and Path(log).exists():
                 self._index_findings(iter([IndexFinding(path, "missing")]))
 
     def _index_findings(self, findings: Iterator[IndexFinding]) -> None:
@@ -311,7 +364,7 @@ class SegmentAudit:
                 partition=task.partition,
                 kind=kind,
                 what=what,
-                path=path or task.path,
+                path=path or task.segment.path,
                 position=position,
             )
         )
@@ -319,8 +372,3 @@ class SegmentAudit:
 
 def _hour(timestamp_ms: int) -> int | None:
     return timestamp_ms // HOUR_MS if timestamp_ms >= 0 else None
-
-
-def form_of(one: Any) -> dict[str, Any]:
-    """A value of this module for JSON."""
-    return {name: getattr(one, name) for name in one.__slots__}
