@@ -66,12 +66,15 @@ MYPYC = (
     "broker/api/dispatch.py",
     "broker/api/fetch.py",
     "broker/api/produce.py",
+    "broker/net/channel.py",
     "broker/net/connection.py",
+    "broker/net/deadlines.py",
     "broker/net/inflight.py",
-    "broker/net/outbox.py",
+    "broker/net/pending_fetch.py",
     "broker/net/sender.py",
     "broker/net/sendfile.py",
     "broker/net/services.py",
+    "broker/net/turn.py",
 )
 FLAGS = ("-O1", "-g0", "-w")  # after Python's own flags; docs/adr/0017 compares the levels
 PACKAGES = ("protocol", "broker", "warmlog")

@@ -105,8 +105,8 @@ cdef class LoopClock:
         return self._pass("")
 
     def begin(self, doing):
-        """A task begins to do this, until the clock is read again."""
-        self._pass(doing)
+        """A task begins to do this, until the clock is read again. Returns now, in perf_counter seconds."""
+        return self._pass(doing)
 
     def deadline_to_sleep_time(self, double deadline):
         """How long the loop may sleep; it does."""

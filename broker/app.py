@@ -64,6 +64,7 @@ from broker.net.inflight import InflightBytes
 from broker.net.listener import Limits, Listener, bind
 from broker.net.sendfile import SlicePath
 from broker.net.services import Services
+from broker.net.turn import ServingTurn
 from broker.net.wire import KafkaWire, NativeWire, Wire
 from broker.opening import StartProgress
 from broker.partition_metrics import declare_partition_metrics
@@ -237,12 +238,14 @@ class Broker:
             kafka=address_of(sockets.get("kafka")), native=address_of(sockets.get("native")), http=self._http_address
         )
         groups = self._groups(partitions, writer)
-        listeners = self._listeners(sockets, partitions, writer, groups)
+        turn = ServingTurn(writer, self.guard)
+        listeners = self._listeners(sockets, partitions, turn, groups)
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
             maintained.start_soon(self._reads.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
+            maintained.start_soon(turn.run)
             async with trio.open_nursery() as listening:
                 for listener in listeners:
                     listening.start_soon(listener.serve)
@@ -302,7 +305,7 @@ class Broker:
         return groups
 
     def _listeners(
-        self, sockets: dict[str, socket.socket], partitions: Partitions, writer: Writer, groups: GroupService
+        self, sockets: dict[str, socket.socket], partitions: Partitions, turn: ServingTurn, groups: GroupService
     ) -> list[Listener]:
         """Those that are on, over the same handlers."""
         settings, codec = self._settings, KafkaCodec(topic_names=partitions.topic_name)
@@ -317,7 +320,7 @@ class Broker:
         slices = SlicePath(self._reads)
         wires: tuple[Wire, ...] = (KafkaWire(codec), NativeWire())
         listeners = [
-            Listener(sockets[wire.name], wire.name, self._services(wire, dispatcher, writer, inflight, slices), limits)
+            Listener(sockets[wire.name], wire.name, self._services(wire, dispatcher, turn, inflight, slices), limits)
             for wire in wires
             if wire.name in sockets
         ]
@@ -379,17 +382,16 @@ class Broker:
         return Fetches(partitions, sessions, self._reads)
 
     def _services(
-        self, wire: Wire, dispatcher: Dispatcher, writer: Writer, inflight: InflightBytes, slices: SlicePath
+        self, wire: Wire, dispatcher: Dispatcher, turn: ServingTurn, inflight: InflightBytes, slices: SlicePath
     ) -> Services:
         settings = self._settings
         return Services(
             wire=wire,
+            turn=turn,
             dispatcher=dispatcher,
-            writer=writer,
             metrics=self._metrics,
             inflight=inflight,
             slices=slices,
-            guard=self.guard,
             pacer=self._pacer,
             max_frame_bytes=settings.socket_request_max_bytes,
             max_requests=settings.warmlog_connection_inflight_requests,

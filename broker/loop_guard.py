@@ -117,7 +117,7 @@ class LoopGuard(LoopClock, trio.abc.Clock):
 class _TaskNames(trio.abc.Instrument):
     """Tells the name of each task that takes a step, for a while."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell = tell
         self._until: float | None = None  # perf_counter seconds; none while trio does not know of this
 

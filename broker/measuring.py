@@ -100,9 +100,9 @@ class LoopClock:
         """In seconds. The loop, or a task of it, has come here."""
         return self._pass("")
 
-    def begin(self, doing: str) -> None:
-        """A task begins to do this, until the clock is read again."""
-        self._pass(doing)
+    def begin(self, doing: str) -> float:
+        """A task begins to do this, until the clock is read again. Returns now, in perf_counter seconds."""
+        return self._pass(doing)
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """How long the loop may sleep; it does."""

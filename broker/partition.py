@@ -54,7 +54,7 @@ class StorageError(Exception):
 class Append:
     """One append on its way: settled when it is written (and synced, where that was asked for) or has failed."""
 
-    __slots__ = ("_event", "done", "error", "partition", "planned")
+    __slots__ = ("_notify", "done", "error", "partition", "planned")
 
     planned: PlannedAppend  # its place; what is refused while it is opened never gets one
 
@@ -62,27 +62,30 @@ class Append:
         self.partition = partition
         self.done = False
         self.error: Exception | None = None  # one of those that `Partition.append` raises, or a StorageError
-        self._event: trio.Event | None = None
+        self._notify: Callable[[], None] | None = None
 
     def settle(self, error: Exception | None = None) -> None:
-        """Tell who waits that it is over."""
+        """Take the outcome, and call back whoever asked for that."""
         self.done = True
         self.error = error
-        if self._event is not None:
-            self._event.set()
+        if self._notify is not None:
+            self._notify()
 
-    def notify(self, event: trio.Event) -> None:
-        """Set an event when this is settled, at once if it is. The latest one given is the one that counts."""
+    def notify(self, settled: Callable[[], None]) -> None:
+        """Call back when this is settled, at once if it is. Only the most recently registered callback is called.
+
+        It is called in the middle of a commit, so it must only take note.
+        """
         if self.done:
-            event.set()
+            settled()
         else:
-            self._event = event
+            self._notify = settled
 
     async def wait(self) -> None:
-        """Return when settled; `error` says how it went. For one who waits, and has asked for no other event."""
+        """Return when settled; `error` says how it went. Replaces the callback of `notify`."""
         if not self.done:
             event = trio.Event()
-            self.notify(event)
+            self.notify(event.set)
             await event.wait()
 
 

@@ -1,52 +1,48 @@
-"""Who waits for a log to grow: what a partition tells them, and how a fetch waits."""
+"""Waiting for a log to grow: what a partition reports, and the waiter of one fetch."""
 
+from collections.abc import Callable
 from typing import Protocol
-
-import trio
 
 
 class FetchWaiter:
-    """One waiting fetch.
+    """One waiting fetch. Calls `ready` once: when enough bytes have become readable, or something else has changed.
 
-    Woken when the partitions it is enlisted with have grown by so many bytes, or one of them has changed otherwise.
+    `ready` is called in the middle of a commit, so it must only take note.
     """
 
-    __slots__ = ("_event", "_missing_bytes", "was_told")
+    __slots__ = ("_missing_bytes", "_ready")
 
-    def __init__(self, missing_bytes: int) -> None:
+    def __init__(self, missing_bytes: int, ready: Callable[[], None]) -> None:
         self._missing_bytes = missing_bytes
-        self._event = trio.Event()
-        self.was_told = False  # of anything at all
+        self._ready: Callable[[], None] | None = ready
 
     def grown(self, size: int) -> None:
         """Count bytes that became readable."""
-        self.was_told = True
         self._missing_bytes -= size
         if self._missing_bytes <= 0:
-            self._event.set()
+            self._call()
 
     def moved(self) -> None:
-        """Note a change that is not waited for."""
-        self.was_told = True
+        """Ignore a change that is not waited for."""
 
     def wake(self) -> None:
-        """Look again, whatever has come."""
-        self.was_told = True
-        self._event.set()
+        """Look again, however little has come."""
+        self._call()
 
-    async def wait(self) -> None:
-        """Return when enough has come."""
-        await self._event.wait()
+    def _call(self) -> None:
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            ready()
 
 
 class Waiter(Protocol):
-    """What is told that a log grows: a waiting fetch, or a partition of a fetch session."""
+    """Anything enlisted with a partition: a waiting fetch, or a partition of a fetch session."""
 
     def grown(self, size: int) -> None:
-        """So many bytes became readable."""
+        """Take note that so many bytes became readable."""
 
     def moved(self) -> None:
         """The log start or the settings have changed."""
 
     def wake(self) -> None:
-        """Something else has changed: look again."""
+        """Look again: something else has changed."""

@@ -13,7 +13,6 @@ from broker.disk_workers import DiskWorkers, Syncable
 from broker.metrics import Metrics
 
 MAX_OPENING_THREADS = 2  # they compute, and each may hold a block of the largest size that is opened
-ALONE = 16  # times in a row that a client writes: with as few as two at work none comes so often
 
 T = TypeVar("T")
 
@@ -39,8 +38,6 @@ class Writer:
         self._openers = trio.CapacityLimiter(MAX_OPENING_THREADS)
         self._queued: list[Queued] = []
         self._disks: dict[str, DiskWorkers] = {}
-        self._last_client = 0
-        self._in_a_row = 0  # how often it has come since another one did
 
     def workers(self, directory: str) -> DiskWorkers:
         """Return the workers of a data directory, by its path; the same ones every time."""
@@ -56,21 +53,6 @@ class Writer:
     def enlist(self, partition: Queued) -> None:
         """Remember a partition whose queue is to be written."""
         self._queued.append(partition)
-
-    def is_shared(self, client: object) -> bool:
-        """Whether the last one to come here was another client: then it is worth a turn of the loop before writing.
-
-        What others have received in this turn goes out in the same write, and the replies leave one after the other,
-        which wakes a sleeping peer once (32 connections with 4 requests in flight: a fifth more requests/s). A client
-        that is alone does not wait.
-        """
-        last, self._last_client = self._last_client, id(client)  # its id: nothing here keeps a gone client alive
-        self._in_a_row = self._in_a_row + 1 if last == id(client) else 0
-        return bool(last) and last != id(client)
-
-    def is_alone(self, client: object) -> bool:
-        """Whether for some time nobody else has come here."""
-        return self._in_a_row >= ALONE and self._last_client == id(client)
 
     def write_queued(self) -> None:
         """Write what is queued: small writes at once, others by a task. Never waits."""

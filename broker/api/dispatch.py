@@ -64,21 +64,32 @@ class Dispatcher:
                     logger.info("topic %.*r not created on first use: %s", MAX_NAME_LENGTH, name, error)
 
     def fetch_now(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse | ErrorResponse:
-        """Serve from the data available now, or return a pending `Fetch`."""
+        """Serve from the data available now, or return a pending `Fetch`, which is to be given up by `abandon`."""
         context.start()
         try:
             return self._fetches.begin(request, context)
-        except Exception:
-            logger.exception("a request failed: fetch")
-            return DEFECT
+        except Exception as error:  # noqa: BLE001  # the boundary
+            return _defect("fetch", context, error)
 
-    async def fetch_later(self, fetch: Fetch, context: Context) -> FetchResponse | ErrorResponse:
-        """Wait for more data, or for the disk, and return the response."""
+    def fetch_again(
+        self, fetch: Fetch, context: Context, *, is_over: bool = False
+    ) -> Fetch | FetchResponse | ErrorResponse:
+        """Go on with a pending fetch that was woken, or whose time is over; it may be pending again."""
         try:
-            return await self._fetches.finish(fetch, context)
-        except Exception:
-            logger.exception("a request failed: fetch")
-            return DEFECT
+            return self._fetches.expire(fetch) if is_over else self._fetches.look_again(fetch)
+        except Exception as error:  # noqa: BLE001  # the boundary
+            return _defect("fetch", context, error)
+
+    async def fetch_work(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse | ErrorResponse:
+        """Do what a pending fetch needs a task for; it may be pending again."""
+        try:
+            return await self._fetches.work(fetch, context)
+        except Exception as error:  # noqa: BLE001  # the boundary
+            return _defect("fetch", context, error)
+
+    def abandon(self, fetch: Fetch) -> None:
+        """Give up a pending fetch."""
+        self._fetches.abandon(fetch)
 
     def forget(self, session: Session) -> None:
         """Release what is kept for a connection that has gone."""
@@ -92,7 +103,12 @@ class Dispatcher:
         except EXPECTED as error:
             code, message = describe(error)
             return ErrorResponse(error=code, message=message)
-        except Exception:
-            logger.exception("a request failed: %s from %s:%d", request.api, *context.session.peer)
-            return DEFECT
+        except Exception as error:  # noqa: BLE001  # the boundary
+            return _defect(request.api, context, error)
         return response
+
+
+def _defect(api: str, context: Context, error: Exception) -> ErrorResponse:
+    """Log an unexpected failure, and return what its client is told."""
+    logger.error("a request failed: %s from %s:%d", api, *context.session.peer, exc_info=error)
+    return DEFECT

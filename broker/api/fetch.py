@@ -10,7 +10,7 @@ bounds can be read at all.
 Whoever reads a sealed segment is answered at once, however little its end has (a slice ends there): what is appended
 meanwhile goes elsewhere, and a reader that lags is not to wait for it (Kafka's DelayedFetch, case F).
 
-What is not in memory is read beside the loop before the reply begins (`Fetch._warm_up`): the way to the slices, and the
+What is not in memory is read beside the loop before the reply begins (`Fetch.warm_up`): the way to the slices, and the
 slices as far as is read ahead, so that a disk's error is told with KAFKA_STORAGE_ERROR. What lies behind, the sender
 has read in its turn.
 
@@ -201,6 +201,8 @@ class Fetch:
     """A fetch of the partitions of a session, begun by `Fetches`.
 
     `tells_all`: each partition is answered, in the order of the session's latest full fetch; else only news are.
+
+    After each look it is answered if it `is_enough`; goes on in a task if it `needs_task`; else it has to `wait`.
     """
 
     def __init__(
@@ -216,7 +218,7 @@ class Fetch:
         self.session = session
         self.connection = connection  # whose session it is
         self.wants_session = wants_session  # the client asks to have the session kept for it
-        self.steps: Iterator[None] = iter(())  # what is left of the beginning of a large fetch
+        self.steps: Iterator[None] | None = None  # what is left of the look of a large fetch
         self._request = request
         self._epoch = session.epoch
         self._partitions = partitions
@@ -225,6 +227,18 @@ class Fetch:
         self._failures: dict[Partition, Exception] = {}
         self._missed: dict[Partition, object] = {}  # whose file was not there, with the layout of its log then
         self._look = Look(request, partitions)
+        self._waiter: FetchWaiter | None = None
+        self._is_over = False  # it has waited for as long as it may
+
+    @property
+    def max_wait_ms(self) -> int:
+        """How long it may wait in all."""
+        return self._request.max_wait_ms
+
+    @property
+    def needs_task(self) -> bool:
+        """Whether it goes on in a task: a large fetch looks in pieces, and a cold one reads from the disk."""
+        return self.steps is not None or self.is_cold
 
     @property
     def is_cold(self) -> bool:
@@ -236,7 +250,7 @@ class Fetch:
         """Whether to answer at once.
 
         Enough data, data of a sealed segment, an error that the client should see, nothing there that could be waited
-        for, no wish to wait, or a session that has gone on without this fetch.
+        for, no wish to wait, its time is over, or a session that has gone on without this fetch.
         """
         request, look = self._request, self._look
         return (
@@ -244,27 +258,35 @@ class Fetch:
             or look.failed
             or look.lags
             or request.max_wait_ms == 0
+            or self._is_over
             or look.unknown == len(self.session)
             or self.session.epoch != self._epoch
         )
 
-    async def wait(self, reads: ReadAhead, context: Context) -> None:
-        """Wait until there is enough, at most the request's `max_wait_ms` in all, and for what the disk has to give."""
-        for _ in self.steps:
-            await context.checkpoint()
-        await self._warm_up(reads, context)
-        with trio.move_on_after(self._request.max_wait_ms / 1000) as time:
-            while not (self.is_enough or self.is_cold):
-                waiter = FetchWaiter(self._look.missing_bytes(self._request.min_bytes))
-                if self._look.size:
-                    self._release_files()
-                await self._wait_for_growth(waiter)
-                await self._look_again(context)
-        if time.cancelled_caught and (self.session.pending or self._look.size):
-            await self._look_again(context)
-        await self._warm_up(reads, context)
+    def wait(self, ready: Callable[[], None]) -> None:
+        """Have `ready` called, once, when it is worth to look again. It must only take note (see `FetchWaiter`)."""
+        self._waiter = self.session.waiter = FetchWaiter(self._look.missing_bytes(self._request.min_bytes), ready)
+        if self._look.size:
+            self._release_files()
 
-    async def _warm_up(self, reads: ReadAhead, context: Context) -> None:
+    def expire(self) -> bool:
+        """Let whatever there is be enough from now on; returns whether that takes another look."""
+        self._is_over = True
+        return bool(self.session.pending or self._look.size)
+
+    def withdraw(self) -> None:
+        """Stop waiting, if it does."""
+        if self._waiter is not None and self.session.waiter is self._waiter:
+            self.session.waiter = None
+        self._waiter = None
+
+    async def take_steps(self, context: Context) -> None:
+        """Finish a large look, letting others run in between. Raises FetchSessionError."""
+        steps, self.steps = self.steps, None
+        for _ in steps or ():
+            await context.checkpoint()
+
+    async def warm_up(self, reads: ReadAhead, context: Context) -> None:
         """Have what is to be answered read from the disk, so far that an error can still be told.
 
         What is not there after so many looks is left out of the answer.
@@ -355,14 +377,6 @@ class Fetch:
         for entry in self._news:
             entry.found = None
 
-    async def _wait_for_growth(self, waiter: FetchWaiter) -> None:
-        self.session.waiter = waiter
-        try:
-            await waiter.wait()
-        finally:
-            if self.session.waiter is waiter:
-                self.session.waiter = None
-
     def response(self) -> FetchResponse:
         """The answer, by the latest look. `settle` must follow."""
         session, request = self.session, self._request
@@ -407,46 +421,70 @@ class Fetches:
         self._reads = reads
 
     def begin(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse:
-        """Serve from the data available now, or return a pending `Fetch`, for which `finish` must be called."""
+        """Serve from the data available now, or return a pending `Fetch`.
+
+        A pending one is to go on by `look_again`, `expire` or `work` until one of them returns the response, or to be
+        `abandon`ed.
+        """
         try:
             fetch = self._open(request, context.session)
         except FetchSessionError as error:
             return _refused(error)
-        is_sound = False
-        try:
-            steps = self._begin(fetch)
-            is_large = next(steps, fetch) is None
-            is_sound = True
-        except FetchSessionError as error:
-            return _refused(error)
-        finally:
-            if not is_sound:
-                self._close(fetch, keep=False)
-        if is_large:
-            fetch.steps = steps
-        if is_large or fetch.is_cold or not fetch.is_enough:
-            return fetch
-        self._register(fetch)
-        response = fetch.response()
-        for _ in fetch.settle():
-            pass
-        self._close(fetch)
-        return response
+        return self._take_step(fetch, self._begin(fetch))
 
-    async def finish(self, fetch: Fetch, context: Context) -> FetchResponse:
-        """Wait until there is enough to answer with, or the fetch's time is over."""
-        is_answered = False
+    def look_again(self, fetch: Fetch) -> Fetch | FetchResponse:
+        """Go on with a fetch that was woken; returns as `begin` does."""
+        fetch.withdraw()
+        return self._take_step(fetch, fetch.look())
+
+    def expire(self, fetch: Fetch) -> Fetch | FetchResponse:
+        """Go on with a fetch whose time is over; it may need a task, but does not wait again."""
+        fetch.withdraw()
+        return self._take_step(fetch, fetch.look() if fetch.expire() else iter(()))
+
+    async def work(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse:
+        """Do what a fetch needs a task for; returns the fetch if it has to wait then."""
+        is_pending = is_answered = False
         try:
-            await fetch.wait(self._reads, context)
-            self._register(fetch)
-            response = fetch.response()
+            await fetch.take_steps(context)
+            await fetch.warm_up(self._reads, context)
+            is_pending = not (fetch.is_enough or fetch.is_cold)
+            if is_pending:
+                return fetch
+            response = self._register_and_answer(fetch)
             for _ in fetch.settle():
                 await context.checkpoint()
             is_answered = True
         except FetchSessionError as error:
             return _refused(error)
         finally:
-            self._close(fetch, keep=is_answered)
+            if not is_pending:
+                self._close(fetch, keep=is_answered)
+        return response
+
+    def abandon(self, fetch: Fetch) -> None:
+        """Give up a pending fetch: it will not be answered."""
+        fetch.withdraw()
+        self._close(fetch, keep=False)
+
+    def _take_step(self, fetch: Fetch, steps: Iterator[None]) -> Fetch | FetchResponse:
+        """Look, unless there is so much to look at that it takes a task; returns as `begin` does."""
+        is_pending = is_answered = False
+        try:
+            if next(steps, fetch) is None:
+                fetch.steps = steps
+            is_pending = fetch.needs_task or not fetch.is_enough
+            if is_pending:
+                return fetch
+            response = self._register_and_answer(fetch)
+            for _ in fetch.settle():
+                pass
+            is_answered = True
+        except FetchSessionError as error:
+            return _refused(error)
+        finally:
+            if not is_pending:
+                self._close(fetch, keep=is_answered)
         return response
 
     def forget(self, connection: Hashable) -> None:
@@ -473,10 +511,11 @@ class Fetches:
             self.sessions.closed.detach()
             yield
 
-    def _register(self, fetch: Fetch) -> None:
-        """Keep the session of a first fetch, if there is room."""
+    def _register_and_answer(self, fetch: Fetch) -> FetchResponse:
+        """Return the response; the session of a first fetch is kept, if there is room."""
         if fetch.wants_session:
             self.sessions.register(fetch.session)
+        return fetch.response()
 
     def _close(self, fetch: Fetch, *, keep: bool = True) -> None:
         """Give the session back, unless it is kept for its client."""

@@ -4,7 +4,8 @@ Two halves, so that requests which came together are written together: `begin` q
 `Produce` it returns is done when all of them are written (and synced, where that was asked for).
 """
 
-import trio
+from collections.abc import Callable
+
 from msgspec import UNSET
 
 from broker.api.errors import EXPECTED, RequestError, describe
@@ -52,13 +53,13 @@ class Produce:
                 return False
         return True
 
-    def notify(self, event: trio.Event) -> None:
-        """Set an event when the first of those that are not written yet is, at once if there is none."""
+    def notify(self, settled: Callable[[], None]) -> None:
+        """Call back when the first append that is not settled yet is, at once if there is none."""
         for entry in self._entries:
             if isinstance(entry, Append) and not entry.done:
-                entry.notify(event)
+                entry.notify(settled)
                 return
-        event.set()
+        settled()
 
     def response(self) -> ProduceResponse:
         """The outcome of each partition, in the order of the request."""

@@ -8,16 +8,18 @@ Invariants:
    answered, and makes room. So nothing is stuck when the room is full of parts.
 """
 
-import trio
+from collections.abc import Callable
 
 
 class Share:
     """What one frame holds, in bytes, from its announcement until it is answered."""
 
-    __slots__ = ("size",)
+    __slots__ = ("granted", "size", "wanted")
 
     def __init__(self) -> None:
         self.size = 0
+        self.wanted = 0  # more, as soon as there is room
+        self.granted: Callable[[], None] | None = None
 
 
 class InflightBytes:
@@ -28,29 +30,42 @@ class InflightBytes:
         self._max_bytes = max_bytes
         self._held_bytes = 0
         self._shares: dict[Share, None] = {}
-        self._waiting = trio.lowlevel.ParkingLot()
+        self._waiting: dict[Share, None] = {}  # in the order in which they asked
 
     @property
     def held_bytes(self) -> int:
         """Bytes held now."""
         return self._held_bytes
 
-    async def grow(self, share: Share, size: int) -> None:
-        """Wait until a frame may hold `size` more bytes; its first call gives it its place in the order of age."""
+    def grow(self, share: Share, size: int, granted: Callable[[], None]) -> bool:
+        """Let a frame hold `size` more bytes if there is room; otherwise call `granted` once it does.
+
+        The first call gives a share its place in the order of age. `granted` must only take note.
+        """
         self._shares.setdefault(share)
-        while not self._has_room(share, size):
-            await self._waiting.park()
-        share.size += size
-        self._held_bytes += size
+        share.wanted = size
+        if self._grant(share):
+            return True
+        share.granted = granted
+        self._waiting[share] = None
+        return False
 
     def release(self, share: Share) -> None:
-        """Give a share back; nothing happens if that was done."""
+        """Give a share back, waiting or not; nothing happens if that was done."""
         if share in self._shares:
             del self._shares[share]
+            self._waiting.pop(share, None)
             self._held_bytes -= share.size
-            self._waiting.unpark_all()
+            for waiting in list(self._waiting):
+                if self._grant(waiting):
+                    del self._waiting[waiting]
+                    assert waiting.granted is not None
+                    waiting.granted()
 
-    def _has_room(self, share: Share, size: int) -> bool:
-        if self._max_bytes < 0 or self._held_bytes + size <= self._max_bytes:
-            return True
-        return next(iter(self._shares)) is share
+    def _grant(self, share: Share) -> bool:
+        is_oldest = next(iter(self._shares)) is share
+        if not is_oldest and 0 <= self._max_bytes < self._held_bytes + share.wanted:
+            return False
+        share.size += share.wanted
+        self._held_bytes += share.wanted
+        return True

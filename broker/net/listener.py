@@ -10,11 +10,12 @@ import math
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 import trio
 
 from broker.api.context import Session
-from broker.net.connection import Connection
+from broker.net.channel import Channel
 from broker.net.services import Services
 from broker.ticks import sleep_till_tick
 
@@ -68,38 +69,48 @@ class Listener:
         self.name = name
         self._services = services
         self._limits = limits
-        self._connections: set[Connection] = set()
+        self._channels: set[Channel] = set()
         self._complain_at = -math.inf  # by trio's clock
         self._accepting = trio.CancelScope()  # cancelled by `stop`, be it before `serve` has begun
+        self._emptied = trio.Event()
 
     @property
     def connections(self) -> int:
         """Connections open now."""
-        return len(self._connections)
+        return len(self._channels)
 
     async def serve(self) -> None:
-        """Accept and serve. Returns when `stop` was called and every connection has ended."""
-        async with trio.open_nursery() as watching:
-            watching.start_soon(self._close_silent)  # to the end: a stop waits for slow peers, too
-            async with trio.open_nursery() as connections:
+        """Accept connections, which are served by the turn. Returns when `stop` was called and all of them have ended.
+
+        Cancelled, it closes those that have not.
+        """
+        try:
+            async with trio.open_nursery() as watching:
+                watching.start_soon(self._close_silent)  # to the end: a stop waits for slow peers, too
                 with self._accepting:
-                    await self._accept(connections)
+                    await self._accept()
                 trio.lowlevel.notify_closing(self._sock)
                 self._sock.close()
-                for connection in list(self._connections):
-                    connection.stop()
-            watching.cancel_scope.cancel()
+                for channel in list(self._channels):
+                    channel.stop()
+                self._emptied = trio.Event()
+                if self._channels:
+                    await self._emptied.wait()
+                watching.cancel_scope.cancel()
+        finally:
+            for channel in list(self._channels):
+                channel.close()
 
     def stop(self) -> None:
         """Accept no more, and have every connection end after what it has received."""
         self._accepting.cancel()
 
-    async def _accept(self, connections: trio.Nursery) -> None:
+    async def _accept(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._sock)
-            await self._accept_waiting(connections)
+            await self._accept_waiting()
 
-    async def _accept_waiting(self, nursery: trio.Nursery) -> None:
+    async def _accept_waiting(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, peer = self._sock.accept()
@@ -108,7 +119,7 @@ class Listener:
             except OSError as error:
                 await self._accept_failed(error)
                 return
-            self._welcome(sock, peer, nursery)
+            self._welcome(sock, peer)
 
     async def _accept_failed(self, error: OSError) -> None:
         """A peer that has gone already is no matter; for want of descriptors we wait until some are given back."""
@@ -124,22 +135,24 @@ class Listener:
             self._complain_at = now + COMPLAINT_PAUSE_S
             logger.warning(f"%s: {message}", self.name, *arguments)  # noqa: G004  # the messages are those above
 
-    def _welcome(self, sock: socket.socket, peer: tuple[str, int], nursery: trio.Nursery) -> None:
-        if len(self._connections) >= self._limits.max_connections():
-            self._complain("%d connections are all there may be, %s:%d refused", len(self._connections), *peer[:2])
+    def _welcome(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+        if len(self._channels) >= self._limits.max_connections():
+            self._complain("%d connections are all there may be, %s:%d refused", len(self._channels), *peer[:2])
             self._services.metrics.refused_connections["max_connections"].add()
             sock.close()
             return
         try:
             local = sock.getsockname()
             self._tune(sock, is_local=peer[0] == local[0])
+            session = Session(listener=self.name, peer=peer[:2], local=local[:2])
+            self._channels.add(Channel(sock, session, self._services, self._closed))
         except OSError:  # gone already
             sock.close()
-            return
-        session = Session(listener=self.name, peer=peer[:2], local=local[:2])
-        connection = Connection(sock, session, self._services)
-        self._connections.add(connection)
-        nursery.start_soon(self._serve, connection)
+
+    def _closed(self, channel: Channel) -> None:
+        self._channels.discard(channel)
+        if not self._channels:
+            self._emptied.set()
 
     def _tune(self, sock: socket.socket, *, is_local: bool) -> None:
         """Replies leave at once; the kernel sizes the buffers unless it is told otherwise or the peer is near.
@@ -156,20 +169,10 @@ class Listener:
         if self._limits.receive_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.receive_buffer_bytes)
 
-    async def _serve(self, connection: Connection) -> None:
-        """The error boundary of a connection: a defect ends this one and is logged; the others go on."""
-        try:
-            await connection.serve()
-        except Exception:
-            logger.exception("%s: a connection failed", self.name)
-        finally:
-            connection.close()
-            self._connections.discard(connection)
-
     async def _close_silent(self) -> None:
         while True:
             await sleep_till_tick(SILENCE_CHECK_S)
-            now = trio.current_time()
-            for connection in list(self._connections):
-                if connection.is_overdue(now, self._limits.max_idle_s):
-                    connection.drop()
+            now = perf_counter()
+            for channel in list(self._channels):
+                if channel.is_overdue(now, self._limits.max_idle_s):
+                    channel.close()

@@ -1,62 +1,165 @@
-"""Replies onto a socket: bytes by send, slices of files by sendfile, in the order given.
+"""Replies onto a non-blocking socket, in the order given: bytes by send, slices of files by sendfile.
 
-Owns: since when a peer has not taken its reply. Must not know: requests.
-
-Nothing here rings when that takes too long: a scope with a deadline for each wait costs a large fetch more than the
-wait. The listener looks at its connections now and then (`Connection.is_overdue`), and drops one that is given up.
+`send` goes as far as it can and says why it stopped. What is not in memory is read by a task meanwhile.
 """
 
-import math
 import socket
+from collections import deque
 from collections.abc import Sequence, Sized
 
 import trio
 
 from broker.api.context import Session
 from broker.log.files import FileSlice
-from broker.metrics import Metrics
-from broker.net.sendfile import SlicePath
+from broker.net.sendfile import COLD, FULL, SENT, SliceSend, TruncatedSliceError
+from broker.net.services import Services
+from broker.net.turn import Served
+
+SMALL_SLICE_BYTES = 4 << 10  # up to this, copying costs less than a system call of its own, and needs no open file
 
 
 class Sender:
-    """Sends on one socket; one caller at a time."""
+    """The replies of one connection that are not sent yet."""
 
-    def __init__(self, sock: socket.socket, session: Session, slices: SlicePath, metrics: Metrics) -> None:
+    __slots__ = (
+        "_fd",
+        "_has_thread",
+        "_out",
+        "_owner",
+        "_reading",
+        "_services",
+        "_session",
+        "_slices",
+        "_sock",
+        "error",
+        "is_closed",
+    )
+
+    def __init__(self, sock: socket.socket, session: Session, services: Services, owner: Served) -> None:
+        """`owner` has another turn when `send` is worth calling again, after it has returned COLD."""
         self._sock = sock
+        self._fd = sock.fileno()
         self._session = session
-        self._slices = slices
-        self._metrics = metrics
-        self.waits_since = math.inf  # for the peer to take something, by trio's clock
+        self._services = services
+        self._slices = services.slices
+        self._owner = owner
+        self._out: deque[bytes | memoryview | SliceSend] = deque()
+        self._reading: trio.CancelScope | None = None  # of the task that has the first slice in hand
+        self._has_thread = False  # inside the socket
+        self.error: Exception | None = None  # why that task failed
+        self.is_closed = False
 
-    async def send(self, items: Sequence[Sized]) -> None:
-        """Send all items, in order. Raises OSError, TruncatedSliceError."""
-        pending: list[bytes] = []
+    def __bool__(self) -> bool:
+        """Whether anything is left to be sent."""
+        return bool(self._out)
+
+    def put(self, items: Sequence[Sized]) -> None:
+        """Put replies behind those that are there. Raises TruncatedSliceError, OSError."""
         for item in items:
-            if isinstance(item, FileSlice):
-                await self._send_bytes(b"".join(pending), socket.MSG_MORE)
-                pending.clear()
-                await self._slices.send(self._sock, item, self._session, self._wait_writable)
-                self._metrics.bytes_out_sendfile.add(len(item))
-            elif item:
-                pending.append(item)  # type: ignore[arg-type]  # whatever is no slice is bytes
-        if pending:
-            await self._send_bytes(pending[0] if len(pending) == 1 else b"".join(pending), 0)
+            if not isinstance(item, FileSlice):
+                if item:
+                    self._out.append(item)  # type: ignore[arg-type]  # whatever is no slice is bytes
+            elif item.length <= SMALL_SLICE_BYTES and item.warm_length == item.length:
+                self._out.append(self._slices.copy(item, self._session))
+            else:
+                self._out.append(self._slices.begin(item, self._session))
 
-    async def _send_bytes(self, data: bytes, flags: int) -> None:
-        """MSG_MORE holds a reply's head back for the slice that follows, so that they share a packet."""
-        self._metrics.bytes_out_copy.add(len(data))
-        left: bytes | memoryview = data
-        while left:
-            try:
-                sent = self._sock.send(left, flags)
-            except BlockingIOError:
-                await self._wait_writable()
-                continue
-            if sent == len(left):
-                return
-            left = memoryview(left)[sent:]
+    def send(self) -> int:
+        """Send as far as possible; returns what it came to.
 
-    async def _wait_writable(self) -> None:
-        self.waits_since = trio.current_time()
-        await trio.lowlevel.wait_writable(self._sock)
-        self.waits_since = math.inf
+        SENT: everything is. FULL: the socket is. COLD: something is being read. MORE: others should have their turn.
+        Raises OSError, TruncatedSliceError.
+        """
+        if self._reading is not None:
+            return COLD
+        if self.error is not None:
+            raise self.error
+        out = self._out
+        while out:
+            first = out[0]
+            if isinstance(first, SliceSend):
+                state = self._send_slice(first)
+                if state != SENT:
+                    return state
+                out.popleft()
+            elif not self._send_bytes():
+                return FULL
+        return SENT
+
+    def close(self) -> None:
+        """Drop what is left. Closes the socket, once no thread uses it any more."""
+        self.is_closed = True
+        self._out.clear()
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._has_thread:
+            shutdown(self._sock, socket.SHUT_RDWR)
+        else:
+            self._sock.close()
+
+    def _send_bytes(self) -> bool:
+        """Send the bytes up to the next slice in one call; False if the socket is full.
+
+        MSG_MORE holds a reply's head back for the slice that follows, so that they share a packet.
+        """
+        out = self._out
+        pieces: list[bytes | memoryview] = []
+        while out and not isinstance(first := out[0], SliceSend):
+            pieces.append(first)
+            out.popleft()
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        flags = socket.MSG_MORE if out else 0
+        try:
+            sent = self._sock.send(data, flags)
+        except BlockingIOError:
+            sent = 0
+        self._services.metrics.bytes_out_copy.add(sent)
+        if sent == len(data):
+            return True
+        out.appendleft(memoryview(data)[sent:])
+        return False
+
+    def _send_slice(self, sending: SliceSend) -> int:
+        before = sending.position
+        state = self._slices.send_chunk(self._fd, sending, self._session)
+        self._services.metrics.bytes_out_sendfile.add(sending.position - before)
+        if state == COLD:
+            self._reading = trio.CancelScope()
+            self._services.turn.spawn(self._owner, self._read_and_send)
+        return state
+
+    async def _read_and_send(self) -> None:
+        """Have the next chunk of the first slice read; where it does not stay in memory, send it by a thread."""
+        sending = self._out[0]
+        assert isinstance(sending, SliceSend)
+        assert self._reading is not None
+        try:
+            with self._reading:
+                if not await self._slices.bring(sending, self._session):
+                    await self._send_beside(sending)
+        except (OSError, TruncatedSliceError) as error:
+            self.error = error
+        self._reading = None
+        if not self.is_closed:
+            self._services.turn.again(self._owner)
+
+    async def _send_beside(self, sending: SliceSend) -> None:
+        self._has_thread = True
+        before = sending.position
+        try:
+            state = await self._slices.send_beside(self._fd, sending, self._session)
+        finally:
+            self._has_thread = False
+            if self.is_closed:
+                self._sock.close()
+        self._services.metrics.bytes_out_sendfile.add(sending.position - before)
+        if state == SENT and not self.is_closed:
+            self._out.popleft()
+
+
+def shutdown(sock: socket.socket, how: int) -> None:
+    """Shut a socket down; one that is not connected any more is down already."""
+    try:
+        sock.shutdown(how)
+    except OSError:
+        return

@@ -2,18 +2,16 @@
 
 import logging
 import math
-
-import trio
+from time import perf_counter
 
 from broker.api.context import Session
 from broker.api.dispatch import Dispatcher
 from broker.api.pacing import Pacer
-from broker.loop_guard import LoopGuard
-from broker.metrics import Metrics
+from broker.metrics import Metrics, RequestMetrics
 from broker.net.inflight import InflightBytes
 from broker.net.sendfile import SlicePath
+from broker.net.turn import ServingTurn
 from broker.net.wire import Wire
-from broker.writer import Writer
 from protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -25,8 +23,8 @@ class Services:
     """Handlers, limits and metrics; and when something was last told of a connection."""
 
     __slots__ = (
+        "_api_metrics",
         "dispatcher",
-        "guard",
         "inflight",
         "max_frame_bytes",
         "max_requests",
@@ -35,30 +33,37 @@ class Services:
         "slices",
         "slow_peer_s",
         "tell_at",
+        "turn",
         "wire",
-        "writer",
     )
 
     def __init__(
-        self, *, wire: Wire, dispatcher: Dispatcher, writer: Writer, metrics: Metrics, inflight: InflightBytes,
-        slices: SlicePath, guard: LoopGuard, pacer: Pacer, max_frame_bytes: int, max_requests: int, slow_peer_s: float,
+        self, *, wire: Wire, turn: ServingTurn, dispatcher: Dispatcher, metrics: Metrics, inflight: InflightBytes,
+        slices: SlicePath, pacer: Pacer, max_frame_bytes: int, max_requests: int, slow_peer_s: float,
     ) -> None:  # fmt: skip
         self.wire = wire
+        self.turn = turn
         self.dispatcher = dispatcher
-        self.writer = writer
         self.metrics = metrics
         self.inflight = inflight
         self.slices = slices
-        self.guard = guard
         self.pacer = pacer
         self.max_frame_bytes = max_frame_bytes
         self.max_requests = max_requests
         self.slow_peer_s = slow_peer_s
-        self.tell_at = -math.inf  # by trio's clock
+        self.tell_at = -math.inf  # in perf_counter seconds
+        self._api_metrics: dict[str, RequestMetrics] = {}
+
+    def api_metrics(self, api: str) -> RequestMetrics:
+        """The histograms of an API on this listener."""
+        found = self._api_metrics.get(api)
+        if found is None:
+            found = self._api_metrics[api] = self.metrics.requests(api, self.wire.name)
+        return found
 
     def tell_closed(self, session: Session, error: ProtocolError) -> None:
         """Log why a connection had to be closed; only now and then: who sends nonsense may do so without end."""
-        now = trio.current_time()
+        now = perf_counter()
         if now >= self.tell_at:
             self.tell_at = now + TELL_PAUSE_S
             logger.info("%s: %s:%d: closed: %s", session.listener, *session.peer, error)

@@ -10,12 +10,6 @@ from tests.broker.clients import Running, batch, fetch_request, produce_request,
 from tests.broker.sync_rig import SyncRig, sync_rig
 
 
-async def is_waiting(waiter: FetchWaiter) -> bool:
-    with trio.move_on_after(0) as scope:
-        await waiter.wait()
-    return scope.cancelled_caught
-
-
 def ends(made: SyncRig) -> tuple[int, int, int]:
     log = made.partition.log
     return log.recovery_point, log.high_watermark, log.log_end_offset
@@ -47,25 +41,27 @@ async def test_with_greater_values_readers_follow_the_log_end(tmp_path: Path) ->
 async def test_a_waiting_fetch_is_woken_by_the_sync_and_counts_what_became_readable(tmp_path: Path) -> None:
     size = len(batch(b"x"))
     async with sync_rig(tmp_path, flush_messages=1) as made:
-        waiter = FetchWaiter(2 * size)
+        woken = trio.Event()
+        waiter = FetchWaiter(2 * size, woken.set)
         made.partition.enlist(waiter)
         await made.append(b"x")
         made.disk.hold()
         append = made.begin(b"x")
-        assert await is_waiting(waiter)
+        assert not woken.is_set()
         made.disk.go_on()
         await append.wait()
-        await waiter.wait()
+        await woken.wait()
         made.partition.dismiss(waiter)
 
 
 async def test_a_waiting_fetch_of_another_log_is_woken_by_the_write(tmp_path: Path) -> None:
     async with sync_rig(tmp_path, flush_messages=5) as made:
-        waiter = FetchWaiter(1)
+        woken = trio.Event()
+        waiter = FetchWaiter(1, woken.set)
         made.partition.enlist(waiter)
         made.disk.hold()
         await made.append(b"x")
-        await waiter.wait()
+        await woken.wait()
         made.partition.dismiss(waiter)
 
 
@@ -97,10 +93,11 @@ async def test_a_setting_that_was_1_shows_at_once_what_waits_for_its_sync(tmp_pa
         await made.append(b"x")
         made.disk.hold()
         append = made.begin(b"y")
-        waiter = FetchWaiter(1)
+        woken = trio.Event()
+        waiter = FetchWaiter(1, woken.set)
         made.partition.enlist(waiter)
         made.configure(flush_messages=1 << 40)
-        await waiter.wait()
+        await woken.wait()
         made.partition.dismiss(waiter)
         assert (ends(made), append.done) == ((1, 2, 2), False)
         later = made.begin(b"z")

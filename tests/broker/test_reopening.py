@@ -31,10 +31,11 @@ async def failed(made: SyncRig) -> None:
 async def test_a_log_that_failed_is_in_service_again_and_what_was_in_doubt_is_durable(tmp_path: Path) -> None:
     async with sync_rig(tmp_path, flush_messages=1) as made:
         await failed(made)
-        waiter = FetchWaiter(1)
+        woken = trio.Event()
+        waiter = FetchWaiter(1, woken.set)
         made.partition.enlist(waiter)
         await reopener_of(made).check()
-        await waiter.wait()
+        await woken.wait()
         made.partition.dismiss(waiter)
         log = made.partition.log
         assert (log.failed, log.recovery_point, log.high_watermark, log.log_end_offset) == (False, 2, 2, 2)

@@ -21,6 +21,7 @@ from broker.read_ahead import ReadAhead, ReadLimits
 from broker.retention import Retention
 from protocol.errors import ErrorCode
 from protocol.request import ListOffsetsRequest, OffsetQuery
+from protocol.response import FetchResponse
 from tests.broker.clients import RawClient, Running, batch, fetch_request, running
 from tests.broker.log.eviction import evict_files, needs_cachestat, needs_eviction
 from tests.broker.rig import Rig, rig
@@ -175,6 +176,14 @@ def context() -> Context:
     return Context(Session(listener="native", peer=("127.0.0.1", 1), local=("127.0.0.1", 2)), Pacer())
 
 
+async def finished(fetches: Fetches, fetch: object) -> FetchResponse:
+    """The response to a fetch that need not wait for anything but the disk."""
+    assert isinstance(fetch, Fetch)
+    response = await fetches.work(fetch, context())
+    assert isinstance(response, FetchResponse)
+    return response
+
+
 async def test_an_unreadable_sector_is_told_to_who_wants_it_and_others_go_on(tmp_path: Path) -> None:
     async with gated(tmp_path) as (made, fetches):
         broken, sound = await made.create("broken"), await made.create("sound")
@@ -182,14 +191,12 @@ async def test_an_unreadable_sector_is_told_to_who_wants_it_and_others_go_on(tmp
         await made.append(sound, 3)
         evict_files(tmp_path / "data" / "broken-0", "*.log")
         made.disk.is_unreadable = True
-        fetch = fetches.begin(fetch_request("broken", 0), context())
-        assert isinstance(fetch, Fetch)
-        (told,) = (await fetches.finish(fetch, context())).partitions
+        (told,) = (await finished(fetches, fetches.begin(fetch_request("broken", 0), context()))).partitions
         assert told.error is ErrorCode.KAFKA_STORAGE_ERROR
         (served,) = fetches.begin(fetch_request("sound", 0), context()).partitions
         assert len(served.records)
         made.disk.is_unreadable = False
-        (again,) = (await fetches.finish(fetches.begin(fetch_request("broken", 0), context()), context())).partitions
+        (again,) = (await finished(fetches, fetches.begin(fetch_request("broken", 0), context()))).partitions
         assert again.error is ErrorCode.NONE
         await made.append(broken, 1)
         assert broken.log.log_end_offset == 4
@@ -201,12 +208,11 @@ async def test_a_segment_that_is_removed_while_it_is_read_is_not_missed(tmp_path
         await made.append(partition, 4, size=40_000)
         evict_files(tmp_path / "data" / "orders-0")
         fetch = fetches.begin(fetch_request("orders", 0), context())
-        assert isinstance(fetch, Fetch)
         partition.reconfigure(replace(partition.log.config, retention_bytes=0))
         await Retention(made.partitions, made.unlinking, made.metrics).check()
         for path in (tmp_path / "data" / "orders-0").glob("*.deleted"):
             path.unlink()
-        (found,) = (await fetches.finish(fetch, context())).partitions
+        (found,) = (await finished(fetches, fetch)).partitions
         assert found.error is ErrorCode.OFFSET_OUT_OF_RANGE
         assert not partition.is_unreadable
 

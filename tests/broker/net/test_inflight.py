@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,31 +12,45 @@ from broker.net.inflight import InflightBytes, Share
 from tests.broker.clients import batch, running
 
 
-async def would_wait(inflight: InflightBytes, share: Share, size: int) -> bool:
-    with trio.move_on_after(0) as scope:
-        await inflight.grow(share, size)
-    return scope.cancelled_caught
+async def grow(inflight: InflightBytes, share: Share, size: int) -> None:
+    granted = trio.Event()
+    if not inflight.grow(share, size, granted.set):
+        await granted.wait()
 
 
-async def test_beyond_the_bound_only_the_oldest_grows() -> None:
+def test_beyond_the_bound_only_the_oldest_grows() -> None:
     inflight = InflightBytes(10)
     old, young = Share(), Share()
-    await inflight.grow(old, 6)
-    await inflight.grow(young, 4)
-    assert await would_wait(inflight, young, 1)
-    await inflight.grow(old, 100)
-    assert inflight.held_bytes == 110
+    granted: list[str] = []
+    assert inflight.grow(old, 6, lambda: granted.append("old"))
+    assert inflight.grow(young, 4, lambda: granted.append("young"))
+    assert not inflight.grow(young, 1, lambda: granted.append("young, later"))
+    assert inflight.grow(old, 100, lambda: granted.append("old"))
+    assert (inflight.held_bytes, granted) == (110, [])
     inflight.release(old)
-    await inflight.grow(young, 100)
+    assert (inflight.held_bytes, granted) == (5, ["young, later"])
+    assert inflight.grow(young, 100, lambda: granted.append("young"))
     inflight.release(young)
     inflight.release(young)
     assert inflight.held_bytes == 0
 
 
-async def test_without_a_bound_nobody_waits() -> None:
+def test_who_gives_up_waiting_gets_nothing() -> None:
+    inflight = InflightBytes(10)
+    first, second, third = Share(), Share(), Share()
+    granted: list[str] = []
+    assert inflight.grow(first, 10, lambda: None)
+    assert not inflight.grow(second, 10, lambda: granted.append("second"))
+    assert not inflight.grow(third, 10, lambda: granted.append("third"))
+    inflight.release(second)
+    inflight.release(first)
+    assert (inflight.held_bytes, granted) == (10, ["third"])
+
+
+def test_without_a_bound_nobody_waits() -> None:
     inflight = InflightBytes(-1)
-    await inflight.grow(Share(), 1 << 40)
-    await inflight.grow(Share(), 1 << 40)
+    assert inflight.grow(Share(), 1 << 40, lambda: None)
+    assert inflight.grow(Share(), 1 << 40, lambda: None)
 
 
 @given(
@@ -53,7 +66,7 @@ async def test_every_frame_arrives_however_full_it_is_and_the_bound_holds_but_fo
     async def arrive(steps: list[int]) -> None:
         share = Share()
         for step in steps:
-            await inflight.grow(share, step)
+            await grow(inflight, share, step)
             assert inflight.held_bytes <= bound + largest
             await trio.lowlevel.checkpoint()
         inflight.release(share)

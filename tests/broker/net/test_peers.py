@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.api.context import Session
+from broker.api.context import Context
 from broker.api.metadata import MetadataApi
-from broker.net import connection, listener
+from broker.net import listener
 from protocol.errors import ErrorCode
 from protocol.request import MetadataRequest
 from protocol.response import MetadataResponse
@@ -86,26 +86,22 @@ async def test_a_stop_ends_a_waiting_fetch_that_has_requests_behind_it(tmp_path:
         await broker.ended.wait()
 
 
+@pytest.mark.parametrize("is_reset", [True, False])
 async def test_a_peer_that_goes_with_requests_behind_its_waiting_fetch_is_noticed(
-    broker: Running, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, is_reset: bool
 ) -> None:
-    gone: list[object] = []
-    close = connection.Connection.close
-
-    def note(ended: connection.Connection) -> None:
-        gone.append(ended)
-        close(ended)
-
-    monkeypatch.setattr(connection, "PEER_CHECK_S", 0.01)
-    client = await broker.connect()
-    await client.create("orders")
-    await client.send(fetch_request("orders", 0, max_wait_ms=FOREVER_MS), MetadataRequest())
-    await served(broker)
-    monkeypatch.setattr(connection.Connection, "close", note)
-    await reset(client)
-    other = await broker.connect()
-    while not gone:
-        await other.ask(MetadataRequest())
+    async with running(tmp_path, http="127.0.0.1:0") as broker:
+        client, other = await broker.connect(), await broker.connect()
+        await client.create("orders")
+        await client.send(fetch_request("orders", 0, max_wait_ms=FOREVER_MS), MetadataRequest())
+        await served(broker)
+        if is_reset:
+            await reset(client)
+        else:
+            await client.stream.send_eof()
+            assert await client.reply() is None
+        while (await broker.scrape())['warmlog_connections{listener="native"}'] > 2:  # the other, and of `served`
+            await other.ask(MetadataRequest())
 
 
 async def test_what_was_stored_before_a_failed_produce_without_acks_is_acknowledged(broker: Running) -> None:
@@ -142,12 +138,11 @@ async def test_a_burst_of_small_requests_leaves_others_their_turns(
     handled_in = set()
     metadata = MetadataApi.metadata
 
-    async def noted(api: MetadataApi, request: MetadataRequest, session: Session) -> MetadataResponse:
+    async def noted(api: MetadataApi, request: MetadataRequest, context: Context) -> MetadataResponse:
         handled_in.add(turn)
-        return await metadata(api, request, session)
+        return await metadata(api, request, context)
 
     monkeypatch.setattr(MetadataApi, "metadata", noted)
-    monkeypatch.setattr(connection, "MAX_TURN_S", 0.0)
     async with running(tmp_path) as broker, trio.open_nursery() as nursery:
         client = await broker.connect()
 

@@ -1,0 +1,418 @@
+"""One client's socket in the serving turn: receives, begins requests, answers them, and never waits.
+
+    ready    receive, and begin every request that order and limits allow:
+               produce   queued; written at the end of the turn, together with what came from others
+               fetch     answered with what there is, or pending
+               others    a task for the handler
+    finish   encode and send what is done, in order; then requests go on that had to wait for that
+
+As in Kafka, whose channels are muted while a request is processed, nothing more of a connection is begun while one of
+its requests is handled; only produces are begun behind each other. What comes meanwhile stays in the socket.
+
+Invariants:
+1. Every request but a produce is begun once everything before it is answered and sent.
+2. While a reply does not fit into the socket, nothing more is begun.
+3. Nothing here is called back into: what happens elsewhere takes note by `ServingTurn.due` or `again`.
+"""
+
+import logging
+import math
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
+from time import perf_counter
+from typing import Any
+
+import trio
+
+from broker.api.context import Session
+from broker.api.fetch import Fetch
+from broker.net.connection import Connection, Exchange
+from broker.net.inflight import Share
+from broker.net.pending_fetch import PendingFetch
+from broker.net.sender import Sender, shutdown
+from broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
+from broker.net.services import Services
+from broker.net.turn import Served
+from protocol.errors import FrameError, ProtocolError
+from protocol.request import FetchRequest, ProduceRequest
+from protocol.response import Response
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 64 << 10  # one read: some 300 small requests; larger frames are received into a buffer of their own
+MAX_RECEIVE_BYTES = 1 << 20  # into that: half a millisecond
+MAX_REQUESTS = 64  # begun in a turn, then others have theirs
+READING = EPOLLIN | EPOLLRDHUP
+FAILED = EPOLLHUP | EPOLLERR  # always reported
+
+
+class Channel(Served):
+    """Serves one accepted, non-blocking socket until either end closes it. Closes the socket."""
+
+    def __init__(
+        self, sock: socket.socket, session: Session, services: Services, closed: Callable[["Channel"], None]
+    ) -> None:
+        """Takes part in turns from now on; `closed` is called at the end. Raises OSError."""
+        self.connection = Connection(
+            session,
+            services.wire,
+            services.pacer,
+            perf_counter(),
+            max_frame_bytes=services.max_frame_bytes,
+            max_requests=services.max_requests,
+        )
+        self.is_closed = False
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._session = session
+        self._services = services
+        self._turn = services.turn
+        self._closed = closed
+        self._sender = Sender(sock, session, services, self)
+        self._interest = READING
+        self._share: Share | None = None  # of the large frame that is being received
+        self._lacks_room = False  # for that frame
+        self._next: tuple[Any, Any, int] | None = None  # decoded, to be begun once all before it is sent
+        self._handled: Exchange | None = None  # nothing more is begun until it is answered
+        self._fetch: PendingFetch | None = None  # it, if it is one
+        self._waiting: trio.CancelScope | None = None  # of its task, if that is of no use without the peer
+        self._is_behind = False  # there may be whole frames that are not begun
+        self._has_ended = False  # nothing more is received
+        self._is_stopping = False
+        self._is_broken = False  # nothing more is begun: the channel closes once all is answered
+        services.turn.add(self, self._fd, READING)
+
+    # -- turns --
+
+    def ready(self, events: int) -> None:
+        """Receive or send what epoll says is possible; with 0, go on with what was left over."""
+        if self.is_closed:
+            return
+        try:
+            if self._sender and (events & EPOLLOUT or not events):
+                self._send()
+            if events & ~EPOLLOUT:
+                self._readable(events)
+            if self._is_behind:
+                self._advance()
+            self._proceed()
+        except (OSError, TruncatedSliceError) as error:
+            self._lost(error)
+
+    def finish(self, now: float) -> None:
+        """Send the replies that are done, at the end of a turn."""
+        if self.is_closed:
+            return
+        try:
+            if self._fetch is not None:
+                response = self._fetch.resume()
+                if response is not None:
+                    self._take_response(response)
+            self._answer(now)
+            self._proceed()
+        except (OSError, TruncatedSliceError) as error:
+            self._lost(error)
+
+    def broke(self) -> None:
+        """End the connection, for a defect of ours."""
+        self.close()
+
+    def _settled(self) -> None:
+        self._turn.due(self)
+
+    def _proceed(self) -> None:
+        """See to what comes next: requests that had to wait, the peer, or the end."""
+        if self.is_closed:
+            return
+        connection = self.connection
+        if self._is_broken:
+            if not self._sender and (connection.must_close or connection.is_answered):
+                self.close()
+            else:
+                self._set_interest(self._interest & EPOLLOUT)
+        elif self._is_behind:
+            if self._may_begin and (self._next is None or connection.is_answered):
+                self._turn.again(self)
+        elif self._has_ended:
+            if connection.is_answered:
+                self.close()
+            else:
+                self._set_interest(self._interest & EPOLLOUT)
+        elif self._interest != READING and self.is_receiving:
+            self._set_interest(READING)
+
+    # -- life --
+
+    def stop(self) -> None:
+        """Take no more requests; what was received is answered, then the channel closes.
+
+        A request that waits (for data, for a group) and has no answer by now gets none: nothing will come.
+        """
+        self._is_stopping = True
+        if self._fetch is not None:
+            self.close()
+        if self._waiting is not None:
+            self._waiting.cancel()
+        if not self.is_closed:
+            shutdown(self._sock, socket.SHUT_RD)
+
+    def is_overdue(self, now: float, idle_s: float) -> bool:
+        """Whether the peer takes too long; see `Connection.is_overdue`."""
+        slow_peer_s = self._services.slow_peer_s
+        return self.connection.is_overdue(now, slow_peer_s=slow_peer_s, idle_s=idle_s, is_receiving=self.is_receiving)
+
+    def close(self) -> None:
+        """Close the socket and give back what was reserved."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._turn.remove(self._fd)
+        if self._fetch is not None:
+            self._fetch.close()
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._services.slices.forget(self._session)
+        self._services.dispatcher.forget(self._session)
+        self._release(self.connection.unanswered_shares())
+        if self._share is not None:
+            self._services.inflight.release(self._share)
+        self._sender.close()
+        self._closed(self)
+
+    def _lost(self, error: Exception) -> None:
+        logger.debug("connection of %s:%d ended: %s", *self._session.peer, error)
+        self.close()
+
+    @property
+    def _is_of_no_use(self) -> bool:
+        """Whether the request that is handled waits for something, and only for its peer's sake."""
+        return self._fetch is not None or self._waiting is not None
+
+    # -- receive --
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether we wait for the peer: only then is its silence its own."""
+        return not (self._is_behind or self._lacks_room or self._has_ended or self._is_broken) and self._may_begin
+
+    def _readable(self, events: int) -> None:
+        if self.is_receiving:
+            self._receive()
+        elif events & FAILED or (events & EPOLLRDHUP and self._is_of_no_use):
+            self.close()
+        elif events & EPOLLRDHUP:  # there is something to be read before the end
+            self._set_interest(self._interest & ~READING)
+        elif not self.is_left_over:
+            self._set_interest(self._interest & ~EPOLLIN)
+
+    def _receive(self) -> None:
+        connection = self.connection
+        try:
+            buffer = connection.reader.buffer_for_next()
+            if buffer is None:
+                data = self._sock.recv(RECEIVE_BYTES)
+                count = len(data)
+                connection.receive(data, self._turn.began_at)
+            else:
+                count = self._sock.recv_into(buffer[:MAX_RECEIVE_BYTES])
+                connection.received(count, self._turn.began_at)
+        except BlockingIOError:
+            return
+        if count:
+            self._services.metrics.bytes_in.add(count)
+            self._is_behind = True
+        if not count or self._is_stopping:
+            self._has_ended = True
+
+    def _reserve(self, size: int) -> None:
+        """Before a large frame gets memory: stop receiving until all connections together hold few enough bytes."""
+        if self._share is None:
+            self._share = Share()
+        self._lacks_room = not self._services.inflight.grow(self._share, size, self._room_granted)
+
+    def _room_granted(self) -> None:
+        self._lacks_room = False
+        self.connection.last_received = perf_counter()
+        self._turn.again(self)
+
+    def _set_interest(self, interest: int) -> None:
+        if interest != self._interest:
+            self._interest = interest
+            self._turn.change(self._fd, interest)
+
+    # -- requests --
+
+    @property
+    def _may_begin(self) -> bool:
+        """Whether order and limits allow another request to be begun, or at least decoded."""
+        return self._handled is None and not self._sender and not self.connection.is_full
+
+    def _advance(self) -> None:
+        """Begin the requests that have come whole, as far as order and limits allow."""
+        connection, turn = self.connection, self._turn
+        begin_produce, context = self._services.dispatcher.begin_produce, connection.context
+        run: Exchange | None = None  # the produces in a row
+        now, left = turn.began_at, MAX_REQUESTS
+        if self._next is not None:
+            self._begin_next()
+        while self._next is None and self._may_begin and not self._is_broken:
+            if not left or now > turn.ends_at:
+                turn.again(self)
+                return
+            left -= 1
+            try:
+                received = connection.next_request()
+            except ProtocolError as error:
+                run = None
+                self._refuse(error)
+                continue
+            if received is None:
+                self._is_behind = False
+                announced = connection.reader.announced_bytes
+                if announced:
+                    self._reserve(announced)
+                return
+            call, request, size = received
+            if not isinstance(request, ProduceRequest):
+                run = None
+                self._next = received
+                self._begin_next()
+                continue
+            produce = begin_produce(request, context)
+            if run is None or produce is None:
+                run = self._new_exchange("produce", call)
+                turn.due(self)
+            self._count(run, size)
+            if produce is None:
+                self._handled = run
+                turn.spawn(self, partial(self._prepare, run, request))
+                return
+            run.produces.append((call, produce))
+            now = run.handled_at = turn.guard.begin("produce")
+
+    def _new_exchange(self, api: str, call: Any) -> Exchange:
+        """Begin a request: give it its place among the replies."""
+        exchange = Exchange(self._turn.began_at, self._services.api_metrics(api), call)
+        exchange.begun_at = exchange.handled_at = self._turn.guard.begin(api)
+        self.connection.add(exchange)
+        return exchange
+
+    def _count(self, exchange: Exchange, size: int) -> None:
+        self.connection.count(exchange, size)
+        if self._share is not None:
+            exchange.share = self._share
+            self._share = None
+
+    async def _prepare(self, exchange: Exchange, request: ProduceRequest) -> None:
+        """Create the topics that a produce is the first to use, then queue it."""
+        dispatcher = self._services.dispatcher
+        await dispatcher.prepare(request)
+        produce = dispatcher.begin_produce(request, self.connection.context, create=False)
+        assert produce is not None
+        exchange.produces.append((exchange.call, produce))
+        exchange.handled_at = perf_counter()
+        self._handled = None
+        self._turn.due(self)
+
+    def _begin_next(self) -> None:
+        """Begin the next request, unless replies before it are not sent yet."""
+        if not self.connection.is_answered:
+            self._turn.due(self)
+            return
+        assert self._next is not None
+        call, request, size = self._next
+        self._next = None
+        exchange = self._handled = self._new_exchange(request.api, call)
+        self._count(exchange, size)
+        if isinstance(request, FetchRequest):
+            self._fetch_now(exchange, request)
+        elif request.may_wait and (self._has_ended or self._is_stopping):
+            self.close()
+        else:
+            self._turn.spawn(self, partial(self._handle, request))
+
+    def _fetch_now(self, exchange: Exchange, request: FetchRequest) -> None:
+        dispatcher, context = self._services.dispatcher, self.connection.context
+        found = dispatcher.fetch_now(request, context)
+        exchange.handled_at = perf_counter()
+        if not isinstance(found, Fetch):
+            self._take_response(found)
+            return
+        self._fetch = PendingFetch(found, context, dispatcher, self, self._turn)
+        if self._has_ended or self._is_stopping:
+            self.close()
+
+    async def _handle(self, request: Any) -> None:
+        """Have a request answered that is no produce or fetch."""
+        handle, context = self._services.dispatcher.handle, self.connection.context
+        response: Response | None = None
+        if request.may_wait:
+            with trio.CancelScope() as self._waiting:
+                response = await handle(request, context)
+            self._waiting = None
+        else:
+            response = await handle(request, context)
+        if response is None:
+            self.close()
+        elif not self.is_closed:
+            assert self._handled is not None
+            self._handled.handled_at = perf_counter()
+            self._take_response(response)
+
+    def _take_response(self, response: Response) -> None:
+        """The request that was handled has its response."""
+        assert self._handled is not None
+        self._handled.response = response
+        self._handled = self._fetch = None
+        self._turn.due(self)
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """Answer a frame that is no request. The stream itself is still in step, unless it was a FrameError.
+
+        Where the protocol has no answer to it but to close, or nobody knows where the next frame begins, the channel
+        closes once everything before it is answered.
+        """
+        refusal = self._services.wire.refusal(error)
+        if refusal is None:
+            self._services.tell_closed(self._session, error)
+        else:
+            exchange = self._new_exchange("invalid", refusal.call)
+            exchange.response = refusal.response
+            self.connection.count(exchange, 0)
+        self._is_broken = refusal is None or isinstance(error, FrameError)
+        self._turn.due(self)
+
+    # -- replies --
+
+    def _answer(self, now: float) -> None:
+        """Send the replies that are done, and take note of the first one that is not."""
+        connection = self.connection
+        items = connection.take_replies(now)
+        if connection.has_unsent:
+            if items:
+                self._sender.put(items)
+            self._send()
+        if connection.must_close:
+            self._is_broken = True
+        else:
+            connection.watch_first(self._settled)
+
+    def _send(self) -> None:
+        """Send as far as the socket takes it."""
+        connection = self.connection
+        state = self._sender.send()
+        if state == SENT:
+            self._release(connection.sent(perf_counter()))
+            self._set_interest(self._interest & ~EPOLLOUT)
+            return
+        connection.waits_since = perf_counter() if state == FULL else math.inf
+        if state == FULL:
+            self._set_interest(self._interest | EPOLLOUT)
+        elif state == MORE:
+            self._turn.again(self)
+
+    def _release(self, shares: Sequence[Share]) -> None:
+        for share in shares:
+            self._services.inflight.release(share)

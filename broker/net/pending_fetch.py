@@ -1,0 +1,115 @@
+"""A fetch that cannot be answered in its turn: it waits for data, for its time to be over, or for a task."""
+
+from typing import TypeAlias
+
+import trio
+
+from broker.api.context import Context
+from broker.api.dispatch import Dispatcher
+from broker.api.fetch import Fetch
+from broker.net.turn import Served, ServingTurn
+from protocol.response import ErrorResponse, FetchResponse
+
+NO_TICK = -1  # no deadline is set
+
+FetchReply: TypeAlias = FetchResponse | ErrorResponse
+
+
+class PendingFetch:
+    """The one fetch of a connection that is pending.
+
+    Data and time only take note and make the connection due, which then calls `resume`. Reads from the disk, and looks
+    at many partitions, have a task.
+    """
+
+    __slots__ = (
+        "_context",
+        "_dispatcher",
+        "_fetch",
+        "_found",
+        "_is_closed",
+        "_is_over",
+        "_is_woken",
+        "_owner",
+        "_tick",
+        "_turn",
+        "_working",
+    )
+
+    def __init__(
+        self, fetch: Fetch, context: Context, dispatcher: Dispatcher, owner: Served, turn: ServingTurn
+    ) -> None:
+        """Wait for what the fetch needs; `owner` becomes due when it may have it."""
+        self._fetch = fetch
+        self._context = context
+        self._dispatcher = dispatcher
+        self._owner = owner
+        self._turn = turn
+        self._found: Fetch | FetchReply | None = None  # by the task
+        self._is_woken = False
+        self._is_over = False  # its time
+        self._is_closed = False
+        self._working: trio.CancelScope | None = None  # the task
+        self._tick = NO_TICK
+        self._wait()
+
+    def expire(self) -> None:
+        """Take note that its time is over."""
+        self._is_over = True
+        self._tick = NO_TICK
+        self._wake()
+
+    def resume(self) -> FetchReply | None:
+        """Return the response if there is enough by now, or go on waiting."""
+        if not self._is_woken or self._working is not None:
+            return None
+        self._is_woken = False
+        found, self._found = self._found, None
+        if found is None or (self._is_over and isinstance(found, Fetch)):
+            found = self._dispatcher.fetch_again(self._fetch, self._context, is_over=self._is_over)
+        if isinstance(found, Fetch):
+            self._wait()
+            return None
+        self._end()
+        return found
+
+    def close(self) -> None:
+        """Give it up: it will not be answered."""
+        self._end()
+        if self._working is not None:
+            self._working.cancel()
+        elif self._found is None or isinstance(self._found, Fetch):
+            self._dispatcher.abandon(self._fetch)
+
+    def _end(self) -> None:
+        self._is_closed = True
+        if self._tick != NO_TICK:
+            self._turn.deadlines.remove(self, self._tick)
+            self._tick = NO_TICK
+
+    def _wake(self) -> None:
+        self._is_woken = True
+        self._turn.due(self._owner)
+
+    def _wait(self) -> None:
+        fetch = self._fetch
+        if fetch.needs_task:
+            self._working = trio.CancelScope()
+            self._turn.spawn(self._owner, self._work)
+            return
+        fetch.wait(self._wake)
+        if self._tick == NO_TICK:
+            self._tick = self._turn.deadlines.add(self, fetch.max_wait_ms / 1000)
+
+    async def _work(self) -> None:
+        """Do what the fetch needs a task for."""
+        assert self._working is not None
+        found: Fetch | FetchReply | None = None
+        with self._working:
+            found = await self._dispatcher.fetch_work(self._fetch, self._context)
+        self._working = None
+        if not self._is_closed:
+            self._found = found
+            self._wake()
+        elif isinstance(found, Fetch):
+            self._dispatcher.abandon(found)

@@ -1,0 +1,233 @@
+"""The serving turn: one task serves every socket that is ready, all of them together.
+
+    epoll -> turn:  receive from each ready socket, begin its requests       (produce: appends are queued)
+                    one write per partition, for everything that came         Writer.write_queued
+                    send every reply that is done, also to fetches that the writes satisfied
+
+All sockets are registered once with an epoll of our own, whose descriptor is the only one that trio waits for. So a
+request costs no task switch, no `epoll_ctl` and no checkpoint, and whatever came at the same time shares its writes.
+
+What cannot be answered in its turn is *pending*: its connection's reply queue keeps its place, and `due` brings the
+connection back when it is settled. Only handlers that are async functions, and reads from the disk, get a task.
+
+Bounds: a turn takes requests for `RECEIVE_S` at most, then it writes and answers; what is ready and was not served is
+first in the next turn. A connection begins at most `channel.MAX_REQUESTS` in a turn. Every `STRETCH_S` other tasks run.
+"""
+
+import logging
+import select
+from collections import deque
+from collections.abc import Awaitable, Callable
+from os import sched_getaffinity
+from time import perf_counter
+
+import trio
+
+from broker.loop_guard import LoopGuard
+from broker.net.deadlines import Deadlines
+from broker.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+MAX_EVENTS = 512  # of one look: their handling ends long before, where that matters
+RECEIVE_S = 0.0025  # for a turn's requests; writing and answering them takes about as long again
+STRETCH_S = 0.001  # of turns without a checkpoint, which costs as much as half a request
+PROMPT_S = 0.0002  # from a reply to the peer's next request: a local client's that waits for nothing else
+CAN_LINGER = len(sched_getaffinity(0)) > 1  # else it is the peer whose time we would take
+PROMPT_TURNS = 16  # in a row make a prompt client: with as few as two at work no connection comes so often
+
+
+class Served:
+    """What takes part in turns: a connection with its socket."""
+
+    is_due = False  # in the list of those to be finished
+    is_left_over = False  # in the list of those that go on in the next turn
+
+    def ready(self, events: int) -> None:
+        """Receive or send what epoll says is possible; with 0, go on with what was left over."""
+        raise NotImplementedError
+
+    def finish(self, now: float) -> None:
+        """Send the replies that are done."""
+        raise NotImplementedError
+
+    def broke(self) -> None:
+        """End the connection, for a defect of ours."""
+        raise NotImplementedError
+
+
+class ServingTurn:
+    """The turns of a broker, for all of its listeners. Belongs to the loop."""
+
+    def __init__(self, writer: Writer, guard: LoopGuard) -> None:
+        self.deadlines = Deadlines()
+        self.guard = guard
+        self.began_at = self.ends_at = 0.0  # when this turn began, and takes no more requests
+        self._writer = writer
+        self._epoll = select.epoll()
+        self._served: dict[int, Served] = {}
+        self._ready: deque[tuple[Served, int]] = deque()  # to be served in this turn, or first in the next
+        self._left_over: list[Served] = []
+        self._due: list[Served] = []
+        self._in_turn = False
+        self._settled = trio.Event()  # something became due, or was left over, between turns
+        self._has_spawned = False
+        self._nursery: trio.Nursery | None = None
+        self._last_fd = -1  # the last one that was served alone
+        self._prompt_turns = 0  # in a row in which it came at once after its reply
+        self._finished_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._served)
+
+    # -- for connections --
+
+    def add(self, served: Served, fd: int, events: int) -> None:
+        """Serve a socket from now on. Raises OSError."""
+        self._epoll.register(fd, events)
+        self._served[fd] = served
+
+    def change(self, fd: int, events: int) -> None:
+        """Wait for other events of a socket."""
+        self._epoll.modify(fd, events)
+
+    def remove(self, fd: int) -> None:
+        """Serve a socket no more; before it is closed."""
+        del self._served[fd]
+        if not self._epoll.closed:
+            self._epoll.unregister(fd)
+
+    def due(self, served: Served) -> None:
+        """Finish a connection at the end of this turn, or in one that begins at once."""
+        if not served.is_due:
+            served.is_due = True
+            self._due.append(served)
+            self._wake()
+
+    def again(self, served: Served) -> None:
+        """Let a connection go on in the next turn."""
+        if not served.is_left_over:
+            served.is_left_over = True
+            self._left_over.append(served)
+            self._wake()
+
+    def spawn(self, served: Served, run: Callable[[], Awaitable[None]]) -> None:
+        """Run what has to wait for a connection as a task of its own, which is cancelled with the turns."""
+        assert self._nursery is not None, "connections are served while `run` runs"
+        self._has_spawned = True
+        self._nursery.start_soon(_run_for, served, run)
+
+    def _wake(self) -> None:
+        if not self._in_turn:
+            self._settled.set()
+
+    # -- turns --
+
+    async def run(self) -> None:
+        """Take turns until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._serve_settled)
+                nursery.start_soon(self.deadlines.run)
+                while True:
+                    if self._prompt_turns < PROMPT_TURNS or not await self._linger():
+                        await trio.lowlevel.wait_readable(self._epoll.fileno())
+                    await self._take_turns()
+        finally:
+            self._epoll.close()
+
+    async def _serve_settled(self) -> None:
+        while True:
+            await self._settled.wait()
+            await self._take_turns()
+
+    async def _take_turns(self) -> None:
+        """Take turns as long as anything is ready, and let others run now and then."""
+        ends_at = perf_counter() + STRETCH_S
+        while self._take_turn():
+            if self._has_spawned or perf_counter() > ends_at:
+                self._has_spawned = False
+                await trio.lowlevel.checkpoint()
+                ends_at = perf_counter() + STRETCH_S
+
+    async def _linger(self) -> bool:
+        """Keep the loop awake for a prompt client; whether anything came.
+
+        Falling asleep and being woken costs a virtual machine more than a small request does. Everyone else has their
+        turn meanwhile.
+        """
+        until = perf_counter() + PROMPT_S
+        while perf_counter() < until:
+            await trio.lowlevel.checkpoint()
+            if self._ready or self._find_ready():
+                return True
+        self._prompt_turns = 0
+        return False
+
+    def _take_turn(self) -> bool:
+        """Serve what is ready; False if nothing was."""
+        if self._settled.is_set():
+            self._settled = trio.Event()
+        ready = self._ready
+        if not ready and not self._find_ready() and not self._due:
+            return False
+        self._in_turn = True
+        now = self.began_at = perf_counter()
+        self.ends_at = now + RECEIVE_S
+        while ready and now <= self.ends_at:
+            served, events = ready.popleft()
+            try:
+                served.ready(events)
+            except Exception:  # the error boundary of a connection: a defect ends this one, the others go on
+                logger.exception("a connection failed")
+                served.broke()
+            now = perf_counter()
+        self._finish()
+        self._in_turn = False
+        return True
+
+    def _find_ready(self) -> bool:
+        """Put into the queue who was left over, and who has become ready; False if it stays empty."""
+        ready, served = self._ready, self._served
+        for each in self._left_over:
+            each.is_left_over = False
+            ready.append((each, 0))
+        self._left_over.clear()
+        events = self._epoll.poll(0, MAX_EVENTS)
+        for fd, event in events:
+            ready.append((served[fd], event))
+        if events and CAN_LINGER:
+            self._note_prompt_client(events[0][0] if len(events) == 1 else -1)
+        return bool(ready)
+
+    def _note_prompt_client(self, fd: int) -> None:
+        """Count how often one connection alone comes right after its reply."""
+        is_prompt = fd == self._last_fd and perf_counter() - self._finished_at < PROMPT_S
+        self._prompt_turns = self._prompt_turns + 1 if is_prompt else 0
+        self._last_fd = fd
+
+    def _finish(self) -> None:
+        """Write what was queued, then answer."""
+        self.guard.begin("produce")
+        self._writer.write_queued()
+        due, self._due = self._due, []
+        if due:
+            now = self.guard.begin("replies")
+            for served in due:
+                served.is_due = False
+                try:
+                    served.finish(now)
+                except Exception:  # as above
+                    logger.exception("a connection failed")
+                    served.broke()
+        self._finished_at = perf_counter()
+
+
+async def _run_for(served: Served, run: Callable[[], Awaitable[None]]) -> None:
+    """The same error boundary for a task."""
+    try:
+        await run()
+    except Exception:
+        logger.exception("a connection failed")
+        served.broke()

@@ -1,0 +1,192 @@
+"""The state of one connection, without a socket."""
+
+import struct
+from typing import Any
+
+import msgpack
+import pytest
+
+from broker.api.context import Session
+from broker.api.pacing import Pacer
+from broker.metrics import Metrics
+from broker.net import connection as module
+from broker.net.connection import Connection, Exchange
+from broker.net.inflight import Share
+from broker.net.wire import NativeWire, OutOfTurnError
+from protocol.errors import ErrorCode, FrameError
+from protocol.native.codec import encode_request
+from protocol.request import HelloRequest, MetadataRequest
+from protocol.response import ErrorResponse, ProducedPartition, ProduceResponse
+
+REQUESTS = Metrics().requests("test", "native")
+
+
+class FakeProduce:
+    """A produce whose outcome the test decides."""
+
+    def __init__(self, acks: int = 1, error: ErrorCode = ErrorCode.NONE) -> None:
+        self.acks = acks
+        self.done = False
+        self._error = error
+        self.callbacks: list[Any] = []
+
+    def notify(self, settled: Any) -> None:
+        self.callbacks.append(settled)
+
+    def response(self) -> ProduceResponse:
+        return ProduceResponse(partitions=(ProducedPartition(topic="t", partition=0, error=self._error),))
+
+
+def opened(**limits: int) -> Connection:
+    session = Session(listener="native", peer=("peer", 1), local=("here", 2), protocol_version=1)
+    sizes = {"max_frame_bytes": 1000, "max_requests": 10} | limits
+    return Connection(session, NativeWire(), Pacer(), 0.0, **sizes)
+
+
+def frame(number: int) -> bytes:
+    return encode_request(number, MetadataRequest())
+
+
+def produced(connection: Connection, call: int, produce: FakeProduce) -> Exchange:
+    """Begin a produce."""
+    exchange = Exchange(0.0, REQUESTS, call)
+    exchange.produces.append((call, produce))  # type: ignore[arg-type]
+    connection.add(exchange)
+    connection.count(exchange, 100)
+    return exchange
+
+
+def answered(connection: Connection, call: int) -> Exchange:
+    """Begin another request, and answer it."""
+    exchange = Exchange(0.0, REQUESTS, call)
+    connection.add(exchange)
+    connection.count(exchange, 100)
+    exchange.response = ErrorResponse(error=ErrorCode.NONE, message="")
+    return exchange
+
+
+def calls_of(items: list[Any]) -> list[int]:
+    """The ids of the requests that replies belong to."""
+    return [msgpack.unpackb(item[4:])["id"] for item in items]
+
+
+def test_bytes_that_come_one_by_one_are_a_request_with_the_last_one() -> None:
+    connection = opened()
+    whole = frame(7)
+    for number, byte in enumerate(whole):
+        assert connection.next_request() is None
+        connection.receive(bytes([byte]), float(number))
+    received = connection.next_request()
+    assert received is not None
+    call, request, size = received
+    assert (call, request.api, size) == (7, "metadata", len(whole) - 4)
+    assert connection.next_request() is None
+    assert connection.last_received == len(whole) - 1
+
+
+def test_what_is_no_request_and_what_is_out_of_step_is_told() -> None:
+    connection = opened()
+    connection.session.protocol_version = None
+    connection.receive(frame(1) + encode_request(2, HelloRequest(versions=(1,))) + struct.pack(">i", -1), 0.0)
+    with pytest.raises(OutOfTurnError):
+        connection.next_request()
+    assert connection.next_request() is not None
+    for _ in range(2):
+        with pytest.raises(FrameError):
+            connection.next_request()
+
+
+def test_replies_leave_in_the_order_of_their_requests() -> None:
+    connection, slow = opened(), FakeProduce()
+    answered(connection, 1)
+    produced(connection, 2, slow)
+    answered(connection, 3)
+    assert calls_of(connection.take_replies(1.0)) == [1]
+    connection.sent(1.0)
+    woken: list[str] = []
+    connection.watch_first(lambda: woken.append("settled"))
+    (settled,) = slow.callbacks
+    settled()
+    assert woken == ["settled"]
+    assert not connection.is_answered
+    slow.done = True
+    assert calls_of(connection.take_replies(2.0)) == [2, 3]
+    assert not connection.is_answered
+    connection.sent(2.0)
+    assert connection.is_answered
+
+
+@pytest.mark.parametrize(("limits", "taken"), [({"max_requests": 3}, 3), ({}, 5)])
+def test_past_the_limits_it_is_full_until_something_is_sent(
+    limits: dict[str, int], taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNANSWERED_BYTES", 400)
+    connection = opened(**limits)
+    begun = 0
+    while not connection.is_full:
+        begun += 1
+        answered(connection, begun)
+    assert begun == taken
+    connection.take_replies(0.0)
+    assert connection.is_full
+    connection.sent(0.0)
+    assert not connection.is_full
+
+
+def test_a_failed_produce_without_acks_ends_the_replies() -> None:
+    connection = opened()
+    for call, produce in enumerate((FakeProduce(), FakeProduce(acks=0), FakeProduce(acks=0, error=ErrorCode(2)))):
+        produce.done = True
+        produced(connection, call, produce)
+    answered(connection, 3)
+    assert calls_of(connection.take_replies(0.0)) == [0]
+    assert connection.must_close
+
+
+def test_the_shares_of_large_requests_are_given_back_when_they_are_answered_or_the_connection_ends() -> None:
+    connection = opened()
+    first, second = Share(), Share()
+    answered(connection, 1).share = first
+    slow = FakeProduce()
+    produced(connection, 2, slow).share = second
+    connection.take_replies(0.0)
+    assert set(connection.unanswered_shares()) == {first, second}
+    assert connection.sent(0.0) == [first]
+    assert connection.unanswered_shares() == [second]
+
+
+def overdue(connection: Connection, now: float, *, is_receiving: bool = True) -> bool:
+    return connection.is_overdue(now, slow_peer_s=10.0, idle_s=100.0, is_receiving=is_receiving)
+
+
+def test_a_silent_peer_is_overdue_after_the_idle_limit_and_only_while_it_is_its_turn() -> None:
+    connection = opened()
+    assert not overdue(connection, 100.0)
+    assert overdue(connection, 101.0)
+    assert not overdue(connection, 101.0, is_receiving=False)
+    connection.receive(frame(1), 90.0)
+    connection.next_request()
+    assert not overdue(connection, 101.0)
+    answered(connection, 1)
+    assert not overdue(connection, 1000.0)
+    connection.take_replies(0.0)
+    connection.sent(950.0)
+    assert not overdue(connection, 1000.0)
+    assert overdue(connection, 1051.0)
+
+
+def test_within_a_frame_the_limit_for_slow_peers_holds() -> None:
+    connection = opened()
+    connection.receive(frame(1)[:3], 50.0)
+    assert not overdue(connection, 60.0)
+    assert overdue(connection, 60.1)
+
+
+def test_a_peer_that_does_not_take_its_reply_is_overdue_at_the_second_look() -> None:
+    connection = opened()
+    connection.waits_since = 50.0
+    assert not overdue(connection, 60.0, is_receiving=False)
+    assert not overdue(connection, 61.0, is_receiving=False)
+    assert overdue(connection, 62.0, is_receiving=False)
+    connection.waits_since = 61.5  # it took something meanwhile
+    assert not overdue(connection, 72.0, is_receiving=False)
