@@ -238,7 +238,7 @@ class Broker:
             kafka=address_of(sockets.get("kafka")), native=address_of(sockets.get("native")), http=self._http_address
         )
         groups = self._groups(partitions, writer)
-        turn = ServingTurn(writer, self.guard)
+        turn = ServingTurn(writer.write_queued, self.guard)
         listeners = self._listeners(sockets, partitions, turn, groups)
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)

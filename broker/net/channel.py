@@ -34,7 +34,6 @@ from broker.net.pending_fetch import PendingFetch
 from broker.net.sender import Sender, shutdown
 from broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
 from broker.net.services import Services
-from broker.net.turn import Served
 from protocol.errors import FrameError, ProtocolError
 from protocol.request import FetchRequest, ProduceRequest
 from protocol.response import Response
@@ -48,7 +47,7 @@ READING = EPOLLIN | EPOLLRDHUP
 FAILED = EPOLLHUP | EPOLLERR  # always reported
 
 
-class Channel(Served):
+class Channel:
     """Serves one accepted, non-blocking socket until either end closes it. Closes the socket."""
 
     def __init__(
@@ -63,6 +62,7 @@ class Channel(Served):
             max_frame_bytes=services.max_frame_bytes,
             max_requests=services.max_requests,
         )
+        self.is_due = self.is_left_over = False  # see Served
         self.is_closed = False
         self._sock = sock
         self._fd = sock.fileno()

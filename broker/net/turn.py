@@ -20,12 +20,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from os import sched_getaffinity
 from time import perf_counter
+from typing import Protocol
 
 import trio
 
 from broker.loop_guard import LoopGuard
 from broker.net.deadlines import Deadlines
-from broker.writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -37,33 +37,31 @@ CAN_LINGER = len(sched_getaffinity(0)) > 1  # else it is the peer whose time we 
 PROMPT_TURNS = 16  # in a row make a prompt client: with as few as two at work no connection comes so often
 
 
-class Served:
+class Served(Protocol):
     """What takes part in turns: a connection with its socket."""
 
-    is_due = False  # in the list of those to be finished
-    is_left_over = False  # in the list of those that go on in the next turn
+    is_due: bool  # in the list of those to be finished; False at first
+    is_left_over: bool  # in the list of those that go on in the next turn; False at first
 
     def ready(self, events: int) -> None:
         """Receive or send what epoll says is possible; with 0, go on with what was left over."""
-        raise NotImplementedError
 
     def finish(self, now: float) -> None:
         """Send the replies that are done."""
-        raise NotImplementedError
 
     def broke(self) -> None:
         """End the connection, for a defect of ours."""
-        raise NotImplementedError
 
 
 class ServingTurn:
     """The turns of a broker, for all of its listeners. Belongs to the loop."""
 
-    def __init__(self, writer: Writer, guard: LoopGuard) -> None:
+    def __init__(self, write_queued: Callable[[], None], guard: LoopGuard) -> None:
+        """Calls `write_queued` at the end of each turn, before the replies."""
         self.deadlines = Deadlines()
         self.guard = guard
         self.began_at = self.ends_at = 0.0  # when this turn began, and takes no more requests
-        self._writer = writer
+        self._write_queued = write_queued
         self._epoll = select.epoll()
         self._served: dict[int, Served] = {}
         self._ready: deque[tuple[Served, int]] = deque()  # to be served in this turn, or first in the next
@@ -79,6 +77,11 @@ class ServingTurn:
 
     def __len__(self) -> int:
         return len(self._served)
+
+    @property
+    def lingers(self) -> bool:
+        """Whether the loop stays awake for a prompt client."""
+        return self._prompt_turns >= PROMPT_TURNS
 
     # -- for connections --
 
@@ -131,7 +134,7 @@ class ServingTurn:
                 nursery.start_soon(self._serve_settled)
                 nursery.start_soon(self.deadlines.run)
                 while True:
-                    if self._prompt_turns < PROMPT_TURNS or not await self._linger():
+                    if not self.lingers or not await self._linger():
                         await trio.lowlevel.wait_readable(self._epoll.fileno())
                     await self._take_turns()
         finally:
@@ -210,7 +213,7 @@ class ServingTurn:
     def _finish(self) -> None:
         """Write what was queued, then answer."""
         self.guard.begin("produce")
-        self._writer.write_queued()
+        self._write_queued()
         due, self._due = self._due, []
         if due:
             now = self.guard.begin("replies")

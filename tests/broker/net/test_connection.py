@@ -1,6 +1,7 @@
 """The state of one connection, without a socket."""
 
 import struct
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -8,33 +9,21 @@ import pytest
 
 from broker.api.context import Session
 from broker.api.pacing import Pacer
+from broker.api.produce import Produce
 from broker.metrics import Metrics
 from broker.net import connection as module
 from broker.net.connection import Connection, Exchange
 from broker.net.inflight import Share
 from broker.net.wire import NativeWire, OutOfTurnError
+from broker.partition import Partition
 from protocol.errors import ErrorCode, FrameError
 from protocol.native.codec import encode_request
+from protocol.records.builder import build_batch
 from protocol.request import HelloRequest, MetadataRequest
-from protocol.response import ErrorResponse, ProducedPartition, ProduceResponse
+from protocol.response import ErrorResponse, ProducedPartition
+from tests.broker.rig import START_MS, rig
 
 REQUESTS = Metrics().requests("test", "native")
-
-
-class FakeProduce:
-    """A produce whose outcome the test decides."""
-
-    def __init__(self, acks: int = 1, error: ErrorCode = ErrorCode.NONE) -> None:
-        self.acks = acks
-        self.done = False
-        self._error = error
-        self.callbacks: list[Any] = []
-
-    def notify(self, settled: Any) -> None:
-        self.callbacks.append(settled)
-
-    def response(self) -> ProduceResponse:
-        return ProduceResponse(partitions=(ProducedPartition(topic="t", partition=0, error=self._error),))
 
 
 def opened(**limits: int) -> Connection:
@@ -47,10 +36,20 @@ def frame(number: int) -> bytes:
     return encode_request(number, MetadataRequest())
 
 
-def produced(connection: Connection, call: int, produce: FakeProduce) -> Exchange:
+def refusal(error: ErrorCode = ErrorCode.NONE) -> ProducedPartition:
+    """What is done at once."""
+    return ProducedPartition(topic="t", partition=0, error=error)
+
+
+def unwritten(partition: Partition) -> Produce:
+    """Done with the next write."""
+    return Produce(1, [partition.append(build_batch([(START_MS, b"key", b"value", ())]))])
+
+
+def produced(connection: Connection, call: int, produce: Produce) -> Exchange:
     """Begin a produce."""
     exchange = Exchange(0.0, REQUESTS, call)
-    exchange.produces.append((call, produce))  # type: ignore[arg-type]
+    exchange.produces.append((call, produce))
     connection.add(exchange)
     connection.count(exchange, 100)
     return exchange
@@ -96,24 +95,23 @@ def test_what_is_no_request_and_what_is_out_of_step_is_told() -> None:
             connection.next_request()
 
 
-def test_replies_leave_in_the_order_of_their_requests() -> None:
-    connection, slow = opened(), FakeProduce()
-    answered(connection, 1)
-    produced(connection, 2, slow)
-    answered(connection, 3)
-    assert calls_of(connection.take_replies(1.0)) == [1]
-    connection.sent(1.0)
-    woken: list[str] = []
-    connection.watch_first(lambda: woken.append("settled"))
-    (settled,) = slow.callbacks
-    settled()
-    assert woken == ["settled"]
-    assert not connection.is_answered
-    slow.done = True
-    assert calls_of(connection.take_replies(2.0)) == [2, 3]
-    assert not connection.is_answered
-    connection.sent(2.0)
-    assert connection.is_answered
+async def test_replies_leave_in_the_order_of_their_requests(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        connection = opened()
+        answered(connection, 1)
+        produced(connection, 2, unwritten(await made.create("t")))
+        answered(connection, 3)
+        assert calls_of(connection.take_replies(1.0)) == [1]
+        connection.sent(1.0)
+        woken: list[str] = []
+        connection.watch_first(lambda: woken.append("settled"))
+        assert not connection.is_answered
+        made.writer.write_queued()
+        assert woken == ["settled"]
+        assert calls_of(connection.take_replies(2.0)) == [2, 3]
+        assert not connection.is_answered
+        connection.sent(2.0)
+        assert connection.is_answered
 
 
 @pytest.mark.parametrize(("limits", "taken"), [({"max_requests": 3}, 3), ({}, 5)])
@@ -135,24 +133,26 @@ def test_past_the_limits_it_is_full_until_something_is_sent(
 
 def test_a_failed_produce_without_acks_ends_the_replies() -> None:
     connection = opened()
-    for call, produce in enumerate((FakeProduce(), FakeProduce(acks=0), FakeProduce(acks=0, error=ErrorCode(2)))):
-        produce.done = True
+    refused = Produce(0, [refusal(ErrorCode.CORRUPT_MESSAGE)])
+    for call, produce in enumerate((Produce(1, [refusal()]), Produce(0, [refusal()]), refused)):
         produced(connection, call, produce)
     answered(connection, 3)
     assert calls_of(connection.take_replies(0.0)) == [0]
     assert connection.must_close
 
 
-def test_the_shares_of_large_requests_are_given_back_when_they_are_answered_or_the_connection_ends() -> None:
-    connection = opened()
-    first, second = Share(), Share()
-    answered(connection, 1).share = first
-    slow = FakeProduce()
-    produced(connection, 2, slow).share = second
-    connection.take_replies(0.0)
-    assert set(connection.unanswered_shares()) == {first, second}
-    assert connection.sent(0.0) == [first]
-    assert connection.unanswered_shares() == [second]
+async def test_the_shares_of_large_requests_are_given_back_when_they_are_answered_or_the_connection_ends(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as made:
+        connection = opened()
+        first, second = Share(), Share()
+        answered(connection, 1).share = first
+        produced(connection, 2, unwritten(await made.create("t"))).share = second
+        connection.take_replies(0.0)
+        assert set(connection.unanswered_shares()) == {first, second}
+        assert connection.sent(0.0) == [first]
+        assert connection.unanswered_shares() == [second]
 
 
 def overdue(connection: Connection, now: float, *, is_receiving: bool = True) -> bool:

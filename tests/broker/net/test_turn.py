@@ -10,29 +10,17 @@ import trio
 import trio.testing
 
 from broker.loop_guard import LoopGuard
-from broker.metrics import Metrics
 from broker.net import turn as module
-from broker.net.turn import PROMPT_TURNS, Served, ServingTurn
-from broker.writer import Writer
+from broker.net.turn import PROMPT_TURNS, ServingTurn
 
 
-class FakeWriter(Writer):
-    """Notes when writes are asked for."""
-
-    def __init__(self, events: list[str], nursery: trio.Nursery) -> None:
-        super().__init__(nursery=nursery, metrics=Metrics(), loop_write_max_bytes=1)
-        self._events = events
-
-    def write_queued(self) -> None:
-        self._events.append("write")
-
-
-class FakeServed(Served):
+class FakeServed:
     """Reads what comes, a byte at a time, and is due for each."""
 
     def __init__(self, turn: ServingTurn, name: str, events: list[str]) -> None:
         self.ours, self.peer = socket.socketpair()
         self.name = name
+        self.is_due = self.is_left_over = False
         self.defect: Exception | None = None
         self._turn = turn
         self._events = events
@@ -56,9 +44,9 @@ class FakeServed(Served):
 class Served3:
     """Three stand-ins in running turns."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self) -> None:
         self.events: list[str] = []
-        self.turn = ServingTurn(FakeWriter(self.events, nursery), LoopGuard(0.0))
+        self.turn = ServingTurn(lambda: self.events.append("write"), LoopGuard(0.0))
         self.a, self.b, self.c = (FakeServed(self.turn, name, self.events) for name in "abc")
 
     def take_events(self) -> list[str]:
@@ -70,7 +58,7 @@ class Served3:
 @asynccontextmanager
 async def three() -> AsyncIterator[Served3]:
     async with trio.open_nursery() as nursery:
-        made = Served3(nursery)
+        made = Served3()
         with closing(made):
             nursery.start_soon(made.turn.run)
             await trio.testing.wait_all_tasks_blocked()
@@ -159,24 +147,16 @@ async def test_the_loop_stays_awake_for_a_client_that_comes_right_after_each_rep
 ) -> None:
     monkeypatch.setattr(module, "CAN_LINGER", True)
     monkeypatch.setattr(module, "PROMPT_S", 3600.0)  # so that nobody is too late, and the end is the test's
-    lingered: list[str] = []
-    linger = ServingTurn._linger
-
-    async def noted(turn: ServingTurn) -> bool:
-        lingered.append("lingers")
-        return await linger(turn)
-
-    monkeypatch.setattr(ServingTurn, "_linger", noted)
     async with three() as made:
         for _ in range(PROMPT_TURNS):
             await one_more(made, made.a)
-            assert not lingered
+            assert not made.turn.lingers
         await one_more(made, made.a)
-        assert lingered
+        assert made.turn.lingers
         await one_more(made, made.b)
-        del lingered[:]
+        assert not made.turn.lingers
         await one_more(made, made.a)
-        assert not lingered
+        assert not made.turn.lingers
 
 
 async def one_more(made: Served3, served: FakeServed) -> None:
