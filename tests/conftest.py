@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,19 @@ KAFKA_FIXTURES = Path(__file__).parent / "fixtures" / "kafka" / "4.3.1"
 
 
 def pytest_configure() -> None:
-    """Refuse to run where a compiled module is older than its source, which it hides."""
+    """Make the suite the same however it is started."""
+    _obey_interrupts()
+    _refuse_stale_libraries()
+
+
+def _obey_interrupts() -> None:
+    """Let child processes be interrupted: background jobs of a shell inherit that SIGINT is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _refuse_stale_libraries() -> None:
+    """Exit where a compiled module is older than its source, which it hides."""
     stale = [
         name
         for name in re.findall(r'^    "(.*\.py)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)
