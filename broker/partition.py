@@ -42,7 +42,6 @@ from protocol.records.validation import MustOpenError
 logger = logging.getLogger(__name__)
 
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough that a worker comes back in milliseconds
-MAX_OPENED_TOGETHER = 16  # small batches share the way to a worker and back
 UNREADABLE_PAUSE_S = 10.0  # between two lines about a log that cannot be read: who fetches tries again and again
 REBUILD_PAUSE_S = 10.0  # an index that cannot be mended is tried again at leisure: each try reads its whole segment
 
@@ -101,7 +100,8 @@ class Partition:
         self.disk = writer.workers(self.data_directory)
         self._metrics = writer.metrics
         self._queue: list[Append] = []
-        self._unopened: list[tuple[Append, bytes | memoryview]] = []  # and what came after them; the first is worked on
+        self._unopened: list[tuple[Append, bytes | memoryview]] = []  # and what came after them
+        self._opening = 0  # so many of these, from the first on, are in a thread
         self._queued_bytes = 0
         self._must_roll = False
         self._writing = False
@@ -125,11 +125,11 @@ class Partition:
     def append(self, records: bytes | memoryview) -> Append:
         """Queue batches for the end of the log.
 
-        They are checked and have their offsets at once; written by the next `write_queued`. Those that must be opened
-        first have both later, and so have all that come before that is done; then an Append can fail as this does.
+        They are checked and have their offsets at once; written by the next `write_queued`. Large compressed ones are
+        opened by a thread first, and have both later, as all that come before that is done; then an Append can fail as
+        this does.
 
-        Raises what PartitionLog.plan raises: ProtocolError for bytes that are refused, LogFailedError for a log that is
-        out of service.
+        Raises what PartitionLog.plan raises: ProtocolError for bytes that are refused, LogFailedError for a failed log.
         """
         append = Append(self)
         if self._unopened:
@@ -138,9 +138,13 @@ class Partition:
         try:
             planned = append.planned = self.log.plan(records)
         except MustOpenError:
-            self._unopened.append((append, records))
-            self._spawn(self._open_batches)
-            return append
+            opened = self._writer.opener.open_now(self.log, records)
+            if opened is None:
+                self._unopened.append((append, records))
+                self._running += 1
+                self._writer.opener.enlist(self)
+                return append
+            planned = append.planned = self.log.plan(opened, opened=True)
         if not self._queue and not self._writing:
             self._writer.enlist(self)
         self._queue.append(append)
@@ -149,33 +153,47 @@ class Partition:
             self._must_roll = True
         return append
 
-    async def _open_batches(self) -> None:
-        """Open in a worker what must be, plan it, and let it be written; what comes meanwhile waits behind it."""
-        while self._unopened:
-            group = self._unopened[:MAX_OPENED_TOGETHER]
-            work = partial(_open_each, self.log, [records for _, records in group])
-            try:
-                opened = await self._writer.open_in_worker(work)
-            except Exception as error:  # a defect: nothing is planned yet, who waits is told
-                logger.exception("%s-%d: batches could not be opened", self.topic, self.index)
-                opened = [StorageError(f"{self.topic}-{self.index}: {error}")] * len(group)
-            for (append, _), outcome in zip(group, opened, strict=True):
-                self._append_opened(append, outcome)
-            del self._unopened[: len(group)]  # not before: what comes has to wait for its turn
-            self.write_queued()
+    def next_unopened(self, max_bytes: int) -> list[Buffer]:
+        """Return the first batches that a thread must open, at least one; `opened` follows."""
+        batches: list[Buffer] = []
+        size = 0
+        for _, records in self._unopened:
+            size += len(records)
+            if batches and size > max_bytes:
+                break
+            batches.append(records)
+        self._opening = len(batches)
+        return batches
+
+    def opened(self, outcomes: Sequence[Buffer | Exception]) -> bool:
+        """Plan what was opened, and let it be written; tell whether more waits to be opened."""
+        for (append, _), outcome in zip(self._unopened[: self._opening], outcomes, strict=True):
+            self._append_opened(append, outcome)
+        del self._unopened[: self._opening]  # not before: what comes has to wait for its turn
+        self._opening = 0
+        self.write_queued()
+        if not self._unopened:
+            self._left()
+        return bool(self._unopened)
 
     def _append_opened(self, append: Append, opened: Buffer | Exception) -> None:
         """Queue batches that were opened, or settle with what is wrong with them."""
-        try:
-            if isinstance(opened, Exception):
-                raise opened
-            append.planned = self.log.plan(opened, opened=True)
-        except (ProtocolError, LogError, StorageError) as error:
+        error = opened if isinstance(opened, Exception) else self._plan_opened(append, opened)
+        if error is None:
+            self._queue.append(append)
+            self._queued_bytes += append.planned.size
+            self._must_roll |= append.planned.roll is not None
+        elif isinstance(error, (ProtocolError, LogError)):
             append.settle(error)
-            return
-        self._queue.append(append)
-        self._queued_bytes += append.planned.size
-        self._must_roll |= append.planned.roll is not None
+        else:  # a defect: nothing is planned, and whoever waits is told
+            append.settle(StorageError(f"{self.topic}-{self.index}: {error}"))
+
+    def _plan_opened(self, append: Append, opened: Buffer) -> Exception | None:
+        try:
+            append.planned = self.log.plan(opened, opened=True)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it concerns this append
+            return error
+        return None
 
     def write_queued(self) -> None:
         """Write the queue: at once if it is small, else by a task."""
@@ -577,15 +595,3 @@ def _finish(log: PartitionLog, sealed: Segment, plan: FlushPlan) -> None:
     """Worker: the end of a roll."""
     log.finish_roll(sealed)
     plan.sync()
-
-
-def _open_each(log: PartitionLog, batches: Sequence[Buffer]) -> list[Buffer | Exception]:
-    """Worker: open one append's batches after the other's; what is wrong with one is its own."""
-    return [_open(log, records) for records in batches]
-
-
-def _open(log: PartitionLog, records: Buffer) -> Buffer | Exception:
-    try:
-        return log.opened(records)
-    except ProtocolError as error:
-        return error

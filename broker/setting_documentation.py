@@ -122,7 +122,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.metrics.partitions": "Whether offsets and sizes of every partition are among the metrics: a series each.",
     "warmlog.loop.write.max.bytes": "Larger writes are made by a thread beside the loop.",
     "warmlog.open.files": "How many log and index files are held open; -1 takes half of what the process may open.",
-    "warmlog.records.walk": "Whether the records of uncompressed batches are checked on append.",
+    "warmlog.records.walk": "Whether records are checked on append; compressed batches are decompressed for it.",
     "warmlog.slow.peer.timeout.ms": "How long a peer may take to read a piece of its reply.",
     "warmlog.stop.timeout.ms": "How long a stop waits for the requests that were received.",
 }

@@ -5,16 +5,13 @@ done.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import trio
 
+from broker.batch_opener import BatchOpener
 from broker.disk_workers import DiskWorkers, Syncable
 from broker.metrics import Metrics
-
-MAX_OPENING_THREADS = 2  # they compute, and each may hold a block of the largest size that is opened
-
-T = TypeVar("T")
 
 
 class Queued(Syncable, Protocol):
@@ -35,7 +32,7 @@ class Writer:
         self.metrics = metrics
         self.loop_write_max_bytes = loop_write_max_bytes
         self._nursery = nursery
-        self._openers = trio.CapacityLimiter(MAX_OPENING_THREADS)
+        self.opener = BatchOpener(self.spawn)
         self._queued: list[Queued] = []
         self._disks: dict[str, DiskWorkers] = {}
 
@@ -56,6 +53,7 @@ class Writer:
 
     def write_queued(self) -> None:
         """Write what is queued: small writes at once, others by a task. Never waits."""
+        self.opener.written()
         queued = self._queued
         if queued:
             self._queued = []
@@ -68,10 +66,6 @@ class Writer:
         A broker that is cancelled waits for it: a write or a roll is not left half done.
         """
         self._nursery.start_soon(_to_the_end, run)
-
-    async def open_in_worker(self, work: Callable[[], T]) -> T:
-        """Run what opens or compresses batches in a worker, a few at a time, so that they leave the loop its share."""
-        return await trio.to_thread.run_sync(work, limiter=self._openers)
 
 
 async def _to_the_end(run: Callable[[], Awaitable[None]]) -> None:

@@ -83,6 +83,13 @@ def cases() -> Iterator[tuple[str, str, bytes]]:  # noqa: PLR0915  # a table
         "create-time",
         batch(packed, **{**times, "max_timestamp": FAR, "attributes": 1}),
     )
+    for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
+        block = compress(codec, three(0, 9, 4))
+        for name, largest in (("none", -1), ("too small", PAST), ("right", PAST + 9)):
+            told = {**times, "max_timestamp": largest, "attributes": codec}
+            yield f"{codec.name.lower()}, largest time {name}", "create-time", batch(block, **told)
+        told = {**times, "max_timestamp": -1, "attributes": codec}
+        yield f"{codec.name.lower()}, largest time none", "append-time", batch(block, **told)
     yield "gzip, largest time negative", "create-time", batch(packed, **{**times, "max_timestamp": -9, "attributes": 1})
     yield "negative base", "create-time", batch(three(0, 9, 4), **{**times, "base_timestamp": -9, "max_timestamp": 0})
     yield "negative time", "create-time", batch(record(timestamp_delta=-7), base_timestamp=2, max_timestamp=-5)

@@ -66,6 +66,9 @@ cdef Py_ssize_t CRC_START = layout.CRC_START
 cdef int MAGIC = layout.MAGIC
 cdef int64_t MAX_RELATIVE = MAX_RELATIVE_OFFSET
 
+cdef int LOG_APPEND_TIME = layout.LOG_APPEND_TIME_BIT
+cdef int DELETE_HORIZON = layout.DELETE_HORIZON_BIT
+
 cdef enum:
     OFFSET_STRIDE = 8
     TIME_STRIDE = 12
@@ -139,6 +142,8 @@ cdef Py_ssize_t walk(End *tail, const uint8_t *at, Py_ssize_t size, bint verifie
             return done
         if first_offset <= tail.last_offset or delta < 0 or first_offset > INT64_MAX - delta - 1:
             return done
+        if int64_at(at + done + 35) < int64_at(at + done + 27) and not at[done + 22] & (LOG_APPEND_TIME | DELETE_HORIZON):
+            return done  # a largest time that cannot be right: see `log_scan.timed`
         last_offset = first_offset + delta
         if last_offset - tail.base_offset > MAX_RELATIVE or tail.size > INT32_MAX:
             return done

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.log.config import LogConfig
-from broker.log.log_scan import read_header_at
+from broker.log.log_scan import read_header_at, timed
 from broker.log.log_view import LogBounds
 from broker.log.segment import Segment
 
@@ -82,5 +82,6 @@ def _delay_ms(cleanable: Sequence[Segment], config: LogConfig, now_ms: int) -> i
     until = now_ms - config.max_compaction_lag_ms
     if until <= 0:
         return 0
-    firsts = [read_header_at(segment.reader.descriptor(), 0).max_timestamp for segment in cleanable if segment.size]
+    files = [segment.reader.descriptor() for segment in cleanable if segment.size]
+    firsts = [timed(file, 0, read_header_at(file, 0)).max_timestamp for file in files]
     return max([0, *(until - first for first in firsts if 0 < first < until)])

@@ -27,6 +27,7 @@ from broker.log.directory_names import (
 from broker.log.disk import Disk, write_all
 from broker.log.transaction_index import AbortedTransaction, encode_aborted
 from protocol.records.batch import headers
+from protocol.records.reader import largest_time
 
 
 class CleanedSegment:
@@ -59,8 +60,9 @@ class CleanedSegment:
         """Write whole batches at the end. Raises OSError."""
         assert self._fd is not None, "it is not closed"
         write_all(self._disk, self._fd, [batches], self._tail.size)
-        for _, header in headers(batches):
-            entries = self._tail.add(BatchExtent(header.last_offset, header.max_timestamp, header.size))
+        for position, header in headers(batches):
+            largest = largest_time(batches, position, header) if header.has_doubtful_time else header.max_timestamp
+            entries = self._tail.add(BatchExtent(header.last_offset, largest, header.size))
             if entries is not None:
                 self._offset_entries += entries.offset_index
                 self._time_entries += entries.time_index

@@ -31,7 +31,7 @@ from broker.log.explanation import (
     PageRun,
 )
 from broker.log.files import OpenFiles
-from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_headers
+from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_timed
 from broker.log.mapped_index import MappedIndex
 from broker.log.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
 from broker.log.offset_index import OffsetPosition
@@ -177,7 +177,7 @@ class _Way:
                 return self._segment.largest_timestamp()
         except IndexCorruptError as error:
             self._fault = error.reason
-        headers = walk_headers(self._segment.reader.descriptor(), 0, self._segment.size)
+        headers = walk_timed(self._segment.reader.descriptor(), 0, self._segment.size)
         return max((header.max_timestamp for _, header in headers), default=NO_TIMESTAMP)
 
     def to_offset(self, offset: int) -> Explanation | None:

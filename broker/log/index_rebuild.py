@@ -19,7 +19,7 @@ from broker.log.directory_names import CLEANED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_
 from broker.log.disk import Disk, write_all
 from broker.log.errors import IndexCorruptError
 from broker.log.files import Descriptor
-from broker.log.log_scan import WALK_CHUNK_SIZE, read_header_at, walk_headers, walk_verified
+from broker.log.log_scan import WALK_CHUNK_SIZE, read_header_at, timed, walk_headers, walk_timed, walk_verified
 from broker.log.mapped_index import MAX_RELATIVE_OFFSET, MappedIndex
 from broker.log.producer_trail import ProducerTrail
 from broker.log.segment import Segment
@@ -86,7 +86,7 @@ def scan_segment(
     begun = tail.size
     walk = walk_verified if verified else walk_headers
     try:
-        for position, header in walk(file, tail.size, segment.size):
+        for position, header in walk_timed(file, tail.size, segment.size, walk):
             if not _follows(header, previous, segment.base_offset):
                 reason = f"offsets {header.base_offset} to {header.last_offset} after {previous} at position {position}"
                 return scan._replace(reason=reason)
@@ -161,7 +161,7 @@ def resume(segment: Segment, tail: Tail, offset_entries: int, time_entries: int)
         if read_header_at(file, last.position).last_offset != last.offset:
             raise IndexCorruptError(segment.base_offset, f"no batch at {last.position} ends at offset {last.offset}")
         tail.size = last.position
-        tail.first_timestamp = read_header_at(file, 0).max_timestamp
+        tail.first_timestamp = timed(file, 0, read_header_at(file, 0)).max_timestamp
     return tail
 
 

@@ -3,19 +3,23 @@
 Owns: reading a log file in pieces and stepping from batch to batch. Must not know indexes, or what a batch's fields
 mean for the log (`protocol.records.layout` owns the header).
 
+A stored header may say a largest time that cannot be right: appends correct it, but older directories and copies of
+other brokers have such batches. Whoever goes by times takes `timed` headers.
+
 Nothing here trusts the file: a length that leads out of it, another magic, or a file shorter than it should be ends the
 walk with CorruptBatchError.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
 from broker.log.errors import MisplacedBatchError
 from broker.log.files import Descriptor
 from broker.log.residency import GatedFile
-from protocol.errors import CorruptBatchError
+from protocol.errors import CorruptBatchError, ProtocolError
 from protocol.records.batch import read_header, verify_crc
-from protocol.records.layout import HEADER, HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH, BatchHeader
+from protocol.records.layout import HEADER, HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH, NO_TIMESTAMP, BatchHeader
+from protocol.records.reader import largest_time
 
 FIND_CHUNK_SIZE = 8192  # an index interval and a small batch: one read finds the batch
 WALK_CHUNK_SIZE = 1 << 18  # a walk over much: few reads, little memory
@@ -23,6 +27,9 @@ WALK_CHUNK_SIZE = 1 << 18  # a walk over much: few reads, little memory
 _BASE_OFFSET, _BATCH_LENGTH, _LAST_OFFSET_DELTA = (
     BatchHeader._fields.index(name) for name in ("base_offset", "batch_length", "last_offset_delta")
 )
+
+
+Walk: TypeAlias = Callable[[Descriptor, int, int], Iterator[tuple[int, BatchHeader]]]
 
 
 class BatchEnd(NamedTuple):
@@ -109,6 +116,29 @@ def walk_verified(file: Descriptor, position: int, end: int) -> Iterator[tuple[i
         verify_crc(chunk, at, header)
         yield position, header
         position += header.size
+
+
+def timed(file: Descriptor, position: int, header: BatchHeader) -> BatchHeader:
+    """Return a stored batch's header with the largest time of its records, where it says one that cannot be right.
+
+    Such a batch is read and decompressed: not for the event loop. What cannot be opened has the time of its first
+    record. Raises OSError.
+    """
+    if not header.has_doubtful_time:
+        return header
+    try:
+        largest = largest_time(file.pread(header.size, position), 0, header)
+    except ProtocolError:
+        largest = NO_TIMESTAMP
+    return header._replace(max_timestamp=max(largest, header.base_timestamp))
+
+
+def walk_timed(
+    file: Descriptor, position: int, end: int, walk: Walk = walk_headers
+) -> Iterator[tuple[int, BatchHeader]]:
+    """As `walk`, with headers that `timed` returns."""
+    for at, header in walk(file, position, end):
+        yield at, timed(file, at, header) if header.max_timestamp < header.base_timestamp else header
 
 
 def _cut(position: int, end: int) -> CorruptBatchError:

@@ -26,7 +26,7 @@ from broker.log.directory_names import (
 from broker.log.errors import CheckpointError, IndexCorruptError
 from broker.log.explain import LogSight, observed_files
 from broker.log.index_rebuild import MAX_INDEX_BYTES, resume, scan_segment
-from broker.log.log_scan import read_header_at
+from broker.log.log_scan import read_header_at, timed
 from broker.log.observed_disk import ObservedDisk
 from broker.log.offset_index import OffsetIndex
 from broker.log.segment import Segment
@@ -120,7 +120,8 @@ class _End:
         segment.time_index.sanity_check(beyond)
         if not offsets and segment.reaches_past_interval():
             raise IndexCorruptError(segment.base_offset, "it is empty, but the log is longer than its interval")
-        if offsets and not times and read_header_at(segment.reader.descriptor(), 0).max_timestamp >= 0:
+        file = segment.reader.descriptor()
+        if offsets and not times and timed(file, 0, read_header_at(file, 0)).max_timestamp >= 0:
             raise IndexCorruptError(segment.base_offset, "its time index is empty, but its records have times")
         tail = resume(segment, self._new_tail(), offsets, times)
         if times and segment.max_timestamp_of(tail.max_timestamp_offset) != tail.max_timestamp:

@@ -56,6 +56,7 @@ from broker.log.sound_indexes import SoundIndexes
 from broker.log.time_index import TimestampOffset
 from broker.log.time_search import TimeView, first_at_or_past, largest
 from broker.log.truncation import cut_segments
+from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
 from protocol.records.opened import opened_batches
 from protocol.records.validation import MustOpenError
 
@@ -269,12 +270,20 @@ class PartitionLog:
             raise self.room.refuse()
         return self._appender.plan(records, self._epochs.current, opened=opened)
 
-    def opened(self, records: Buffer) -> Buffer:
-        """Batches as this log keeps them: opened, held against its rules, in its codec. For a worker.
+    @property
+    def keeps_codecs(self) -> bool:
+        """Whether batches are stored in the codec in which they come, and never compressed here."""
+        return self._appender.rules.codec is None
 
-        Raises the ProtocolErrors of `protocol.records.opened.opened_batches`.
+    def opened(self, records: Buffer, *, max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE) -> Buffer:
+        """Return batches as this log keeps them: decompressed and checked by its rules, in its codec.
+
+        For a worker, unless the size is a small one. Raises the ProtocolErrors of
+        `protocol.records.opened.opened_batches`.
         """
-        return opened_batches(records, self._appender.rules, self._place.clock())
+        return opened_batches(
+            records, self._appender.rules, self._place.clock(), max_decompressed_size=max_decompressed_size
+        )
 
     def write(self, planned: Sequence[PlannedAppend]) -> None:
         """Write plans, in order, to the active segment's file. On the loop if it is little, else for a worker.

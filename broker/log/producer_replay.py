@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from broker.log import producer_trail
 from broker.log.errors import IndexCorruptError
-from broker.log.log_scan import WALK_CHUNK_SIZE, walk_headers
+from broker.log.log_scan import WALK_CHUNK_SIZE, timed, walk_headers
 from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.producer_state import ProducerState
 from broker.log.producer_trail import ProducerTrail
@@ -147,6 +147,7 @@ def _position(segment: Segment, offset: int) -> int:
 
 
 def _apply(states: dict[int, ProducerState], segment: Segment, position: int, header: BatchHeader) -> None:
+    header = timed(segment.reader.descriptor(), position, header)
     marker = read_marker(segment, position, header) if header.is_control else None
     apply_batch(states, header, marker)
 

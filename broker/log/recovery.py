@@ -347,6 +347,7 @@ class _Loader:
             self._check_whole(segment)
             tail = self._place.new_tail(segment.base_offset).without_indexing()
             scan = scan_segment(segment, resume(segment, tail, offsets, times), verified=False)
+            segment.check_doubtful_times()
         except (IndexCorruptError, ProtocolError):
             return None
         if scan.reason is not None:

@@ -13,7 +13,8 @@ Invariants:
 2. A crash between any of these steps leaves a directory that opens: a start removes what is called `.deleted`, and
    indexes without a log; a segment whose log still has its name is a segment, with indexes made anew if need be.
 3. No segment goes by a time that its log does not bear out. A time index that has lost its end says less than the truth
-   (KAFKA-10207), so what lies after its last entry is held against it first.
+   (KAFKA-10207), so what lies after its last entry is checked first. A file that was written lately, though its records
+   are said to be old, holds a replay, or batches whose headers have a wrong time: then all of it is checked.
 
 Source: org.apache.kafka.storage.internals.log.LocalLog.deleteSegmentFiles.
 """
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 from broker.log.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_path
 from broker.log.disk import Disk
+from broker.log.errors import IndexCorruptError
 from broker.log.log_view import LogView
 from broker.log.retention import Candidate, RemovalReason, removal_reasons
 from broker.log.segment import Segment
@@ -94,7 +96,11 @@ class _Ages:
             self.from_future = segment.base_offset
         if self._now_ms - written_ms <= self._retention_ms:
             return False
-        return segment.later_timestamp(timestamp) is None  # the active one may have got another record by now
+        is_fresh = self._now_ms - segment.modified_ms() <= self._retention_ms
+        later = segment.later_timestamp(timestamp, anywhere=is_fresh)
+        if later is not None and segment.next_base_offset is not None:
+            raise IndexCorruptError(segment.base_offset, f"its largest time is {timestamp}, but there is {later}")
+        return later is None  # else the active one has got another record by now
 
 
 def _drop_from_memory(disk: Disk, path: str) -> None:

@@ -39,7 +39,15 @@ from broker.log.errors import IndexCorruptError, MisplacedBatchError
 from broker.log.facts import LogRead
 from broker.log.files import Descriptor, File, FileSlice, OpenFiles
 from broker.log.index_search import Section
-from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_headers
+from broker.log.log_scan import (
+    BatchEnd,
+    BatchPlace,
+    find_batch,
+    read_header_at,
+    timed,
+    walk_headers,
+    walk_timed,
+)
 from broker.log.offset_index import OffsetIndex, OffsetPosition
 from broker.log.page_faults import Where
 from broker.log.residency import ColdReadError, GatedFile
@@ -377,8 +385,28 @@ class Segment:
             last = index.last()
             if self.max_timestamp_of(last.offset) != last.timestamp:
                 raise IndexCorruptError(self.base_offset, f"no batch ending at {last.offset} has time {last.timestamp}")
-        elif self.size and self._header_at(0).max_timestamp >= 0:
+        elif self.size and self._timed_header_at(0).max_timestamp >= 0:
             raise IndexCorruptError(self.base_offset, "its time index is empty, but its records have times")
+        self.check_doubtful_times()
+
+    def check_doubtful_times(self) -> None:
+        """Check that the time index knows the times of batches whose header has a wrong one, if there are such batches.
+
+        Looks at the first batch and one in the middle: an index made by what the headers say misses nearly all of them.
+        For a worker. Raises IndexCorruptError, ProtocolError, OSError.
+        """
+        offsets, times = self.offset_index, self.time_index
+        positions = [0] if self.size else []
+        if offsets.entries:
+            positions.append(offsets.entry_at(offsets.entries // 2).position)
+        for position in positions:
+            header = self._header_at(position)
+            if header.has_doubtful_time:
+                slot = times.value_ceiling(header.last_offset - self.base_offset)
+                told = times.entry_at(slot) if slot < times.entries else times.last()
+                if told.timestamp < self._timed_header_at(position).max_timestamp:
+                    reason = f"it does not know the times of the batch at {position}"
+                    raise IndexCorruptError(self.base_offset, reason)
 
     def _last_offset_at(self, position: int) -> int | None:
         try:
@@ -389,12 +417,15 @@ class Segment:
     def _header_at(self, position: int) -> BatchHeader:
         return read_header_at(self.reader.descriptor(), position)
 
+    def _timed_header_at(self, position: int) -> BatchHeader:
+        return timed(self.reader.descriptor(), position, self._header_at(position))
+
     def max_timestamp_of(self, last_offset: int) -> int | None:
         """The largest timestamp of the batch that ends at an offset; None if there is none. Reads an index interval."""
         place = self._scan(last_offset, self.offset_index.lookup(last_offset))
         if place is None:
             return None
-        header = self._header_at(place.position)
+        header = self._timed_header_at(place.position)
         return header.max_timestamp if header.last_offset == last_offset else None
 
     def reaches_past_interval(self) -> bool:
@@ -509,17 +540,18 @@ class Segment:
             self._largest_timestamp = timestamp
         return timestamp
 
-    def later_timestamp(self, timestamp: int) -> int | None:
-        """A time larger than the one taken for the largest, in a batch after the one that has it; None if none is.
+    def later_timestamp(self, timestamp: int, *, anywhere: bool = False) -> int | None:
+        """Return a time larger than the one taken for the largest, in a batch after the one that has it; None: none is.
 
-        Reads an index interval where times increase, as they mostly do. Raises IndexCorruptError, OSError.
+        Reads an index interval where times increase, as they mostly do; all of the segment if it may be `anywhere`.
+        Raises IndexCorruptError, OSError.
         """
         position = 0
-        if timestamp > NO_TIMESTAMP:
+        if timestamp > NO_TIMESTAMP and not anywhere:
             tail = self.tail
             offset = self.checked_time_index().last().offset if tail is None else tail.max_timestamp_offset
             position = self.checked_offset_index().lookup(offset).position
-        for _, header in walk_headers(self.reader.descriptor(), position, self.size):
+        for _, header in walk_timed(self.reader.descriptor(), position, self.size):
             if header.max_timestamp > timestamp:
                 return header.max_timestamp
         return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from broker.log.config import SearchName
 from broker.log.errors import IndexCorruptError
-from broker.log.log_scan import walk_headers
+from broker.log.log_scan import walk_timed
 from broker.log.offset_index import OffsetPosition
 from broker.log.segment import Segment
 from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
@@ -74,7 +74,7 @@ def _first_in_segment(view: TimeView, segment: Segment, timestamp: int) -> Times
 def first_from(segment: Segment, position: int, timestamp: int, start_offset: int) -> RecordPlace | None:
     """The first record from a batch on that is at or past a time (ms) and an offset. Raises ProtocolError, OSError."""
     file = segment.reader.descriptor()
-    for at_position, header in walk_headers(file, position, segment.size):
+    for at_position, header in walk_timed(file, position, segment.size):
         if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
             batch = file.pread(header.size, at_position)
             found = _first_in_batch(batch, header, lambda at, time: time >= timestamp and at >= start_offset)

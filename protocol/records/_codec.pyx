@@ -129,7 +129,7 @@ def accept_batch(
         earliest = INT64_MIN
     if add_overflows(now, after_max, &latest):
         latest = INT64_MAX
-    if lies_outside(base_time, earliest, latest) or lies_outside(max_time, earliest, latest):
+    if lies_outside(base_time, earliest, latest) or lies_outside(max_time, earliest, latest) or max_time < base_time:
         return None
     cdef uint32_t crc = <uint32_t>int32_at(at + 17)
     if <uint32_t>crc32c(buffer[CRC_START:], 0, release_gil) != crc:

@@ -27,6 +27,7 @@ Source: org.apache.kafka.common.compress.
 import mmap
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from struct import Struct
 from typing import TypeAlias
 
@@ -58,6 +59,12 @@ _XERIAL_CHUNK_SIZE = 32 << 10
 # A snappy element of three bytes copies 64: a raw block that announces more than this factor lies.
 _SNAPPY_MAX_RATIO = 22
 
+# What most zstd blocks fit into once they are opened.
+_USUAL_SIZE = 1 << 20
+
+# What zlib gives at a time: it joins its pieces with the GIL held.
+_GZIP_STEP = 1 << 20
+
 # How much an lz4 block is expected to become, as a factor; more is fetched in further steps.
 _LZ4_USUAL_RATIO = 4
 _LZ4_LEAST_STEP = 64 << 10
@@ -72,8 +79,8 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None) -> bytes:
     return _COMPRESSORS[codec](data, level)
 
 
-def decompress(codec: Codec, data: Buffer, *, max_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE) -> bytes:
-    """What the block `data` of `codec` holds. For NONE a copy.
+def decompress(codec: Codec, data: Buffer, *, max_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE) -> Buffer:
+    """Return what the block `data` of `codec` holds, in memory of its own.
 
     Raises CompressionError where it cannot be opened, ends early, or holds more than `max_size` bytes. Safe in a
     thread; gives up the GIL while it works.
@@ -105,19 +112,26 @@ def _gunzip(data: memoryview, max_size: int) -> bytes:
     rest: bytes | memoryview = data
     while True:
         member = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            part = member.decompress(rest, room + 1)
-        except zlib.error as error:
-            raise CompressionError(f"a gzip block cannot be opened: {error}") from None
-        room -= len(part)
-        if room < 0:
-            raise _too_large(max_size)
-        if not member.eof:
-            raise CompressionError("a gzip block ends early")
-        parts.append(part)
+        while not member.eof:
+            try:
+                part = member.decompress(rest, min(room + 1, _GZIP_STEP))
+            except zlib.error as error:
+                raise CompressionError(f"a gzip block cannot be opened: {error}") from None
+            room -= len(part)
+            if room < 0:
+                raise _too_large(max_size)
+            if not part and not member.eof:
+                raise CompressionError("a gzip block ends early")
+            parts.append(part)
+            rest = member.unconsumed_tail
         rest = member.unused_data
         if not rest:
-            return b"".join(parts)
+            return _joined(parts)
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """Join pieces; more than a megabyte of them without the GIL."""
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _snappy(data: Buffer, _: int | None) -> bytes:
@@ -131,15 +145,15 @@ def _snappy(data: Buffer, _: int | None) -> bytes:
     return b"".join(parts)
 
 
-def _unsnappy(data: memoryview, max_size: int) -> bytes:
+def _unsnappy(data: memoryview, max_size: int) -> Buffer:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _unsnappy_raw(data, max_size)
-    parts = []
+    parts: list[bytes] = []
     room = max_size
     for chunk in _xerial_chunks(data):
         part = _unsnappy_raw(chunk, room)
         room -= len(part)
-        parts.append(part)
+        parts.append(bytes(part))
     return b"".join(parts)
 
 
@@ -159,7 +173,7 @@ def _xerial_chunks(data: memoryview) -> Iterator[memoryview]:
         raise CompressionError("a snappy block is cut off in its header")
 
 
-def _unsnappy_raw(data: memoryview, max_size: int) -> bytes:
+def _unsnappy_raw(data: memoryview, max_size: int) -> memoryview:
     import cramjam
 
     try:
@@ -168,7 +182,7 @@ def _unsnappy_raw(data: memoryview, max_size: int) -> bytes:
             raise CompressionError(f"a snappy block of {len(data)} bytes cannot hold the {size} that it announces")
         if size > max_size:
             raise _too_large(max_size)
-        return bytes(cramjam.snappy.decompress_raw(data))
+        return memoryview(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise CompressionError(f"a snappy block cannot be opened: {error}") from None
 
@@ -207,7 +221,7 @@ def _unlz4(data: memoryview, max_size: int) -> bytes:
             raise CompressionError("an lz4 block ends early")
         parts.append(part)
         rest = b""
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return _joined(parts)
 
 
 def _zstd(data: Buffer, level: int | None) -> bytes:
@@ -216,23 +230,33 @@ def _zstd(data: Buffer, level: int | None) -> bytes:
     return bytes(zstd.compress(data, _ZSTD_LEVEL if level is None else level))
 
 
-def _unzstd(data: memoryview, max_size: int) -> bytes:
+def _unzstd(data: memoryview, max_size: int) -> Buffer:
     import cramjam
 
-    # Anonymous memory of the ceiling's size costs only what is written of it, and the library cannot write further.
-    # (A ceiling of 0 takes one byte: there is no mapping of none.)
-    with mmap.mmap(-1, max(max_size, 1)) as area:
-        try:
-            size = cramjam.zstd.decompress_into(data, area)
-        except cramjam.DecompressionError as error:
-            raise CompressionError(f"a zstd block cannot be opened into {max_size} bytes: {error}") from None
-        if size > max_size:
-            raise _too_large(max_size)
-        return area[:size]
+    # The library cannot write past the end of what it is given. Most blocks fit into a spare buffer, which takes half
+    # the time. For the others, anonymous memory of the ceiling's size costs only what is written of it.
+    spare = _spare_buffers.pop() if _spare_buffers else memoryview(bytearray(_USUAL_SIZE))
+    try:
+        with suppress(cramjam.DecompressionError):
+            return bytes(spare[: cramjam.zstd.decompress_into(data, spare[:max_size])])
+    finally:
+        _spare_buffers.append(spare)
+    area = mmap.mmap(-1, max(max_size, 1))  # a ceiling of 0 takes one byte: there is no mapping of none
+    try:
+        size = cramjam.zstd.decompress_into(data, area)
+    except cramjam.DecompressionError as error:
+        raise CompressionError(f"a zstd block cannot be opened into {max_size} bytes: {error}") from None
+    if size > max_size:
+        raise _too_large(max_size)
+    return memoryview(area)[:size]  # no copy, which would be made with the GIL held
+
+
+# One for each thread that decompresses at a time: a list's pop and append are safe among threads.
+_spare_buffers: list[memoryview] = []
 
 
 _Compressor: TypeAlias = Callable[[Buffer, int | None], bytes]
-_Decompressor: TypeAlias = Callable[[memoryview, int], bytes]
+_Decompressor: TypeAlias = Callable[[memoryview, int], Buffer]
 _COMPRESSORS: dict[Codec, _Compressor] = {
     Codec.NONE: _stored,
     Codec.GZIP: _gzip,

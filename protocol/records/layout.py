@@ -168,6 +168,18 @@ class BatchHeader(NamedTuple):
         return self.max_timestamp if self.attributes & LOG_APPEND_TIME_BIT else None
 
     @property
+    def has_doubtful_time(self) -> bool:
+        """Whether the largest time cannot be that of the records, being smaller than the time of the first.
+
+        sarama up to 1.45.0 leaves it at -1 in compressed batches, and not every broker corrects that.
+        """
+        return (
+            self.max_timestamp < self.base_timestamp
+            and self.record_count > 0
+            and not self.attributes & (LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT)
+        )
+
+    @property
     def delete_horizon_ms(self) -> int | None:
         """When tombstones and markers of this batch may go; None where compaction has not set it.
 

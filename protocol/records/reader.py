@@ -16,10 +16,10 @@ from protocol.errors import CorruptBatchError, UnsupportedCompressionError
 from protocol.records.batch import headers, verify_crc
 from protocol.records.codec import Record, decode_records
 from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
-from protocol.records.layout import CODEC_MASK, FIRST_UNKNOWN_CODEC, HEADER_SIZE, BatchHeader, Codec
+from protocol.records.layout import CODEC_MASK, FIRST_UNKNOWN_CODEC, HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Codec
 from protocol.records.record import Buffer
 
-__all__ = ["Record", "decode_batch", "decoded_batches", "records_in"]
+__all__ = ["Record", "decode_batch", "decoded_batches", "largest_time", "records_in"]
 
 T = TypeVar("T")
 
@@ -76,6 +76,18 @@ def decode_batch(
     )
 
 
+def largest_time(buffer: Buffer, position: int, header: BatchHeader) -> int:
+    """Return the largest time of a batch's records, whatever its header says; NO_TIMESTAMP if none has one.
+
+    Raises and computes as `decode_batch`.
+    """
+    return max(decode_batch(buffer, position, header, make=_time_alone), default=NO_TIMESTAMP)
+
+
+def _time_alone(_: int, timestamp: int, *__: object) -> int:
+    return timestamp
+
+
 def decoded_batches(
     buffer: Buffer,
     *,
@@ -126,7 +138,7 @@ def records_in(
         yield from records
 
 
-def _opened(codec: int, block: memoryview, max_size: int) -> bytes:
+def _opened(codec: int, block: memoryview, max_size: int) -> Buffer:
     if codec >= FIRST_UNKNOWN_CODEC:
         raise UnsupportedCompressionError(f"a batch compressed by codec {codec}, which is none")
     return decompress(Codec(codec), block, max_size=max_size)

@@ -7,8 +7,9 @@ Invariants:
 1. All or nothing: one record that is not allowed refuses all that was sent with it.
 2. Received bytes are never changed. Where a field must be another than the producer's, the header that is given says
    so, and its CRC is STALE_CRC: `batch.rewritten_start` makes those bytes anew.
-3. The largest time of an uncompressed batch is that of its records, whatever its header said (where they are walked).
-4. A compressed batch is believed, as long as nothing its header says needs a look inside: then MustOpenError.
+3. The largest time of a batch is that of its records, whatever its header said (where they are walked).
+4. A compressed batch is decompressed to be walked, which is not done here: MustOpenError says so. Where records are not
+   walked (`BatchRules.walk`), that is only for batches whose header cannot be right, or whose keys are needed.
 
 Source: org.apache.kafka.storage.internals.log.LogValidator, UnifiedLog.analyzeAndValidateRecords, KIP-32 (times),
 KIP-467 (record errors), KIP-937 (limits). `tests/fixtures/kafka/4.3.1/verdicts.jsonl` holds Kafka's own verdicts.
@@ -67,8 +68,8 @@ class BatchRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `before_max_ms` and `after_max_ms`: how far a record's time may lie from now. `append_time`: records get the time of
     their append, and the producer's may be any. `codec`: what batches are stored in, None for the producer's own;
-    `level`: how hard that compresses, None for the codec's usual. `walk`: whether records of uncompressed batches are
-    looked at where nothing else asks for it.
+    `level`: how hard that compresses, None for the codec's usual. `walk`: whether records are looked at where nothing
+    else asks for it.
     """
 
     max_batch_size: int = MAX_BATCH_SIZE
@@ -206,25 +207,28 @@ def _check_attributes(header: BatchHeader) -> None:
 
 
 def _must_open(header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
-    """Whether what is inside must be known, or stored in another codec.
+    """Tell whether a batch must be decompressed: to be stored in another codec, or to look at its records.
 
-    A compressed batch whose header's times are allowed is believed; one whose times are not is opened, so that it is
-    refused for a record's sake and not for its header's.
+    One whose header has times that are not allowed is opened, so that it is refused for a record and not its header.
     """
     codec = header.attributes & CODEC_MASK
     if rules.codec is not None and rules.codec != codec:
         return True
-    return codec != Codec.NONE and (rules.need_keys or _is_doubtful(header, rules, now_ms))
+    return codec != Codec.NONE and (rules.walk or rules.need_keys or _is_doubtful(header, rules, now_ms))
 
 
 def _is_doubtful(header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
-    """Whether the times in a header cannot be stored as they are."""
+    """Tell whether the times in a header cannot be right, or must not be stored.
+
+    sarama up to 1.45.0 leaves the largest time of a compressed batch at -1.
+    """
     if rules.append_time:
         return False
     earliest, latest = _allowed(rules, now_ms)
     largest = header.max_timestamp
     return (
-        largest < NO_TIMESTAMP
+        largest < header.base_timestamp
+        or largest < NO_TIMESTAMP
         or (largest != NO_TIMESTAMP and not earliest <= largest <= latest)
         or (header.base_timestamp != NO_TIMESTAMP and not earliest <= header.base_timestamp <= latest)
     )

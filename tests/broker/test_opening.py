@@ -1,5 +1,6 @@
 """Appends whose batches must be opened or compressed anew before they have a place: in their turn, off the loop."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,12 +11,13 @@ import pytest
 import trio
 import trio.testing
 
+from broker.batch_opener import JOB_BYTES, LOOP_BYTES, LOOP_OPENED_BYTES, LOOP_SECONDS
 from broker.log import partition_log
 from broker.log.config import LogConfig
 from broker.log.files import OpenFiles
 from broker.log.partition_log import Buffer, PartitionLog
 from broker.metrics import Metrics
-from broker.partition import MAX_OPENED_TOGETHER, Append, Partition
+from broker.partition import Append, Partition
 from broker.writer import Writer
 from protocol.errors import CompressionError, ErrorCode, RecordsRefusedError
 from protocol.records.builder import Codec, build_batch
@@ -35,15 +37,18 @@ class GatedOpening:
         self.gate.set()
         self.threads: list[int] = []
 
-    def __call__(self, records: Buffer, rules: BatchRules, now_ms: int) -> Buffer:
+    def __call__(self, records: Buffer, rules: BatchRules, now_ms: int, *, max_decompressed_size: int) -> Buffer:
         self.gate.wait()
         self.threads.append(get_ident())
-        return opened_batches(records, rules, now_ms)
+        return opened_batches(records, rules, now_ms, max_decompressed_size=max_decompressed_size)
 
 
 class Rig:
+    """One log. Nothing is opened by the event loop unless a test says so."""
+
     def __init__(self, directory: Path, nursery: trio.Nursery, config: LogConfig) -> None:
         self.writer = Writer(nursery=nursery, metrics=Metrics(), loop_write_max_bytes=64 << 10)
+        self.writer.opener.loop_bytes = 0
         self.opening = GatedOpening()
         self.log = PartitionLog.open(
             directory / "t-0",
@@ -105,14 +110,66 @@ async def test_appends_keep_their_order_behind_one_that_is_opened(tmp_path: Path
         assert get_ident() not in made.opening.threads
 
 
-async def test_more_than_one_turn_of_the_worker(tmp_path: Path) -> None:
-    count = 2 * MAX_OPENED_TOGETHER + 3
-    async with rig(tmp_path, compression_type="lz4") as made:
-        appends = [made.append(b"%d" % number) for number in range(count)]
+async def test_more_than_one_turn_of_a_thread(tmp_path: Path) -> None:
+    async with rig(tmp_path, compression_type="lz4", max_message_bytes=1 << 20) as made:
+        appends = [made.append(bytes([number]) * (JOB_BYTES // 3)) for number in range(8)]
         for append in appends:
             await append.wait()
             assert append.error is None
-        assert made.values() == [b"%d" % number for number in range(count)]
+        assert [value[0] for value in made.values() if value] == list(range(8))
+
+
+async def test_a_small_batch_is_opened_by_the_event_loop(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        made.writer.opener.loop_bytes = LOOP_BYTES
+        assert made.append(b"small", codec=Codec.ZSTD).done
+        assert made.opening.threads == [get_ident()]
+        large = made.append(os.urandom(LOOP_BYTES), codec=Codec.ZSTD)
+        behind = made.append(b"behind", codec=Codec.ZSTD)
+        assert not large.done
+        assert not behind.done
+        await behind.wait()
+        assert get_ident() not in made.opening.threads[1:]
+        assert len(made.values()) == 3
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+async def test_the_event_loop_opens_no_small_batch_that_becomes_large(tmp_path: Path, codec: Codec) -> None:
+    async with rig(tmp_path) as made:
+        made.writer.opener.loop_bytes = LOOP_BYTES
+        bomb = made.append(bytes(2 * LOOP_OPENED_BYTES), codec=codec)
+        await bomb.wait()
+        assert bomb.error is None
+        assert made.opening.threads[-1] != get_ident()
+
+
+async def test_the_event_loop_opens_only_so_many_batches_at_a_time(tmp_path: Path) -> None:
+    """Hundreds of partitions in one request."""
+    async with rig(tmp_path) as made:
+        made.writer.opener.loop_bytes = LOOP_BYTES
+        batch = build_batch([(NOW, b"k", b"value", ())], compression=Codec.GZIP)
+        made.writer.opener._spent_s = LOOP_SECONDS
+        late = made.partition.append(batch)
+        made.writer.write_queued()
+        assert not late.done
+        await late.wait()
+        assert made.append(b"next", codec=Codec.GZIP).done
+
+
+async def test_partitions_share_the_turns_of_threads(tmp_path: Path) -> None:
+    async with rig(tmp_path / "one") as one, rig(tmp_path / "two") as two:
+        other = Partition(two.log, one.writer)
+        one.opening.gate.clear()
+        appends = [partition.append(compressed(number)) for number in range(6) for partition in (one.partition, other)]
+        one.opening.gate.set()
+        for append in appends:
+            await append.wait()
+        assert one.values() == two.values() == [b"%d" % number for number in range(6)]
+        await other.retire()
+
+
+def compressed(number: int) -> bytes:
+    return build_batch([(NOW, b"k", b"%d" % number, ())], compression=Codec.LZ4)
 
 
 async def test_what_is_wrong_inside_is_that_appends_alone(tmp_path: Path) -> None:
@@ -133,15 +190,17 @@ async def test_what_is_wrong_inside_is_that_appends_alone(tmp_path: Path) -> Non
         assert made.values() == [b"good"]
 
 
+@pytest.mark.parametrize("loop_bytes", [0, LOOP_BYTES])
 async def test_a_defect_while_opening_is_told_and_the_log_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loop_bytes: int
 ) -> None:
-    def fail(*_: object) -> Buffer:
+    def fail(*_: object, **__: object) -> Buffer:
         raise RuntimeError("a defect")
 
     async with rig(tmp_path, cleanup_policy="compact") as made:
         with monkeypatch.context() as patch:
             patch.setattr(partition_log, "opened_batches", fail)
+            made.writer.opener.loop_bytes = loop_bytes
             failed = made.append(b"x", codec=Codec.GZIP)
             await failed.wait()
         assert "a defect" in str(failed.error)
@@ -176,3 +235,13 @@ async def test_retiring_waits_for_what_is_opened(tmp_path: Path) -> None:
         await made.partition.retire()
         assert append.done
         assert append.error is None
+
+
+async def test_a_refused_batch_leaves_no_decompressed_block_in_memory(tmp_path: Path) -> None:
+    """An error's traceback would hold it as long as the reply waits to be sent."""
+    async with rig(tmp_path, cleanup_policy="compact") as made:
+        append = made.append(b"no key", codec=Codec.GZIP, key=None)
+        await append.wait()
+        assert isinstance(append.error, RecordsRefusedError)
+        assert append.error.__traceback__ is None
+        assert append.error.__context__ is None

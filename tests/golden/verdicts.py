@@ -23,10 +23,9 @@ DIFFERENCES = {
     "codec 5": (-1, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     "codec 6": (-1, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     "codec 7": (-1, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-    # A compressed batch is opened here only where that is asked for.
-    "gzip, one record of three is past": (32, ErrorCode.NONE),
-    "gzip, not gzip": (-1, ErrorCode.NONE),
-    "gzip, offsets out of order": (-1, ErrorCode.NONE),
+    # What is wrong in a compressed batch is named.
+    "gzip, not gzip": (-1, ErrorCode.CORRUPT_MESSAGE),
+    "gzip, offsets out of order": (-1, ErrorCode.INVALID_RECORD),
 }
 
 

@@ -68,14 +68,8 @@ def position_after_damage(file: LogFile, segment: Segment, position: int, end: i
 
 
 def may_hold(header: BatchHeader, timestamp_ms: int) -> bool:
-    """Whether a batch may hold a record at or past the time, by its header alone.
-
-    A max timestamp below the base timestamp cannot be right, and says nothing: sarama up to 1.45.0 sent -1 in every
-    compressed batch.
-    """
-    return header.max_timestamp >= timestamp_ms or (
-        header.delete_horizon_ms is None and header.max_timestamp < header.base_timestamp
-    )
+    """Whether a batch may hold a record at or past the time, by its header alone."""
+    return header.max_timestamp >= timestamp_ms or header.has_doubtful_time
 
 
 def first_offset_at_time(

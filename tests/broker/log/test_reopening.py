@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.log.checkpoint import CONTIGUOUS_OFFSET
 from broker.log.partition_log import PartitionLog
 from broker.log.reopening import Reopened
 from tests.broker.log.conftest import Bench
@@ -138,7 +139,8 @@ def test_a_log_that_would_end_before_its_start_begins_again_at_its_start(
     assert reopened.reason is not None
     assert (reopened.truncated_bytes, reopened.copied_bytes) == (7 * len(batch()), 0)
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == (7, 7, 7, 7)
-    assert names(bench) == sorted(f"{7:020d}{suffix}" for suffix in (".index", ".log", ".timeindex"))
+    files = [f"{7:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
+    assert names(bench) == [*files, CONTIGUOUS_OFFSET]
     assert log.leader_epoch == 1
     fill(log, batch, 2)
     assert offsets_in(log) == [7, 8]

@@ -19,7 +19,7 @@ from protocol.errors import (
 )
 from protocol.records.batch import headers, read_header, stamp, stamped_start, verify_crc
 from protocol.records.layout import STAMPED_SIZE
-from protocol.records.validation import BatchRules, check_batches
+from protocol.records.validation import BatchRules, MustOpenError, check_batches
 from tests.protocol.records.handmade import batch, crc32c_by_bits, record
 
 ONE = batch(record(value=b"x" * 100))
@@ -174,8 +174,12 @@ class TestCheckBatches:
             check_batches(batch(b"", attributes=1))
 
     @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-    def test_a_compressed_batch_is_not_opened(self, codec: int) -> None:
-        check_batches(batch(b"?", attributes=codec, record_count=100))
+    def test_a_compressed_batch_is_not_opened_here(self, codec: int) -> None:
+        sent = batch(b"?", attributes=codec, record_count=100)
+        check_batches(sent, BatchRules(walk=False))
+        check_batches(sent, opened=True)
+        with pytest.raises(MustOpenError):
+            check_batches(sent)
 
     @pytest.mark.parametrize("codec", [5, 6, 7])
     def test_an_unknown_codec_is_refused(self, codec: int) -> None:

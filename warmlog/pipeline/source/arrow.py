@@ -15,6 +15,7 @@ from protocol.records.column_builder import ColumnBuilder
 from protocol.records.columns import BytesColumn, Columns, HeaderColumn, Wanted
 from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
 from protocol.records.layout import CODEC_MASK, FIRST_UNKNOWN_CODEC, HEADER_SIZE, Codec
+from protocol.records.record import Buffer
 
 # Larger chunks do not fit the processor's cache: 30 M records/s up to 4 MiB, 14 M at 8 MiB.
 CHUNK_BYTES = 2 << 20
@@ -61,7 +62,7 @@ class ArrowDecoder:
     def add(self, buffer: memoryview, position: int, header: BatchHeader, wanted: Wanted) -> None:
         """Add the wanted records of the batch at a position, whose CRC was checked. Raises ProtocolError."""
         start, end = position + HEADER_SIZE, position + header.size
-        records: memoryview | bytes = buffer
+        records: Buffer = buffer
         if codec := header.attributes & CODEC_MASK:
             if codec >= FIRST_UNKNOWN_CODEC:
                 raise UnsupportedCompressionError(f"unknown compression codec {codec}")

@@ -1,0 +1,135 @@
+"""Looking into compressed batches before they are appended: at once if that is quick, otherwise in threads.
+
+Kafka decompresses every batch that a producer sends, and so does this broker (`docs/formats.md`). A small one takes
+some ten microseconds, less than asking a thread. A large one may become 128 MiB, whatever it says of itself.
+
+Invariants:
+1. Between two writes the event loop opens batches for about `LOOP_SECONDS` at most, each into no more than
+   `LOOP_OPENED_BYTES`.
+2. At most `MAX_THREADS` threads open batches, for all partitions together. A partition is in one of them at most, so
+   its appends keep their order, and those that wait take turns.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Protocol
+
+import trio
+
+from broker.log.append import Buffer
+from broker.log.partition_log import PartitionLog
+from protocol.errors import CompressionError, ProtocolError
+
+logger = logging.getLogger(__name__)
+
+MAX_THREADS = 2  # they compute, and each may hold a block of the largest size that is opened
+JOB_BYTES = 1 << 20  # as sent, of one turn of a thread: milliseconds, so that those that wait have their turn soon
+LOOP_BYTES = 8 << 10  # as sent; what compresses well becomes up to eight times as much
+LOOP_OPENED_BYTES = 64 << 10  # 40 us for lz4, 60 us for zstd, 0.2 ms for gzip
+LOOP_SECONDS = 0.001
+
+Outcome = Buffer | Exception  # the batches as the log keeps them, or what is wrong with them
+
+
+class Waiting(Protocol):
+    """A partition with batches that must be opened."""
+
+    log: PartitionLog
+
+    def next_unopened(self, max_bytes: int) -> Sequence[Buffer]:
+        """Return the first ones that wait, at least one; `opened` will follow."""
+
+    def opened(self, outcomes: Sequence[Outcome]) -> bool:
+        """Take the outcome of these; tell whether more wait."""
+
+
+class BatchOpener:
+    """Opens batches for all partitions. Belongs to the event loop."""
+
+    def __init__(self, spawn: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+        """Over `spawn`, which runs an async function in the background to its end."""
+        self.loop_bytes = LOOP_BYTES
+        self._spawn = spawn
+        self._limiter = trio.CapacityLimiter(MAX_THREADS)
+        self._waiting: deque[Waiting] = deque()
+        self._threads = 0
+        self._spent_s = 0.0  # by the event loop, since the last write
+
+    def open_now(self, log: PartitionLog, records: Buffer) -> Buffer | None:
+        """Return batches as the log keeps them if that is quick, or None: `enlist` the partition.
+
+        Raises the ProtocolErrors of `PartitionLog.opened`.
+        """
+        if len(records) > self.loop_bytes or self._spent_s >= LOOP_SECONDS or not log.keeps_codecs:
+            return None
+        began = perf_counter()
+        try:
+            return log.opened(records, max_decompressed_size=LOOP_OPENED_BYTES)
+        except Exception as error:
+            if isinstance(error, ProtocolError) and not isinstance(error, CompressionError):
+                raise
+            return None  # damaged, too large for the event loop, or a defect: a thread finds out
+        finally:
+            self._spent_s += perf_counter() - began
+
+    def written(self) -> None:
+        """What was opened goes out: the event loop may open more."""
+        self._spent_s = 0.0
+
+    def enlist(self, partition: Waiting) -> None:
+        """Have threads open what waits at a partition, which is not enlisted yet."""
+        self._waiting.append(partition)
+        if self._threads < MAX_THREADS:
+            self._threads += 1
+            self._spawn(self._work)
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                await self._open_some()
+        finally:
+            self._threads -= 1
+
+    async def _open_some(self) -> None:
+        """Have a thread open batches of the partitions whose turn it is."""
+        group: list[Waiting] = []
+        jobs: list[tuple[PartitionLog, Sequence[Buffer]]] = []
+        size = 0
+        while self._waiting and size < JOB_BYTES:
+            partition = self._waiting.popleft()
+            batches = partition.next_unopened(JOB_BYTES - size)
+            size += sum(map(len, batches))
+            group.append(partition)
+            jobs.append((partition.log, batches))
+        try:
+            outcomes = await trio.to_thread.run_sync(partial(_open_all, jobs), limiter=self._limiter)
+        except Exception as error:  # a defect, or no thread could be started: nothing is planned yet
+            logger.exception("batches could not be opened")
+            outcomes = [[error] * len(batches) for _, batches in jobs]
+        for partition, found in zip(group, outcomes, strict=True):
+            if partition.opened(found):
+                self._waiting.append(partition)
+
+
+def _open_all(jobs: Sequence[tuple[PartitionLog, Sequence[Buffer]]]) -> list[list[Outcome]]:
+    """Open the batches of several logs, in a thread; an error concerns one append only."""
+    return [[_open(log, records) for records in batches] for log, batches in jobs]
+
+
+def _open(log: PartitionLog, records: Buffer) -> Outcome:
+    try:
+        return log.opened(records)
+    except ProtocolError as error:
+        return _alone(error)
+    except Exception as error:
+        logger.exception("%s-%d: batches could not be opened", log.topic, log.partition)
+        return _alone(error)
+
+
+def _alone(error: Exception) -> Exception:
+    """Let an error hold nothing but what it says: its traceback would keep decompressed blocks in memory."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
