@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import redirect_stdout
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from textwrap import shorten
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -93,7 +94,7 @@ class Build(build_ext):
         libraries: list[Library] = []
         try:
             self._check_compiler()
-        except CompileError as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, everything also runs uncompiled
             go_on_without("compiled modules", error)
         else:
             with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -157,15 +158,20 @@ class Build(build_ext):
         source.parent.mkdir(parents=True, exist_ok=True)
         if not source.exists():
             source.write_text("#include <Python.h>\n")
-        self._compile(str(source), Extension("check", []))
+        try:
+            self._compile(str(source), Extension("check", []))
+        except CompileError as error:
+            raise CompileError("no C compiler with Python's headers works (Debian: gcc and python3-dev)") from error
 
     def _compile(self, source: str, extension: Extension) -> Path:
         """Compile a C file unless that is up to date, and return the object. Raises CompileError."""
         target = self._objects / Path(source).with_suffix(".o")
         if not is_current(target, [source, *extension.depends]):
-            self.compiler.compile(
-                [source], output_dir=str(self._objects), include_dirs=extension.include_dirs, extra_postargs=[*FLAGS]
-            )
+            options = {"include_dirs": extension.include_dirs, "extra_postargs": [*FLAGS]}
+            try:
+                self.compiler.compile([source], output_dir=str(self._objects), **options)
+            except CompileError as error:
+                raise CompileError(f"the C compiler failed on {source}, see above") from error
         return target
 
     def _link(self, extension: Extension) -> Library:
@@ -240,10 +246,12 @@ def report(text: str) -> None:
 
 
 def go_on_without(what: str, error: Exception) -> None:
-    """Report that a part is left out and why, or raise the error where all parts are required."""
+    """Report in one line that a part is left out and why, or raise the error where all parts are required."""
     if os.environ.get("WARMLOG_COMPILED"):
         raise error
-    report(f"installing without {what}, which makes it slower and changes nothing else: {error}")
+    lines = str(error).splitlines() or [type(error).__name__]
+    cause = next((line for line in lines if "error:" in line), lines[-1])
+    report(f"installing without {what}, which makes it slower and changes nothing else: {shorten(cause, 240)}")
 
 
 def declared() -> list[Extension]:

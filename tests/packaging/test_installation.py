@@ -1,0 +1,139 @@
+"""What users of the repository and of the sdist do: pip builds in isolation and installs into a new environment.
+
+Needs the package index that pip is configured with: for the build's requirements and the package's dependencies.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.lacking import lacks
+from tests.packaging.distribution import INSPECT, PACKAGES, copy_sources, left_out, pip, user_environment
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]  # two builds compile, each in one to three minutes
+
+LISTEN = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "none")
+PRODUCE_AND_CONSUME = """
+import sys
+from warmlog import Client
+with Client(sys.argv[1]) as client:
+    client.produce("orders", value=b"one")
+    print([record.value for record in client.consume("orders", start="beginning", until_end=True)])
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def index(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Skip, or fail in CI, where pip reaches no index."""
+    target = str(tmp_path_factory.mktemp("index"))
+    try:
+        pip("download", "--quiet", "--no-deps", "--no-cache-dir", "--dest", target, "sortedcontainers")
+    except AssertionError as error:
+        lacks(f"pip reaches no package index: {error}")
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, built in isolation."""
+    target = tmp_path_factory.mktemp("sdist")
+    source = copy_sources(target / "source")
+    command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(target), str(source)]
+    done = subprocess.run(command, env=user_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = target.glob("*.tar.gz")
+    return path
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """The interpreter of a new environment that has pip and nothing else."""
+    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def needs_compiler() -> None:
+    if shutil.which("cc") is None:
+        lacks("no C compiler on this machine (Debian: gcc and libc6-dev)")
+
+
+def run(python: Path, code: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [str(python), "-c", code, *arguments],
+        env=user_environment(), cwd=python.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def serving(python: Path, data: Path) -> Iterator[str]:
+    """The installed command; its native address."""
+    command = [str(python.parent / "warmlog"), "serve", "--data-dir", str(data), *LISTEN]
+    with subprocess.Popen(command, env=user_environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = next(line for line in process.stdout if line.startswith("ready"))
+            found = re.search(r"native=(\S+)", ready)
+            assert found, ready
+            yield found[1]
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+def assert_it_serves(python: Path, data: Path, *, compiled: bool) -> None:
+    """Check which modules are compiled, that they come from the environment, and that its broker stores a record."""
+    flags, paths = run(python, INSPECT).splitlines()
+    assert flags == " ".join([str(compiled)] * 3)
+    assert all(Path(path).is_relative_to(python.parents[1]) for path in paths.split())
+    with serving(python, data) as address:
+        assert run(python, PRODUCE_AND_CONSUME, address).strip() == "[b'one']"
+
+
+def test_a_wheel_of_the_checkout_is_compiled_and_serves(tmp_path: Path, python: Path) -> None:
+    needs_compiler()
+    source = copy_sources(tmp_path / "source")
+    output = pip("wheel", "--verbose", "--no-deps", "--wheel-dir", str(tmp_path), str(source), python=python)
+    assert left_out(output) == []
+    (wheel,) = tmp_path.glob("*.whl")
+    pip("install", str(wheel), python=python)
+    assert_it_serves(python, tmp_path / "data", compiled=True)
+
+
+def test_an_installation_of_the_checkout_without_a_compiler_is_pure_and_serves(tmp_path: Path, python: Path) -> None:
+    source = copy_sources(tmp_path / "source")
+    output = pip("install", "--verbose", str(source), python=python, CC="false")
+    assert len(left_out(output)) == 1
+    assert_it_serves(python, tmp_path / "data", compiled=False)
+
+
+def test_an_installation_of_the_sdist_is_compiled_and_serves(tmp_path: Path, python: Path, sdist: Path) -> None:
+    needs_compiler()
+    output = pip("install", "--verbose", str(sdist), python=python)
+    assert left_out(output) == []
+    assert_it_serves(python, tmp_path / "data", compiled=True)
+
+
+def test_an_installation_of_the_sdist_without_a_compiler_is_pure_and_serves(
+    tmp_path: Path, python: Path, sdist: Path
+) -> None:
+    output = pip("install", "--verbose", str(sdist), python=python, CC="false")
+    assert len(left_out(output)) == 1
+    assert_it_serves(python, tmp_path / "data", compiled=False)
+
+
+def test_the_sdist_holds_all_sources_and_nothing_of_tests(sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    copy = copy_sources(tmp_path / "source")
+    sources = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
+    assert sources <= packed
+    assert {name.split("/")[0] for name in packed if "/" in name} == {*PACKAGES, "warmlog.egg-info"}
