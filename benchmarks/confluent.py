@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 def produce(address: str, topic: str, records: int, size: int) -> str:
     """Produce so many records of one size."""
-    producer = Producer({"bootstrap.servers": address, "queue.buffering.max.messages": 500_000})
+    producer = Producer({"bootstrap.servers": address})
     producer.list_topics(topic, timeout=PATIENCE_S)
     value, latencies_ms = b"x" * size, []
 

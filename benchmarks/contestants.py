@@ -82,7 +82,7 @@ class Broker:
         with self.serving(conditions, produce.connections) as (server, topic):
             result = self.drive(server, self.producers(topic, produce), conditions)
             self.wire.check_count(server.address, topic, result.replies)
-        return _figures(result) | {"mb_per_s": result.replies * len(produce.batch) / result.elapsed_s / 1e6}
+        return figures_of(result) | _bytes_moved(result, result.replies * len(produce.batch))
 
     def producers(self, topic: str, produce: Produce) -> list[Flow]:
         """Each connection appends to a partition of its own."""
@@ -104,7 +104,7 @@ class Broker:
         with self.serving(conditions, 1) as (server, topic):
             flows = self._fill_and_fetch(server, topic, fetch, conditions)
             result = self.drive(server, flows, conditions, processes=fetch.processes)
-        return {"mb_per_s": result.received_bytes / result.elapsed_s / 1e6, **_busy(result)}
+        return _bytes_moved(result, result.received_bytes) | _busy(result)
 
     def _fill_and_fetch(self, server: Running, topic: str, fetch: Fetch, conditions: Conditions) -> list[Flow]:
         """Fill a partition; connections that begin at places far from each other and go round."""
@@ -122,7 +122,7 @@ class Broker:
         with self.serving(conditions, partitions) as (server, topic):
             result = self.drive(server, self.each_partition(topic, partitions, connections, (batch,)), conditions)
             self.wire.check_count(server.address, topic, result.replies)
-        return _figures(result)
+        return figures_of(result)
 
     def each_partition(self, topic: str, partitions: int, connections: int, batches: Sequence[bytes]) -> list[Flow]:
         """All the batches to each of the partitions, which are dealt out to the connections."""
@@ -156,7 +156,7 @@ class SyncedProducers:
         with self.broker.start(conditions.directory) as server:
             wire.create_topic(server.address, topic, 1, {"flush.messages": "1"})
             flow = Flow(requests=(wire.produce(topic, 0, batch),))
-            return _figures(self.broker.drive(server, [flow] * self.producers, conditions))
+            return figures_of(self.broker.drive(server, [flow] * self.producers, conditions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class SyncLoop:
         path = conditions.directory / "synced"
         command = ["sync", str(path), str(conditions.seconds), str(conditions.warmup_s)]
         printed = subprocess.check_output(_module("benchmarks.limits", *command), input=batch, cwd=ROOT)
-        size, seconds = printed.split()
+        size, seconds, _ = printed.split()
         return {"requests_per_s": int(size) / len(batch) / float(seconds)}
 
 
@@ -185,8 +185,8 @@ class AppendLoop:
         path = conditions.directory / "appended"
         command = ["append", str(path), str(conditions.seconds), str(conditions.warmup_s)]
         printed = subprocess.check_output(_module("benchmarks.limits", *command), input=produce.batch, cwd=ROOT)
-        size, seconds = printed.split()
-        return {"mb_per_s": int(size) / float(seconds) / 1e6}
+        size, seconds, cpu_s = map(float, printed.split())
+        return {"mb_per_s": size / seconds / 1e6, "cpu_us_mb": cpu_s * 1e6 / (size / 1e6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class SendfileLoop:
         with serving(_module("benchmarks.limits", "sendfile", str(path))) as server:
             flows = (Flow(requests=()),) * fetch.connections
             result = _drive(server, flows, conditions, processes=fetch.processes)
-        return {"mb_per_s": result.received_bytes / result.elapsed_s / 1e6, **_busy(result)}
+        return _bytes_moved(result, result.received_bytes) | _busy(result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,9 +276,15 @@ def start_warmlog(
 
 
 def start_echo(directory: Path) -> AbstractContextManager[Running]:
-    """The echo server, which keeps nothing."""
+    """The echo server with a task per connection. It keeps nothing."""
     del directory
     return serving(_module("benchmarks.echo"))
+
+
+def start_echo_by_turns(directory: Path) -> AbstractContextManager[Running]:
+    """The echo server that serves every ready socket in one loop."""
+    del directory
+    return serving(_module("benchmarks.echo", "turns"))
 
 
 def _drive(
@@ -301,12 +307,20 @@ def _module(*arguments: str) -> list[str]:
     return [sys.executable, "-m", *arguments]
 
 
-def _figures(result: LoadResult) -> dict[str, float]:
-    figures = {"requests_per_s": result.replies / result.elapsed_s}
+def figures_of(result: LoadResult) -> dict[str, float]:
+    """Requests/s, processor time of the server per request, latencies if there are any, and how busy both were."""
+    replies = max(1, result.replies)
+    figures = {"requests_per_s": result.replies / result.elapsed_s, "cpu_us": result.server_cpu_s / replies * 1e6}
     if len(result.latencies_s) > 1:
         figures["p50_ms"] = median(result.latencies_s) * 1e3
         figures["p99_ms"] = quantiles(result.latencies_s, n=100)[-1] * 1e3
     return figures | _busy(result)
+
+
+def _bytes_moved(result: LoadResult, size: int) -> dict[str, float]:
+    """MB/s, and processor time of the server per MB."""
+    megabytes = max(1, size) / 1e6
+    return {"mb_per_s": megabytes / result.elapsed_s, "cpu_us_mb": result.server_cpu_s * 1e6 / megabytes}
 
 
 def _busy(result: LoadResult) -> dict[str, float]:
@@ -319,6 +333,7 @@ def _busy(result: LoadResult) -> dict[str, float]:
 
 WARMLOG = Broker(name="warmlog", start=start_warmlog, wire=NativeWire())
 ECHO = Broker(name="trio echo", start=start_echo, wire=EchoWire())
+ECHO_BY_TURNS = Broker(name="echo by turns", start=start_echo_by_turns, wire=EchoWire())
 CLIENTS = tuple(
     PythonClient(name=f"client on {loop}", broker=WARMLOG, command=_module("benchmarks.client", loop))
     for loop in ("asyncio", "trio")

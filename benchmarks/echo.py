@@ -1,12 +1,20 @@
-"""The echo server that small requests are measured against: what trio itself allows.
+"""Echo servers that small requests are measured against. They answer each byte with the same byte and do nothing else.
 
-It answers each byte with the same byte and does nothing else, in the way that trio's documentation teaches. Run as a
-process: `python -m benchmarks.echo` prints `ready native=HOST:PORT` and serves until it is ended.
+    python -m benchmarks.echo           a task per connection, as trio's documentation teaches
+    python -m benchmarks.echo turns     one loop that serves every socket that is ready, as the broker does
+
+Run as a process, either prints `ready native=HOST:PORT` and serves until it is ended.
 """
 
+import select
+import socket
+import sys
 from functools import partial
+from typing import NoReturn
 
 import trio
+
+RECEIVE_BYTES = 1 << 16
 
 
 async def echo(stream: trio.SocketStream) -> None:
@@ -18,8 +26,36 @@ async def echo(stream: trio.SocketStream) -> None:
         pass
 
 
-async def main() -> None:
-    """Serve on a free port of the loopback interface."""
+def serve_by_turns() -> NoReturn:
+    """Serve on a free port of the loopback interface, all connections in one loop."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener, select.epoll() as poll:
+        host, port = listener.getsockname()
+        poll.register(listener, select.EPOLLIN)
+        print(f"ready native={host}:{port}", flush=True)
+        connections: dict[int, socket.socket] = {}
+        while True:
+            for fd, _ in poll.poll():
+                connection = connections.get(fd)
+                if connection is None:
+                    connection, _ = listener.accept()
+                    connections[connection.fileno()] = connection
+                    poll.register(connection, select.EPOLLIN)
+                elif not send_back(connection):
+                    connections.pop(fd).close()
+
+
+def send_back(connection: socket.socket) -> bool:
+    """Send back what has come; False once the other end has closed or broken."""
+    try:
+        data = connection.recv(RECEIVE_BYTES)
+        connection.sendall(data)
+    except ConnectionError:
+        return False
+    return bool(data)
+
+
+async def serve_by_tasks() -> None:
+    """Serve on a free port of the loopback interface, a task for each connection."""
     async with trio.open_nursery() as nursery:
         serve = partial(trio.serve_tcp, echo, 0, host="127.0.0.1")
         (listener,) = await nursery.start(serve)
@@ -28,4 +64,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    if sys.argv[1:] == ["turns"]:
+        serve_by_turns()
+    else:
+        trio.run(serve_by_tasks)

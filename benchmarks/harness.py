@@ -131,6 +131,11 @@ class Outcome:
         """What is wanted of this figure or ratio, if anything is."""
         return next((t for t in self.workload.targets if (t.figure, t.against) == (figure, against)), None)
 
+    @property
+    def meets_targets(self) -> bool:
+        """Whether the rounds gave everything that is wanted."""
+        return all(map(self.judge, self.workload.targets))
+
     def judge(self, target: Target) -> bool:
         """Whether the rounds gave what is wanted."""
         if target.against is None:

@@ -1,6 +1,7 @@
 """What the machine itself allows, each a process and nothing but a loop of one system call.
 
-    python -m benchmarks.limits append FILE SECONDS WARMUP  appends standard input over and over; prints bytes, seconds
+    python -m benchmarks.limits append FILE SECONDS WARMUP  appends standard input over and over; prints bytes, seconds,
+                                                            and seconds of processor time
     python -m benchmarks.limits sync FILE SECONDS WARMUP    the same with an fdatasync after each append
     python -m benchmarks.limits sendfile FILE               sends FILE over and over to whoever connects
 
@@ -11,7 +12,7 @@ import os
 import socket
 import sys
 from threading import Thread
-from time import perf_counter
+from time import perf_counter, process_time
 
 SLICE_BYTES = 1 << 20  # one sendfile call, and what is fetched from a broker at a time
 
@@ -21,7 +22,9 @@ def append(path: str, seconds: str, warmup: str, *, synced: bool = False) -> Non
     data = sys.stdin.buffer.read()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
     append_for(fd, data, float(warmup), synced=synced)
-    print(*append_for(fd, data, float(seconds), synced=synced))
+    used_s = process_time()
+    size, elapsed_s = append_for(fd, data, float(seconds), synced=synced)
+    print(size, elapsed_s, process_time() - used_s)
 
 
 def append_for(fd: int, data: bytes, seconds: float, *, synced: bool) -> tuple[int, float]:

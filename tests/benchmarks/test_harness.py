@@ -140,3 +140,11 @@ def test_the_document_holds_every_round_and_the_verdicts(tmp_path: Path) -> None
     assert workload["contestants"]["ours"]["median"] == {"mb_per_s": 2.0}
     assert workload["contestants"]["theirs"]["ratios"] == {"mb_per_s": 0.5}
     assert [target["met"] for target in workload["targets"]] == [True]
+
+
+def test_an_outcome_meets_its_targets_only_if_it_meets_all_of_them() -> None:
+    met = Target(figure="mb_per_s", against="theirs", at_least=2)
+    missed = Target(figure="mb_per_s", at_most=1)
+    rounds: tuple[list[Figures], list[Figures]] = ([{"mb_per_s": 4.0}], [{"mb_per_s": 2.0}])
+    assert an_outcome(*rounds, met).meets_targets
+    assert not an_outcome(*rounds, met, missed).meets_targets

@@ -1,0 +1,56 @@
+"""Clients of other languages at their default settings, each a program around which the servers take turns."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from benchmarks.harness import Conditions, Figures
+from benchmarks.kafka import KafkaBroker
+from benchmarks.load import ROOT
+
+MODULE = ROOT / "interop" / "go"
+GO_PATH = f"{os.environ['PATH']}:/usr/local/go/bin"  # where Go's own installer puts it
+
+
+@cache
+def built() -> Path:
+    """Build the Go programs; the folder they are in. Raises CalledProcessError."""
+    target = MODULE / "target" / "load"
+    command = ["go", "build", "-o", f"{target}/", "./load/franz", "./load/sarama"]
+    subprocess.run(command, cwd=MODULE, check=True, env={**os.environ, "PATH": GO_PATH})
+    return target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoClient:
+    """A client library in Go against a server; `library` names its program."""
+
+    broker: KafkaBroker
+    library: str
+
+    @property
+    def name(self) -> str:
+        """The server's."""
+        return self.broker.name
+
+    def produce(self, records: int, size: int, conditions: Conditions) -> Figures:
+        """Records/s from the first record to the last acknowledgement."""
+        with self.broker.serving(conditions, 1) as (server, topic):
+            rate = self._run("produce", server.address, topic, records, size)
+            self.broker.wire.check_count(server.address, topic, records)
+        return rate
+
+    def consume(self, batch: bytes, batch_records: int, records: int, size: int, conditions: Conditions) -> Figures:
+        """Records/s from the page cache."""
+        batches = max(1, records // batch_records)
+        with self.broker.serving(conditions, 1) as (server, topic):
+            self.broker.fill(server, topic, batch, batches, conditions)
+            return self._run("consume", server.address, topic, batches * batch_records, size)
+
+    def _run(self, verb: str, address: tuple[str, int], topic: str, records: int, size: int) -> Figures:
+        host, port = address
+        command = [built() / self.library, verb, f"{host}:{port}", topic, str(records), str(size)]
+        name, _, value = subprocess.check_output(command, text=True).strip().partition("=")
+        return {name: float(value)}

@@ -1,0 +1,178 @@
+"""Raw loads in any version of a request: many connections, many partitions in a request, 1,000 partitions.
+
+Everything is encoded before a measurement begins. Only a fetch session needs a client that writes its epoch into each
+request; it has one request in flight, so that its own cost does not count.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from struct import Struct
+from time import perf_counter
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from benchmarks.contestants import Broker, Running, figures_of
+from benchmarks.harness import Conditions, Figures
+from benchmarks.large_requests import Asker, kafka_frame
+from benchmarks.load import Flow, LoadError, cpu_seconds
+from benchmarks.workloads import SMALL
+
+PARTITIONS = 1_000
+ACTIVE_SHARE = 0.01  # of the partitions get a record between two fetches
+FETCH_VERSION = 12  # the last one with topics by name
+PARTITION_MAX_BYTES, MAX_BYTES = 1 << 20, 50 << 20  # a Java consumer's
+GROUP = "benchmark"
+_REPLY = Struct(">iBihi")  # correlation id, tagged fields, throttle time, error, session id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """Connections with one request in flight, each of which appends a small batch to partitions of its own."""
+
+    connections: int
+    version: int
+    partitions: int = 1
+
+    def measure(self, broker: Broker, conditions: Conditions) -> Figures:
+        """Requests/s, latencies, and the server's processor time per request."""
+        connections = conditions.scaled(self.connections)
+        with broker.serving(conditions, connections * self.partitions) as (server, topic):
+            shares = [range(n * self.partitions, (n + 1) * self.partitions) for n in range(connections)]
+            flows = [Flow(requests=(produce(topic, share, self.version),)) for share in shares]
+            result = broker.drive(server, flows, conditions)
+            broker.wire.check_count(server.address, topic, result.replies * self.partitions)
+        return figures_of(result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WideRequests:
+    """One connection with one request in flight that names 1,000 partitions, in one API after the other."""
+
+    partitions: int = PARTITIONS
+
+    def measure(self, broker: Broker, conditions: Conditions) -> Figures:
+        """Microseconds of the server's processor time for each partition that a request names."""
+        count = max(2, conditions.scaled(self.partitions))
+        with broker.serving(conditions, count) as (server, topic):
+            fill(server, topic, count)
+            commit_one(server, topic)
+            requests = {
+                "produce": (produce(topic, range(count), 11),),
+                "produce_v7": (produce(topic, range(count), 7),),
+                **{name: (request,) for name, request in questions(topic, count).items()},
+            }
+            return {f"{name}_us": self._cost(broker, server, each, conditions) for name, each in requests.items()}
+
+    def measure_fetches(self, broker: Broker, conditions: Conditions) -> Figures:
+        """The same of fetches: with and without a session, nothing new or 1 % of the partitions active."""
+        count = max(2, conditions.scaled(self.partitions))
+        with broker.serving(conditions, count) as (server, topic):
+            fill(server, topic, count)
+            active = range(0, count, round(1 / ACTIVE_SHARE))
+            positions = [dict.fromkeys(range(count), 2) | dict.fromkeys(active, offset) for offset in (0, 1)]
+            quiet = (fetch(topic, dict.fromkeys(range(count), 2)),)
+            busy = tuple(fetch(topic, each) for each in positions)
+            return {
+                "fetch_us": self._cost(broker, server, quiet, conditions),
+                "fetch_active_us": self._cost(broker, server, busy, conditions),
+                "session_us": session_cost(server, topic, count, (), conditions) / count,
+                "session_active_us": session_cost(server, topic, count, active, conditions) / count,
+            }
+
+    def _cost(self, broker: Broker, server: Running, requests: tuple[bytes, ...], conditions: Conditions) -> float:
+        result = broker.drive(server, [Flow(requests=requests)], conditions)
+        named = max(2, conditions.scaled(self.partitions))
+        return result.server_cpu_s / max(1, result.replies) / named * 1e6
+
+
+def session_cost(server: Running, topic: str, count: int, active: Sequence[int], conditions: Conditions) -> float:
+    """Microseconds of the server's processor time for each fetch within a session of `count` partitions.
+
+    `active` partitions are named in every request, at offset 0 and 1 by turns, and have records there. Raises
+    LoadError.
+    """
+    asker = Asker(server.address)
+    with closing(asker.sock):
+        full = asker.ask(fetch(topic, dict.fromkeys(range(count), 2), session=(0, 0)))
+        session = check_fetch(full)
+        rounds = [fetch(topic, dict.fromkeys(active, offset), session=(session, 0)) for offset in (0, 1)]
+        marked = fetch(topic, dict.fromkeys(active, 0), session=(session, -2))
+        place = next(i for i in range(len(marked)) if marked[i] != rounds[0][i])
+        requests = [bytearray(request) for request in rounds]
+        epoch, began_at, used_s = 0, perf_counter(), cpu_seconds(server.pid)
+        counted_from = 0
+        until = began_at + conditions.warmup_s
+        while (now := perf_counter()) < until or not counted_from:
+            if now >= until:
+                counted_from, used_s, until = epoch, cpu_seconds(server.pid), now + conditions.seconds
+            epoch += 1
+            request = requests[epoch % 2]
+            request[place : place + 4] = epoch.to_bytes(4)
+            check_fetch(asker.ask(request))
+        return (cpu_seconds(server.pid) - used_s) / max(1, epoch - counted_from) * 1e6
+
+
+def check_fetch(reply: bytes) -> int:
+    """The session id of a reply. Raises LoadError where the fetch failed."""
+    _, _, _, error, session = _REPLY.unpack_from(reply)
+    if error:
+        raise LoadError(f"fetch failed with error {error}")
+    return int(session)
+
+
+def fill(server: Running, topic: str, count: int) -> None:
+    """Append two records to each partition."""
+    asker = Asker(server.address)
+    with closing(asker.sock):
+        for _ in range(2):
+            asker.ask(produce(topic, range(count), 11))
+
+
+def commit_one(server: Running, topic: str) -> None:
+    """Commit an offset, so that the group's coordinator is there."""
+    host, port = server.address
+    consumer = Consumer({"bootstrap.servers": f"{host}:{port}", "group.id": GROUP})
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def produce(topic: str, partitions: Sequence[int], version: int) -> bytes:
+    """Append a small batch to each of the partitions, acks=1."""
+    data = [{"index": partition, "records": SMALL} for partition in partitions]
+    topics = [{"name": topic, "partition_data": data}]
+    return kafka_frame("Produce", version, acks=1, timeout_ms=30_000, topic_data=topics)
+
+
+def fetch(topic: str, positions: dict[int, int], session: tuple[int, int] = (0, -1)) -> bytes:
+    """Fetch partitions from their offsets without waiting, in a session (id, epoch) or outside of any."""
+    partitions = [
+        {"partition": partition, "fetch_offset": offset, "partition_max_bytes": PARTITION_MAX_BYTES}
+        for partition, offset in positions.items()
+    ]
+    return kafka_frame(
+        "Fetch",
+        FETCH_VERSION,
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=MAX_BYTES,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[{"topic": topic, "partitions": partitions}] if partitions else [],
+    )
+
+
+def questions(topic: str, count: int) -> dict[str, bytes]:
+    """Requests that name all partitions, or are answered with all of them."""
+    ends: list[dict[str, Any]] = [{"partition_index": number, "timestamp": -1} for number in range(count)]
+    commits = [{"partition_index": n, "committed_offset": 1, "committed_metadata": ""} for n in range(count)]
+    return {
+        "list_offsets": kafka_frame("ListOffsets", 7, topics=[{"name": topic, "partitions": ends}]),
+        "offset_commit": kafka_frame(
+            "OffsetCommit", 8, group_id=GROUP, member_id="", topics=[{"name": topic, "partitions": commits}]
+        ),
+        "metadata": kafka_frame("Metadata", 9, topics=[{"name": topic}], allow_auto_topic_creation=False),
+    }
