@@ -1,33 +1,37 @@
 """The HTTP listener.
 
-`/metrics` for Prometheus, `/healthz` and `/readyz` for whoever watches the process, `/` for people.
-
-Served by hypercorn; this module owns the four answers, and the boundary: a request that breaks the server ends the HTTP
-connections of that moment, never the broker.
+`/metrics` for Prometheus, `/healthz` and `/readyz` for whoever watches the process, `/` for people: three fixed answers
+and a page of metrics, over h11. What a peer can do is bounded: its head by `MAX_HEAD_BYTES`, its silence by `IDLE_S`,
+its slowness to read by `SEND_S`, all peers together by `MAX_CONNECTIONS`, past which new ones are closed at
+once. A body is not read.
 """
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
+import h11
 import msgspec
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve as hypercorn_serve
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 logger = logging.getLogger(__name__)
 
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-Scope = dict[str, Any]
-
-INDEX = """warmlog
+MAX_CONNECTIONS = 100
+MAX_HEAD_BYTES = 16_384
+IDLE_S = 60  # longer than scrapers usually wait between two requests, so that they keep their connection
+SEND_S = 30
+LINGER_S = 1
+PLAIN = "text/plain; charset=utf-8"
+INDEX = b"""warmlog
 
 /metrics   Prometheus metrics
 /healthz   200 while the process runs
 /readyz    200 when it serves; 503 and JSON while it does not: the reason, and how far a start has come
 """
+
+Answer = tuple[int, str, bytes]  # status, content type, body
 
 
 class HttpListener:
@@ -41,71 +45,110 @@ class HttpListener:
         self._registry = registry
         self._not_ready = not_ready
         self._stop = trio.Event()
+        self._connections = 0
+        self._waiting: set[trio.CancelScope] = set()
 
     async def serve(self) -> None:
         """Serve until stopped. Closes the socket."""
         with self._sock:
-            while not self._stop.is_set():
-                try:
-                    await self._serve_once()
-                except Exception as error:  # a malformed h2c upgrade is enough to break hypercorn
-                    logger.warning("http: the server broke and is started again: %s", _innermost(error))
-                    logger.debug("http: how it broke", exc_info=error)
-
-    async def _serve_once(self) -> None:
-        config = Config()
-        config.bind = [f"fd://{self._sock.dup().detach()}"]  # hypercorn owns and closes this one
-        config.graceful_timeout = 1.0
-        config.errorlog = logging.getLogger("broker.net.http.server")
-        config.errorlog.setLevel(logging.WARNING)  # it announces each start; the broker's own ready line does
-        app: Any = self._app  # its own scope types are narrower than what ASGI says
-        await hypercorn_serve(app, config, shutdown_trigger=self._stop.wait, mode="asgi")
+            listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._sock))
+            async with trio.open_nursery() as connections:
+                async with trio.open_nursery() as accepting:
+                    serve = partial(trio.serve_listeners, handler_nursery=connections)
+                    accepting.start_soon(serve, self._converse, [listener])
+                    await self._stop.wait()
+                    accepting.cancel_scope.cancel()
+                connections.cancel_scope.deadline = trio.current_time() + LINGER_S
+                for scope in self._waiting:
+                    scope.cancel()
 
     def stop(self) -> None:
         """Finish what is being answered and return from `serve`."""
         self._stop.set()
 
-    async def _app(self, scope: Scope, receive: Callable[[], Awaitable[Scope]], send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
-        elif scope["type"] == "http":
-            status, content_type, body = await self._answer(scope["method"], scope["path"])
-            headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    async def _converse(self, stream: trio.SocketStream) -> None:
+        """Answer one connection's requests. Whatever fails ends this connection, never the broker."""
+        self._connections += 1
+        try:
+            async with stream:
+                if self._connections > MAX_CONNECTIONS:
+                    return
+                connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+                try:
+                    while await self._answer_next(connection, stream):
+                        connection.start_next_cycle()
+                except h11.RemoteProtocolError as error:
+                    if connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+                        await _send(connection, stream, (error.error_status_hint, PLAIN, b"bad request\n"), close=True)
+        except (trio.BrokenResourceError, trio.TooSlowError):
+            pass  # the peer is gone, or does not read
+        except Exception as error:
+            logger.warning("http: a request failed: %s: %s", type(error).__name__, error)
+            logger.debug("http: a request failed", exc_info=error)
+        finally:
+            self._connections -= 1
 
-    async def _answer(self, method: str, path: str) -> tuple[int, str, bytes]:
-        """(status, content type, body)."""
-        plain = "text/plain; charset=utf-8"
+    async def _answer_next(self, connection: h11.Connection, stream: trio.SocketStream) -> bool:
+        """Read a request and answer it. False: the connection is to be closed."""
+        request = await self._next_request(connection, stream)
+        if request is None:
+            return False
+        # A request without a body has ended here; what follows another is not read.
+        close = connection.next_event() is h11.NEED_DATA or connection.their_state is not h11.DONE
+        answer = await self._answer(request.method.decode(), request.target.decode().partition("?")[0])
+        return await _send(connection, stream, answer, head=request.method == b"HEAD", close=close)
+
+    async def _next_request(self, connection: h11.Connection, stream: trio.SocketStream) -> h11.Request | None:
+        """Return None if the peer closes, is silent for too long, or the listener stops."""
+        with trio.move_on_after(0 if self._stop.is_set() else IDLE_S) as scope:
+            self._waiting.add(scope)
+            try:
+                while (event := connection.next_event()) is h11.NEED_DATA:
+                    connection.receive_data(await stream.receive_some())
+            finally:
+                self._waiting.discard(scope)
+            return event if isinstance(event, h11.Request) else None
+        return None
+
+    async def _answer(self, method: str, path: str) -> Answer:
         if method not in {"GET", "HEAD"}:
-            return 405, plain, b"only GET and HEAD\n"
+            return 405, PLAIN, b"only GET and HEAD\n"
         if path == "/metrics":
             # In a worker: a thousand series take milliseconds to write down.
             return 200, CONTENT_TYPE_LATEST, await trio.to_thread.run_sync(generate_latest, self._registry)
         if path == "/healthz":
-            return 200, plain, b"ok\n"
+            return 200, PLAIN, b"ok\n"
         if path == "/readyz":
             reason = self._not_ready()
-            return (200, plain, b"ready\n") if reason is None else (503, "application/json", _json(reason))
+            return (200, PLAIN, b"ready\n") if reason is None else (503, "application/json", _json(reason))
         if path == "/":
-            return 200, plain, INDEX.encode()
-        return 404, plain, b"not found; see /\n"
+            return 200, PLAIN, INDEX
+        return 404, PLAIN, b"not found; see /\n"
+
+
+async def _send(
+    connection: h11.Connection, stream: trio.SocketStream, answer: Answer, *, head: bool = False, close: bool
+) -> bool:
+    """Send an answer and return whether another request may follow. Raises BrokenResourceError, TooSlowError."""
+    status, content_type, body = answer
+    headers = [("content-type", content_type), ("content-length", str(len(body)))]
+    if close:
+        headers.append(("connection", "close"))
+    data = connection.send(h11.Response(status_code=status, headers=headers)) or b""
+    if not head:
+        data += connection.send(h11.Data(data=body)) or b""
+    data += connection.send(h11.EndOfMessage()) or b""
+    with trio.fail_after(SEND_S):
+        await stream.send_all(data)
+    if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
+        return True
+    # Closing while there is something unread resets the connection, and the peer may lose the answer.
+    await stream.send_eof()
+    with trio.move_on_after(LINGER_S):
+        async for _ in stream:
+            pass
+    return False
 
 
 def _json(values: Mapping[str, object]) -> bytes:
     return msgspec.json.encode(values) + b"\n"
-
-
-def _innermost(error: BaseException) -> str:
-    """The kind and words of the first exception inside groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
-
-
-async def _lifespan(receive: Callable[[], Awaitable[Scope]], send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

@@ -21,7 +21,7 @@ def test_importing_warmlog_loads_nothing_else() -> None:
 
 
 def test_the_client_loads_no_broker_and_no_event_loop_until_it_runs() -> None:
-    assert not loaded("from warmlog import connect", "trio", "broker", "prometheus_client", "hypercorn", "click")
+    assert not loaded("from warmlog import connect", "trio", "broker", "prometheus_client", "h11", "click")
 
 
 def test_the_test_broker_does_not_load_the_client() -> None:

@@ -1,19 +1,23 @@
-"""HTTP on a real socket: the four answers, and requests that break the server but not the broker."""
+"""HTTP on a real socket: the four answers, and peers that misbehave."""
 
 import socket
+import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
+from broker.net import http
 from broker.net.http import HttpListener
 from broker.net.listener import bind
 
-# Its settings are no base64: hypercorn raises out of its own server.
-BROKEN_UPGRADE = (
-    b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAA\r\n\r\n"
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+LAST = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+UPGRADE = (
+    b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+    b"Upgrade: h2c\r\nHTTP2-Settings: AAA\r\n\r\n"
 )
 
 
@@ -65,13 +69,78 @@ async def test_the_root_lists_the_endpoints_and_head_has_no_body() -> None:
         assert (await site.get("/metrics", "POST"))[0] == 405
 
 
-async def test_a_request_that_breaks_the_server_leaves_it_serving(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 100_000, 431),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100_000, 405),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nno number\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n", 405),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 405),
+        (UPGRADE, 200),
+    ],
+    ids=["tls", "no host", "long head", "body", "broken body", "waits for leave", "connect", "upgrade"],
+)
+async def test_an_odd_request_is_answered_and_its_connection_closed(
+    request_: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
     async with web() as site:
+        answer = await site.send(request_)
+        assert int(answer.split()[1]) == status
+        assert await site.get("/healthz") == (200, b"ok\n")
+    assert caplog.text == ""
+
+
+async def test_requests_follow_each_other_on_one_connection() -> None:
+    async with web() as site:
+        answers = await site.send(REQUEST + REQUEST + LAST)
+        assert answers.count(b"HTTP/1.1 200") == 3
+        assert answers.endswith(b"ok\n")
+
+
+async def test_a_request_that_comes_byte_by_byte_is_answered() -> None:
+    async with web() as site, await trio.open_tcp_stream("127.0.0.1", site.port) as stream:
+        for number in range(len(LAST)):
+            await stream.send_all(LAST[number : number + 1])
+        assert b"".join([data async for data in stream]).endswith(b"ok\n")
+
+
+async def test_peers_that_reset_or_close_in_the_middle_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    async with web() as site:
+        for _ in range(20):
+            stream = await trio.open_tcp_stream("127.0.0.1", site.port)
+            await stream.send_all(REQUEST[:20])
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await stream.aclose()
+        assert await site.get("/healthz") == (200, b"ok\n")
+    assert caplog.text == ""
+
+
+async def test_a_silent_peer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "IDLE_S", 0)
+    async with web() as site:
+        assert await site.send(b"") == b""
+
+
+async def test_connections_past_the_bound_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
+    async with web() as site, await trio.open_tcp_stream("127.0.0.1", site.port) as first:
+        await first.send_all(REQUEST)
+        assert b"ok" in await first.receive_some()
+        assert await site.send(b"") == b""
+        await first.send_all(LAST)
+        assert b"ok" in await first.receive_some()
+
+
+async def test_stopping_does_not_wait_for_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "LINGER_S", 1000)
+    async with AsyncExitStack() as idle, web() as site:
         for _ in range(3):
-            await site.send(BROKEN_UPGRADE)
-            assert await site.get("/healthz") == (200, b"ok\n")
-    assert "started again" in caplog.text
-    assert "Traceback" not in caplog.text
+            stream = await idle.enter_async_context(await trio.open_tcp_stream("127.0.0.1", site.port))
+            await stream.send_all(REQUEST)
+            assert b"ok" in await stream.receive_some()
 
 
 async def test_the_port_is_free_after_stopping() -> None:
