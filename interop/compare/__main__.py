@@ -1,0 +1,56 @@
+"""Send the same requests to Kafka and to warmlog and print every difference that is not expected.
+
+python -m interop.compare [--examples N] [--seed N] [--only AREA] [--all]
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from interop.compare.brokers import kafka, warmlog
+from interop.compare.difference import unexpected
+from interop.compare.expected import EXPECTED
+from interop.compare.run import Pair, compare_areas
+from interop.compare.scenarios import AREAS
+from interop.compare.sequences import SEQUENCES, compare_sequences
+
+DEFAULT_EXAMPLES = 40
+
+
+def main() -> int:
+    """Compare; returns 1 where there are differences that are not expected."""
+    parser = argparse.ArgumentParser(prog="python -m interop.compare", description=__doc__)
+    parser.add_argument("--examples", type=int, default=DEFAULT_EXAMPLES, help="generated sequences of requests")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the generated sequences")
+    parser.add_argument(
+        "--only", choices=[*AREAS, SEQUENCES], action="append", help="compare one area; may be repeated"
+    )
+    parser.add_argument("--all", action="store_true", help="print the expected differences, too")
+    options = parser.parse_args()
+    areas = options.only or [*AREAS, SEQUENCES]
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        where = Path(directory)
+        with kafka(where) as theirs, warmlog(where) as ours:
+            pair = Pair(theirs, ours)
+            found = compare_areas(pair, [area for area in areas if area != SEQUENCES])
+            left = unexpected(found, EXPECTED)
+            sequence = compare_sequences(pair, options.examples, options.seed) if SEQUENCES in areas else None
+    for difference in found if options.all else left:
+        print(difference)
+    stale = [] if options.only else [entry for entry in EXPECTED if not entry.matches]
+    for entry in stale:
+        print(f"expected, but not found any more: {entry}")
+    if sequence is not None:
+        print(sequence)
+    print(
+        f"{pair.requests} requests compared in {time.monotonic() - started:.0f} s: {len(found)} differences, "
+        f"{len(left)} of them not expected; {len(stale)} expected ones not found"
+    )
+    return 1 if left or stale or sequence else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Run scenarios against both brokers and collect their differences."""
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from interop.compare.difference import Difference, differences
+from interop.compare.scenarios import AREAS
+from interop.compare.session import LEVELS, Barrier, Session, Step
+
+HOUR_MS = 3_600_000
+PLACES = ("Kafka", "warmlog")
+
+
+class Pair:
+    """The addresses of Kafka and of warmlog, and what runs over both share."""
+
+    def __init__(self, kafka: str, warmlog: str) -> None:
+        self.addresses = (kafka, warmlog)
+        self.base_time = int(time.time()) * 1000 - HOUR_MS
+        self.barriers = (Barrier(), Barrier())
+        self.requests = 0
+
+    def compare(self, area: str, level: str) -> list[Difference]:
+        """Run a scenario against both at the same time."""
+        with ThreadPoolExecutor(2) as pool:
+            kafka, warmlog = pool.map(lambda place: self._run(place, area, level), (0, 1))
+        self.requests += len(kafka)
+        return differences(area, level, kafka, warmlog)
+
+    def session(self, place: int, scenario: str, level: str) -> Session:
+        """Return a new session with one of them: 0 is Kafka, 1 is warmlog."""
+        return Session(self.addresses[place], scenario, level, self.base_time, self.barriers[place])
+
+    def _run(self, place: int, area: str, level: str) -> list[Step]:
+        session = self.session(place, area, level)
+        try:
+            AREAS[area](session)
+        except (AssertionError, LookupError, TimeoutError, RuntimeError) as error:
+            # An answer that the scenario cannot go on with: a difference, unless both brokers gave it.
+            session.note("the scenario ended early", f"{PLACES[place]}: {type(error).__name__}: {error}")
+        finally:
+            session.close()
+        return session.steps
+
+
+def compare_areas(pair: Pair, areas: Iterable[str], levels: Iterable[str] = LEVELS) -> list[Difference]:
+    """Run the scenarios of areas at each level."""
+    chosen = list(levels)
+    return [found for area in areas for level in chosen for found in pair.compare(area, level)]

@@ -1,0 +1,239 @@
+"""One run of a scenario against one broker: sends requests, and keeps each with its normalised answer."""
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from interop.compare.normal import Normaliser
+from interop.compare.wire import BY_NAME, ClosedError, Connection
+from protocol.records.builder import Codec, build_batch
+
+LEVELS = ("lowest", "middle", "highest")
+CLOSED = "connection closed"
+BARRIER_TOPIC = "compare-barrier"
+NO_ERROR = 0
+WAIT_S = 15
+# Topics and groups of other scenarios, of the program itself, and those that a broker makes for its own use.
+_FOREIGN = re.compile(rf"(\w+-({'|'.join(LEVELS)})-|{BARRIER_TOPIC}|__)")
+# After these Kafka's broker follows its controller with a delay.
+_CHANGES = {
+    "CreateTopics",
+    "DeleteTopics",
+    "CreatePartitions",
+    "AlterConfigs",
+    "IncrementalAlterConfigs",
+    "AlterClientQuotas",
+    "AlterUserScramCredentials",
+    "UpdateFeatures",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A request and its normalised answer (`CLOSED` if there was none)."""
+
+    label: str
+    api: str
+    version: int
+    request: Mapping[str, Any]
+    answer: Any
+
+
+class Session:
+    """What a scenario is given. Names of topics and groups are made by `name`, so that scenarios do not meet.
+
+    level: which version of each API is used, of LEVELS.
+    """
+
+    def __init__(self, address: str, scenario: str, level: str, base_time: int, barrier: "Barrier") -> None:
+        self.steps: list[Step] = []
+        self.level = level
+        self.base_time = base_time
+        self.topic_ids: dict[str, bytes] = {}
+        self._prefix = f"{scenario}-{level}-"
+        self._address = address
+        self._barrier = barrier
+        self._connections: dict[int, Connection] = {}
+        self._waiting: dict[int, list[tuple[str, str, int, Mapping[str, Any]]]] = {}
+        self._normal = Normaliser(base_time, keep=self._is_ours)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def name(self, name: str) -> str:
+        """Return a name of this scenario's own."""
+        return self._prefix + name
+
+    def version(self, api: str) -> int:
+        """Return the version of an API at this level."""
+        first, last = BY_NAME[api].first, BY_NAME[api].last
+        return {"lowest": first, "middle": (first + last + 1) // 2, "highest": last}[self.level]
+
+    def ask(self, label: str, api: str, /, *, on: int = 0, version: int | None = None, **fields: Any) -> dict[str, Any]:
+        """Send a request, wait for its answer and keep both. Returns {} where the connection was closed."""
+        self.send(label, api, on=on, version=version, **fields)
+        return self.receive(on=on)
+
+    def send(self, label: str, api: str, /, *, on: int = 0, version: int | None = None, **fields: Any) -> None:
+        """Send a request on a connection; `receive` takes the answer."""
+        chosen = self.version(api) if version is None else version
+        self._waiting.setdefault(on, []).append((label, api, chosen, fields))
+        with suppress(ClosedError):  # `receive` says so
+            self._connection(on).send(BY_NAME[api], chosen, fields)
+
+    def receive(self, *, on: int = 0) -> dict[str, Any]:
+        """Take the answer to the oldest request of a connection."""
+        label, api, version, fields = self._waiting[on].pop(0)
+        answer: dict[str, Any] = {}
+        try:
+            answer = self._connection(on).receive()
+            shown: Any = self._normal.answer(answer)
+        except ClosedError:
+            self._connections.pop(on).close()
+            shown = CLOSED
+        self.steps.append(Step(label, api, version, fields, shown))
+        if api in _CHANGES:
+            self.settle()
+        return answer
+
+    def quiet_receive(self, *, on: int) -> dict[str, Any]:
+        """Take the answer to a request that `send` sent, without comparing it: one of several that race."""
+        self._waiting[on].pop(0)
+        return self._connection(on).receive()
+
+    def quietly(self, api: str, /, *, version: int | None = None, **fields: Any) -> dict[str, Any]:
+        """Send a request that is not part of the comparison, of the newest version unless one is given."""
+        connection = self._connection(-1)
+        connection.send(BY_NAME[api], BY_NAME[api].last if version is None else version, fields)
+        return connection.receive()
+
+    def note(self, label: str, value: Any) -> None:
+        """Compare a value that the scenario computed."""
+        self.steps.append(Step(label, "note", 0, {}, value))
+
+    def settle(self) -> None:
+        """Wait until the changes that were answered have taken effect."""
+        self._barrier.wait(self._connection(-1))
+
+    def topic(self, name: str, partitions: int = 1, **configs: str) -> str:
+        """Create a topic, wait until it can be used, and return its whole name. `a_b` stands for the config `a.b`."""
+        whole = self.name(name)
+        settings = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+        made = {"name": whole, "num_partitions": partitions, "replication_factor": 1, "configs": settings}
+        answer = self.quietly("CreateTopics", topics=[made], timeout_ms=10_000)
+        assert answer["topics"][0]["error_code"] == NO_ERROR, answer
+        self.load(whole)
+        return whole
+
+    def load(self, *topics: str) -> None:
+        """Wait until topics can be used, and keep their ids."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            answer = self.quietly("Metadata", topics=[{"name": name} for name in topics])
+            partitions = [one for topic in answer["topics"] for one in topic["partitions"]]
+            if partitions and not any(one["error_code"] for one in [*answer["topics"], *partitions]):
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"topics without a leader: {answer}")
+        for topic in answer["topics"]:
+            self.topic_ids[topic["name"]] = topic["topic_id"]
+        asked = [
+            {"partition_index": one["partition_index"], "timestamp": -1} for one in answer["topics"][0]["partitions"]
+        ]
+        while self._is_unready(topics[0], asked):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no offsets of {topics[0]}")
+
+    def _is_unready(self, topic: str, asked: list[dict[str, int]]) -> bool:
+        answer = self.quietly("ListOffsets", topics=[{"name": topic, "partitions": asked}], replica_id=-1)
+        return any(one["error_code"] for one in answer["topics"][0]["partitions"])
+
+    def both(self, name: str, key: str = "name") -> dict[str, Any]:
+        """Return the fields that say which topic is meant, in versions by name and by id."""
+        return {key: name, "topic_id": self.topic_ids.get(name, b"\1" * 16)}
+
+    def group(self, name: str) -> str:
+        """Return a group's whole name."""
+        return self.name(name)
+
+    def batch(self, count: int = 1, *, at: int = 0, codec: Codec = Codec.NONE, size: int = 10, **fields: Any) -> bytes:
+        """Return a batch of records whose timestamps are `at`, `at` + 1 … ms after the base time."""
+        rows = [(self.base_time + at + place, b"key", bytes([97 + place % 26]) * size, ()) for place in range(count)]
+        return build_batch(rows, compression=codec, **fields)
+
+    def produce(
+        self, label: str, topic: str, records: bytes | None, *, partition: int = 0, **fields: Any
+    ) -> dict[str, Any]:
+        """Produce to one partition with acks=all, unless told otherwise, as a step."""
+        data = [{**self.both(topic), "partition_data": [{"index": partition, "records": records}]}]
+        return self.ask(label, "Produce", **{"acks": -1, "timeout_ms": 5000, "topic_data": data, **fields})
+
+    def fill(self, topic: str, *batches: bytes, partition: int = 0) -> None:
+        """Produce batches, one a request, without comparing the answers."""
+        for records in batches:
+            data = [{**self.both(topic), "partition_data": [{"index": partition, "records": records}]}]
+            answer = self.quietly("Produce", acks=-1, timeout_ms=5000, topic_data=data)
+            assert answer["responses"][0]["partition_responses"][0]["error_code"] == NO_ERROR, answer
+
+    def fetch(self, label: str, partitions: Iterable[tuple[str, int, int]], **fields: Any) -> dict[str, Any]:
+        """Fetch from (topic, partition, offset), as a step; further fields by Kafka's names."""
+        return self.ask(label, "Fetch", **self.fetch_fields(partitions, **fields))
+
+    def fetch_fields(self, partitions: Iterable[tuple[str, int, int]], **fields: Any) -> dict[str, Any]:
+        """Return the fields of a Fetch request; `each` has further fields of every partition."""
+        each = {
+            "current_leader_epoch": -1,
+            "last_fetched_epoch": -1,
+            "partition_max_bytes": 1 << 20,
+            **fields.pop("each", {}),
+        }
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for topic, partition, offset in partitions:
+            topics.setdefault(topic, []).append({"partition": partition, "fetch_offset": offset, **each})
+        asked = [{**self.both(topic, "topic"), "partitions": found} for topic, found in topics.items()]
+        usual = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 24, "session_epoch": -1, "replica_id": -1}
+        return {**usual, "topics": asked, **fields}
+
+    def _connection(self, on: int) -> Connection:
+        if on not in self._connections:
+            self._connections[on] = Connection(self._address)
+        return self._connections[on]
+
+    def _is_ours(self, name: str) -> bool:
+        return name.startswith(self._prefix) or not _FOREIGN.match(name)
+
+
+class Barrier:
+    """Finds out when a broker has applied all changes that were made so far: by a change that is applied after them."""
+
+    def __init__(self) -> None:
+        self._changes = 0
+
+    def prepare(self, connection: Connection) -> None:
+        """Make the topic whose configuration is changed."""
+        made = {"name": BARRIER_TOPIC, "num_partitions": 1, "replication_factor": 1}
+        connection.send(BY_NAME["CreateTopics"], 7, {"topics": [made], "timeout_ms": 10_000})
+        connection.receive()
+
+    def wait(self, connection: Connection) -> None:
+        """Make a change and return when it can be seen."""
+        self._changes += 1
+        value = str(1_000_000_000 + self._changes)
+        config = {"name": "retention.ms", "config_operation": 0, "value": value}
+        resource = {"resource_type": 2, "resource_name": BARRIER_TOPIC}
+        deadline = time.monotonic() + WAIT_S
+        connection.send(BY_NAME["IncrementalAlterConfigs"], 1, {"resources": [{**resource, "configs": [config]}]})
+        connection.receive()
+        while True:
+            asked = {"resources": [{**resource, "configuration_keys": ["retention.ms"]}]}
+            connection.send(BY_NAME["DescribeConfigs"], 4, asked)
+            (result,) = connection.receive()["results"]
+            if result["configs"] and result["configs"][0]["value"] == value:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError("a change of a topic's configuration did not take effect")

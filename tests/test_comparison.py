@@ -1,0 +1,81 @@
+"""The comparison with Kafka (interop/compare): what counts as a difference, and what is known."""
+
+from interop.compare.difference import MISSING, Difference, Expected, differences, unexpected
+from interop.compare.normal import Normaliser
+from interop.compare.session import CLOSED, Step
+from protocol.records.builder import build_batch
+
+
+def steps(*answers: object) -> list[Step]:
+    return [Step(f"step {place}", "Metadata", 9, {}, answer) for place, answer in enumerate(answers)]
+
+
+def found(kafka: object, warmlog: object) -> list[tuple[str, object, object]]:
+    return [(one.path, one.kafka, one.warmlog) for one in differences("area", "lowest", steps(kafka), steps(warmlog))]
+
+
+def test_equal_answers_have_no_difference() -> None:
+    assert found({"topics": [{"name": "a", "error_code": 0}]}, {"topics": [{"name": "a", "error_code": 0}]}) == []
+
+
+def test_a_difference_names_the_path_and_both_values() -> None:
+    one = {"topics": [{"name": "a", "error_code": 0}, {"name": "b", "error_code": 3}]}
+    other = {"topics": [{"name": "a", "error_code": 0}, {"name": "b", "error_code": 5}]}
+    assert found(one, other) == [("topics.error_code", 3, 5)]
+
+
+def test_an_element_that_one_lacks_is_a_difference() -> None:
+    one = {"topics": [{"name": "a", "error_code": 0}]}
+    assert found(one, {"topics": []}) == [("topics", one["topics"][0], MISSING)]
+    assert found({"topics": []}, one) == [("topics", MISSING, one["topics"][0])]
+
+
+def test_a_name_that_is_answered_twice_is_not_one_that_is_answered_once() -> None:
+    once = {"topics": [{"name": "a", "error_code": 0}]}
+    assert found(once, {"topics": once["topics"] * 2}) == [("topics", MISSING, once["topics"][0])]
+
+
+def test_a_closed_connection_is_a_difference() -> None:
+    assert found({"error_code": 0}, CLOSED) == [("", {"error_code": 0}, CLOSED)]
+
+
+def test_a_run_that_ends_early_is_a_difference() -> None:
+    (one,) = differences("area", "lowest", steps({}, {}), steps({}))
+    assert (one.path, one.kafka, one.warmlog) == ("steps", 2, 1)
+
+
+def test_expected_differences_are_left_out_and_counted() -> None:
+    known = Expected("area/step *", "Metadata.error_code", "because", kafka=1)
+    stale = Expected("other/*", "*", "because")
+    left = unexpected(
+        [_difference("error_code", 1, 2), _difference("error_code", 3, 2), _difference("x", 1, 2)], [known, stale]
+    )
+    assert [(one.path, one.kafka) for one in left] == [("error_code", 3), ("x", 1)]
+    assert (known.matches, stale.matches) == (1, 0)
+
+
+def _difference(path: str, kafka: object, warmlog: object) -> Difference:
+    return Difference("area", "lowest", steps({})[0], path, path, kafka, warmlog)
+
+
+def test_ids_become_symbols_that_tell_equal_ones_from_others() -> None:
+    normal = Normaliser(base_time=0)
+    first = normal.answer({"topics": [{"name": "a", "topic_id": b"x" * 16}, {"name": "b", "topic_id": b"y" * 16}]})
+    assert [topic["topic_id"] for topic in first["topics"]] == ["<topic 1>", "<topic 2>"]
+    assert normal.answer({"topic_id": b"y" * 16}) == {"topic_id": "<topic 2>"}
+    assert normal.answer({"topic_id": bytes(16)}) == {"topic_id": bytes(16)}
+
+
+def test_order_times_addresses_and_texts_are_not_compared() -> None:
+    one, other = Normaliser(base_time=1_000_000), Normaliser(base_time=5_000_000)
+    topics = [{"name": "b"}, {"name": "a"}]
+    theirs = {"host": "x", "throttle_time_ms": 1, "timestamp": 1_000_005, "error_message": "x", "topics": topics}
+    ours = {"host": "y", "throttle_time_ms": 2, "timestamp": 5_000_005, "error_message": "y", "topics": topics[::-1]}
+    assert one.answer(theirs) == other.answer(ours)
+
+
+def test_records_are_compared_by_their_headers() -> None:
+    batch = build_batch([(1, b"k", b"v", ())], base_offset=7)
+    (shown, cut) = Normaliser(base_time=0).answer({"records": batch + batch[:20]})["records"]
+    assert shown.startswith("7..7 epoch -1 attributes 0 producer -1/-1/-1 crc ")
+    assert cut == "cut 20"
