@@ -56,7 +56,8 @@ def is_ours(record: logging.LogRecord) -> bool:
 
 @pytest.fixture(scope="session")
 def admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})
+    # It outlives its tests, and its thread writes to whichever test's standard error is there.
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
 
 NUMBERS = itertools.count()
