@@ -59,6 +59,7 @@ from broker.maintenance import Maintenance
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metrics import Metrics
+from broker.moves import LogMoves
 from broker.net.http import HttpListener
 from broker.net.inflight import InflightBytes
 from broker.net.listener import Limits, Listener, bind
@@ -238,11 +239,13 @@ class Broker:
             kafka=address_of(sockets.get("kafka")), native=address_of(sockets.get("native")), http=self._http_address
         )
         groups = self._groups(partitions, writer)
+        self._moves = LogMoves(partitions, self._directories, writer, self._metrics)
         turn = ServingTurn(writer.write_queued, self.guard)
         listeners = self._listeners(sockets, partitions, turn, groups)
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
+            maintained.start_soon(self._moves.run)
             maintained.start_soon(self._reads.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
             maintained.start_soon(turn.run)
@@ -362,7 +365,7 @@ class Broker:
             OffsetsApi(partitions, self._metrics),
             EpochsApi(partitions),
             RecordsApi(partitions),
-            LogDirsApi(partitions, self._directories),
+            LogDirsApi(partitions, self._directories, self._moves),
             ProducersApi(partitions, self._store),
             *(asked := group_families(groups, partitions, advertised)),
             NativeGroupsApi(asked, partitions),

@@ -4,7 +4,8 @@ Each directory's are replaced as a whole by one writer at a time; a disk that ha
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -40,6 +41,12 @@ class Checkpoints:
                 is_stale = directory.mentions(keys)
             if is_stale:
                 await self.write([directory])
+
+    @asynccontextmanager
+    async def hold(self, directory: DataDirectory) -> AsyncIterator[None]:
+        """Let nobody else write a directory's checkpoints in this block."""
+        async with self._writing[directory]:
+            yield
 
     async def _each(
         self,

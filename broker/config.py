@@ -109,6 +109,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_flush_scheduler_interval_ms: PositiveMillis = MAX_INT64
     num_recovery_threads_per_data_dir: Count = 2
     log_flush_offset_checkpoint_interval_ms: PositiveMillis = 60_000
+    replica_alter_log_dirs_io_max_bytes_per_second: Annotated[int, Meta(ge=0, le=MAX_INT64)] = MAX_INT64
     producer_id_expiration_ms: PositiveMillis = 86_400_000
     producer_id_expiration_check_interval_ms: PositiveMillis = 600_000
 

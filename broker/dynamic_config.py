@@ -57,6 +57,7 @@ DYNAMIC_SETTINGS = frozenset({
     "message.max.bytes",
     "min.insync.replicas",
     "producer.id.expiration.ms",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
     "warmlog.index.search",
     "warmlog.records.walk",
 }) & FIELDS.keys()  # fmt: skip

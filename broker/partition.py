@@ -21,6 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -29,9 +30,11 @@ from broker.log.config import LogConfig
 from broker.log.disk import is_out_of_room
 from broker.log.errors import IndexCorruptError, LogError
 from broker.log.files import FileSlice
+from broker.log.moving import LogMove, MovedLog
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
 from broker.log.reopening import Reopened
 from broker.log.residency import ColdReadError
+from broker.log.room import Room
 from broker.log.segment import LOOKUP_FAULTS, Segment
 from broker.refusals import Refusals
 from broker.waiters import Waiter
@@ -43,11 +46,24 @@ logger = logging.getLogger(__name__)
 
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough that a worker comes back in milliseconds
 UNREADABLE_PAUSE_S = 10.0  # between two lines about a log that cannot be read: who fetches tries again and again
+MAX_PAUSE_S = 5.0  # producers wait so long at most for a move that cannot have the log
 REBUILD_PAUSE_S = 10.0  # an index that cannot be mended is tried again at leisure: each try reads its whole segment
 
 
 class StorageError(Exception):
     """A log could not be written or synced; what was asked is not stored. The client's KAFKA_STORAGE_ERROR."""
+
+
+class Destination(NamedTuple):
+    """The data directory that a log moves to: its path and its room.
+
+    `write_checkpoints` writes its checkpoints as they are with the log, in a worker; `moved` is told when it is there.
+    """
+
+    data_directory: str
+    room: Room
+    write_checkpoints: Callable[[], None]
+    moved: Callable[[], None]
 
 
 class Append:
@@ -105,6 +121,8 @@ class Partition:
         self._queued_bytes = 0
         self._must_roll = False
         self._writing = False
+        self._is_paused = False  # nothing may be written: the log is about to move
+        self._is_leaving = False  # nor synced: it is taking its new place
         self._awaiting_flush: list[Append] = []
         self._refusals = Refusals(f"{log.topic}-{log.partition}")
         self._waiters: set[Waiter] = set()
@@ -197,7 +215,7 @@ class Partition:
 
     def write_queued(self) -> None:
         """Write the queue: at once if it is small, else by a task."""
-        if self._writing or not self._queue:
+        if self._writing or self._is_paused or not self._queue:
             return
         if self._must_roll or self._queued_bytes > self._writer.loop_write_max_bytes:
             self._writing = True
@@ -229,7 +247,7 @@ class Partition:
     async def _drain(self) -> None:
         """Write group after group until the queue is empty."""
         try:
-            while self._queue:
+            while self._queue and not self._is_paused:
                 group = self._take_group()
                 try:
                     await self._write_in_worker(group)
@@ -288,7 +306,7 @@ class Partition:
 
         Not while appends come: they may be planned for the old segment. Raises OSError.
         """
-        if self._writing or self._queue or self.log.failed:
+        if self._writing or self._is_paused or self._queue or self.log.failed:
             return False
         with self.inside(), trio.CancelScope(shield=True):
             self._writing = True  # what comes meanwhile is queued
@@ -392,9 +410,9 @@ class Partition:
     # -- sync --
 
     def begin_flush(self) -> FlushPlan | None:
-        """What a sync of this log has to do; `flushed` must follow. None if the log is out of service."""
+        """Return what a sync of the log has to do; None if it has failed, or moves. `flushed` must follow."""
         self._running += 1
-        return None if self.log.failed else self.log.begin_flush()
+        return None if self.log.failed or self._is_leaving else self.log.begin_flush()
 
     def flushed(self, plan: FlushPlan | None, error: Exception | None) -> None:
         """Take the outcome of a sync that `begin_flush` began."""
@@ -577,6 +595,50 @@ class Partition:
                 logger.warning("%s-%d: leader epochs not written: %s", self.topic, self.index, error)
         return reopened
 
+    # -- moving --
+
+    async def relocate(self, move: LogMove, to: Destination) -> MovedLog | None:
+        """Let the copy that a move has made take the place of the log; None if it cannot yet.
+
+        Writes wait meanwhile; what comes is planned and queued. Raises OSError: then the log is where it was.
+        """
+        moved: MovedLog | None = None
+        old: Sequence[Segment] = ()
+        with self.rearranging() as scope:
+            if scope is not None:
+                self._is_paused = True
+                try:
+                    if await self._has_settled():
+                        with trio.CancelScope(shield=True):
+                            moved, old = await self._take_copy(move, to)
+                finally:
+                    self._is_paused = self._is_leaving = False
+                    self.write_queued()
+            if moved is not None:
+                self.synced_at = trio.current_time()
+                self.wake_all()
+                with trio.CancelScope(shield=True):
+                    await self.disk.keep_up(partial(_close_each, old))
+        return moved
+
+    async def _has_settled(self) -> bool:
+        """Wait until nobody else is inside the log; False if that takes too long, or if the log has failed."""
+        while self._writing:
+            await self._progress.park()
+        with trio.move_on_after(MAX_PAUSE_S) as waiting:
+            await self.settled(among=1)
+        return not waiting.cancelled_caught and not self.log.failed
+
+    async def _take_copy(self, move: LogMove, to: Destination) -> tuple[MovedLog, Sequence[Segment]]:
+        """Complete the copy and serve it from now on; returns the old segments, to be closed."""
+        self._is_leaving = True
+        disk = self._writer.workers(to.data_directory)
+        moved = await disk.write(partial(move.complete, self.log.end_of_move(), to.write_checkpoints))
+        old = self.log.finish_move(moved, to.room)
+        self.data_directory, self.disk = to.data_directory, disk
+        to.moved()
+        return moved, old
+
     # -- end --
 
     async def retire(self) -> None:
@@ -589,6 +651,12 @@ class Partition:
             self._rearranging.cancel()
         await self.settled()
         self.wake_all()
+
+
+def _close_each(segments: Sequence[Segment]) -> None:
+    """Worker: close segments that are the log's no more."""
+    for segment in segments:
+        segment.close()
 
 
 def _finish(log: PartitionLog, sealed: Segment, plan: FlushPlan) -> None:

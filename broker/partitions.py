@@ -17,15 +17,17 @@ import trio
 from broker.checkpoints import Checkpoints
 from broker.config import Settings
 from broker.dynamic_config import LiveSettings, Overrides
+from broker.log.data_directory import DataDirectory
 from broker.log.errors import DataDirectoryError, DirectoryFailedError, LogError, NotReadyError, OfflineError
 from broker.log.facts import RecoveryReport
+from broker.log.moving import LogMove
 from broker.log.partition_log import PartitionLog
 from broker.log_configs import LogConfigs
 from broker.metadata.assignment import assign_replicas
 from broker.metadata.topic import Topic
 from broker.metrics import Metrics
 from broker.opening import Start, StartProgress
-from broker.partition import Partition
+from broker.partition import Destination, Partition
 from broker.storage import Storage
 from broker.topic_changes import Change, Checkpoint, Failures, TopicChanges, TopicExistsError, UnknownTopicError
 from broker.topic_map import Replicas, TopicMap
@@ -296,6 +298,34 @@ class Partitions:
         directory = self._storage.directories.place(partition.topic, partition.index)
         directory.cleaner_points[partition.topic, partition.index] = offset
 
+    # -- moves between data directories --
+
+    async def relocate(self, partition: Partition, move: LogMove, directory: DataDirectory) -> bool:
+        """Let the copy that a move has made in a data directory take the place of a log; False if it cannot yet.
+
+        Raises OSError: then the log is where it was.
+        """
+        topic, index, directories = partition.topic, partition.index, self._storage.directories
+        async with self._checkpoints.hold(directory):
+            source = directories.holder(topic, index)
+            assert source is not None, "what is served lies somewhere"
+            to = Destination(
+                data_directory=str(Path(directory.path)),
+                room=directory.room,
+                write_checkpoints=partial(_checkpoint_arrival, partition.log, source, directory),
+                moved=partial(directories.relocate, topic, index, directory),
+            )
+            moved = await partition.relocate(move, to)
+        if moved is None:
+            return False
+        self.changes.remove_later(moved.old_directory, partition.log.config.file_delete_delay_ms)
+        try:
+            await trio.to_thread.run_sync(directories.settle_arrival, topic, index, directory)
+            await self._checkpoints.write([each for each in (source, directory) if each in directories.live])
+        except OSError as error:
+            logger.warning("%s-%d: moved, but its old place is not forgotten yet: %s", topic, index, error)
+        return True
+
     # -- inside --
 
     def _publish(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
@@ -357,6 +387,11 @@ class Partitions:
             self._metrics.truncated_bytes.add(report.truncated_bytes)
             level = logging.INFO if report.repairs else logging.DEBUG  # logs come by the thousand; the receipt has all
             logger.log(level, "%s-%d: recovered: %s", log.topic, log.partition, _in_words(report))
+
+
+def _checkpoint_arrival(log: PartitionLog, source: DataDirectory, target: DataDirectory) -> None:
+    """Write the checkpoints of a data directory as they are with a log that moves there. Raises OSError."""
+    target.add_to_checkpoints(log, source.cleaner_points.get((log.topic, log.partition)))
 
 
 def _in_words(report: RecoveryReport) -> str:

@@ -101,6 +101,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "producer.id.expiration.ms": "After how long without an append an idempotent producer's sequence is forgotten.",
     "queued.max.request.bytes": "How many bytes of large requests may be received and not yet answered; -1 sets no"
     " bound.",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "How fast logs are copied that move to another data directory.",
     "socket.listen.backlog.size": "How many connections may wait to be accepted.",
     "socket.receive.buffer.bytes": "The receive buffer of each connection; -1 leaves it to the system.",
     "socket.request.max.bytes": "The longest request.",

@@ -186,6 +186,7 @@ class Storage:
 
     def _open_in(self, directory: DataDirectory, topic: Topic, config: LogConfig, index: int) -> PartitionLog:
         key = topic.name, index
+        self.directories.settle_arrival(*key, directory)
         return PartitionLog.open(
             directory.partition_path(partition_directory(*key)),
             topic=topic.name,

@@ -72,7 +72,7 @@ class UnknownTopicError(Exception):
 
 
 class _DeletedDirectory(NamedTuple):
-    """A deleted partition's directory, and when to remove it, by trio's clock."""
+    """The directory of a partition that was deleted or has moved, and when to remove it, by trio's clock."""
 
     due: float
     path: str
@@ -392,11 +392,8 @@ class TopicChanges:
         async def move(directory: DataDirectory, logs: Sequence[PartitionLog]) -> None:
             moved, others = await self._workers(directory).write(partial(move_away, directory, logs))
             left.update(others)
-            now = trio.current_time()
             for name, path in moved:
-                delay_ms = self._configs.of(topics[name].configs).file_delete_delay_ms
-                entry = _DeletedDirectory(now + delay_ms / 1000, path)
-                self._deleted.setdefault(os.path.dirname(path), []).append(entry)
+                self.remove_later(path, self._configs.of(topics[name].configs).file_delete_delay_ms)
 
         logs = [partition.log for partition in doomed]
         held = self._storage.directories.by_directory(logs)
@@ -439,8 +436,13 @@ class TopicChanges:
         if event is not None:
             await event.wait()
 
+    def remove_later(self, path: str, delay_ms: int) -> None:
+        """Let `remove_deleted` remove a directory when this delay is over."""
+        entry = _DeletedDirectory(trio.current_time() + delay_ms / 1000, path)
+        self._deleted.setdefault(os.path.dirname(path), []).append(entry)
+
     async def remove_deleted(self, data_directory: str) -> None:
-        """Remove the directories of deleted topics whose delay is over from one data directory, in a worker."""
+        """Remove what `remove_later` was told of from one data directory, where its delay is over, in a worker."""
         now = trio.current_time()
         deleted = self._deleted.pop(data_directory, [])
         self._deleted[data_directory] = [entry for entry in deleted if entry.due > now]

@@ -27,7 +27,6 @@ _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOT
 
 TRANSACTIONS = "transactions"
 NEWER_GROUPS = "consumer groups of KIP-848, share groups, groups of streams"
-OTHERS = "others, which clients can do without"
 
 #: Kafka's APIs that are not served: key to name and what they are for.
 NOT_SERVED: Mapping[int, tuple[str, str]] = {
@@ -36,7 +35,6 @@ NOT_SERVED: Mapping[int, tuple[str, str]] = {
     26: ("EndTxn", TRANSACTIONS),
     27: ("WriteTxnMarkers", TRANSACTIONS),
     28: ("TxnOffsetCommit", TRANSACTIONS),
-    34: ("AlterReplicaLogDirs", OTHERS),
     65: ("DescribeTransactions", TRANSACTIONS),
     66: ("ListTransactions", TRANSACTIONS),
     68: ("ConsumerGroupHeartbeat", NEWER_GROUPS),

@@ -1,21 +1,29 @@
-"""DescribeLogDirs: what lies in the data directories, and how much room there is.
+"""DescribeLogDirs and AlterReplicaLogDirs: what lies in the data directories, and moves between them.
 
-Source: kafka.server.ReplicaManager.describeLogDirs.
+Source: kafka.server.ReplicaManager.describeLogDirs, alterReplicaLogDirs.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import trio
 
 from broker.api.context import Context
-from broker.api.errors import EXPECTED, describe
+from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.log.data_directories import DataDirectories
 from broker.log.data_directory import DataDirectory
+from broker.log.directory_names import MAX_NAME_SIZE, future_directory
+from broker.metadata.topic import InvalidTopicError
+from broker.moves import LogMoves, MoveStatus
 from broker.partition import Partition
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
+from protocol.groups import TopicPartition
 from protocol.kafka.admin_values import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    BegunMove,
     DescribedLogDir,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -24,41 +32,49 @@ from protocol.kafka.admin_values import (
 
 
 class LogDirsApi:
-    """Answers DescribeLogDirs."""
+    """Answers the requests about data directories."""
 
-    def __init__(self, partitions: Partitions, directories: DataDirectories) -> None:
+    def __init__(self, partitions: Partitions, directories: DataDirectories, moves: LogMoves) -> None:
         self._partitions = partitions
         self._directories = directories
+        self._moves = moves
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
-        return {DescribeLogDirsRequest.api: self.describe}
+        """Return the handlers by API."""
+        return {
+            DescribeLogDirsRequest.api: self.describe,
+            AlterReplicaLogDirsRequest.api: self.alter,
+        }
+
+    # -- describe --
 
     async def describe(self, request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
-        """Every data directory: those in service with those of its partitions that were asked for."""
+        """Describe every data directory: those in service with those of its partitions that were asked for."""
+        directories = list(self._directories.live)
         asked = await self._asked(request, context)
-        described = [await self._describe(directory, asked, context) for directory in list(self._directories.live)]
+        held: dict[DataDirectory, list[LogDirPartition]] = {directory: [] for directory in directories}
+        for partition in asked:
+            holder = self._directories.holder(partition.topic, partition.index)
+            if holder in held:
+                held[holder].append(_describe_partition(partition))
+            await context.checkpoint()
+        for directory in directories:
+            moving = [one for one in self._moves.to(directory) if one.partition in asked]
+            held[directory] += map(_describe_move, moving)
+        described = [await self._describe(directory, held[directory]) for directory in directories]
         offline = [
             DescribedLogDir(path=path, error=ErrorCode.KAFKA_STORAGE_ERROR, message=f"it is offline: {reason}")
             for path, reason in self._directories.offline.items()
         ]
         return DescribeLogDirsResponse(log_dirs=(*described, *offline))
 
-    async def _describe(
-        self, directory: DataDirectory, asked: Iterable[Partition], context: Context
-    ) -> DescribedLogDir:
+    async def _describe(self, directory: DataDirectory, held: Iterable[LogDirPartition]) -> DescribedLogDir:
         path = directory.absolute_path
         try:
             space = await trio.to_thread.run_sync(directory.space)
         except EXPECTED as error:
             code, message = describe(error)
             return DescribedLogDir(path=path, error=code, message=message)
-        holder = self._directories.holder
-        held: list[LogDirPartition] = []
-        for partition in asked:
-            if holder(partition.topic, partition.index) is directory:
-                held.append(_describe_partition(partition))
-            await context.checkpoint()
         return DescribedLogDir(
             path=path,
             partitions=tuple(held),
@@ -66,10 +82,10 @@ class LogDirsApi:
             usable_bytes=space.usable_bytes,
         )
 
-    async def _asked(self, request: DescribeLogDirsRequest, context: Context) -> Iterable[Partition]:
-        """List the partitions asked for, each once; unknown ones are left out."""
+    async def _asked(self, request: DescribeLogDirsRequest, context: Context) -> Mapping[Partition, None]:
+        """The partitions asked for, each once; unknown ones are left out."""
         if request.partitions is None:
-            return list(self._partitions)
+            return dict.fromkeys(self._partitions)
         found: dict[Partition, None] = {}
         for asked in request.partitions:
             partition = self._partitions.get(asked.topic, asked.partition)
@@ -78,6 +94,44 @@ class LogDirsApi:
             await context.checkpoint()
         return found
 
+    # -- alter --
+
+    async def alter(self, request: AlterReplicaLogDirsRequest, context: Context) -> AlterReplicaLogDirsResponse:
+        """Begin to move partitions; how far they are is told by DescribeLogDirs."""
+        begun: list[BegunMove] = []
+        for target in request.targets:
+            begun += await context.map(partial(self._begin, target.path), target.partitions)
+        return AlterReplicaLogDirsResponse(partitions=tuple(begun))
+
+    def _begin(self, path: str, asked: TopicPartition) -> BegunMove:
+        begun = partial(BegunMove, topic=asked.topic, partition=asked.partition)
+        try:
+            self._moves.begin(*self._checked(path, asked))
+        except EXPECTED as error:
+            return begun(error=describe(error)[0])
+        return begun()
+
+    def _checked(self, path: str, asked: TopicPartition) -> tuple[Partition, DataDirectory]:
+        """The partition and where it is to lie. Raises what is told of it."""
+        target = self._directories.find(path)
+        if target is None and path in self._directories.offline:
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
+        if target is None:
+            raise RequestError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not a data directory")
+        if len(future_directory(asked.topic, asked.partition)) > MAX_NAME_SIZE:
+            raise InvalidTopicError(f"{asked.topic}-{asked.partition}: the name is too long for a copy to be named")
+        return self._partitions.require(asked.topic, asked.partition), target
+
 
 def _describe_partition(partition: Partition) -> LogDirPartition:
     return LogDirPartition(topic=partition.topic, partition=partition.index, size=partition.log.size)
+
+
+def _describe_move(move: MoveStatus) -> LogDirPartition:
+    return LogDirPartition(
+        topic=move.partition.topic,
+        partition=move.partition.index,
+        size=move.copied_bytes,
+        offset_lag=move.lag,
+        is_future=True,
+    )

@@ -96,6 +96,13 @@ class Appender:
         self._planned.configure(config)
         self._segments.active.reconfigure(config)
 
+    def relocate(self, place: LogPlace, segments: Segments) -> None:
+        """Go on in another directory, with the same content: plans stay good."""
+        self.place = place
+        self._segments = segments
+        self.snapshots = ProducerSnapshots(place.disk, place.directory)
+        self.contiguity = Contiguity(place.disk, place.directory)
+
     def plan(self, records: Buffer, leader_epoch: int, *, opened: bool = False) -> PlannedAppend:
         """Check batches and give them offsets and a position. `opened`: `opened_batches` gave them.
 

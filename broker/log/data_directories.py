@@ -7,7 +7,8 @@ The first of `log.dirs` has the metadata (as `metadata.log.dir` of Kafka by defa
 of the others may fail alone.
 
 Invariants:
-1. A partition lies in one directory. One that is found in two is refused: nobody can say which one is right.
+1. A partition lies in one directory. One that is found in two was being moved, and its copy has a note of that; else
+   it is refused: nobody can say which one is right.
 2. A partition is served where it lies; a new one goes where the fewest are, among those that are not full.
 3. All directories are of one cluster and one node, and each has an id of its own.
 4. A partition that there was is never made anew, empty, because its directory is out of service: not if the directory
@@ -139,11 +140,10 @@ class DataDirectories:
         buried = {key for key in found if self._is_buried(directory, *key)}
         for key in buried:
             directory.put_aside(*key)
-        for key in found - buried:
-            self._check_once(*key, directory)
+        served = [key for key in sorted(found - buried) if self._belongs_here(*key, directory)]
         self.live.append(directory)
         self._counts[directory] = 0
-        for key in found - buried:
+        for key in served:
             self._hold(*key, directory)
 
     def take_offline(self, directory: DataDirectory, reason: str) -> None:
@@ -243,15 +243,49 @@ class DataDirectories:
         self._holders[topic, partition] = directory
         self._counts[directory] += 1
 
-    def _check_once(self, topic: str, partition: int, directory: DataDirectory) -> None:
-        """Raise DataDirectoryError if a partition that lies here was found elsewhere."""
+    def _belongs_here(self, topic: str, partition: int, directory: DataDirectory) -> bool:
+        """Tell whether this directory serves a partition that lies in it.
+
+        One that was found in another one, too, was being moved: one of the two gives way. Raises OSError, and
+        DataDirectoryError where nothing says which one.
+        """
         other = self._holders.get((topic, partition))
-        if other is not None:
+        if other is None:
+            return True
+        loser = _give_way(topic, partition, other, directory)
+        if loser is None:
             name = partition_directory(topic, partition)
             raise DataDirectoryError(
                 f"partition {name} lies in two data directories, {other.path} and {directory.path}: move one of them"
                 " away (the one that is older, or of the disk that failed)"
             )
+        if loser is other:
+            self.forget(topic, partition)
+        return loser is other
+
+    # -- moves --
+
+    def find(self, path: str) -> DataDirectory | None:
+        """The directory in service at an absolute path."""
+        return next((directory for directory in self.live if directory.absolute_path == path), None)
+
+    def relocate(self, topic: str, partition: int, directory: DataDirectory) -> None:
+        """A partition lies in another directory from now on."""
+        with self._placing:
+            holder = self._holders[topic, partition]
+            self._counts[holder] -= 1
+            holder.forget_hints(topic, partition)
+            self._hold(topic, partition, directory)
+
+    def settle_arrival(self, topic: str, partition: int, directory: DataDirectory) -> None:
+        """See to the note of a partition that was moved here, before it is served. For a worker. Raises OSError."""
+        arrival = directory.arrival(topic, partition)
+        if arrival is None:
+            return
+        if any(each.directory_id == arrival.source_id for each in self.live):
+            directory.forget_arrival(topic, partition)
+        elif not arrival.is_confirmed:
+            directory.confirm_arrival(topic, partition, arrival.source_id)
 
     # -- checkpoints --
 
@@ -287,6 +321,22 @@ class DataDirectories:
             if holder in held:
                 held[holder].append(log)
         return held
+
+
+def _give_way(topic: str, partition: int, first: DataDirectory, second: DataDirectory) -> DataDirectory | None:
+    """Resolve a move between two directories that was cut off, and return the one that gives way; None if none does.
+
+    Raises OSError.
+    """
+    for old, new in ((first, second), (second, first)):
+        arrival = new.arrival(topic, partition)
+        if arrival is not None and arrival.source_id == old.directory_id:
+            if arrival.is_confirmed:
+                old.put_aside(topic, partition)
+                return old
+            new.take_back(topic, partition)
+            return new
+    return None
 
 
 def _check_first(disk: Disk, paths: Sequence[str]) -> None:

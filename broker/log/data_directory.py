@@ -32,6 +32,7 @@ from threading import Lock
 from typing import Protocol, Self, TypeVar
 from uuid import UUID, uuid4
 
+from broker.log.arrival import Arrival, read_arrival, remove_arrival, write_arrival
 from broker.log.checkpoint import (
     CLEAN_MARKER,
     CLEANER_POINTS,
@@ -50,6 +51,7 @@ from broker.log.directory_names import (
     PartitionName,
     deleted_directory,
     encode_topic_id,
+    future_directory,
     parse_partition_directory,
     partition_directory,
 )
@@ -198,6 +200,11 @@ class DataDirectory:
             if (parsed := parse_partition_directory(name)) is not None and parsed.moved == "delete"
         )
 
+    def future_directories(self) -> list[tuple[str, PartitionName]]:
+        """Copies of partitions whose move to this directory has not ended: names of directories, and what of."""
+        found = [(name, parse_partition_directory(name)) for name in sorted(self._directories())]
+        return [(name, parsed) for name, parsed in found if parsed is not None and parsed.moved == "future"]
+
     def foreign_names(self) -> list[str]:
         """Names that neither this broker nor Kafka's log layer would have put here. They are left alone."""
         return sorted(
@@ -280,6 +287,23 @@ class DataDirectory:
         except (CheckpointError, OSError):
             return None
 
+    def arrival(self, topic: str, partition: int) -> Arrival | None:
+        """The note of the data directory that a partition came from, as long as there is one. Raises OSError."""
+        return read_arrival(self._disk, self._path_of(topic, partition))
+
+    def confirm_arrival(self, topic: str, partition: int, source_id: str) -> None:
+        """Note that what the old data directory has of a partition is out of date. For a worker. Raises OSError."""
+        write_arrival(self._disk, self._path_of(topic, partition), Arrival(source_id, is_confirmed=True))
+
+    def forget_arrival(self, topic: str, partition: int) -> None:
+        """Remove the note: the old data directory has nothing of the partition. For a worker. Raises OSError."""
+        remove_arrival(self._disk, self._path_of(topic, partition))
+
+    def take_back(self, topic: str, partition: int) -> None:
+        """Let a partition's directory be the copy of a move that has not ended. For a worker. Raises OSError."""
+        self._disk.rename(self._path_of(topic, partition), self.partition_path(future_directory(topic, partition)))
+        self._disk.sync_directory(self.path)
+
     def put_aside(self, topic: str, partition: int) -> None:
         """Give a partition's directory a name that marks it as deleted. For a worker. Raises OSError."""
         self._disk.rename(self._path_of(topic, partition), self.partition_path(deleted_directory(topic, partition)))
@@ -322,6 +346,21 @@ class DataDirectory:
     def _write_log_starts(self, logs: Iterable[CheckpointedLog]) -> bool:
         begun = [log for log in logs if log.log_start_offset > log.first_base_offset]
         return self._write(LOG_STARTS, begun, lambda log: log.log_start_offset)
+
+    def add_to_checkpoints(self, log: CheckpointedLog, cleaned: int | None) -> None:
+        """Add a log that moves here, all of it synced and compacted up to `cleaned`. For a worker. Raises OSError.
+
+        Else a start after a crash would scan all of it, and bring back what was deleted from its beginning.
+        """
+        key, end = (log.topic, log.partition), log.high_watermark
+        if cleaned is None:
+            self.cleaner_points.pop(key, None)
+        else:
+            self.cleaner_points[key] = cleaned
+        for name, offset in ((RECOVERY_POINTS, end), (HIGH_WATERMARKS, end), (LOG_STARTS, log.log_start_offset)):
+            self._replace(name, {**self._written.get(name, {}), key: offset})
+        self.write_cleaner_points(self.cleaner_points)
+        self.sync_names()
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Replace the checkpoint that says up to where each log was compacted. For a worker. Raises OSError."""

@@ -26,6 +26,7 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 DELETED_DIRECTORY_SUFFIX = "-delete"
+FUTURE_DIRECTORY_SUFFIX = "-future"
 
 MAX_NAME_SIZE = 255  # of a file, on every file system of Linux
 OFFSET_DIGITS = 20
@@ -66,6 +67,14 @@ def deleted_directory(topic: str, partition: int) -> str:
     """A new name for a directory that is being deleted; a long topic name is cut so that it fits into a file name."""
     suffix = f"-{partition}.{uuid4().hex}{DELETED_DIRECTORY_SUFFIX}"
     return topic[: MAX_NAME_SIZE - len(suffix)] + suffix
+
+
+def future_directory(topic: str, partition: int) -> str:
+    """A new name for the copy of a partition that moves to another data directory.
+
+    With a long topic name it is longer than MAX_NAME_SIZE, as in Kafka: then the partition cannot be moved.
+    """
+    return f"{partition_directory(topic, partition)}.{uuid4().hex}{FUTURE_DIRECTORY_SUFFIX}"
 
 
 def segment_path(directory: str, base_offset: int, suffix: str) -> str:

@@ -41,6 +41,7 @@ from broker.log.facts import LogDescription, LogRead, RecoveryReport
 from broker.log.files import OpenFiles
 from broker.log.flush import Durability, FlushPlan, SyncTurns
 from broker.log.log_view import LogBounds, LogView
+from broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
 from broker.log.page_faults import PageFaults
 from broker.log.producer_replay import Bounds
 from broker.log.producer_state import Producers
@@ -523,6 +524,42 @@ class PartitionLog:
             self._epochs.truncate_from_end(end)
             self.raise_leader_epoch()
         self._appender.writer.restore()
+
+    # -- moving --------------------------------------------------------------------------------------------------------
+
+    def begin_move(self, data_directory: str) -> LogMove:
+        """Begin to move the log to another data directory; see `moving` for the steps that follow. Memory only."""
+        source = MoveSource(self.topic, self.partition, self._place, lambda: self._segments, self._indexes.moving)
+        return LogMove(source, data_directory)
+
+    def end_of_move(self) -> MoveEnd:
+        """What the last step of a move needs: nothing may be written until `finish_move`, or until that has failed."""
+        return MoveEnd(
+            log_end_offset=self.log_end_offset,
+            producers=self.producers.committed(),
+            epochs=self._epochs.entries,
+            snapshots=self._appender.snapshots,
+        )
+
+    def finish_move(self, moved: MovedLog, room: Room) -> Sequence[Segment]:
+        """Let the log be in its new directory, all of it durable; return the old segments, to be closed in a worker.
+
+        `room` is that of the new disk. What is planned stays good: offsets and positions are the same.
+        """
+        old, active = self._segments, moved.segments.active
+        self._place = replace(self._place, directory=moved.directory)
+        active.activate(self._place.config, self._appender.committed)
+        active.recall(old.active.recent)
+        self._segments = moved.segments
+        for segment in old.snapshot:
+            segment.removed = True
+        self._appender.relocate(self._place, moved.segments)
+        self._durability.reopened(self.log_end_offset)
+        self._epochs.changed = False
+        self.room = room
+        if self.shows_synced_only:
+            self.high_watermark = self.log_end_offset
+        return old.snapshot
 
     # -- start ---------------------------------------------------------------------------------------------------------
 

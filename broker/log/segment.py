@@ -19,7 +19,7 @@ Invariants:
 
 import os
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -176,6 +176,32 @@ class Segment:
         tail = self.tail
         twin._largest_timestamp = self._largest_timestamp if tail is None else tail.max_timestamp
         return twin
+
+    def relocated(self, directory: str) -> "Segment":
+        """The same segment in another directory, where all of its files are on the disk. For a worker.
+
+        Of the active one while nothing is written; `activate` and `recall` follow on the loop.
+        """
+        other = Segment(
+            self.open_files,
+            directory,
+            self.base_offset,
+            size=self.size,
+            next_base_offset=self.next_base_offset,
+            index_interval_bytes=self.index_interval_bytes,
+        )
+        other.synced = True
+        other._largest_timestamp = self._largest_timestamp
+        return other
+
+    @property
+    def recent(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Last offsets and positions of the batches at the end that are known by heart."""
+        return self._recent_offsets, self._recent_positions
+
+    def recall(self, recent: tuple[Sequence[int], Sequence[int]]) -> None:
+        """Know the batches at the end by heart that the same segment knew in another directory. Memory only."""
+        self._recent_offsets, self._recent_positions = list(recent[0]), list(recent[1])
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

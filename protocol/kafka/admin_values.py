@@ -54,6 +54,34 @@ class DescribeLogDirsResponse(Value, frozen=True, kw_only=True, gc=False):
     message: str | None = None
 
 
+class LogDirTarget(Value, frozen=True, kw_only=True, gc=False):
+    """The absolute path of a data directory, and the partitions that are to lie in it."""
+
+    path: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class AlterReplicaLogDirsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Move partitions to other data directories of this broker (KIP-113)."""
+
+    api: ClassVar[str] = "alter_replica_log_dirs"
+    targets: tuple[LogDirTarget, ...]
+
+
+class BegunMove(Value, frozen=True, kw_only=True, gc=False):
+    """Whether a partition is on its way."""
+
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+class AlterReplicaLogDirsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """One entry per partition asked for, in that order."""
+
+    partitions: tuple[BegunMove, ...]
+
+
 class DescribeProducersRequest(Value, frozen=True, kw_only=True, gc=False):
     """Which idempotent and transactional producers partitions know."""
 

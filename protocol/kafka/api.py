@@ -148,6 +148,8 @@ APIS = (
         security.DELETE_ACLS_REQUEST, security.DELETE_ACLS_RESPONSE, security.failed_alter_acls),
     Api(32, "DescribeConfigs", 1, 4, 4, configs.DESCRIBE_REQUEST, configs.DESCRIBE_RESPONSE, configs.failed_describe),
     Api(33, "AlterConfigs", 0, 2, 2, configs.ALTER_REQUEST, configs.ALTER_RESPONSE, configs.failed_alter),
+    Api(34, "AlterReplicaLogDirs", 1, 2, 2,
+        admin.ALTER_DIRS_REQUEST, admin.ALTER_DIRS_RESPONSE, admin.failed_alter_dirs),
     Api(35, "DescribeLogDirs", 1, 5, 2, admin.LOG_DIRS_REQUEST, admin.LOG_DIRS_RESPONSE, admin.failed_log_dirs),
     Api(36, "SaslAuthenticate", 0, 2, 2,
         security.AUTHENTICATE_REQUEST, security.AUTHENTICATE_RESPONSE, security.failed),

@@ -49,8 +49,8 @@ def name_findings(directory: Path, *, running: bool) -> Iterator[Finding]:
         known = is_known_name(path.name) or path.name in KAFKAS_FILES
         if partition is None and not known:
             yield Finding(path, "does not belong here")
-        elif partition and partition.moved == "delete":
-            continue  # a deleted topic's, waiting for file.delete.delay.ms or the next start
+        elif partition and partition.moved in {"delete", "future"}:
+            continue  # removed after file.delete.delay.ms or by the next start; a copy that is moved here
         elif not running and (path.name.endswith(TEMPORARY_SUFFIX) or (partition and partition.moved)):
             yield Finding(path, "left over from an interrupted change")
 

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from uuid import UUID
 
+from broker.log.arrival import ARRIVAL
 from broker.log.checkpoint import (
     CONTIGUOUS_OFFSET,
     LEADER_EPOCHS,
@@ -32,7 +33,7 @@ from warmlog.cli.segment_checks import Circumstances, LogContext, Segment, Segme
 from warmlog.inspect.circumstances import is_left_alone
 from warmlog.inspect.findings import Finding, Tally
 
-KNOWN_FILES = frozenset({CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA})
+KNOWN_FILES = frozenset({ARRIVAL, CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA})
 CHECKPOINT_HEAD_LINES = 2  # version and count
 TEMPORARY_SUFFIX = ".tmp"  # a small file that is being replaced
 

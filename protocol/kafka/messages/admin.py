@@ -1,12 +1,16 @@
-"""DescribeLogDirs (1 to 5), DescribeProducers (0): what only tools ask."""
+"""DescribeLogDirs (1 to 5), AlterReplicaLogDirs (1 and 2), DescribeProducers (0): what only tools ask."""
 
 from protocol.groups import TopicPartition
 from protocol.kafka.admin_values import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    BegunMove,
     DescribedProducers,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    LogDirTarget,
 )
 from protocol.kafka.codec.schema import BOOLEAN, INT32, INT64, STRING, Array, Field, Struct, array, flat
 from protocol.kafka.messages.common import (
@@ -17,6 +21,7 @@ from protocol.kafka.messages.common import (
     refused_partitions,
     since,
 )
+from protocol.response import ErrorResponse
 
 LOG_DIRS_REQUEST = Struct(
     Field(
@@ -63,6 +68,52 @@ LOG_DIRS_RESPONSE = Struct(
     ),
 )
 failed_log_dirs = refused(DescribeLogDirsResponse)  # before version 3 it can only be empty
+
+ALTER_DIRS_REQUEST = Struct(
+    Field(
+        "dirs",
+        array(
+            Field("path", STRING),
+            Field(
+                "topics",
+                flat(
+                    Field("name", STRING, attr="topic"),
+                    Field("partitions", Array(INT32), attr="partition"),
+                    into=TopicPartition,
+                ),
+                attr="partitions",
+            ),
+            into=LogDirTarget,
+        ),
+        attr="targets",
+    ),
+    into=AlterReplicaLogDirsRequest,
+)
+ALTER_DIRS_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "results",
+        flat(
+            Field("topic_name", STRING, attr="topic"),
+            Field("partitions", array(Field("partition_index", INT32, attr="partition"), ERROR_CODE)),
+        ),
+        attr="partitions",
+    ),
+)
+
+
+def failed_alter_dirs(request: AlterReplicaLogDirsRequest, error: ErrorResponse) -> AlterReplicaLogDirsResponse:
+    """Refuse each move."""
+    return AlterReplicaLogDirsResponse(
+        partitions=tuple(
+            [
+                BegunMove(topic=one.topic, partition=one.partition, error=error.error)
+                for target in request.targets
+                for one in target.partitions
+            ]
+        )
+    )
+
 
 PRODUCERS_REQUEST = Struct(
     Field(

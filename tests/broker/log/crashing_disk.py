@@ -293,6 +293,13 @@ class CrashingDisk(Disk):
             self._directories.add(path)
             self._end(fault)
 
+    def remove_directory(self, path: str) -> None:
+        fault = self._begin("remove_directory", path)
+        super().remove_directory(path)
+        self._directories.discard(path)
+        self._durable_directories.discard(path)
+        self._end(fault)
+
     def sync_directory(self, path: str) -> None:
         fault = self._begin("sync_directory", path)
         self._make_names_durable({path})

@@ -1,0 +1,340 @@
+"""Moving a log to another data directory while it is read and appended to.
+
+    worker  `prepare`   make <topic>-<partition>.<hex>-future in the new data directory, with a note of the old one
+    worker  `copy`      copy a piece of what is not copied yet, segment by segment, and sync each sealed one when it is
+                        done; again and again, until little is left
+            writes are paused here: nothing is written, what comes is planned and queued
+    loop    `PartitionLog.end_of_move`
+    worker  `complete`  copy the rest, and what lies beside the segments; sync; let the two directories change names
+    loop    `PartitionLog.finish_move`: paths change, nothing else: queued plans stay good
+            writes go on
+
+Copies are byte for byte, so offsets and positions are the same in both. A segment is copied by the object that stands
+for it: one that retention or compaction takes out meanwhile has its copy dropped, one that comes is copied.
+
+Invariants:
+1. The log's directory is the one in the old data directory until that directory loses its name, durably: `complete`.
+   Until then nothing that was acknowledged is in the copy alone.
+2. By then the copy is on the disk, its names and the checkpoints of its data directory included.
+3. A start after a crash at any step finds the log complete in one of the two places (`arrival`).
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import NamedTuple
+
+from broker.log.arrival import Arrival, read_arrival, write_arrival
+from broker.log.checkpoint import CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA, write_epochs
+from broker.log.directory_names import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    base_offset_of,
+    deleted_directory,
+    future_directory,
+    partition_directory,
+    segment_path,
+)
+from broker.log.disk import Disk, read_file, sync_file, write_all
+from broker.log.mapped_index import MappedIndex
+from broker.log.producer_snapshot import ProducerSnapshots
+from broker.log.producer_state import ProducerState
+from broker.log.recovery import LogPlace
+from broker.log.segment import Segment
+from broker.log.segments import Segments
+
+PIECE_BYTES = 1 << 20  # copied by one call
+
+
+class MoveSource(NamedTuple):
+    """The log that moves: its segments as they are when asked for; `moving` is held while index files are replaced."""
+
+    topic: str
+    partition: int
+    place: LogPlace
+    segments: Callable[[], Segments]
+    moving: Lock
+
+
+class MoveEnd(NamedTuple):
+    """A log whose writes are paused: what of it is in memory only, or in small files."""
+
+    log_end_offset: int
+    producers: Sequence[ProducerState]
+    epochs: Sequence[tuple[int, int]]
+    snapshots: ProducerSnapshots
+
+
+class MovedLog(NamedTuple):
+    """What a log consists of in its new directory; `old_directory`: what is left of it, under a name to be removed."""
+
+    directory: str
+    segments: Segments
+    old_directory: str
+
+
+class _Copy:
+    """The copy of one segment: so many bytes of its log, and whether all of it is on the disk."""
+
+    __slots__ = ("cold", "is_complete", "position", "segment")
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.position = 0
+        self.is_complete = False
+        self.cold: list[tuple[int, int]] = []  # ranges that were not in memory before
+
+
+class LogMove:
+    """One move. For a worker, one call at a time, but for what says otherwise."""
+
+    def __init__(self, source: MoveSource, data_directory: str) -> None:
+        """To the data directory at this path."""
+        self._source = source
+        self._disk = source.place.disk
+        self._data_directory = data_directory
+        self.directory = f"{data_directory}/{future_directory(source.topic, source.partition)}"
+        self._copies: dict[Segment, _Copy] = {}
+
+    # -- progress ------------------------------------------------------------------------------------------------------
+
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes of log files that are copied. For any thread."""
+        return sum(copy.position for copy in list(self._copies.values()))
+
+    @property
+    def remaining_bytes(self) -> int:
+        """The bytes of log files that are to be copied. For any thread."""
+        copies = self._copies.copy()
+        segments = self._source.segments().snapshot
+        return sum(segment.size - (copies[segment].position if segment in copies else 0) for segment in segments)
+
+    @property
+    def end_offset(self) -> int:
+        """The offset up to which whole segments are copied. For any thread."""
+        copies = self._copies.copy()
+        snapshot = self._source.segments().snapshot
+        for segment in snapshot:
+            if segment not in copies or not copies[segment].is_complete:
+                return segment.base_offset
+        return snapshot[-1].base_offset
+
+    @property
+    def has_sealed(self) -> bool:
+        """Whether the copies of all sealed segments are on the disk. For any thread."""
+        copies = self._copies.copy()
+        sealed = self._source.segments().snapshot[:-1]
+        return all(segment in copies and copies[segment].is_complete for segment in sealed)
+
+    # -- copying -------------------------------------------------------------------------------------------------------
+
+    def prepare(self, source_id: str) -> None:
+        """Make the new directory; `source_id` is the old data directory's. Raises OSError."""
+        self._disk.make_directory(self.directory)
+        write_arrival(self._disk, self.directory, Arrival(source_id))
+
+    def copy(self) -> int:
+        """Copy a piece, or sync what was copied; return the bytes copied. Raises OSError.
+
+        Nothing is left to do for now where `remaining_bytes` is 0 and this returns 0.
+        """
+        snapshot = self._source.segments().snapshot
+        self._drop_strays(snapshot)
+        for segment in snapshot:
+            copy = self._copies.get(segment)
+            if copy is None:
+                copy = self._copies[segment] = _Copy(segment)
+            if copy.position < segment.size:
+                return self._copy_piece(copy)
+            if segment.next_base_offset is not None and not copy.is_complete:
+                self._complete(copy)
+                return 0
+        return 0
+
+    def sync_active(self) -> None:
+        """Sync what is copied of the active segment, so that little is left for `complete`. Raises OSError."""
+        active = self._source.segments().active
+        if active in self._copies:
+            sync_file(self._disk, self._path(active, LOG_SUFFIX))
+
+    def _copy_piece(self, copy: _Copy) -> int:
+        """Copy the next piece of a log file. A file that vanishes because its segment was removed is no error."""
+        segment, position = copy.segment, copy.position
+        length = min(PIECE_BYTES, segment.size - position)
+        try:
+            descriptor = segment.reader.descriptor()
+            residency = segment.open_files.residency
+            is_cold = bool(residency.missing_pages(descriptor, position, length, None))
+            if is_cold:
+                residency.need(descriptor, position, length, "log")
+            piece = descriptor.pread(length, position)
+        except FileNotFoundError:
+            if segment in self._source.segments().snapshot:
+                raise
+            return 0
+        if len(piece) < length:
+            raise OSError(f"{segment.reader.path} ends at {position + len(piece)}, not {segment.size}")
+        flags = os.O_WRONLY | os.O_CREAT | (0 if position else os.O_TRUNC)
+        target = self._disk.open(self._path(segment, LOG_SUFFIX), flags)
+        try:
+            write_all(self._disk, target, [piece], position)
+        finally:
+            self._disk.close(target)
+        if is_cold:
+            descriptor.drop_cached(position, length)
+            copy.cold.append((position, length))
+        copy.position = position + length
+        return length
+
+    def _complete(self, copy: _Copy) -> None:
+        """Copy the indexes of a sealed segment, and have all of its files on the disk."""
+        segment = copy.segment
+        try:
+            self._copy_indexes(segment)
+            modified_ms = segment.modified_ms()
+        except FileNotFoundError:
+            if segment in self._source.segments().snapshot:
+                raise
+            return
+        self._sync(segment)
+        path = self._path(segment, LOG_SUFFIX)
+        self._disk.set_modified(path, modified_ms)  # retention goes by it where records have no times
+        fd = self._disk.open(path, os.O_RDONLY)
+        try:
+            for position, length in copy.cold:
+                self._disk.drop_cached(fd, position, length)
+        finally:
+            self._disk.close(fd)
+        copy.is_complete = True
+
+    def _copy_indexes(self, segment: Segment) -> None:
+        with self._source.moving:
+            for suffix, index in (
+                (OFFSET_INDEX_SUFFIX, segment.offset_index),
+                (TIME_INDEX_SUFFIX, segment.time_index),
+            ):
+                _write(self._disk, self._path(segment, suffix), self._entries_of(index))
+            with suppress(FileNotFoundError):
+                aborted = read_file(self._disk, segment.path(TRANSACTION_INDEX_SUFFIX))
+                _write(self._disk, self._path(segment, TRANSACTION_INDEX_SUFFIX), aborted)
+
+    def _entries_of(self, index: MappedIndex) -> bytes:
+        return read_file(self._disk, index.path, index.entries * index.stride)
+
+    def _sync(self, segment: Segment) -> None:
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+            with suppress(FileNotFoundError):  # few segments have a transaction index
+                sync_file(self._disk, self._path(segment, suffix))
+
+    def _drop_strays(self, snapshot: Sequence[Segment]) -> None:
+        """Remove the copies of segments that are not the log's any more, before others of their names are made."""
+        current = set(snapshot)
+        for segment in [copied for copied in self._copies if copied not in current]:
+            del self._copies[segment]
+            for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+                with suppress(FileNotFoundError):
+                    self._disk.unlink(self._path(segment, suffix))
+
+    def _path(self, segment: Segment, suffix: str) -> str:
+        return segment_path(self.directory, segment.base_offset, suffix)
+
+    # -- taking the place ----------------------------------------------------------------------------------------------
+
+    def complete(self, end: MoveEnd, write_checkpoints: Callable[[], None]) -> MovedLog:
+        """Copy the rest and let the copy take the place of the log, whose writes are paused.
+
+        `write_checkpoints` writes those of the new data directory. Raises OSError: then the log is where it was.
+        """
+        source, disk = self._source, self._disk
+        self._drop_strays(source.segments().snapshot)
+        while not self._is_copied:
+            self.copy()
+        active = source.segments().active
+        if not active.size:
+            _write(disk, self._path(active, LOG_SUFFIX), b"")
+        if source.place.config.preallocate:
+            self._preallocate(active)
+        self._copy_indexes(active)
+        self._sync(active)
+        self._copy_small_files(end)
+        disk.sync_directory(self.directory)
+        write_checkpoints()
+        directory, old_directory = self._change_names()
+        moved = [segment.relocated(directory) for segment in source.segments().snapshot]
+        return MovedLog(directory, Segments(moved), old_directory)
+
+    def _preallocate(self, active: Segment) -> None:
+        fd = self._disk.open(self._path(active, LOG_SUFFIX), os.O_RDWR)
+        try:
+            self._disk.allocate(fd, self._source.place.config.segment_bytes)
+        finally:
+            self._disk.close(fd)
+
+    @property
+    def _is_copied(self) -> bool:
+        """Whether nothing of the log files is left to copy."""
+        return self.has_sealed and not self.remaining_bytes
+
+    def _copy_small_files(self, end: MoveEnd) -> None:
+        """Copy what lies beside the segments: of producers, leader epochs, the topic id, and known gaps."""
+        disk, old = self._disk, self._source.place.directory
+        end.snapshots.write_taken()
+        copied = ProducerSnapshots(disk, self.directory)
+        for entry in disk.scan(old):
+            offset = base_offset_of(entry.name) if entry.name.endswith(SNAPSHOT_SUFFIX) else None
+            if offset is not None and offset < end.log_end_offset:
+                _write(disk, f"{self.directory}/{entry.name}", read_file(disk, f"{old}/{entry.name}"))
+                sync_file(disk, f"{self.directory}/{entry.name}")
+        if end.log_end_offset:
+            copied.write(end.log_end_offset, end.producers, sync=True)
+        write_epochs(disk, f"{self.directory}/{LEADER_EPOCHS}", end.epochs)
+        sync_file(disk, f"{self.directory}/{LEADER_EPOCHS}")
+        for name in (PARTITION_METADATA, CONTIGUOUS_OFFSET):
+            with suppress(FileNotFoundError):
+                _write(disk, f"{self.directory}/{name}", read_file(disk, f"{old}/{name}"))
+                sync_file(disk, f"{self.directory}/{name}")
+
+    def _change_names(self) -> tuple[str, str]:
+        """Let the copy have the log's name, and the log one that marks it as deleted; return both paths."""
+        disk, source = self._disk, self._source
+        target = f"{self._data_directory}/{partition_directory(source.topic, source.partition)}"
+        old = source.place.directory
+        parent = os.path.dirname(old)
+        doomed = f"{parent}/{deleted_directory(source.topic, source.partition)}"
+        disk.rename(self.directory, target)
+        try:
+            disk.sync_directory(self._data_directory)
+            disk.rename(old, doomed)
+        except OSError:
+            disk.rename(target, self.directory)
+            disk.sync_directory(self._data_directory)
+            raise
+        try:
+            disk.sync_directory(parent)
+        except OSError:  # a power cut could bring the old name back: by then the copy has other records
+            arrival = read_arrival(disk, target)
+            if arrival is not None:
+                write_arrival(disk, target, arrival._replace(is_confirmed=True))
+        return target, doomed
+
+    def discard(self) -> None:
+        """Remove the copy: the log stays where it is. Raises OSError."""
+        with suppress(FileNotFoundError):
+            for entry in self._disk.scan(self.directory):
+                self._disk.unlink(f"{self.directory}/{entry.name}")
+            self._disk.remove_directory(self.directory)
+
+
+def _write(disk: Disk, path: str, data: bytes) -> None:
+    fd = disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        if data:
+            write_all(disk, fd, [data], 0)
+    finally:
+        disk.close(fd)
