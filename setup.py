@@ -138,7 +138,15 @@ class Build(build_ext):
         extensions = translate_mypyc()
         sources = {source: extension for extension in extensions for source in extension.sources}
         largest_first = sorted(sources, key=os.path.getsize, reverse=True)
-        compiling = {pool.submit(self._compile, source, sources[source]): source for source in largest_first}
+        # mypyc's runtime is part of every extension but includes only the headers that all have: it is compiled once,
+        # before the first one is linked.
+        headers = {
+            source: set[str].intersection(*(set(one.depends) for one in extensions if source in one.sources))
+            for source in sources
+        }
+        compiling = {
+            pool.submit(self._compile, source, sources[source], headers[source]): source for source in largest_first
+        }
         try:
             for number, done in enumerate(as_completed(compiling), 1):
                 show_progress(f"compiling C files: {number} of {len(compiling)}")
@@ -150,7 +158,9 @@ class Build(build_ext):
 
     def _build_cython(self, source: str) -> Library:
         """Build one extension. Raises CompileError."""
-        return self._link(Extension(module_name(source), [translate_cython(source)]))
+        extension = Extension(module_name(source), [translate_cython(source)])
+        self._compile(extension.sources[0], extension)
+        return self._link(extension)
 
     def _check_compiler(self) -> None:
         """Raise CompileError unless there are a C compiler and Python's headers."""
@@ -163,20 +173,22 @@ class Build(build_ext):
         except CompileError as error:
             raise CompileError("no C compiler with Python's headers works (Debian: gcc and python3-dev)") from error
 
-    def _compile(self, source: str, extension: Extension) -> Path:
-        """Compile a C file unless that is up to date, and return the object. Raises CompileError."""
-        target = self._objects / Path(source).with_suffix(".o")
-        if not is_current(target, [source, *extension.depends]):
+    def _object(self, source: str) -> Path:
+        """Return where the object of a C file is."""
+        return self._objects / Path(source).with_suffix(".o")
+
+    def _compile(self, source: str, extension: Extension, headers: Iterable[str] = ()) -> None:
+        """Compile a C file unless its object is newer than it and the headers. Raises CompileError."""
+        if not is_current(self._object(source), [source, *headers]):
             options = {"include_dirs": extension.include_dirs, "extra_postargs": [*FLAGS]}
             try:
                 self.compiler.compile([source], output_dir=str(self._objects), **options)
             except CompileError as error:
                 raise CompileError(f"the C compiler failed on {source}, see above") from error
-        return target
 
     def _link(self, extension: Extension) -> Library:
-        """Link an extension unless that is up to date. Raises CompileError, LinkError."""
-        objects = [self._compile(source, extension) for source in extension.sources]
+        """Link the objects of an extension unless that is up to date. Raises LinkError."""
+        objects = [self._object(source) for source in extension.sources]
         target = self._objects / self.get_ext_filename(extension.name)
         if not is_current(target, objects):
             self.compiler.link_shared_object([str(path) for path in objects], str(target))
