@@ -36,7 +36,6 @@ NOT_SERVED: Mapping[int, tuple[str, str]] = {
     27: ("WriteTxnMarkers", TRANSACTIONS),
     28: ("TxnOffsetCommit", TRANSACTIONS),
     65: ("DescribeTransactions", TRANSACTIONS),
-    66: ("ListTransactions", TRANSACTIONS),
     68: ("ConsumerGroupHeartbeat", NEWER_GROUPS),
     69: ("ConsumerGroupDescribe", NEWER_GROUPS),
     76: ("ShareGroupHeartbeat", NEWER_GROUPS),

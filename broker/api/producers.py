@@ -1,7 +1,8 @@
 """Producers: the ids that idempotent ones ask for, and what partitions know of those that are active.
 
 Source: org.apache.kafka.coordinator.transaction.ProducerIdManager, kafka.coordinator.transaction.TransactionCoordinator
-(handleInitProducerId without a transactional id), kafka.server.ReplicaManager.activeProducerState.
+(handleInitProducerId without a transactional id, handleListTransactions),
+kafka.server.ReplicaManager.activeProducerState.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,11 +23,26 @@ from protocol.kafka.admin_values import (
     DescribedProducers,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from protocol.kafka.values import InitProducerIdRequest, InitProducerIdResponse
 
 BLOCK_SIZE = 1000  # ids that one commit of the store is good for: Kafka's, and what a stop may waste
 FIRST_EPOCH = 0
+#: Of org.apache.kafka.coordinator.transaction.TransactionState.
+TRANSACTION_STATES = frozenset(
+    {
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "PrepareAbort",
+        "CompleteCommit",
+        "CompleteAbort",
+        "Dead",
+        "PrepareEpochFence",
+    }
+)
 NONE = -1  # as an id or an epoch
 
 
@@ -72,17 +88,18 @@ class ProducerIds:
 
 
 class ProducersApi:
-    """Answers InitProducerId and DescribeProducers."""
+    """Answers InitProducerId, DescribeProducers and ListTransactions."""
 
     def __init__(self, partitions: Partitions, store: MetadataStore) -> None:
         self._partitions = partitions
         self._ids = ProducerIds(store, self._largest_known)
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handlers by API."""
         return {
             InitProducerIdRequest.api: self.init_producer_id,
             DescribeProducersRequest.api: self.describe_producers,
+            ListTransactionsRequest.api: self.list_transactions,
         }
 
     async def init_producer_id(self, request: InitProducerIdRequest, _: Context) -> InitProducerIdResponse:
@@ -107,6 +124,15 @@ class ProducersApi:
             return await self._describe(asked, context)
 
         return DescribeProducersResponse(partitions=await context.answer_at_length(described, request.partitions))
+
+    async def list_transactions(self, request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
+        """List none: no transaction can be begun here. States that Kafka does not have are named, each once."""
+        unknown: dict[str, None] = {}
+        for state in request.states:
+            await context.checkpoint()
+            if state not in TRANSACTION_STATES:
+                unknown[state] = None
+        return ListTransactionsResponse(unknown_states=tuple(unknown))
 
     def _largest_known(self) -> int:
         return max((partition.log.producers.largest_id for partition in self._partitions), default=NONE)

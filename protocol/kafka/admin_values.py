@@ -116,6 +116,21 @@ class DescribeProducersResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[DescribedProducers, ...]
 
 
+class ListTransactionsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """List the transactional ids in one of these states; empty: in any (KIP-664)."""
+
+    api: ClassVar[str] = "list_transactions"
+    states: tuple[str, ...]
+
+
+class ListTransactionsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """No transactional ids, and the names that are not of states."""
+
+    error: ErrorCode = ErrorCode.NONE
+    unknown_states: tuple[str, ...] = ()
+    message: str | None = None
+
+
 class DescribeTopicPartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Describe partitions of topics, of all if none is named, at most `limit` in one reply (KIP-966).
 

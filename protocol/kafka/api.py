@@ -188,6 +188,8 @@ APIS = (
     Api(60, "DescribeCluster", 0, 2, 0, cluster.CLUSTER_REQUEST, cluster.CLUSTER_RESPONSE, cluster.failed_cluster),
     Api(61, "DescribeProducers", 0, 0, 0, admin.PRODUCERS_REQUEST, admin.PRODUCERS_RESPONSE, admin.failed_producers),
     Api(64, "UnregisterBroker", 0, 0, 0, controller.UNREGISTER_REQUEST, controller.RESPONSE, controller.failed),
+    Api(66, "ListTransactions", 0, 2, 0,
+        admin.LIST_TRANSACTIONS_REQUEST, admin.LIST_TRANSACTIONS_RESPONSE, admin.failed_list_transactions),
     Api(74, "ListConfigResources", 0, 1, 0, configs.LIST_REQUEST, configs.LIST_RESPONSE, configs.failed_list),
     Api(75, "DescribeTopicPartitions", 0, 0, 0, metadata.PAGE_REQUEST, metadata.PAGE_RESPONSE, metadata.failed_page),
     Api(80, "AddRaftVoter", 0, 1, 0, controller.ADD_VOTER_REQUEST, controller.RESPONSE, controller.failed),

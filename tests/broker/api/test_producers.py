@@ -187,3 +187,16 @@ async def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
             pass
         assert await produce(client, "words", batch(7, 10)) == (ErrorCode.NONE, 1, NO_TIME)
         broker.stop.set()
+
+
+async def test_no_transaction_is_listed_and_unknown_states_are_named(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        for version in range(3):
+            asked = ["Ongoing", "Paused", "PrepareEpochFence", "Paused"]
+            reply = await client.ask("ListTransactions", version, state_filters=asked, producer_id_filters=[7])
+            assert reply == {
+                "throttle_time_ms": 0,
+                "error_code": ErrorCode.NONE,
+                "unknown_state_filters": ("Paused",),
+                "transaction_states": (),
+            }
