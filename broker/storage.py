@@ -195,7 +195,7 @@ class Storage:
             files=self.files,
             clock=self.clock,
             random=self.random,
-            recovery_point=directory.recovery_points.get(key, 0),
+            recovery_point=0 if directory.is_foreign else directory.recovery_points.get(key, 0),
             log_start_offset=directory.log_starts.get(key, 0),
             clean=directory.was_clean,
             room=directory.room,

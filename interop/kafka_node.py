@@ -70,9 +70,22 @@ def build() -> str:
     return f"{PROJECT / 'target' / 'classes'}:{PROJECT / 'target' / 'lib'}/*"
 
 
-def java(main: str, *arguments: str, text: str | None = None) -> str:
+def class_path(version: str = KAFKA_VERSION) -> str:
+    """Return the class path of a version of Kafka; its jars are fetched once."""
+    built = build()
+    if version == KAFKA_VERSION:
+        return built
+    jars = PROJECT / "target" / f"lib-{version}"
+    if not jars.exists():
+        command = ["mvn", "--batch-mode", "--quiet", f"-Dkafka.version={version}"]
+        options = ["-DincludeScope=runtime", "-DexcludeArtifactIds=slf4j-reload4j", f"-DoutputDirectory={jars}"]
+        subprocess.run([*command, "dependency:copy-dependencies", *options], cwd=PROJECT, check=True)
+    return f"{PROJECT / 'target' / 'classes'}:{jars}/*"
+
+
+def java(main: str, *arguments: str, text: str | None = None, version: str = KAFKA_VERSION) -> str:
     """Run one Java program to its end with `text` as its standard input; returns its standard output."""
-    command = ["java", *JVM_OPTIONS, "-cp", build(), main, *arguments]
+    command = ["java", *JVM_OPTIONS, "-cp", class_path(version), main, *arguments]
     return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
@@ -127,8 +140,14 @@ class KafkaNode:
         jvm_options: Sequence[str] = JVM_OPTIONS,
         settings: Mapping[str, object] = SETTINGS,
         advertised: str = "",
+        version: str = KAFKA_VERSION,
+        controller: Self | None = None,
     ) -> None:
+        """`controller`: a node that runs; this one is a further broker of its cluster (give it a `node.id`)."""
         self.data = data
+        self.controller_address = ""
+        self._version = version
+        self._controller = controller
         self._jvm_options = jvm_options
         self._given = settings
         self._advertised = advertised
@@ -157,8 +176,9 @@ class KafkaNode:
         """Format the directory if it is new, start, and return when Kafka says that it has started."""
         self._write_settings()
         if not (self.data / "meta.properties").exists():
-            java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._settings))
-        command = ["java", *self._jvm_options, "-cp", build(), "kafka.Kafka", str(self._settings)]
+            format_it = ("format", "-t", CLUSTER_ID, "-c", str(self._settings))
+            java("kafka.tools.StorageTool", *format_it, version=self._version)
+        command = ["java", *self._jvm_options, "-cp", class_path(self._version), "kafka.Kafka", str(self._settings)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         started = threading.Event()
         self._follower = threading.Thread(target=self._follow, args=(self._process.stderr, started), daemon=True)
@@ -194,12 +214,18 @@ class KafkaNode:
     def _write_settings(self) -> None:
         broker, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{broker}"
+        self.controller_address = f"127.0.0.1:{controller}"
+        if self._controller is None:
+            roles = {"listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{self.controller_address}"}
+        else:
+            self.controller_address = self._controller.controller_address
+            roles = {"listeners": f"PLAINTEXT://{self.bootstrap}", "process.roles": "broker"}
         settings = {
             "log.dirs": self.data,  # unless others are given, the first of which it is
             **self._given,
-            "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+            **roles,
             "advertised.listeners": f"PLAINTEXT://{self._advertised or self.bootstrap}",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.quorum.voters": f"1@{self.controller_address}",
         }
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 

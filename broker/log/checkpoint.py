@@ -120,10 +120,24 @@ def read_clean_marker(disk: Disk, path: str) -> int | None:
     return epoch if isinstance(epoch, int) else UNKNOWN_BROKER_EPOCH
 
 
+def is_own_marker(disk: Disk, path: str) -> bool:
+    """Tell whether this broker wrote a clean-shutdown marker: Kafka's has the broker's epoch, or nothing at all.
+
+    Raises OSError.
+    """
+    try:
+        return _read_text(disk, path) == _marker(UNKNOWN_BROKER_EPOCH)
+    except CheckpointError:
+        return False
+
+
 def write_clean_marker(disk: Disk, path: str, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
     """Leave a clean-shutdown marker. Raises OSError."""
-    content = json.dumps({"version": VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-    replace_file(disk, path, content.encode(), sync=True)
+    replace_file(disk, path, _marker(broker_epoch).encode(), sync=True)
+
+
+def _marker(broker_epoch: int) -> str:
+    return json.dumps({"version": VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
 
 
 def _read_entries(disk: Disk, path: str) -> list[str]:

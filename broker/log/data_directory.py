@@ -41,6 +41,7 @@ from broker.log.checkpoint import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     TopicPartition,
+    is_own_marker,
     read_clean_marker,
     read_offsets,
     read_topic_id,
@@ -130,6 +131,7 @@ class DataDirectory:
         self.node_id = -1
         self.directory_id = ""
         self.was_clean = False
+        self.is_foreign = False  # another broker has stopped here last
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -437,6 +439,7 @@ class DataDirectory:
     def _take_checkpoints(self) -> None:
         marker = self.partition_path(CLEAN_MARKER)
         self.was_clean = read_clean_marker(self._disk, marker) is not None
+        self.is_foreign = self.was_clean and not is_own_marker(self._disk, marker)
         if self.was_clean:
             self._disk.unlink(marker)
             self._disk.sync_directory(self.path)

@@ -27,6 +27,7 @@ from protocol.errors import ProtocolError
 from protocol.records.codec import compiled
 from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 
+SAMPLE = 16  # entries of each index: as many short reads of a log that may be on a slow disk
 MAX_INDEX_BYTES = (1 << 31) - 1  # as much as a position can count
 _BATCH_LENGTH = Struct(">i")
 
@@ -200,6 +201,33 @@ def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
             return slot
         previous = fields
     return index.entries
+
+
+def follows_rule(segment: Segment) -> bool:
+    """Tell whether a bounded sample of a segment's index entries is as `Tail.add` makes them. Raises OSError.
+
+    A Kafka follower up to 4.0 wrote an offset entry for all batches of an append (last offset of the last one, position
+    of the first), and Kafka up to 3.7 may have written the offset of a record, not of a batch's end, into time indexes.
+    Entries that the sample misses are checked when they are used.
+    """
+    file, offsets, times = segment.reader.descriptor(), segment.offset_index, segment.time_index
+    try:
+        for slot in _sample(offsets.entries):
+            position = offsets.entry_at(slot)
+            if read_header_at(file, position.position).last_offset != position.offset:
+                return False
+        for slot in _sample(times.entries):
+            time = times.entry_at(slot)
+            if segment.max_timestamp_of(time.offset) != time.timestamp:
+                return False
+    except (IndexCorruptError, ProtocolError):
+        return False
+    return True
+
+
+def _sample(entries: int) -> list[int]:
+    """Return slots spread over an index, the last one among them; all of a short one."""
+    return sorted({entries - 1 - entries * at // SAMPLE for at in range(SAMPLE)}) if entries else []
 
 
 def check_from(

@@ -4,7 +4,9 @@ Owns: the way from a directory to segments with a known end. Must not know appen
 
 Clean: only the active segment is looked into, from its last index entry on; of the others nothing but name and size is
 taken, so the cost does not grow with them. What does not fit (an index copied without its log, a torn file under a
-clean marker) is repaired as after an unclean stop, for the active segment alone.
+clean marker) is repaired as after an unclean stop, for the active segment alone. If another broker may have written its
+indexes (by its clean marker, or a recovery point that is not the log's end), a sample of them is checked, and they are
+rebuilt where they follow another rule, as those of Kafka's followers up to 4.0 do.
 
 Unclean: from the segment that holds the recovery point on, batches are scanned from the recovery point, CRCs verified,
 both indexes made anew, and the log cut at the first byte that is not sound; segments after that go. An index is kept up
@@ -58,6 +60,8 @@ from broker.log.index_rebuild import (
     Scan,
     check_from,
     cut_log,
+    follows_rule,
+    rebuild_indexes,
     remember_end,
     resume,
     rewrite_indexes,
@@ -176,7 +180,8 @@ class _Findings:
 def load_log(place: LogPlace, *, recovery_point: int, log_start_offset: int, clean: bool) -> LoadedLog:
     """Open a directory, making it if it is not there. Blocking: for a worker, or the start. Raises OSError.
 
-    `recovery_point` and `log_start_offset` are what the checkpoints say, `clean` whether the last stop was.
+    `recovery_point` and `log_start_offset` are what the checkpoints say, `clean` whether the last stop was. If it was,
+    a recovery point that is not the end of the log says that other files were put here since.
     """
     return _Loader(place).load(recovery_point, log_start_offset, clean=clean)
 
@@ -200,7 +205,7 @@ class _Loader:
             return self._begin(max(0, log_start_offset))
         self._drop_stray_segment()
         checkpointed = recovery_point
-        tail = self._clean_tail() if clean else None
+        tail = self._clean_tail(recovery_point) if clean else None
         was_sound = tail is not None
         if tail is None:
             recovery_point = self._segments[-1].base_offset if clean else max(0, recovery_point)
@@ -227,7 +232,7 @@ class _Loader:
             log_start_offset=start,
             recovery_point=end if was_sound else min(recovery_point, end),
             made_files=not was_sound,  # by a process that was killed before their names were synced
-            report=None if was_sound else self._report(recovery_point, started_ms),
+            report=None if was_sound and not self._findings.rebuilt else self._report(recovery_point, started_ms),
         )
 
     def _begin(self, base_offset: int) -> LoadedLog:
@@ -336,12 +341,28 @@ class _Loader:
 
     # -- clean ---------------------------------------------------------------------------------------------------------
 
-    def _clean_tail(self) -> Tail | None:
-        """The end of the active segment by its indexes and the few batches after them.
+    def _clean_tail(self, checkpointed: int) -> Tail | None:
+        """Return the end of the active segment by its indexes and the few batches after them.
 
-        None if something does not fit.
+        None if something does not fit. Indexes that another broker may have written are checked, and rebuilt unless
+        they follow the rule of this one; the log stays as it is.
         """
         segment = self._segments[-1]
+        scan = self._scan_clean(segment)
+        is_foreign = checkpointed == 0 if scan is None else checkpointed != scan.tail.next_offset
+        if is_foreign and segment.size and (scan is None or not follows_rule(segment)):
+            segment.close()
+            rebuild_indexes(segment, self._place.config)
+            scan = self._scan_clean(segment)
+            if scan is not None:
+                self._findings.rebuilt.append(segment.base_offset)
+        if scan is None:
+            return None
+        self._findings.epochs += scan.epochs
+        return self._activate(segment, scan)
+
+    def _scan_clean(self, segment: Segment) -> Scan | None:
+        """Scan the active segment from its last index entry on; None if something does not fit."""
         try:
             offsets, times = segment.offset_index.entries, segment.time_index.entries
             self._check_whole(segment)
@@ -350,10 +371,7 @@ class _Loader:
             segment.check_doubtful_times()
         except (IndexCorruptError, ProtocolError):
             return None
-        if scan.reason is not None:
-            return None
-        self._findings.epochs += scan.epochs
-        return self._activate(segment, scan)
+        return scan if scan.reason is None else None
 
     def _check_whole(self, segment: Segment) -> None:
         segment.offset_index.sanity_check(segment.base_offset + (1 << 31), segment.size)

@@ -42,6 +42,7 @@ from broker.log.directory_names import (
 from broker.log.disk import Disk
 from broker.log.facts import RecoveryReport
 from broker.log.files import OpenFiles
+from broker.log.index_rebuild import rebuild_indexes
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.partition_log import PartitionLog
 from broker.log.recovery import LogPlace
@@ -203,6 +204,8 @@ class _LogRepair:
                 log.close(clean=False)
                 raise
             log.close()
+            if bases := self._rebuild_active(bases):
+                self._did = replace(self._did, indexes=bases)
             self._did = replace(self._did, transaction_indexes=self._rebuild_transactions())
             self._work.logs.append(log)
         except OSError as error:
@@ -296,11 +299,26 @@ class _LogRepair:
 
     def _unsound_indexes(self, log: PartitionLog) -> tuple[int, ...]:
         """The sealed segments with an index that verify found wrong: a broker makes them anew at their first use."""
+        sealed = (base for base in self._wrong_indexes(log.recovery) if log.first_base_offset <= base)
+        return tuple(base for base in sealed if base < log.active_base_offset and self._log_path(base).exists())
+
+    def _wrong_indexes(self, report: RecoveryReport | None) -> list[int]:
+        """Return the segments with an index that verify found wrong and recovery has not rebuilt whole."""
         found = {_base_of(finding) for finding in self._found if finding.path.suffix in INDEX_SUFFIXES[:2]}
-        report = log.recovery
-        done = set() if report is None else {*report.rebuilt_indexes, *report.rebuilt_time_indexes}
-        sealed = (base for base in found - done if log.first_base_offset <= base < log.active_base_offset)
-        return tuple(sorted(base for base in sealed if (self._path / f"{base:020}{LOG_SUFFIX}").exists()))
+        kept = set() if report is None else {base for base in found if base < report.recovery_point}
+        done = set() if report is None else {*report.rebuilt_indexes, *report.rebuilt_time_indexes} - kept
+        return sorted(found - done)
+
+    def _rebuild_active(self, rebuilt: tuple[int, ...]) -> tuple[int, ...]:
+        """Rebuild indexes of the segment that was the active one, now that it is closed; return all rebuilt ones."""
+        active = self._segments()[-1]
+        if active.base_offset in rebuilt or active.base_offset not in self._wrong_indexes(self._did.recovery):
+            return rebuilt
+        rebuild_indexes(active, self._config())
+        return (*rebuilt, active.base_offset)
+
+    def _log_path(self, base: int) -> Path:
+        return self._path / f"{base:020}{LOG_SUFFIX}"
 
     def _rebuild_transactions(self) -> tuple[int, ...]:
         """The transaction indexes, where verify found one wrong or the log has been cut; and those of the recovery."""

@@ -18,6 +18,8 @@ from warmlog.inspect.segment import IndexEntries, index_entries
 
 # A Kafka follower writes one entry for everything it appends at once (replica.fetch.max.bytes).
 LARGEST_APPEND_BYTES = 1 << 20
+# What is done about entries of another rule.
+CURE = "a broker rebuilds it when it is used, `log repair` now"
 
 
 class SegmentEnd(NamedTuple):
@@ -49,7 +51,10 @@ class IndexCheck(Protocol):
 
 
 class OffsetIndexCheck:
-    """Check `.index`: every entry is (last offset of a batch, position of its first byte)."""
+    """Check `.index`: every entry is (last offset of a batch, position of its first byte).
+
+    Entries of several batches (last offset of the last one, position of the first) are reported together.
+    """
 
     def __init__(self, path: Path, base_offset: int, *, still: bool, settled: bool) -> None:
         """Read the file. `still`, `settled`: as in SegmentEnd. Raises OSError."""
@@ -60,6 +65,8 @@ class OffsetIndexCheck:
         self._settled = settled
         self._next = 0
         self._stretches: list[tuple[int, int]] = []
+        self._appends: list[tuple[int, int]] = []  # (slot, offset) of entries that may be those of several batches
+        self._foreign: list[int] = []  # slots of entries that are
         self._reached = 0  # the log is covered by entries up to here
         self._largest_batch = LARGEST_APPEND_BYTES
 
@@ -73,13 +80,15 @@ class OffsetIndexCheck:
     def batch(self, position: int, header: BatchHeader) -> Iterator[Finding]:
         """Check the entries up to this batch against it."""
         self._largest_batch = max(self._largest_batch, header.size)
+        yield from self._several_batches(position, header)
         entries = self._found.entries
         while self._next < len(entries) and entries[self._next][1] <= position:
             relative, at = entries[self._next]
             if at < position:
                 yield self._finding(self._next, f"no batch begins at position {at}")
-            elif self._base_offset + relative != header.last_offset:
-                offset = self._base_offset + relative
+            elif (offset := self._base_offset + relative) > header.last_offset:
+                self._appends.append((self._next, offset))
+            elif offset < header.last_offset:
                 last = header.last_offset
                 yield self._finding(self._next, f"offset {offset}, but the batch at {at} ends with {last}")
             self._next += 1
@@ -87,7 +96,12 @@ class OffsetIndexCheck:
             self._reached = at
 
     def end(self, segment: SegmentEnd) -> Iterator[Finding]:
-        """Report entries past the end of the log, and stretches of log without an entry."""
+        """Report entries past the end of the log, stretches of log without an entry, and another broker's rule."""
+        for slot, offset in self._appends:
+            yield self._finding(slot, f"no batch ends with offset {offset}")
+        if self._foreign:
+            what = f"{counted(self._foreign)} of several batches each, as Kafka up to 4.0 wrote on followers; {CURE}"
+            yield Finding(self.path, what, self._foreign[0] * OffsetIndex.entry.size)
         for slot, (_, at) in enumerate(self._found.entries[self._next :], start=self._next):
             yield self._finding(slot, f"position {at} lies past the end of the log at {segment.size}")
         if not segment.still:
@@ -99,6 +113,18 @@ class OffsetIndexCheck:
             )
         elif self._found.entries:
             yield from self._stretch_findings(segment)
+
+    def _several_batches(self, position: int, header: BatchHeader) -> Iterator[Finding]:
+        """Hold entries whose offset lies past their batch against a later one, up to the next entry's."""
+        while self._appends:
+            slot, offset = self._appends[0]
+            if header.last_offset < offset:
+                return
+            if header.last_offset == offset:
+                self._foreign.append(slot)
+            else:
+                yield self._finding(slot, f"no batch between it and position {position} ends with offset {offset}")
+            del self._appends[0]
 
     def _stretch_findings(self, segment: SegmentEnd) -> Iterator[Finding]:
         """Report where a lookup would walk much further than the index interval."""
@@ -112,7 +138,10 @@ class OffsetIndexCheck:
 
 
 class TimeIndexCheck:
-    """Check `.timeindex`: every entry is (largest timestamp so far, last offset of the first batch that has it)."""
+    """Check `.timeindex`: every entry is (largest timestamp so far, last offset of the first batch that has it).
+
+    Entries with the offset of a record before that are reported together.
+    """
 
     def __init__(self, path: Path, base_offset: int, *, still: bool, settled: bool) -> None:
         """Read the file. `still`, `settled`: as in SegmentEnd. Raises OSError."""
@@ -122,6 +151,7 @@ class TimeIndexCheck:
         self._still = still
         self._settled = settled
         self._next = 0
+        self._foreign: list[int] = []  # slots of entries with a record's offset
         self._max_timestamp = NO_TIMESTAMP
 
     def form(self) -> Iterator[Finding]:
@@ -138,7 +168,9 @@ class TimeIndexCheck:
         while self._next < len(entries) and self._base_offset + entries[self._next][1] <= header.last_offset:
             timestamp, relative = entries[self._next]
             offset = self._base_offset + relative
-            if offset < header.last_offset:
+            if header.base_offset <= offset < header.last_offset and timestamp == header.max_timestamp:
+                self._foreign.append(self._next)
+            elif offset < header.last_offset:
                 yield self._finding(self._next, f"no batch ends with offset {offset}")
             elif timestamp != self._max_timestamp:
                 largest = self._max_timestamp
@@ -147,7 +179,10 @@ class TimeIndexCheck:
             self._next += 1
 
     def end(self, segment: SegmentEnd) -> Iterator[Finding]:
-        """Report entries past the end, and a settled segment whose index does not end with its largest timestamp."""
+        """Report entries past the end, a settled segment without its largest time, and another broker's rule."""
+        if self._foreign:
+            what = f"{counted(self._foreign)} with a record's offset, as Kafka up to 3.7 wrote them; {CURE}"
+            yield Finding(self.path, what, self._foreign[0] * TimeIndex.entry.size)
         entries = self._found.entries
         for slot, (_, relative) in enumerate(entries[self._next :], start=self._next):
             offset, end = self._base_offset + relative, segment.next_offset
@@ -158,6 +193,11 @@ class TimeIndexCheck:
 
     def _finding(self, slot: int, what: str) -> Finding:
         return Finding(self.path, f"entry {slot}: {what}", slot * TimeIndex.entry.size)
+
+
+def counted(slots: list[int]) -> str:
+    """Return how many entries these are, in words."""
+    return f"{len(slots)} entries" if len(slots) > 1 else "an entry"
 
 
 def form_findings(path: Path, found: IndexEntries, *, still: bool, settled: bool) -> Iterator[Finding]:

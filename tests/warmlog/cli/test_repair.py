@@ -237,6 +237,16 @@ def test_the_index_of_a_sealed_segment_is_made_anew_and_no_byte_of_the_log_is_to
     assert found_in(data) == []
 
 
+def test_the_indexes_of_the_active_segment_are_rebuilt_below_the_recovery_point(data: Path) -> None:
+    path = data / "plain-0" / f"{16:020}.index"
+    sound = path.read_bytes()
+    path.write_bytes(sound[:7] + bytes([sound[7] ^ 1]) + sound[8:])
+    assert [finding.path.name for finding in found_in(data)] == [path.name]
+    assert report(data)["directories"][0]["logs"][0]["indexes"] == [16]
+    assert path.read_bytes() == sound
+    assert found_in(data) == []
+
+
 def test_transaction_indexes_are_made_as_kafka_wrote_them(data: Path) -> None:
     """Every one of them removed: the log says all that was in them."""
     indexes = {path: path.read_bytes() for path in (data / "transactional-0").glob("*.txnindex")}

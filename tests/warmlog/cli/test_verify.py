@@ -187,7 +187,7 @@ def move_a_time_index_entry(partition: Path) -> str:
     index = log_of(partition, 0).with_suffix(".timeindex")
     timestamp, relative = struct.unpack_from(">qi", index.read_bytes())
     overwrite(index, 0, struct.pack(">qi", timestamp, relative - 1))
-    return f"no batch ends with offset {relative - 1}"
+    return "an entry with a record's offset, as Kafka up to 3.7 wrote them"
 
 
 def repeat_a_time_index_entry(partition: Path) -> str:
