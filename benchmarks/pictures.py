@@ -1,4 +1,4 @@
-"""The pictures of `docs/page-cache.md`, drawn from the figures that lie beside them.
+"""The pictures of `docs/page-cache.md` and `docs/sparse-index.md`, drawn from the figures that lie beside them.
 
     python -m benchmarks.pictures       (make figures)
 
@@ -9,6 +9,7 @@ Owns: what the pictures look like. Must not know: how anything is measured.
 | pages-touched.svg | the search itself                                                        |
 | index-faults.svg  | index-search.csv, which `python -m benchmarks.index_search FILE` writes   |
 | live-reader.svg   | live-reader.json, which `python -m benchmarks 'live-*' --json FILE` writes |
+| sparse-index.svg  | sparse-index.json, which `python -m benchmarks.index_question FILE` writes |
 """
 
 import csv
@@ -96,6 +97,30 @@ def live_reader(workloads: Sequence[dict[str, Any]]) -> Any:
     return figure
 
 
+def sparse_index(arrangements: Sequence[dict[str, Any]]) -> Any:
+    """Cost of maintaining, space, hot lookups and cold pages, for each interval, with the trees as lines across."""
+    figure, panels = plt.subplots(1, 4, figsize=(10, 3), layout="constrained")
+    sparse = [each for each in arrangements if each["name"].startswith("sparse")]
+    intervals = [int(each["name"].split()[1]) for each in sparse]
+    shown = {
+        "maintain_s": "CPU s per million records",
+        "size_mb": "MB per million records",
+        "hot_us": "us per hot lookup",
+        "cold_pages": "pages read by a cold lookup",
+    }
+    for panel, (figure_name, title) in zip(panels, shown.items(), strict=True):
+        panel.plot(intervals, [each[figure_name] for each in sparse], "o-", ms=4, color=WARM, label="sparse")
+        for tree, style in (("B+tree", "--"), ("B+tree, rows", ":")):
+            (found,) = (each[figure_name] for each in arrangements if each["name"] == tree)
+            panel.axhline(found, color=PLAIN, linestyle=style, label=tree)
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        panel.set_title(title, fontsize=9)
+        panel.set_xlabel("interval, KB")
+    panels[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
 def _dots(panel: Any, at: float, values: Iterable[float], colour: str) -> None:
     found = list(values)
     panel.plot([at] * len(found), found, "o", ms=4, color=colour, alpha=0.7)
@@ -112,6 +137,7 @@ def main() -> None:
         "pages-touched": pages_touched(),
         "index-faults": index_faults(rows),
         "live-reader": live_reader(workloads),
+        "sparse-index": sparse_index(json.loads((PLACE / "sparse-index.json").read_text())),
     }
     for name, figure in pictures.items():
         figure.savefig(PLACE / f"{name}.svg", metadata={"Date": None})
