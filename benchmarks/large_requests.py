@@ -4,8 +4,9 @@
 
 Each request of the table is valid and large: it names thousands of things, or asks for all that there is. While it is
 answered, a second client produces and fetches one small record after the other. For each request the report has the
-time to its whole reply, the second client's longest wait for one reply meanwhile, and the size of the reply; with
---kafka the same for Kafka 4.3.1, and the ratios.
+time to its whole reply, the second client's longest wait for one reply meanwhile, the longest time for which one step
+held the event loop (CPU time, so that it does not depend on other processes), and the size of the reply; with --kafka
+the first two for Kafka 4.3.1, too, and the ratios.
 """
 
 import argparse
@@ -25,8 +26,8 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from benchmarks.contestants import start_warmlog
 from benchmarks.kafka import start_kafka
+from benchmarks.load import ROOT
 from benchmarks.native import Address
 from interop.kafka_node import MissingToolError
 from protocol.records.builder import build_batch
@@ -405,24 +406,70 @@ def watching(address: Address) -> Iterator[Callable[[], float]]:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """The longest step of a task on the event loop."""
+
+    cpu_ms: float
+    wall_ms: float
+    task: str
+
+
+@contextmanager
+def start_held(directory: Path) -> Iterator[tuple[Address, Callable[[], Held]]]:
+    """Warmlog in a process that reports its loop's longest step since the last call."""
+    command = [sys.executable, "-m", "benchmarks.held", str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        requests, answers = process.stdin, process.stdout
+        fields = dict(field.split("=", 1) for field in answers.readline().split()[1:])
+        host, _, port = fields["kafka"].rpartition(":")
+
+        def held() -> Held:
+            requests.write("\n")
+            requests.flush()
+            cpu_ms, wall_ms, task = answers.readline().split(maxsplit=2)
+            return Held(float(cpu_ms), float(wall_ms), task.strip())
+
+        try:
+            yield (host, int(port)), held
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def start_comparison(directory: Path) -> Iterator[tuple[Address, Callable[[], Held]]]:
+    """Kafka, of whose threads nothing is known."""
+    with start_kafka(directory) as running:
+        yield running.address, lambda: Held(0.0, 0.0, "")
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """Medians over the rounds: seconds to the whole reply, the second client's longest wait, bytes of the reply."""
+    """Medians over the rounds: seconds to the whole reply, the second client's longest wait, bytes of the reply.
+
+    `held_ms` is the largest of all rounds.
+    """
 
     seconds: float
     others_s: float
+    held_ms: float
     size: int
 
 
-def measure(address: Address, requests: list[LargeRequest], rounds: int, scale: float) -> dict[str, Outcome]:
+def measure(
+    address: Address, held: Callable[[], Held], requests: list[LargeRequest], rounds: int, scale: float
+) -> dict[str, Outcome]:
     """Every request so many times, beside a second client."""
     outcomes = {}
     with watching(address) as longest_s:
         for request in requests:
             frame_bytes = request_bytes(request, scale)
-            times, waits, size = [], [], 0
+            times, waits, holds, size = [], [], [], 0
             for _ in range(rounds):
                 asker = Asker(address)
                 longest_s()
+                held()
                 began_at = perf_counter()
                 try:
                     size = len(asker.ask(frame_bytes))
@@ -430,11 +477,14 @@ def measure(address: Address, requests: list[LargeRequest], rounds: int, scale: 
                     print(f"{request.name}: {error}", file=sys.stderr)
                 times.append(perf_counter() - began_at)
                 waits.append(longest_s())
+                holds.append(held())
                 asker.sock.close()
-            outcomes[request.name] = Outcome(median(times), median(waits), size)
+            longest = max(holds, key=lambda one: one.cpu_ms)
+            outcome = Outcome(median(times), median(waits), longest.cpu_ms, size)
+            outcomes[request.name] = outcome
             print(
-                f"{request.name:36} {median(times) * 1e3:9.1f} ms   others {median(waits) * 1e3:8.1f} ms"
-                f"  {size:>10} bytes",
+                f"{request.name:36} {outcome.seconds * 1e3:9.1f} ms  others {outcome.others_s * 1e3:7.1f} ms"
+                f"  held {outcome.held_ms:7.1f} ms  {size:>9} bytes  {longest.task.rpartition('.')[2]}",
                 flush=True,
             )
     return outcomes
@@ -451,18 +501,18 @@ def main() -> int:
     chosen = parser.parse_args()
     requests = [one for one in KAFKA if any(fnmatchcase(one.name, pattern) for pattern in chosen.patterns)]
     outcomes: dict[str, dict[str, Outcome]] = {}
-    starts: dict[str, Any] = {"warmlog": lambda path: start_warmlog(path, "kafka", ["warmlog.loop.stall.log.ms=10"])}
+    starts: dict[str, Any] = {"warmlog": start_held}
     if chosen.kafka:
-        starts["Kafka"] = start_kafka
+        starts["Kafka"] = start_comparison
     for name, start in starts.items():
         print(f"-- {name}", flush=True)
         with TemporaryDirectory(dir=chosen.directory) as directory:
             try:
-                with start(Path(directory)) as running:
-                    prepare(running.address)
+                with start(Path(directory)) as (address, held):
+                    prepare(address)
                     if name == "Kafka":
-                        measure(running.address, requests, 3, 0.1)  # a JVM is slow before it is warm
-                    outcomes[name] = measure(running.address, requests, chosen.rounds, chosen.scale)
+                        measure(address, held, requests, 3, 0.1)  # a JVM is slow before it is warm
+                    outcomes[name] = measure(address, held, requests, chosen.rounds, chosen.scale)
             except (MissingToolError, subprocess.SubprocessError) as error:
                 print(error, file=sys.stderr)
                 return 1

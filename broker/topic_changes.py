@@ -133,7 +133,7 @@ class TopicChanges:
     def _known(self, name: str) -> Topic:
         topic = self._map.topics.get(name)
         if topic is None:
-            raise UnknownTopicError(f"no topic {name!r}")
+            raise _unknown(name)
         return topic
 
     # -- create --------------------------------------------------------------------------------------------------------
@@ -348,9 +348,17 @@ class TopicChanges:
 
         Users lose them at once; their files go after `file.delete.delay.ms`.
         """
-        async with self._change(names):
-            failures: Failures = {}
-            topics = [self._map.topics[name] for name in names if self._exists(name, failures)]
+        failures: Failures = {}
+        found: list[str] = []
+        for name in names:
+            if name in self._map.topics or name in self._map.pending:
+                found.append(name)
+            else:
+                failures[name] = _unknown(name)
+            await checkpoint()
+        async with self._change(found):
+            topics = [self._map.topics[name] for name in found if name in self._map.topics]
+            failures |= {name: _unknown(name) for name in found if name not in self._map.topics}
             if not topics:
                 return failures
             try:
@@ -376,14 +384,6 @@ class TopicChanges:
                 await checkpoint()
             await self._forget([topic.name for topic in topics], left)
             return failures
-
-    def _exists(self, name: str, failures: Failures) -> bool:
-        try:
-            self._known(name)
-        except UnknownTopicError as error:
-            failures[name] = error
-            return False
-        return True
 
     async def _move_away(self, doomed: Iterable[Partition], topics: Mapping[str, Topic]) -> set[str]:
         """Rename directories, on all disks at once; return the topics of which some could not be."""
@@ -480,3 +480,7 @@ def _grown(topic: Topic, partitions: int | None) -> int:
         )
     check_partitions(partitions)
     return partitions
+
+
+def _unknown(name: str) -> UnknownTopicError:
+    return UnknownTopicError(f"no topic {name!r}")

@@ -11,7 +11,7 @@ from enum import IntEnum, StrEnum
 from typing import ClassVar, TypeAlias
 
 from protocol.errors import ErrorCode
-from protocol.request import Changes, Entries, Int32, Int64, Value
+from protocol.request import Entries, Int32, Int64, Value
 
 NO_GENERATION = -1
 NO_OFFSET = -1
@@ -51,7 +51,7 @@ class FindCoordinatorRequest(Value, frozen=True, kw_only=True, gc=False):
     """Which broker coordinates each of these groups (or transactional ids: `key_type`, of CoordinatorType)."""
 
     api: ClassVar[str] = "find_coordinator"
-    keys: Changes[str]
+    keys: Entries[str]
     key_type: int = CoordinatorType.GROUP
 
 
@@ -93,7 +93,7 @@ class JoinGroupRequest(Value, frozen=True, kw_only=True, gc=False):
     member_id: str = NO_MEMBER
     instance_id: str | None = None
     protocol_type: str
-    protocols: Changes[GroupProtocol]
+    protocols: Entries[GroupProtocol]
     session_timeout_ms: int
     rebalance_timeout_ms: int
     reason: str | None = None
@@ -147,7 +147,7 @@ class SyncGroupRequest(Value, frozen=True, kw_only=True, gc=False):
     instance_id: str | None = None
     protocol_type: str | None = None
     protocol_name: str | None = None
-    assignments: Changes[MemberAssignment] = ()
+    assignments: Entries[MemberAssignment] = ()
 
 
 class SyncGroupResponse(Value, frozen=True, kw_only=True, gc=False):
@@ -190,7 +190,7 @@ class LeaveGroupRequest(Value, frozen=True, kw_only=True, gc=False):
 
     api: ClassVar[str] = "leave_group"
     group: str
-    members: Changes[LeavingMember]
+    members: Entries[LeavingMember]
 
 
 class LeftMember(Value, frozen=True, kw_only=True, gc=False):
@@ -268,7 +268,7 @@ class OffsetFetchRequest(Value, frozen=True, kw_only=True, gc=False):
     """Committed offsets. `require_stable`: refuse those that an open transaction may still change (KIP-447)."""
 
     api: ClassVar[str] = "offset_fetch"
-    groups: Changes[OffsetFetchGroup]
+    groups: Entries[OffsetFetchGroup]
     require_stable: bool = False
 
 
@@ -324,8 +324,8 @@ class ListGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Which groups there are, of these states and types (compared without regard to case); empty: of all."""
 
     api: ClassVar[str] = "list_groups"
-    states: Changes[str] = ()
-    types: Changes[str] = ()
+    states: Entries[str] = ()
+    types: Entries[str] = ()
 
 
 class ListedGroup(Value, frozen=True, kw_only=True, gc=False):
@@ -349,7 +349,7 @@ class DescribeGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Groups and their members."""
 
     api: ClassVar[str] = "describe_groups"
-    groups: Changes[str]
+    groups: Entries[str]
     include_authorized_operations: bool = False
 
 
@@ -389,7 +389,7 @@ class DeleteGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Delete groups without members, and their offsets."""
 
     api: ClassVar[str] = "delete_groups"
-    groups: Changes[str]
+    groups: Entries[str]
 
 
 class DeletedGroup(Value, frozen=True, kw_only=True, gc=False):

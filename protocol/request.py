@@ -24,14 +24,12 @@ Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Size32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 # Bounds on what one request can make a broker hold and do, checked before an array is decoded: its elements take 20
-# times their bytes, and are handled without a pause.
-MAX_PARTITIONS = 100_000  # named in one request: as many as a topic may have, and half a second's work
-MAX_CHANGES = 10_000  # topics created or changed by one request: each is a commit and a directory
+# times their bytes, and are decoded in one go, at up to 1 us each.
+MAX_ENTRIES = 10_000
 MAX_SETTINGS = 100  # of one topic in a request; there are not so many names
 
 T = TypeVar("T")
-Entries = Annotated[tuple[T, ...], Meta(max_length=MAX_PARTITIONS)]
-Changes = Annotated[tuple[T, ...], Meta(max_length=MAX_CHANGES)]
+Entries = Annotated[tuple[T, ...], Meta(max_length=MAX_ENTRIES)]
 TextSettings = Annotated[dict[str, T], Meta(max_length=MAX_SETTINGS)]
 
 
@@ -58,7 +56,7 @@ class HelloRequest(Value, frozen=True, kw_only=True, gc=False):
     """
 
     api: ClassVar[str] = "hello"
-    versions: Changes[Int32]
+    versions: Entries[Int32]
     client: str = ""
 
 
@@ -82,7 +80,7 @@ class CreateTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Create topics, each on its own: one that fails does not stop the others."""
 
     api: ClassVar[str] = "create_topics"
-    topics: Changes[NewTopic]
+    topics: Entries[NewTopic]
     validate_only: bool = False
 
 
@@ -112,7 +110,7 @@ class AlterTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Change topics, each on its own."""
 
     api: ClassVar[str] = "alter_topics"
-    topics: Changes[TopicAlteration]
+    topics: Entries[TopicAlteration]
 
 
 class PartitionRecords(Value, frozen=True, kw_only=True, gc=False):

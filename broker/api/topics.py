@@ -152,7 +152,11 @@ class TopicsApi:
                 ErrorCode.TOPIC_DELETION_DISABLED, "topics are not deleted: delete.topic.enable is false"
             )
         twice = await context.repeated(name for name in request.topics if name != UNKNOWN_TOPIC_NAME)
-        named = [name for name in request.topics if name not in twice and name != UNKNOWN_TOPIC_NAME]
+        named = []
+        for name in request.topics:
+            if name not in twice and name != UNKNOWN_TOPIC_NAME:
+                named.append(name)
+            await context.checkpoint()
         failures = await self._partitions.delete_all(named, context.checkpoint)
         deleted = partial(_deleted, twice=twice, failures=failures)
         return DeleteTopicsResponse(topics=await context.map(deleted, request.topics))

@@ -90,7 +90,11 @@ class OffsetCommits:
         for asked in offsets:
             errors.append(self._check_offset(asked))
             await checkpoint()
-        sound = [index for index, error in enumerate(errors) if error is ErrorCode.NONE]
+        sound = []
+        for index, found in enumerate(errors):
+            if found is ErrorCode.NONE:
+                sound.append(index)
+            await checkpoint()
         writes: list[tuple[list[int], _Write]] = []
         for start in range(0, len(sound), OFFSETS_A_STEP):
             indexes = sound[start : start + OFFSETS_A_STEP]

@@ -13,8 +13,9 @@ the response, turns that into UNKNOWN_TOPIC_ID (`codec/schema.py`, ERROR).
 """
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
+from itertools import repeat
 from typing import ClassVar, TypeAlias
 
 from protocol.errors import ErrorCode
@@ -236,12 +237,11 @@ class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True, gc=False)
     cluster_operations: bool = False
 
 
-def asked_topics(request: MetadataRequest) -> list[tuple[str, bytes]]:
-    """Return the topics asked for as (name, id); a name that is UNKNOWN_TOPIC_NAME with an id stands for that id."""
+def asked_topics(request: MetadataRequest) -> Iterator[tuple[str, bytes]]:
+    """Yield the topics asked for as (name, id); a name that is UNKNOWN_TOPIC_NAME with an id stands for that id."""
     names = request.topics or ()
-    if not isinstance(request, KafkaMetadataRequest):
-        return [(name, NO_TOPIC_ID) for name in names]
-    return list(zip(names, request.topic_ids or (NO_TOPIC_ID,) * len(names), strict=True))
+    topic_ids = request.topic_ids if isinstance(request, KafkaMetadataRequest) else None
+    return zip(names, topic_ids or repeat(NO_TOPIC_ID, len(names)), strict=True)
 
 
 class KafkaNewTopic(NewTopic, frozen=True, kw_only=True, gc=False):

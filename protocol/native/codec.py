@@ -18,7 +18,7 @@ Invariants:
    still the whole frame is one valid msgpack map.
 """
 
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from functools import reduce
 from operator import or_
 from struct import Struct
@@ -26,15 +26,17 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgpack import packb
-from msgspec import DecodeError, Meta, defstruct
+from msgspec import UNSET, DecodeError, Meta, defstruct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frame import LENGTH_SIZE
+from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError
 from protocol.native.messages import OPERATION_NAMES, OPERATIONS, NativeRequest
-from protocol.request import Value
+from protocol.request import ProduceRequest, Value
 from protocol.response import ErrorResponse, FetchedPartition, FetchResponse
+from protocol.weight import weight
 
 RequestId = Annotated[int, Meta(ge=0, lt=1 << 32)]
 R = TypeVar("R", bound=Value)
@@ -50,8 +52,12 @@ _BIN32_MARK = 0xC6
 _EMPTY_BIN = b"\xc4\x00"
 _NIL = b"\xc0"
 _FIXARRAY = 0x90
+_FIXMAP = 0x80
 _ARRAY32 = Struct(">BI")
 _ARRAY32_MARK = 0xDD
+# A frame is decoded in one go, at some 5 ms a MiB where it holds nothing but small values. Records are not looked at.
+MAX_PLAIN_BYTES = 1 << 20
+PIECE = 256  # values that are encoded in one go where a response is large
 MAX_SHOWN = 300  # characters of what a frame holds that go into a message
 MAX_ODD_SIZE = 400  # bytes of an "op" or "id" that are looked at, to be shown
 # What the decoder raises: malformed or of a wrong type, text that is no UTF-8, nested too deeply.
@@ -93,32 +99,64 @@ _envelope_decoder = Decoder(_Envelope)
 _reply_decoders: dict[type[Value], Decoder[Any]] = {op.received: Decoder(_in_frame(op.received)) for op in OPERATIONS}
 _error_decoder: Decoder[Any] = Decoder(_in_frame(ErrorResponse))
 _ops: dict[type[Value], bytes] = {op.request: b"\xa2op" + _encoder.encode(op.name) + _ID for op in OPERATIONS}
+_PRODUCE = b"\xa2op" + _encoder.encode(ProduceRequest.api)
 _NO_FETCH = _encoder.encode(FetchResponse(partitions=()))[:-1]  # what precedes the array of partitions
 # The error code by the place of a field, where it is not INVALID_REQUEST.
 _codes = {"$.acks": ErrorCode.INVALID_REQUIRED_ACKS}
 
 
 def decode_request(frame: memoryview | bytes) -> tuple[int, NativeRequest]:
-    """The id and the request that a frame (without its length) holds. Records are views of the frame.
+    """Decode the id and the request that a frame (without its length) holds. Records are views of the frame.
 
     The request is of a subclass that has the id beside the request's own fields.
 
     Raises RequestError, whose text is fit to be shown to whoever wrote the client.
     """
+    is_large = len(frame) > MAX_PLAIN_BYTES
+    if is_large and frame[1 : 1 + len(_PRODUCE)] != _PRODUCE:
+        raise RequestError(
+            f"a request of {len(frame)} bytes: only produce, with 'op' as its first key, may be larger than"
+            f" {MAX_PLAIN_BYTES}; ask for less at once"
+        )
     try:
         framed = _request_decoder.decode(frame)
     except _UNREADABLE as problem:
+        if is_large:  # looking for its id might take long
+            raise RequestError(f"produce: {str(problem)[:MAX_SHOWN]}") from None
         raise _request_error(frame, problem) from None
     request: NativeRequest = framed
     return framed.id, request
 
 
-def encode_response(request_id: int, response: Value) -> list[Sized]:
-    """The whole reply frame in order: bytes, and of a fetch the `records` objects as they were given."""
+def encode_response(request_id: int, response: Value, limit: int = NO_LIMIT) -> list[Sized]:
+    """Encode the whole reply frame in order: bytes, and of a fetch the `records` objects as they were given.
+
+    limit: values within the response beyond which LargeMessageError is raised: then encode it in a worker thread,
+    without the limit. There a large response is encoded in pieces, so that other threads can run.
+    """
+    if limit != NO_LIMIT and weight(response, limit) > limit:
+        raise LargeMessageError("more work than the event loop may do at once")
     if isinstance(response, FetchResponse):
         return _encode_fetch(request_id, response)
-    body = _encoder.encode(response)
+    body = _encoder.encode(response) if limit != NO_LIMIT else b"".join(_pieces(response))
     return [_reply_start(request_id, body, size=len(body)) + body[1:]]
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    """Encode a value as the encoder does, in pieces that are quickly made."""
+    if isinstance(value, tuple) and len(value) > PIECE:
+        yield _array_header(len(value))
+        for each in value:
+            yield from _pieces(each)
+    elif isinstance(value, Value) and weight(value, PIECE) > PIECE:
+        fields = [(name, getattr(value, name)) for name in value.__struct_fields__]
+        given = [(name, field) for name, field in fields if field is not UNSET]
+        yield bytes([_FIXMAP | len(given)])
+        for name, field in given:
+            yield _encoder.encode(name)
+            yield from _pieces(field)
+    else:
+        yield _encoder.encode(value)
 
 
 def encode_request(request_id: int, request: NativeRequest) -> bytes:

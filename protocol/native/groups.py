@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.groups import NO_LEADER_EPOCH, NO_MEMBER, NO_OFFSET, TopicPartition
-from protocol.request import Changes, Size32, Value
+from protocol.request import Entries, Size32, Value
 
 DEFAULT_SESSION_TIMEOUT_MS = 45_000  # Kafka's session.timeout.ms
 DEFAULT_REBALANCE_TIMEOUT_MS = 300_000  # Kafka's max.poll.interval.ms
@@ -23,7 +23,7 @@ class JoinConsumerGroupRequest(Value, frozen=True, kw_only=True, gc=False):
     api: ClassVar[str] = "join_consumer_group"
     may_wait: ClassVar[bool] = True
     group: str
-    topics: Changes[str]
+    topics: Entries[str]
     member_id: str = NO_MEMBER
     instance_id: str | None = None
     session_timeout_ms: Size32 = DEFAULT_SESSION_TIMEOUT_MS
@@ -46,7 +46,7 @@ class DescribeConsumerGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Groups with their members, what is assigned to these, and how far they are."""
 
     api: ClassVar[str] = "describe_consumer_groups"
-    groups: Changes[str]
+    groups: Entries[str]
 
 
 class ConsumerGroupMember(Value, frozen=True, kw_only=True, gc=False):

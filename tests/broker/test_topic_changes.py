@@ -149,6 +149,20 @@ async def test_what_is_wrong_with_one_topic_is_its_own(tmp_path: Path, disk: Wat
         assert await writable(made, "bad")
 
 
+async def test_names_without_a_topic_are_told_one_by_one_between_checkpoints(tmp_path: Path) -> None:
+    steps = 0
+
+    async def checkpoint() -> None:
+        nonlocal steps
+        steps += 1
+
+    async with rig(tmp_path) as made:
+        names = [f"none-{number}" for number in range(5000)]
+        failures = await made.partitions.delete_all(names, checkpoint)
+    assert list(failures) == names
+    assert steps == len(names)
+
+
 async def test_metadata_that_cannot_be_written_refuse_all_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
