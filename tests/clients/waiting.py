@@ -7,9 +7,9 @@ from collections.abc import Callable
 LIMIT_S = 30.0
 
 
-def until(done: Callable[[], bool], step: Callable[[], object], what: str) -> None:
+def until(done: Callable[[], bool], step: Callable[[], object], what: str, *, limit_s: float = LIMIT_S) -> None:
     """Take steps, each of which waits for something to happen, until it is done; AssertionError past the deadline."""
-    limit = time.monotonic() + LIMIT_S
+    limit = time.monotonic() + limit_s
     while not done():
         assert time.monotonic() < limit, f"waited in vain for {what}"
         step()
