@@ -15,6 +15,7 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY protocol/ protocol/
 COPY broker/ broker/
 COPY warmlog/ warmlog/
+COPY pyspark_warmlog/ pyspark_warmlog/
 # WARMLOG_COMPILED: fail where the build would otherwise go on without compiled modules.
 RUN WARMLOG_COMPILED=1 /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
     && /opt/warmlog/bin/pip install --no-cache-dir --no-deps dist/*.whl \

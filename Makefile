@@ -2,7 +2,7 @@
 #
 #   make run        serve on the default ports from ./data
 #   make test       run the whole suite, except what needs real Kafka or a container engine
-#   make interop    test against real Kafka and with clients of other languages (Java, Maven, Node, Go, kcat; says what is missing)
+#   make interop    test with real Kafka, clients in Java, Node, Go and C, pip and the image in podman (says what is missing)
 #   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
 #   make lint       ruff, mypy, import-linter
 #   make bench      measure the figures of docs/performance.md; ARGS="..." selects some

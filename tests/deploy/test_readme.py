@@ -1,4 +1,4 @@
-"""deploy/README.md: its commands are sound as far as they can be without an engine, a cluster and systemd."""
+"""deploy/README.md: its commands are sound as far as they can be without Docker, a cluster and systemd."""
 
 import re
 import subprocess
