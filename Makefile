@@ -6,6 +6,7 @@
 #   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
 #   make lint       ruff, mypy, import-linter
 #   make bench      measure the figures of docs/performance.md; ARGS="..." selects some
+#   make bench-guard  fail if serving costs more than its bounds, beside bare system calls; under a minute
 #   make setup      make .venv with every extra, and compile; repeated, it rebuilds only what changed
 #   make pure       remove the modules that mypyc compiled until the next setup, to work on them
 #   make figures    draw the pictures of docs/page-cache.md from the figures beside them
@@ -40,7 +41,7 @@ EXTRAS := .venv/extras
 SOURCES := $(shell sed -n 's/^    "\(.*\.py[xi]*\)".*,$$/\1/p' setup.py) $(wildcard protocol/*/*.pxi)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup pure run test lint interop sparks bench figures coverage fixtures docs lock dist clean
+.PHONY: help setup pure run test lint interop sparks bench bench-guard figures coverage fixtures docs lock dist clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -102,6 +103,9 @@ sparks: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-guard: setup
+	$(BIN)/python -m benchmarks 'guard-*' --rounds 5 --seconds 0.3 --strict $(ARGS)
 
 figures: setup
 	$(BIN)/python -m benchmarks.pictures

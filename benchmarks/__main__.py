@@ -20,6 +20,7 @@ from benchmarks.live_workloads import LIVE_WORKLOADS, STANDING
 from benchmarks.load import LoadError
 from benchmarks.native import SetupError
 from benchmarks.report import document, machine_sentence, put_figures, table
+from benchmarks.serving.guard import GUARD_WORKLOADS
 from benchmarks.serving.workloads import SERVING_WORKLOADS
 from benchmarks.upkeep_workloads import UPKEEP_WORKLOADS
 from benchmarks.workloads import WORKLOADS
@@ -29,6 +30,7 @@ EVERY = (
     *WORKLOADS,
     *KAFKA_WORKLOADS,
     *SERVING_WORKLOADS,
+    *GUARD_WORKLOADS,
     *LIVE_WORKLOADS,
     *UPKEEP_WORKLOADS,
     *COST_WORKLOADS,

@@ -110,7 +110,7 @@ def session_cost(server: Running, topic: str, count: int, active: Sequence[int],
             epoch += 1
             request = requests[epoch % 2]
             request[place : place + 4] = epoch.to_bytes(4)
-            check_fetch(asker.ask(request))
+            check_fetch(asker.ask(bytes(request)))
         return (cpu_seconds(server.pid) - used_s) / max(1, epoch - counted_from) * 1e6
 
 

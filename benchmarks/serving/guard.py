@@ -1,0 +1,72 @@
+"""The check that `make bench-guard` runs: what serving costs, beside the bare system calls in the same run.
+
+All figures are processor time of the server's process, not rates. A busy machine takes the processor away, but a
+request costs what it costs; what is left of the machine's mood falls on both sides of a ratio and cancels out.
+
+| workload     | the broker                                   | beside it                               |
+|--------------|----------------------------------------------|-----------------------------------------|
+| guard-turns  | small Produce requests of 200 connections    | an echo of the same bytes, by turns     |
+| guard-wide   | 20 partitions in each request, 8 connections | the same                                |
+| guard-append | 1 MB batches of 4 connections                | a loop that appends them to a file      |
+| guard-fetch  | 1 MiB fetches of 4 connections from memory   | a loop that sends a file                |
+
+`docs/performance.md` says how the bounds were chosen.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.contestants import ECHO_BY_TURNS, AppendLoop, SendfileLoop
+from benchmarks.harness import Conditions, Figures, Target, Workload
+from benchmarks.kafka import WARMLOG_KAFKA
+from benchmarks.kafka_workloads import FETCH_FOUR, PUSHING
+from benchmarks.serving.loads import Crowd
+
+FETCHED_SCALE = 0.25  # 64 MiB are filled for each measurement
+
+
+def guarding(
+    name: str, title: str, measure: Callable[[Any, Conditions], Figures], limit: Any, target: Target
+) -> Workload[Any]:
+    """A workload whose cost is compared with that of a limit."""
+    return Workload(
+        name=f"guard-{name}",
+        title=title,
+        figures=(target.figure,),
+        contestants=(WARMLOG_KAFKA, limit),
+        measure=measure,
+        targets=(target,),
+    )
+
+
+def at_most(bound: float, figure: str, limit: Any) -> Target:
+    """So many times the limit's."""
+    return Target(figure=figure, against=limit.name, at_most=bound)
+
+
+def crowded(name: str, title: str, crowd: Crowd, bound: float) -> Workload[Any]:
+    """Small requests beside an echo of the same bytes."""
+    return guarding(name, title, crowd.measure, ECHO_BY_TURNS, at_most(bound, "cpu_us", ECHO_BY_TURNS))
+
+
+GUARD_WORKLOADS: tuple[Workload[Any], ...] = (
+    crowded("turns", "small requests of 200 connections", Crowd(connections=200, version=11), 12),
+    crowded("wide", "20 partitions in each request", Crowd(connections=8, version=7, partitions=20), 95),
+    guarding(
+        "append",
+        "1 MB batches",
+        lambda contestant, conditions: contestant.produce(PUSHING, conditions),
+        AppendLoop(),
+        at_most(9, "cpu_us_mb", AppendLoop()),
+    ),
+    guarding(
+        "fetch",
+        "1 MiB fetches",
+        lambda contestant, conditions: contestant.fetch(
+            FETCH_FOUR, replace(conditions, scale=FETCHED_SCALE * conditions.scale)
+        ),
+        SendfileLoop(),
+        at_most(14, "cpu_us_mb", SendfileLoop()),
+    ),
+)
