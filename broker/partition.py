@@ -19,7 +19,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -123,6 +123,7 @@ class Partition:
         self._writing = False
         self._is_paused = False  # nothing may be written: the log is about to move
         self._is_leaving = False  # nor synced: it is taking its new place
+        self._is_roll_announced = False
         self._awaiting_flush: list[Append] = []
         self._refusals = Refusals(f"{log.topic}-{log.partition}")
         self._waiters: set[Waiter] = set()
@@ -292,6 +293,11 @@ class Partition:
         self._metrics.rolls[planned.roll.value].add()
         self._spawn(partial(self._finish_roll, sealed, plan))
 
+    async def _announce_roll(self) -> None:
+        """Sync now what a roll would have to wait for."""
+        with suppress(OSError):  # then the roll tries again, and reports it
+            await self.disk.keep_up(self.log.announce_roll)
+
     async def _finish_roll(self, sealed: Segment, plan: FlushPlan) -> None:
         """Trim and sync what was rolled, and move the recovery point to the new segment: a recovery begins there."""
         error: Exception | None = None
@@ -378,6 +384,9 @@ class Partition:
         log = self.log
         if self._refusals.told:
             self._refusals.over()
+        if not self._is_roll_announced and log.is_roll_near:
+            self._is_roll_announced = True
+            self._spawn(self._announce_roll)
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages or self._awaiting_flush:
             self._awaiting_flush += group  # behind others, too: it may be a duplicate of one of them
             self.disk.request_flush(self, len(group))

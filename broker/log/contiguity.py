@@ -11,7 +11,8 @@ is written down:
 
 Invariants:
 1. A roll begins its segment at the end of the log. Before its files are made, the file is there, durably, with an
-   offset not above the segment that is rolled.
+   offset not above the segment that is rolled. It is written while the first segment fills, so that no append waits
+   for that.
 2. Before compaction changes any file, or retention removes several segments, the offset is raised, durably, to the end
    of what is compacted or removed.
 3. Before a truncation removes segments, the offset is lowered to the segment that is cut: those that a power cut brings
@@ -33,7 +34,9 @@ from broker.log.errors import CheckpointError
 class Contiguity:
     """From which offset on one log is known to be contiguous. For workers; several may call at once."""
 
-    __slots__ = ("_directory", "_disk", "_is_read", "_lock", "_offset")
+    __slots__ = ("_directory", "_disk", "_is_read", "_lock", "_offset", "is_ready")
+
+    is_ready: bool  # whether `include` was called since the log was opened: rolls write nothing any more
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -41,6 +44,7 @@ class Contiguity:
         self._is_read = False
         self._offset: int | None = None
         self._lock = Lock()
+        self.is_ready = False
 
     def offset(self) -> int | None:
         """Return the offset past which segments begin at the end of the one before; None: unknown. Raises OSError."""
@@ -53,6 +57,7 @@ class Contiguity:
             known = self._read()
             if known is None or known > base_offset:
                 self._write(base_offset)
+            self.is_ready = True
 
     def exclude(self, offset: int) -> None:
         """Know nothing any more of segments that begin up to an offset: they are about to be compacted or removed.

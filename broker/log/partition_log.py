@@ -395,6 +395,16 @@ class PartitionLog:
         self.abandon()
         return sealed
 
+    @property
+    def is_roll_near(self) -> bool:
+        """Whether the first roll since the log was opened is near: `announce_roll` is due."""
+        active = self._segments.active
+        return not self._appender.contiguity.is_ready and active.size * 2 > self._place.config.segment_bytes
+
+    def announce_roll(self) -> None:
+        """Write down, durably, what the first roll must wait for. For a worker. Raises OSError."""
+        self._appender.contiguity.include(self._segments.active.base_offset)
+
     def _roll(self, prepared: PreparedRoll) -> None:
         self.finish_roll(self.commit_roll(prepared))
 

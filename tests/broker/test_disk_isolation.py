@@ -168,6 +168,7 @@ async def test_the_ends_of_rolls_do_not_hold_up_writes_on_their_own_disk(tmp_pat
         other = made.open("slow", "other")
         for partition in [*rolling, other]:
             await made.append(partition, 200_000)
+            await partition.settled()  # the first roll is announced
         made.disk.hang(only_syncs=True)
         for partition in rolling:
             await made.append(partition, 200_000)

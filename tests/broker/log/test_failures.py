@@ -178,6 +178,22 @@ def test_a_sync_that_fails_after_a_roll_puts_the_log_out_of_service(bench: Bench
     assert log.failed
 
 
+@pytest.mark.parametrize("verb", ["sync", "rename", "sync_directory"])
+def test_a_first_roll_that_cannot_be_announced_is_no_roll(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn, verb: str
+) -> None:
+    log = bench.open(segment_bytes=2 * len(batch()))
+    fill(log, batch, 2)
+    bench.disk.fail(verb)
+    with pytest.raises(OSError, match="Input/output"):
+        log.append(batch())
+    assert not log.failed
+    assert log.segment_count == 1
+    fill(log, batch, 1)
+    assert log.segment_count == 2
+    assert offsets_in(log) == [0, 1, 2]
+
+
 def test_a_close_that_fails_still_lets_go_of_the_files(bench: Bench, batch: Batch) -> None:
     log = bench.open()
     fill(log, batch, 3)
