@@ -53,6 +53,7 @@ from broker.log.asking import choose_method
 from broker.log.data_directories import METADATA_FILE, DataDirectories
 from broker.log.errors import DirectoryFailedError, LogError
 from broker.log.files import OpenFiles
+from broker.log.producers import ProducerBudget
 from broker.log.residency import Residency
 from broker.loop_guard import LoopGuard
 from broker.maintenance import Maintenance
@@ -286,6 +287,7 @@ class Broker:
             store=self._store,
             clock=wall_clock_ms,
             random=Random(),  # noqa: S311  # spreads rolls over time; no secret
+            budget=ProducerBudget(self._settings.warmlog_producers_max),
         )
         partitions = Partitions(storage, self._live_settings, writer, self._metrics)
         self._declare_gauges(partitions)

@@ -168,7 +168,8 @@ class Cleaner:
     async def _converse(self, child: CleanerChild, due: Due) -> CompactionSummary:
         partition = due.partition
         log = partition.log
-        job = await trio.to_thread.run_sync(log.cleaning.job, due.cleanable, self._limits())
+        producers = log.producers.capture()
+        job = await trio.to_thread.run_sync(log.cleaning.job, due.cleanable, producers, self._limits())
         await child.begin(job)
         while True:
             reply = await child.receive()

@@ -158,6 +158,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_loop_write_max_bytes: Bytes = (
         64 << 10
     )  # above it a write goes to a thread: 64 KiB take about as long as the hand-over
+    warmlog_producers_max: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 500_000  # some 0.2 KB each
+    warmlog_producers_min_idle_ms: PositiveMillis = 3_600_000  # far longer than any client's delivery.timeout.ms
     warmlog_connection_inflight_requests: Count = 1024
     warmlog_slow_peer_timeout_ms: PositiveMillis = 30_000
     warmlog_stop_timeout_ms: Millis = 5_000  # container engines kill after 10 s, and logs have to be closed, too

@@ -16,6 +16,7 @@ from broker.flushing import Flushing
 from broker.metadata.store import MetadataError
 from broker.metrics import Metrics
 from broker.partitions import Partitions
+from broker.producer_upkeep import ProducerUpkeep
 from broker.reopening import Reopener
 from broker.retention import Retention
 from broker.ticks import next_tick, sleep_till_tick
@@ -42,6 +43,7 @@ class Maintenance:
         self._retention_interval_s = settings.log_retention_check_interval_ms / 1000
         self._expiration_check_interval_s = settings.producer_id_expiration_check_interval_ms / 1000
         self._checkpoint_interval_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
+        self._producers = ProducerUpkeep(partitions, metrics)
         self._reopener = Reopener(partitions, metrics)
         self._flushing = Flushing(partitions, interval_ms=settings.log_flush_scheduler_interval_ms)
 
@@ -51,7 +53,8 @@ class Maintenance:
             nursery.start_soon(self._measure_lateness)
             nursery.start_soon(self._flush)
             nursery.start_soon(self._reopen_failed)
-            nursery.start_soon(self._every, self._expiration_check_interval_s, self._forget_producers)
+            nursery.start_soon(self._every, self._expiration_check_interval_s, self._producers.forget_expired)
+            nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._producers.make_room)
             nursery.start_soon(self._clean)
             for directory in self._partitions.data_directories:
                 nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint, directory)
@@ -102,13 +105,6 @@ class Maintenance:
 
     async def _begin_flushes(self) -> None:
         self._flushing.begin_due()
-
-    async def _forget_producers(self) -> None:
-        """Forget idempotent producers that have been idle for `producer.id.expiration.ms`."""
-        for partition in self._partitions:
-            if len(partition.log.producers):
-                partition.log.forget_expired_producers()
-                await trio.lowlevel.checkpoint()  # a log may know thousands
 
     async def _measure_lateness(self) -> None:
         """At every tick: sees a stall of 125 ms every other time, and is what wakes an idle broker."""

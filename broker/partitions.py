@@ -22,6 +22,7 @@ from broker.log.errors import DataDirectoryError, DirectoryFailedError, LogError
 from broker.log.facts import RecoveryReport
 from broker.log.moving import LogMove
 from broker.log.partition_log import PartitionLog
+from broker.log.producers import ProducerBudget
 from broker.log_configs import LogConfigs
 from broker.metadata.assignment import assign_replicas
 from broker.metadata.topic import Topic
@@ -87,6 +88,15 @@ class Partitions:
     def data_directories(self) -> list[str]:
         """The paths of the data directories in service, as `Partition.data_directory` gives them."""
         return [str(Path(directory.path)) for directory in self._storage.directories.live]
+
+    @property
+    def producer_budget(self) -> ProducerBudget:
+        """How many idempotent producers all logs may know together."""
+        return self._storage.budget
+
+    def clock(self) -> int:
+        """Return the time in ms since the epoch."""
+        return self._storage.clock()
 
     # -- finding --
 

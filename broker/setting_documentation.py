@@ -123,6 +123,10 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.metrics.partitions": "Whether offsets and sizes of every partition are among the metrics: a series each.",
     "warmlog.loop.write.max.bytes": "Larger writes are made by a thread beside the loop.",
     "warmlog.open.files": "How many log and index files are held open; -1 takes half of what the process may open.",
+    "warmlog.producers.max": "How many idempotent producers all partitions remember together. When they come close to"
+    " it, those idle longest are forgotten; where none is idle for long enough, new ones are refused.",
+    "warmlog.producers.min.idle.ms": "How long an idempotent producer must be idle before it is forgotten to make room:"
+    " longer than any client keeps trying to deliver a batch (delivery.timeout.ms).",
     "warmlog.records.walk": "Whether records are checked on append; compressed batches are decompressed for it.",
     "warmlog.slow.peer.timeout.ms": "How long a peer may take to read a piece of its reply.",
     "warmlog.stop.timeout.ms": "How long a stop waits for the requests that were received.",

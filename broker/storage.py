@@ -31,6 +31,7 @@ from broker.log.disk import is_disk_failure
 from broker.log.errors import CheckpointError, DirectoryFailedError, LogError
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
+from broker.log.producers import ProducerBudget
 from broker.log.receipt import write_receipt
 from broker.metadata.store import MetadataStore
 from broker.metadata.topic import Topic, is_internal
@@ -62,6 +63,7 @@ class Storage:
     random: Random
     progress: StartProgress = field(default_factory=StartProgress)
     ahead: OpenedAhead = field(default_factory=OpenedAhead)
+    budget: ProducerBudget = field(default_factory=ProducerBudget)
     made_in: set[DataDirectory] = field(default_factory=set)  # where names of partition directories are not synced yet
 
     def open_ahead(self, topics: Iterable[tuple[Topic, LogConfig]], *, threads_each: int) -> None:
@@ -201,6 +203,7 @@ class Storage:
             room=directory.room,
             uses_reserve=is_internal(topic.name),
             scanned=self.progress.scanned,
+            budget=self.budget,
         )
 
     def close_logs(self, logs: Sequence[PartitionLog], *, all_open: bool) -> None:

@@ -10,6 +10,7 @@ from broker.log.errors import (
     PolicyViolationError,
     RecordListTooLargeError,
     TimeOutOfRangeError,
+    TooManyProducersError,
 )
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
@@ -34,6 +35,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (TimeOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (RecordListTooLargeError, ErrorCode.RECORD_LIST_TOO_LARGE),
     (PolicyViolationError, ErrorCode.POLICY_VIOLATION),
+    (TooManyProducersError, ErrorCode.POLICY_VIOLATION),
     (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (InvalidProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
     (InvalidTransactionStateError, ErrorCode.INVALID_TXN_STATE),

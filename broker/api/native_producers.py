@@ -36,7 +36,7 @@ class NativeProducersApi:
         except EXPECTED as error:
             code, message = describe(error)
             return ProducerPosition(topic=asked.topic, partition=asked.partition, error=code, message=message)
-        state = partition.log.producers.committed_of(producer_id)
+        state = partition.log.producers.get(producer_id)
         if state is None:
             return ProducerPosition(topic=asked.topic, partition=asked.partition)
         return ProducerPosition(

@@ -144,7 +144,7 @@ class ProducersApi:
         except EXPECTED as error:
             code, message = describe(error)
             return DescribedProducers(topic=asked.topic, partition=asked.partition, error=code, message=message)
-        producers = await context.map(_active, partition.log.producers.committed())
+        producers = await context.map(_active, partition.log.producers.capture())
         return DescribedProducers(topic=asked.topic, partition=asked.partition, producers=producers)
 
 

@@ -35,7 +35,8 @@ from broker.log.append import (
 from broker.log.contiguity import Contiguity
 from broker.log.errors import RecordListTooLargeError
 from broker.log.producer_snapshot import ProducerSnapshots
-from broker.log.producer_state import ProducerBatch, Producers, ProducerState
+from broker.log.producer_state import ProducerBatch, ProducerState
+from broker.log.producers import Producers
 from broker.log.recovery import LogPlace
 from broker.log.segment import Segment
 from broker.log.segments import Segments
@@ -78,12 +79,15 @@ class Appender:
         self.snapshots = ProducerSnapshots(place.disk, place.directory)
         self.rules = place.config.batch_rules
         self.writer = ActiveWriter()
+        self.producers = producers
         self.restart(segments, tail, producers)
 
     def restart(self, segments: Segments, tail: Tail, producers: Producers) -> None:
         """The log's end was moved: go on from there."""
         self._segments = segments
-        self.producers = producers
+        if producers is not self.producers:
+            self.producers.release()
+            self.producers = producers
         self.committed = tail
         tail.configure(self.place.config)  # it was made by those of its time
         self._planned: Tail = tail.copy()
@@ -188,10 +192,11 @@ class Appender:
 
         For a log that is closed. Synced if there are any: a start that finds no snapshot takes it that there are none.
         """
-        end, states = self.committed.next_offset, self.producers.committed()
+        end = self.committed.next_offset
         if not end or self.snapshots.has(end):
             return False
-        self.snapshots.write(end, states, sync=bool(states))
+        producers = self.producers.capture()
+        self.snapshots.write(end, producers, sync=len(producers) > 0)
         return True
 
     # -- roll ----------------------------------------------------------------------------------------------------------
@@ -215,7 +220,7 @@ class Appender:
         self.committed = prepared.tail
         self.committed.configure(self.place.config)  # settings may have changed since it was planned
         prepared.segment.reconfigure(self.place.config)
-        self.snapshots.take(prepared.segment.base_offset, self.producers.committed())
+        self.snapshots.take(prepared.segment.base_offset, self.producers.capture())
         return sealed
 
     def write_last_time(self) -> None:

@@ -5,13 +5,15 @@ turn it is. Steps are for the loop but for those marked "for a worker"; one run 
 that removes segments of it meanwhile.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from broker.log.cleanable import Cleanable, find_cleanable
 from broker.log.compaction import CleanedGroup, CleanerLimits, CompactionJob, SourceSegment
 from broker.log.config import LogConfig
 from broker.log.errors import LogError
 from broker.log.log_view import LogView
+from broker.log.producer_state import ProducerState
+from broker.log.producers import CapturedProducers
 from broker.log.segment import Segment
 from broker.log.sound_indexes import SoundIndexes
 from broker.log.swap import Swap
@@ -42,15 +44,15 @@ class Cleaning:
         config, now_ms = view.place.config, view.place.clock()
         return find_cleanable(view.segments.snapshot, config, view.bounds, checkpoint=checkpoint, now_ms=now_ms)
 
-    def job(self, cleanable: Cleanable, limits: CleanerLimits) -> CompactionJob:
-        """Return what a child process is to do. Gaps may come where it works. For a worker.
+    def job(self, cleanable: Cleanable, producers: CapturedProducers, limits: CleanerLimits) -> CompactionJob:
+        """Return what a child process is to do; the last batches of these producers stay. For a worker.
 
-        Raises IndexCorruptError, OSError.
+        Gaps may come where it works. Raises IndexCorruptError, OSError.
         """
         self._view().contiguity.exclude(cleanable.first_uncleanable_offset)
-        return self._indexes.run(lambda: self._job(cleanable, limits), self._view().place.config)
+        return self._indexes.run(lambda: self._job(cleanable, list(producers), limits), self._view().place.config)
 
-    def _job(self, cleanable: Cleanable, limits: CleanerLimits) -> CompactionJob:
+    def _job(self, cleanable: Cleanable, producers: Sequence[ProducerState], limits: CleanerLimits) -> CompactionJob:
         view = self._view()
         end = cleanable.first_uncleanable_offset
         segments = [
@@ -59,7 +61,7 @@ class Cleaning:
             if segment.next_base_offset is not None and segment.next_base_offset <= end
         ]
         config: LogConfig = view.place.config
-        with_data = [state.batches[-1].last_offset for state in view.producers if state.batches]
+        with_data = [state.batches[-1].last_offset for state in producers if state.batches]
         return CompactionJob(
             directory=view.place.directory,
             segments=tuple(_source(segment) for segment in segments),
@@ -72,7 +74,7 @@ class Cleaning:
             segment_index_bytes=config.segment_index_bytes,
             index_interval_bytes=config.index_interval_bytes,
             last_offsets=tuple(with_data),
-            marker_epochs={state.producer_id: state.epoch for state in view.producers if not state.batches},
+            marker_epochs={state.producer_id: state.epoch for state in producers if not state.batches},
             limits=limits,
         )
 

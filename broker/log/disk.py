@@ -13,7 +13,7 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -225,28 +225,29 @@ def sync_file(disk: Disk, path: str) -> None:
 
 
 def replace_file(disk: Disk, path: str, content: bytes, *, sync: bool) -> None:
-    """Write a small file so that a crash leaves the old content or the new.
+    """Write a small file so that a crash leaves the old content or the new. Raises OSError."""
+    replace_file_by(disk, path, lambda fd: write_all(disk, fd, [content], 0), sync=sync)
+
+
+def replace_file_by(disk: Disk, path: str, write: Callable[[int], None], *, sync: bool) -> None:
+    """Replace a file by what a function writes into a descriptor, so that a crash leaves the old content or the new.
 
     To `<path>.tmp`, synced if asked for, then renamed. Where that fails, nothing is left that takes room.
     """
     temporary = f"{path}.tmp"
     try:
-        _write_file(disk, temporary, content, sync=sync)
+        fd = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            write(fd)
+            if sync:
+                disk.sync(fd)
+        finally:
+            disk.close(fd)
         disk.rename(temporary, path)
     except OSError:
         with suppress(OSError):
             disk.unlink(temporary)
         raise
-
-
-def _write_file(disk: Disk, path: str, content: bytes, *, sync: bool) -> None:
-    fd = disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        write_all(disk, fd, [content], 0)
-        if sync:
-            disk.sync(fd)
-    finally:
-        disk.close(fd)
 
 
 def write_all(disk: Disk, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> None:

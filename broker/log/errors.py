@@ -61,6 +61,10 @@ class OutOfOrderSequenceError(LogError):
     """A batch of an idempotent producer that does not follow the one before: something in between is missing."""
 
 
+class TooManyProducersError(LogError):
+    """The first batch of a producer, where the logs of this broker know as many as they may."""
+
+
 class InvalidProducerEpochError(LogError):
     """A batch of a producer that another one with a higher epoch has taken the place of."""
 

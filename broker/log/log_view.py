@@ -3,11 +3,9 @@
 Owns: the shape of that view. Must not know what they do with it.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.log.contiguity import Contiguity
-from broker.log.producer_state import ProducerState
 from broker.log.recovery import LogPlace
 from broker.log.segments import Segments
 
@@ -29,6 +27,5 @@ class LogView(NamedTuple):
 
     bounds: LogBounds
     segments: Segments
-    producers: Sequence[ProducerState]
     place: LogPlace
     contiguity: Contiguity

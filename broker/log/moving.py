@@ -43,7 +43,7 @@ from broker.log.directory_names import (
 from broker.log.disk import Disk, read_file, sync_file, write_all
 from broker.log.mapped_index import MappedIndex
 from broker.log.producer_snapshot import ProducerSnapshots
-from broker.log.producer_state import ProducerState
+from broker.log.producers import CapturedProducers
 from broker.log.recovery import LogPlace
 from broker.log.segment import Segment
 from broker.log.segments import Segments
@@ -65,7 +65,7 @@ class MoveEnd(NamedTuple):
     """A log whose writes are paused: what of it is in memory only, or in small files."""
 
     log_end_offset: int
-    producers: Sequence[ProducerState]
+    producers: CapturedProducers
     epochs: Sequence[tuple[int, int]]
     snapshots: ProducerSnapshots
 

@@ -44,7 +44,7 @@ from broker.log.log_view import LogBounds, LogView
 from broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
 from broker.log.page_faults import PageFaults
 from broker.log.producer_replay import Bounds
-from broker.log.producer_state import Producers
+from broker.log.producers import ProducerBudget, Producers
 from broker.log.reading import read_slice
 from broker.log.recovery import LoadedLog, LogPlace, load_log
 from broker.log.removal import OldSegments
@@ -147,6 +147,7 @@ class PartitionLog:
         room: Room | None = None,
         uses_reserve: bool = False,
         scanned: Callable[[int], None] = lambda _: None,
+        budget: ProducerBudget | None = None,
     ) -> Self:
         """Open a log's directory, making it if it is not there. Blocking. Raises OSError.
 
@@ -156,7 +157,15 @@ class PartitionLog:
         bytes were checked. `room` is its disk's; with `uses_reserve`, appends are tried there even if it is short.
         """
         path = fspath(directory)
-        place = LogPlace(directory=path, config=config, files=files, clock=clock, random=random, scanned=scanned)
+        place = LogPlace(
+            directory=path,
+            config=config,
+            files=files,
+            clock=clock,
+            random=random,
+            scanned=scanned,
+            budget=budget or ProducerBudget(),
+        )
         loaded = load_log(place, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean)
         log = cls(place, loaded, topic=topic, partition=partition)
         log.room = room or Room()
@@ -333,9 +342,13 @@ class PartitionLog:
         why = "it is closed" if self._closed else self._appender.writer.failure
         return LogFailedError(f"{self.topic}-{self.partition} is out of service: {why}")
 
-    def forget_expired_producers(self) -> None:
-        """Forget the producers that have been idle for too long."""
-        self.producers.forget_expired(self._place.clock(), self.config.producer_id_expiration_ms)
+    def forget_expired_producers(self, most: int) -> bool:
+        """Forget producers that have been idle for `producer.id.expiration.ms`, some at a time; tell if there are more.
+
+        Idle by our clock, and by their records' own times: who copies records of last year is at work.
+        """
+        limit_ms = self._place.clock() - self.config.producer_id_expiration_ms
+        return self.producers.forget_idle(limit_ms, limit_ms, most=most)
 
     # -- roll ----------------------------------------------------------------------------------------------------------
 
@@ -546,7 +559,7 @@ class PartitionLog:
         """What the last step of a move needs: nothing may be written until `finish_move`, or until that has failed."""
         return MoveEnd(
             log_end_offset=self.log_end_offset,
-            producers=self.producers.committed(),
+            producers=self.producers.capture(),
             epochs=self._epochs.entries,
             snapshots=self._appender.snapshots,
         )
@@ -592,11 +605,9 @@ class PartitionLog:
 
         To be cleaned is nothing of an open transaction, and nothing that a power cut could take.
         """
-        states = self.producers.committed()
-        open_since = [state.transaction_first_offset for state in states if state.transaction_first_offset >= 0]
-        cleanable_end = min([self.high_watermark, self.recovery_point, *open_since])
+        cleanable_end = min([self.high_watermark, self.recovery_point, *self.producers.open_offsets()])
         bounds = LogBounds(self.log_start_offset, self.high_watermark, cleanable_end, self.log_end_offset)
-        return LogView(bounds, self._segments, states, self._place, self._appender.contiguity)
+        return LogView(bounds, self._segments, self._place, self._appender.contiguity)
 
     # -- leader epochs -------------------------------------------------------------------------------------------------
 
@@ -689,6 +700,7 @@ class PartitionLog:
                 self.checkpoint_epochs()
         finally:
             self._closed = True
+            self.producers.release()
             for segment in self._segments.snapshot:
                 segment.close()
 

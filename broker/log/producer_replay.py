@@ -15,14 +15,15 @@ Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, 
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from broker.log import producer_trail
 from broker.log.errors import IndexCorruptError
 from broker.log.log_scan import WALK_CHUNK_SIZE, timed, walk_headers
-from broker.log.producer_snapshot import ProducerSnapshots
+from broker.log.producer_snapshot import ProducerSnapshots, decode_entries
 from broker.log.producer_state import ProducerState
 from broker.log.producer_trail import ProducerTrail
+from broker.log.producers import Producers
 from broker.log.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.batch import read_header
@@ -30,6 +31,16 @@ from protocol.records.layout import BatchHeader
 from protocol.records.markers import EndMarker, end_marker
 from protocol.records.reader import decode_batch
 from protocol.records.record import MAX_INT64
+
+
+class States(Protocol):
+    """The states of producers, by their ids."""
+
+    def get(self, producer_id: int, /) -> ProducerState | None:
+        """Return a producer's state, or None."""
+
+    def __setitem__(self, producer_id: int, state: ProducerState, /) -> None:
+        """Replace a producer's state."""
 
 
 class Bounds(NamedTuple):
@@ -50,54 +61,53 @@ NOTHING_SCANNED = Scanned()
 
 
 def rebuild_producers(
+    producers: Producers,
     snapshots: ProducerSnapshots,
     segments: Sequence[Segment],
     bounds: Bounds,
     *,
     scan_without: bool = True,
     scanned: Scanned = NOTHING_SCANNED,
-) -> list[ProducerState]:
-    """The states at the end of the log. Blocking. Raises OSError.
+) -> None:
+    """Let `producers`, which are none yet, be those at the end of the log. Blocking. Raises OSError.
 
-    Those that have expired are among them: see `Producers.forget_expired`. `scan_without`: whether the whole log is
-    read where there never was a snapshot. What was `scanned` is not read again.
+    Those that have expired are among them: see `Producers.forget_idle`. `scan_without`: whether the whole log is read
+    where there never was a snapshot. What was `scanned` is not read again.
     """
     had_any = bool(snapshots.offsets)
     offsets = snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
-    states: dict[int, ProducerState] = {}
     if not had_any and not scan_without:
         begin = bounds.end
     else:
-        begin, found = _newest(snapshots, bounds.start, bounds.end)
-        states = {state.producer_id: state for state in found}
-        replay(states, segments, Bounds(begin, min(bounds.end, scanned.from_offset)))
-        _follow(states, scanned, begin)
+        begin, entries = _newest(snapshots, bounds.start, bounds.end)
+        producers.load(entries)
+        replay(producers, segments, Bounds(begin, min(bounds.end, scanned.from_offset)))
+        _follow(producers, scanned, begin)
     if begin < bounds.end or (bounds.end and not offsets):
         with suppress(OSError):  # the next start reads the log again
-            snapshots.write(bounds.end, list(states.values()), sync=False)
-    return list(states.values())
+            snapshots.write(bounds.end, producers.capture(), sync=False)
 
 
 def states_at(
     snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, offset: int
 ) -> dict[int, ProducerState]:
     """Return the states at an offset within the log, from the newest snapshot up to there. Blocking. Raises OSError."""
-    begin, found = _newest(snapshots, log_start_offset, offset)
-    states = {state.producer_id: state for state in found}
+    begin, entries = _newest(snapshots, log_start_offset, offset)
+    states = {state.producer_id: state for state in decode_entries(entries)}
     replay(states, segments, Bounds(begin, offset))
     return states
 
 
-def _newest(snapshots: ProducerSnapshots, start: int, limit: int) -> tuple[int, list[ProducerState]]:
-    """Return the newest sound snapshot up to an offset, and where it is; the log's start and no states without one."""
+def _newest(snapshots: ProducerSnapshots, start: int, limit: int) -> tuple[int, memoryview]:
+    """Return the newest sound snapshot up to an offset, and where it is; the log's start and no entries without one."""
     for offset in reversed(snapshots.offsets):
-        states = snapshots.read(offset) if offset <= limit else None
-        if states is not None:
-            return offset, states
-    return start, []
+        entries = snapshots.read(offset) if offset <= limit else None
+        if entries is not None:
+            return offset, entries
+    return start, memoryview(b"")
 
 
-def _follow(states: dict[int, ProducerState], scanned: Scanned, begin: int) -> None:
+def _follow(states: States, scanned: Scanned, begin: int) -> None:
     """Let what was scanned, from an offset on, change the states. Raises OSError."""
     for segment, trail in scanned.trails:
         with suppress(ProtocolError):  # as in `replay`
@@ -107,7 +117,7 @@ def _follow(states: dict[int, ProducerState], scanned: Scanned, begin: int) -> N
         segment.reader.close()
 
 
-def replay(states: dict[int, ProducerState], segments: Sequence[Segment], bounds: Bounds) -> None:
+def replay(states: States, segments: Sequence[Segment], bounds: Bounds) -> None:
     """Let the batches of a range of offsets change the states. Raises OSError."""
     if bounds.start >= bounds.end:
         return
@@ -146,13 +156,13 @@ def _position(segment: Segment, offset: int) -> int:
     return 0
 
 
-def _apply(states: dict[int, ProducerState], segment: Segment, position: int, header: BatchHeader) -> None:
+def _apply(states: States, segment: Segment, position: int, header: BatchHeader) -> None:
     header = timed(segment.reader.descriptor(), position, header)
     marker = read_marker(segment, position, header) if header.is_control else None
     apply_batch(states, header, marker)
 
 
-def apply_batch(states: dict[int, ProducerState], header: BatchHeader, marker: EndMarker | None) -> None:
+def apply_batch(states: States, header: BatchHeader, marker: EndMarker | None) -> None:
     """Let one batch of a producer change the states. `marker` is the one in a control batch."""
     producer_id = header.producer_id
     state = states.get(producer_id) or ProducerState(producer_id)

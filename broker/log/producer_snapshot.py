@@ -26,47 +26,70 @@ Source: org.apache.kafka.storage.internals.log.ProducerStateManager, ProducerSna
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from struct import Struct
+from typing import Protocol
 
 from crc32c import crc32c
 
 from broker.log.directory_names import SNAPSHOT_SUFFIX, base_offset_of, segment_path
-from broker.log.disk import Disk, read_file, replace_file
+from broker.log.disk import Disk, read_file, replace_file_by, write_all
 from broker.log.errors import CorruptSnapshotError
 from broker.log.producer_state import ProducerBatch, ProducerState
 
 VERSION = 1
 _HEADER = Struct(">hIi")
 _CRC_START = 6
-_ENTRY = Struct(">qhiqiqiq")
-HEADER_SIZE, ENTRY_SIZE = _HEADER.size, _ENTRY.size
+ENTRY = Struct(">qhiqiqiq")
+HEADER_SIZE, ENTRY_SIZE = _HEADER.size, ENTRY.size
+NO_BATCH = ProducerBatch(-1, -1, 0, -1)
 
 
-def encode_snapshot(states: Sequence[ProducerState]) -> bytes:
-    """A file's content."""
-    parts = [len(states).to_bytes(4, "big")]
-    for state in states:
-        last = state.batches[-1] if state.batches else ProducerBatch(-1, -1, 0, -1)
-        parts.append(
-            _ENTRY.pack(
-                state.producer_id,
-                state.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                state.last_timestamp,
-                state.coordinator_epoch,
-                state.transaction_first_offset,
-            )
-        )
-    body = b"".join(parts)
+class Entries(Protocol):
+    """The entries of a snapshot."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Return them end to end, some thousand at a time."""
+
+
+def encode_entry(state: ProducerState) -> bytes:
+    """Return the entry of one producer."""
+    last = state.batches[-1] if state.batches else NO_BATCH
+    return ENTRY.pack(
+        state.producer_id,
+        state.epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.offset_delta,
+        state.last_timestamp,
+        state.coordinator_epoch,
+        state.transaction_first_offset,
+    )
+
+
+def encode_snapshot(states: Iterable[ProducerState]) -> bytes:
+    """Return a file's content."""
+    entries = [encode_entry(state) for state in states]
+    body = len(entries).to_bytes(4, "big") + b"".join(entries)
     return VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
 
 
 def decode_snapshot(data: bytes) -> list[ProducerState]:
-    """The states in a file, each with its last batch. Raises CorruptSnapshotError."""
+    """Return the states in a file, each with its last batch. Raises CorruptSnapshotError."""
+    return decode_entries(sound_entries(data))
+
+
+def decode_entries(entries: memoryview) -> list[ProducerState]:
+    """Return the states of entries."""
+    return [_state(fields) for fields in ENTRY.iter_unpack(entries)]
+
+
+def sound_entries(data: bytes) -> memoryview:
+    """Return the entries of a file, end to end, if it is whole. Raises CorruptSnapshotError."""
     if len(data) < _HEADER.size:
         raise CorruptSnapshotError(f"{len(data)} bytes, less than a header")
     version, crc, count = _HEADER.unpack_from(data)
@@ -74,9 +97,9 @@ def decode_snapshot(data: bytes) -> list[ProducerState]:
         raise CorruptSnapshotError(f"version {version}, expected {VERSION}")
     if crc != (found := crc32c(memoryview(data)[_CRC_START:])):
         raise CorruptSnapshotError(f"its CRC is {found:#010x}, its header says {crc:#010x}")
-    if len(data) != _HEADER.size + count * _ENTRY.size:
+    if len(data) != _HEADER.size + count * ENTRY.size:
         raise CorruptSnapshotError(f"{len(data)} bytes for {count} entries")
-    return [_state(fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])]
+    return memoryview(data)[_HEADER.size :]
 
 
 def _state(fields: tuple[int, ...]) -> ProducerState:
@@ -97,7 +120,7 @@ class ProducerSnapshots:
         """`offsets`: where snapshots were found."""
         self._disk = disk
         self._directory = directory
-        self._taken: deque[tuple[int, Sequence[ProducerState]]] = deque()
+        self._taken: deque[tuple[int, Entries]] = deque()
         self.offsets = sorted(offsets)
         self.removed: list[int] = []  # those that were damaged, or strays
 
@@ -118,33 +141,48 @@ class ProducerSnapshots:
             return False
         return True
 
-    def read(self, offset: int) -> list[ProducerState] | None:
-        """The states at an offset; None if there is no file, or a damaged one, which is removed. Raises OSError."""
+    def read(self, offset: int) -> memoryview | None:
+        """Return the entries at an offset; None if there is no file, or a damaged one, which is removed.
+
+        Raises OSError.
+        """
         try:
-            return decode_snapshot(read_file(self._disk, self.path(offset)))
+            return sound_entries(read_file(self._disk, self.path(offset)))
         except FileNotFoundError:
             return None
         except CorruptSnapshotError:
             self._remove(offset)
             return None
 
-    def write(self, offset: int, states: Sequence[ProducerState], *, sync: bool) -> None:
-        """Make the snapshot at an offset. Raises OSError."""
-        replace_file(self._disk, self.path(offset), encode_snapshot(states), sync=sync)
+    def write(self, offset: int, entries: Entries, *, sync: bool) -> None:
+        """Make the snapshot at an offset. Raises OSError.
 
-    def take(self, offset: int, states: Sequence[ProducerState]) -> None:
-        """Remember states for `write_taken`."""
-        self._taken.append((offset, states))
+        Piece by piece: between two of them the GIL is free, however many producers there are.
+        """
+
+        def write(fd: int) -> None:
+            size = len(entries).to_bytes(4, "big")
+            crc, position = crc32c(size), _HEADER.size
+            for piece in entries.pieces():
+                write_all(self._disk, fd, [piece], position)
+                crc, position = crc32c(piece, crc), position + len(piece)
+            write_all(self._disk, fd, [VERSION.to_bytes(2, "big"), crc.to_bytes(4, "big"), size], 0)
+
+        replace_file_by(self._disk, self.path(offset), write, sync=sync)
+
+    def take(self, offset: int, entries: Entries) -> None:
+        """Remember entries for `write_taken`."""
+        self._taken.append((offset, entries))
 
     def write_taken(self) -> None:
         """Write what was taken. What cannot be written is left out: the log says it, too."""
         while True:
             try:
-                offset, states = self._taken.popleft()
+                offset, entries = self._taken.popleft()
             except IndexError:
                 return
             with suppress(OSError):
-                self.write(offset, states, sync=False)
+                self.write(offset, entries, sync=False)
 
     def remove_strays(self, base_offsets: Iterable[int], end: int) -> list[int]:
         """Remove those past a log's end, and strays; gives the offsets of the others, ascending.

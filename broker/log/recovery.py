@@ -71,7 +71,7 @@ from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_scan import walk_headers
 from broker.log.producer_replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
 from broker.log.producer_snapshot import ProducerSnapshots
-from broker.log.producer_state import Producers
+from broker.log.producers import ProducerBudget, Producers
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 from broker.log.swap import finish_swaps
@@ -88,7 +88,8 @@ _SWAP_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX)
 class LogPlace:
     """Where a log is and what it is opened with.
 
-    `clock` gives ms since the epoch; `scanned` is told how many more bytes recovery has checked.
+    `clock` gives ms since the epoch; `scanned` is told how many more bytes recovery has checked; all logs share a
+    `budget`.
     """
 
     directory: str
@@ -97,6 +98,7 @@ class LogPlace:
     clock: Callable[[], int]
     random: Random
     scanned: Callable[[int], None] = lambda _: None
+    budget: ProducerBudget = field(default_factory=ProducerBudget)
 
     @property
     def disk(self) -> Disk:
@@ -139,8 +141,10 @@ class LogPlace:
         scan_without: bool = True,
         scanned: Scanned = NOTHING_SCANNED,
     ) -> Producers:
-        """The producers of a log that holds these offsets; see `producer_replay`. Blocking. Raises OSError."""
-        return Producers(rebuild_producers(snapshots, segments, bounds, scan_without=scan_without, scanned=scanned))
+        """Return the producers of a log that holds these offsets; see `producer_replay`. Blocking. Raises OSError."""
+        producers = Producers(self.clock, self.budget)
+        rebuild_producers(producers, snapshots, segments, bounds, scan_without=scan_without, scanned=scanned)
+        return producers
 
 
 class LoadedLog(NamedTuple):

@@ -43,7 +43,7 @@ from broker.log.index_rebuild import Scan, check_from, cut_log, remember_end, re
 from broker.log.mapped_index import MappedIndex
 from broker.log.producer_replay import Bounds, Scanned
 from broker.log.producer_snapshot import ProducerSnapshots
-from broker.log.producer_state import Producers
+from broker.log.producers import Producers
 from broker.log.recovery import LogPlace
 from broker.log.segment import Segment
 from broker.log.transaction_index import cut_aborted

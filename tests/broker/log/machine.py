@@ -166,7 +166,7 @@ class Machine:
         except OSError:
             self.end()  # what is half cut is mended by a start
             raise
-        self.ledger.check_producers(self.log.producers.committed())
+        self.ledger.check_producers(self.log.producers.capture())
 
     def delete_records(self, count: int) -> None:
         """Move the start, then have what lies before it go."""
@@ -191,7 +191,7 @@ class Machine:
             max_bytes_per_second=1e300,
         )
         self.ledger.stamped = max(self.ledger.stamped, cleanable.first_uncleanable_offset)
-        run = Compaction(cleaning.job(cleanable, limits), lambda _: None, self.disk)
+        run = Compaction(cleaning.job(cleanable, self.log.producers.capture(), limits), lambda _: None, self.disk)
         for group in run.run():
             swap = cleaning.plan_swap(group)
             cleaning.prepare_swap(swap)
@@ -240,7 +240,7 @@ class Machine:
         self.ledger.check(found, start=log.log_start_offset, end=log.log_end_offset)
         assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
         assert log.recovery_point <= log.log_end_offset
-        self.ledger.check_producers(log.producers.committed())
+        self.ledger.check_producers(log.producers.capture())
         assert all(batch.leader_epoch <= log.leader_epoch for batch in found)
         self._check_times([record for batch in found for record in batch.records])
         self._check_offsets(found)

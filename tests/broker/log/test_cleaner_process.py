@@ -77,7 +77,7 @@ def test_a_long_wait_is_told_of() -> None:
 def job(log: PartitionLog) -> CompactionJob:
     log.flush()
     room = CleanerLimits(dedupe_buffer_bytes=1 << 20, load_factor=0.9, io_buffer_bytes=0, max_bytes_per_second=1e300)
-    return log.cleaning.job(log.cleaning.find(None), room)
+    return log.cleaning.job(log.cleaning.find(None), log.producers.capture(), room)
 
 
 @pytest.fixture

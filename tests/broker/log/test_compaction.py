@@ -72,7 +72,7 @@ def compact(log: PartitionLog, checkpoint: int | None = None, **room: int) -> Co
     cleanable = log.cleaning.find(checkpoint)
     if not cleanable.cleanable_bytes:
         return None
-    run = Compaction(log.cleaning.job(cleanable, limits(**room)), lambda _: None)
+    run = Compaction(log.cleaning.job(cleanable, log.producers.capture(), limits(**room)), lambda _: None)
     for group in run.run():
         for _ in swap_steps(log, log.cleaning.plan_swap(group)):
             pass
@@ -385,8 +385,9 @@ def kinds(bench: Bench, base_offset: int) -> list[tuple[int, int, bool, bool]]:
 
 def test_aborted_records_go_first_and_markers_after_their_time(bench: Bench) -> None:
     log = copied(bench)
-    log.producers.forget_expired(START_MS + 1, 1)
-    log.producers.forget_expired(START_MS + 2, 1)  # else the last batch of each would stay
+    for _ in range(2):
+        log.producers.age(0)
+    log.producers.forget_idle(START_MS, most=100)  # else the last batch of each would stay
     assert compact(log) is not None
     assert contents(log) == [(0, "a", "before"), (3, "b", "committed"), (6, "c", "after"), (7, "d", "active")]
     first = kinds(bench, 0)
@@ -438,7 +439,7 @@ def test_a_damaged_batch_ends_the_run_and_nothing_is_replaced(bench: Bench, nth:
     log.flush()
     damage(bench, 0, nth * len(batch(keyed(1, 1))) + position)
     before = bench.path(0, ".log").read_bytes()
-    run = Compaction(log.cleaning.job(log.cleaning.find(None), limits()), lambda _: None)
+    run = Compaction(log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits()), lambda _: None)
     with pytest.raises(ProtocolError):
         list(run.run())
     assert bench.path(0, ".log").read_bytes() == before
@@ -449,7 +450,7 @@ def test_a_log_that_was_cut_is_told(bench: Bench) -> None:
     log = bench.open(segment_bytes=1000)
     fill(log, keyed(50, 5))
     log.flush()
-    job = log.cleaning.job(log.cleaning.find(None), limits())
+    job = log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits())
     bench.path(0, ".log").write_bytes(bench.path(0, ".log").read_bytes()[:-5])
     with pytest.raises(CorruptBatchError):
         list(Compaction(job, lambda _: None).run())
@@ -459,7 +460,7 @@ def test_a_disk_that_fails_leaves_nothing_half_made(bench: Bench) -> None:
     log = bench.open(segment_bytes=1000)
     fill(log, keyed(50, 5))
     log.flush()
-    job = log.cleaning.job(log.cleaning.find(None), limits())
+    job = log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits())
     for verb in ("open", "pwritev", "sync"):
         for nth in range(1, 6):
             bench.disk.fail(verb, nth=nth)
@@ -479,7 +480,7 @@ def test_a_run_waits_for_the_end_of_another_over_the_same_directory(bench: Bench
     log = bench.open(segment_bytes=1000)
     fill(log, keyed(50, 5))
     log.flush()
-    job = log.cleaning.job(log.cleaning.find(None), limits())
+    job = log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits())
     orphan = Compaction(job, lambda _: None).run()
     next(orphan)
     with ThreadPoolExecutor(1) as pool:
@@ -494,7 +495,7 @@ def test_segments_that_were_removed_meanwhile_are_not_replaced(bench: Bench) -> 
     log = bench.open(segment_bytes=1000)
     fill(log, keyed(50, 5))
     log.flush()
-    run = Compaction(log.cleaning.job(log.cleaning.find(None), limits()), lambda _: None)
+    run = Compaction(log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits()), lambda _: None)
     group = next(run.run())
     log.advance_start(40)
     log.old_segments.rename(log.old_segments.take_out())
@@ -512,7 +513,7 @@ def test_readers_find_what_they_mean_at_every_step_of_a_swap(bench: Bench) -> No
     log.flush()
     old = [(offset, log.read(offset, 90, min_one_message=True)) for offset in (0, 17, 31)]
     expected = contents(log)
-    run = Compaction(log.cleaning.job(log.cleaning.find(None), limits()), lambda _: None)
+    run = Compaction(log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits()), lambda _: None)
     last = {key: offset for offset, key, _ in expected if offset < log.cleaning.find(None).first_uncleanable_offset}
     for group in run.run():
         swap = log.cleaning.plan_swap(group)
@@ -585,7 +586,9 @@ def test_a_swap_that_could_not_be_finished_is_read_and_finished_by_the_next_star
     log = bench.open(segment_bytes=1200)
     fill(log, keyed(60, 4))
     log.flush()
-    group = next(Compaction(log.cleaning.job(log.cleaning.find(None), limits()), lambda _: None).run())
+    group = next(
+        Compaction(log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits()), lambda _: None).run()
+    )
     steps = swap_steps(log, log.cleaning.plan_swap(group))
     assert [next(steps), next(steps)] == ["prepared", "committed"]
     found = contents(log)

@@ -52,7 +52,7 @@ def fill(log: PartitionLog, batch: Batch, batches: int, *, producer_id: int = 7,
 
 
 def states(log: PartitionLog) -> dict[int, ProducerState]:
-    return {state.producer_id: state for state in log.producers.committed()}
+    return {state.producer_id: state for state in log.producers.capture()}
 
 
 def snapshots(bench: Bench) -> list[int]:

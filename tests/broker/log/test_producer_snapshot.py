@@ -8,8 +8,9 @@ from broker.log.disk import Disk
 from broker.log.errors import CorruptSnapshotError
 from broker.log.files import OpenFiles
 from broker.log.producer_replay import Bounds, replay
-from broker.log.producer_snapshot import ProducerSnapshots, decode_snapshot, encode_snapshot
+from broker.log.producer_snapshot import ProducerSnapshots, decode_entries, decode_snapshot, encode_snapshot
 from broker.log.producer_state import ProducerBatch, ProducerState
+from broker.log.producers import CapturedProducers, Producers
 from broker.log.segment import Segment
 
 WITH_PRODUCERS = ("idempotent-0", "transactional-0")
@@ -18,6 +19,13 @@ SOME = [
     ProducerState(3, 1, 4, 1_700_000_000_000, -1, (ProducerBatch(9, 41, 2, 1_700_000_000_000),)),
     ProducerState(1, 0, -1, 1_700_000_000_001, 17, ()),
 ]
+
+
+def captured() -> CapturedProducers:
+    producers = Producers()
+    for state in SOME:
+        producers[state.producer_id] = state
+    return producers.capture()
 
 
 def snapshots_of_kafka(root: Path) -> list[Path]:
@@ -96,7 +104,7 @@ def test_kept_are_those_of_segments_and_the_newest_past_the_last(
 ) -> None:
     snapshots = ProducerSnapshots(Disk(), str(tmp_path))
     for offset in there:
-        snapshots.write(offset, SOME, sync=False)
+        snapshots.write(offset, captured(), sync=False)
     (tmp_path / "notes.snapshot").write_bytes(b"")
     snapshots.find()
     assert snapshots.remove_strays(bases, end) == kept
@@ -108,8 +116,11 @@ def test_kept_are_those_of_segments_and_the_newest_past_the_last(
 
 def test_a_damaged_file_is_removed_when_it_is_read(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(Disk(), str(tmp_path))
-    snapshots.write(7, SOME, sync=True)
-    assert snapshots.read(7) == SOME
+    snapshots.write(7, captured(), sync=True)
+    entries = snapshots.read(7)
+    assert entries is not None
+    assert decode_entries(entries) == SOME
+    assert Path(snapshots.path(7)).read_bytes() == encode_snapshot(SOME)
     path = Path(snapshots.path(7))
     path.write_bytes(path.read_bytes()[:-1])
     assert snapshots.read(7) is None

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from broker.log.append import BatchExtent
 from broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
-from broker.log.producer_state import BATCHES_KEPT, MAX_SEQUENCE, ProducerBatch, Producers, ProducerState
+from broker.log.producer_state import BATCHES_KEPT, MAX_SEQUENCE, ProducerBatch, ProducerState
+from broker.log.producers import Producers
 from protocol.records.batch import read_header
 from protocol.records.builder import build_batch
 from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 NOW_MS = 1_700_000_000_000
-DAY_MS = 24 * 3600 * 1000
 
 
 def header(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0, attributes: int = 0) -> BatchHeader:
@@ -28,7 +28,9 @@ class Log:
     """The producers of a log that is nothing but its end."""
 
     def __init__(self, states: Sequence[ProducerState] = ()) -> None:
-        self.producers = Producers(states)
+        self.producers = Producers()
+        for state in states:
+            self.producers[state.producer_id] = state
         self.end = self.planned_end = 0
         self.plans: list[tuple[int, Sequence[ProducerState]]] = []
 
@@ -109,7 +111,7 @@ def test_sequences_begin_again_after_the_largest() -> None:
     log.append(header(MAX_SEQUENCE, 3))  # MAX_SEQUENCE, 0, 1
     assert log.append(header(2)) == [3]
     assert log.append(header(MAX_SEQUENCE, 3)) == [0]
-    (state,) = log.producers.committed()
+    (state,) = log.producers.capture()
     assert (state.batches[0].base_sequence, state.batches[0].last_sequence) == (MAX_SEQUENCE, 1)
 
 
@@ -136,8 +138,8 @@ def test_producers_do_not_know_of_each_other() -> None:
 def test_a_batch_without_a_producer_changes_nothing() -> None:
     log = Log()
     log.append(header(-1, producer_id=-1, epoch=-1), header(0), header(-1, producer_id=-1, epoch=-1))
-    assert [state.producer_id for state in log.producers.committed()] == [7]
-    assert log.producers.committed()[0].batches[0].last_offset == 1
+    assert [state.producer_id for state in log.producers.capture()] == [7]
+    assert next(iter(log.producers.capture())).batches[0].last_offset == 1
     log.append(header(0), header(-1, producer_id=-1, epoch=-1))  # the first is known, the rest is one batch
     assert (log.end, len(log.producers)) == (4, 1)
 
@@ -171,50 +173,6 @@ def test_batches_of_transactions_are_refused() -> None:
     open_since = ProducerState(7, epoch=0, transaction_first_offset=40, batches=(ProducerBatch(4, 44, 4, NOW_MS),))
     with pytest.raises(InvalidTransactionStateError, match="outside the transaction"):
         Log([open_since]).append(header(5))
-
-
-def test_an_idle_producer_is_forgotten_but_not_one_with_an_open_transaction() -> None:
-    old = ProducerState(1, epoch=0, last_timestamp=NOW_MS - DAY_MS)
-    open_since = ProducerState(2, epoch=0, last_timestamp=NOW_MS - DAY_MS, transaction_first_offset=3)
-    fresh = ProducerState(3, epoch=0, last_timestamp=NOW_MS - DAY_MS + 1)
-    producers = Producers([old, open_since, fresh])
-    producers.forget_expired(NOW_MS, DAY_MS)
-    producers.forget_expired(NOW_MS + DAY_MS - 1, DAY_MS)
-    assert [state.producer_id for state in producers.committed()] == [1, 2, 3]
-    producers.forget_expired(NOW_MS + DAY_MS, DAY_MS)
-    assert [state.producer_id for state in producers.committed()] == [2, 3]
-
-
-def test_a_producer_of_old_records_is_not_forgotten_while_it_writes() -> None:
-    log = Log()
-    for at in range(3):
-        log.append(header(at))
-        log.producers.forget_expired(NOW_MS + at * DAY_MS, 1)
-    assert len(log.producers) == 1
-    log.producers.forget_expired(NOW_MS + 3 * DAY_MS, 1)
-    assert len(log.producers) == 0
-
-
-def test_of_too_many_producers_those_that_were_idle_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.log.producer_state.MAX_PRODUCERS", 8)
-    log = Log([ProducerState(100, epoch=0, transaction_first_offset=0)])
-    for producer_id in range(7):
-        log.append(header(0, producer_id=producer_id))
-    log.append(header(1, producer_id=0))  # it comes again
-    assert len(log.producers) == 8
-    log.append(header(0, producer_id=7))
-    assert sorted(state.producer_id for state in log.producers.committed()) == [0, 3, 4, 5, 6, 7, 100]
-
-
-def test_what_is_planned_outlives_the_state_it_stands_on() -> None:
-    log = Log([ProducerState(7, epoch=0, last_timestamp=NOW_MS - DAY_MS, batches=(ProducerBatch(4, 4, 4, 0),))])
-    log.plan(header(5))
-    for now_ms in (NOW_MS, NOW_MS + DAY_MS):
-        log.producers.forget_expired(now_ms, DAY_MS)
-    assert len(log.producers) == 0
-    log.plan(header(6))
-    log.commit()
-    assert log.producers.committed()[0].last_sequence == 6
 
 
 def test_a_markers_epoch_ends_what_was_known_of_the_one_before() -> None:

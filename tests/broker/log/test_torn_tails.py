@@ -198,7 +198,7 @@ def _check(damaged: _Damaged, expected: list[Stored], recovery_point: int) -> No
     end = expected[-1].last_offset + 1 if expected else 0
     assert log.log_end_offset == end >= damaged.recovery_point
     assert found_in(log) == [batch.identity for batch in expected]
-    states = {state.producer_id: state.last_offset for state in log.producers.committed()}
+    states = {state.producer_id: state.last_offset for state in log.producers.capture()}
     assert states == ({7: end - 1} if expected else {})
     for batch in expected:
         at = log.offset_for_time(batch.records[0][1])
