@@ -6,8 +6,10 @@ What is told of a topic is made once and told again as the same value until the 
 client asks for a thousand topics every few minutes, and each of a thousand clients does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from heapq import merge
+from itertools import islice
 
 from msgspec import structs
 
@@ -27,6 +29,7 @@ from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadat
 
 NO_LEADER = -1
 _OFFLINE = -1  # in place of the leader's epoch
+NAMES_A_PIECE = 1000  # sorted in one go
 MAX_PARTITIONS_OF_PAGE = 2000  # Kafka's max.request.partition.size.limit
 
 
@@ -72,7 +75,7 @@ class MetadataApi:
         self, request: DescribeTopicPartitionsRequest, context: Context
     ) -> DescribeTopicPartitionsResponse:
         """Describe a page of partitions, topics by name, beginning at the cursor."""
-        names = self._names_from(request)
+        names = await self._names_from(request, context)
         left = max(1, min(request.limit, MAX_PARTITIONS_OF_PAGE))
         start = 0 if request.cursor is None else request.cursor[1]
         found: list[TopicMetadata] = []
@@ -89,8 +92,11 @@ class MetadataApi:
             left -= len(found[-1].partitions)
         return DescribeTopicPartitionsResponse(topics=tuple(found))
 
-    def _names_from(self, request: DescribeTopicPartitionsRequest) -> list[str]:
-        """Return the names of the topics asked for, from the cursor's on. Raises RequestError."""
+    async def _names_from(self, request: DescribeTopicPartitionsRequest, context: Context) -> Iterable[str]:
+        """Return the names of the topics asked for, in order, from the cursor's on. Raises RequestError.
+
+        Very many are sorted in pieces and merged while they are used.
+        """
         if request.cursor is None:
             first = ""
         else:
@@ -101,8 +107,16 @@ class MetadataApi:
                 raise RequestError(
                     ErrorCode.INVALID_REQUEST, f"the topics asked for do not name the cursor's, {first!r}"
                 )
-        names = set(request.topics) or {topic.name for topic in self._partitions.topics()}
-        return sorted(name for name in names if name >= first)
+        names: dict[str, None] = {}
+        for name in request.topics or [topic.name for topic in self._partitions.topics()]:
+            if name >= first:
+                names[name] = None
+            await context.checkpoint()
+        left, pieces = iter(names), []
+        while piece := list(islice(left, NAMES_A_PIECE)):
+            pieces.append(sorted(piece))
+            await context.checkpoint()
+        return merge(*pieces)
 
     async def _find(self, name: str | bytes, context: Context, *, create: bool) -> TopicMetadata:
         if isinstance(name, bytes):

@@ -1,10 +1,11 @@
 """DescribeTopicPartitions: pages of partitions, as Kafka 4.3.1 cuts them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
 
+from broker.api import metadata
 from protocol.errors import ErrorCode
 from protocol.kafka.values import TOPIC_OPERATIONS
 from tests.broker.clients import RawClient, Running
@@ -34,6 +35,26 @@ async def page(client: KafkaClient, *topics: str, limit: int = 2000, cursor: Cur
     found = [f"{topic['name']}{one['partition_index']}" for topic in reply["topics"] for one in topic["partitions"]]
     following = reply["next_cursor"]
     return " ".join(found), None if following is None else (following["topic_name"], following["partition_index"])
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+async def test_very_many_names_are_sorted_in_pieces(
+    client: KafkaClient, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(metadata, "NAMES_A_PIECE", piece)
+    longest = 0
+
+    def counted(names: Iterable[str]) -> list[str]:
+        nonlocal longest
+        found = sorted(names)
+        longest = max(longest, len(found))
+        return found
+
+    monkeypatch.setattr(metadata, "sorted", counted, raising=False)
+    names = [f"none-{number * 7919 % 50:02}" for number in range(50)]
+    reply = await asked(client, *names, "b", "none-07", "a")
+    assert [topic["name"] for topic in reply["topics"]] == sorted({"a", "b", *names})
+    assert longest == min(piece, 52)
 
 
 async def test_partitions_are_described(client: KafkaClient) -> None:
