@@ -33,7 +33,7 @@ def asked(writer: DirectoryWriter, **options: Any) -> ReadOptions:
 
 def archived(lake: ArchiveStore, options: ReadOptions, run: Any = None, **how: Any) -> list[Commit]:
     with lake.locked():
-        return list(ArchiveJob(run or LocalRunner(), options, lake, ArchiveSettings(**how)).run_once())
+        return list(ArchiveJob(options, lake, ArchiveSettings(**how)).run_once(run or LocalRunner()))
 
 
 def rows_in(directory: Path, column: str = "offset") -> list[Any]:
@@ -192,8 +192,8 @@ def test_a_run_that_stopped_before_damage_goes_on_there(write_partition: WritePa
     damage(log, len(sound) // 3 + 70)
     lake = ArchiveStore(tmp_path / "lake")
     with lake.locked():
-        job = ArchiveJob(LocalRunner(), asked(writer, onCorrupt="stop"), lake, ArchiveSettings())
-        (commit,) = job.run_once()
+        job = ArchiveJob(asked(writer, onCorrupt="stop"), lake, ArchiveSettings())
+        (commit,) = job.run_once(LocalRunner())
     assert job.is_stopped
     assert ends(commit) == {("orders", 0): 10, ("orders", 1): 5}
     log.write_bytes(sound)
@@ -237,8 +237,8 @@ def test_for_ever_it_takes_what_comes(write_partition: WritePartition, tmp_path:
     writer.segment([b"a"] * 3)
     lake = ArchiveStore(tmp_path / "lake")
     with lake.locked():
-        job = ArchiveJob(LocalRunner(), asked(writer, startingOffsets="latest"), lake, ArchiveSettings())
-        commits = run_every(job, lambda: writer.segment([b"b"] * 2))
+        job = ArchiveJob(asked(writer, startingOffsets="latest"), lake, ArchiveSettings())
+        commits = run_every(job, LocalRunner(), lambda: writer.segment([b"b"] * 2))
         assert [next(commits).spans["orders"]["0"] for _ in range(2)] == [(3, 5), (5, 7)]
         commits.close()
     assert rows_in(lake.directory) == [3, 4, 5, 6]
@@ -261,12 +261,12 @@ def test_a_broker_that_is_away_is_waited_for_and_the_group_told_how_far_it_is(tm
             next(turns)()
 
         given = {"bootstrap": broker.native, "topic": "orders", "group": "lake"}
-        job = ArchiveJob(LocalRunner(), read_options(given), lake, ArchiveSettings())
-        commits = run_every(job, turn)
+        job = ArchiveJob(read_options(given), lake, ArchiveSettings())
+        commits = run_every(job, LocalRunner(), turn)
         assert [next(commits).rows for _ in range(2)] == [10, 5]
         assert next(turns, None) is None
         while job._is_group_behind:  # the coordinator may still be loading
-            assert job.step() is None
+            assert job.step(LocalRunner()) is None
         with Client(broker.native) as client:
             (group,) = client.describe_groups("lake")
             assert {(one.partition, one.offset, one.lag) for one in group.positions} == {(0, 15, 0), (1, 0, 0)}

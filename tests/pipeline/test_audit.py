@@ -349,9 +349,7 @@ def test_bars_stand_for_so_long_that_they_can_be_seen(span: int, width: int) -> 
     assert bar_hours([1000, 1000 + span - 1]) == width
 
 
-def test_the_command_says_what_is_wrong_and_ends_with_1(
-    on_this_spark: None, writer: DirectoryWriter, tmp_path: Path
-) -> None:
+def test_the_command_says_what_is_wrong_and_ends_with_1(writer: DirectoryWriter, tmp_path: Path) -> None:
     common = ["--path", str(writer.directory.parent), "--topic", "orders"]
     sound = CliRunner().invoke(command, [*common, "--plot", str(tmp_path / "a.svg")])
     assert (sound.exit_code, "1 partition, 600 records: nothing wrong" in sound.stdout) == (0, True), sound.output

@@ -60,8 +60,8 @@ def test_a_report_is_json_and_a_line(tmp_path: Path) -> None:
     assert (told["job"], told["started"], told["elapsed_s"]) == ("archive", "2026-11-21T10:00:00Z", 2.0)
     assert (told["rows_per_s"], told["decode_s"], told["skipped_bytes"], told["commits"]) == (500, 0.123, 1 << 20, 1)
     assert stats_line(report) == (
-        "2.0 s, 500 records/s; 2.0 KiB in 4 batches, decoding 0.1 s; 1.0 MiB left out by the indexes; "
-        "2 batches by their headers"
+        "2.0 s, 500 records/s; 2.0 KiB in 4 batches, decoding 0.1 s; 1.0 MiB skipped by indexes; "
+        "2 batches skipped by their headers"
     )
     assert os.listdir(tmp_path) == ["report.json"]
 

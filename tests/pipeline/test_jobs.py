@@ -1,7 +1,7 @@
 """The jobs, without Spark but for one: counting by headers, archiving each record once."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,20 @@ from click.testing import CliRunner
 
 from protocol.records.layout import Codec
 from tests.pipeline.conftest import DirectoryWriter
+from tests.pipeline.test_archive import damage, rows_in
 from warmlog.cli import pipeline as commands
+from warmlog.cli.pipeline_audit import audit, compact_report
+from warmlog.cli.pipeline_replay import replay
+from warmlog.client.blocking import Client
+from warmlog.pipeline import runner, session
+from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.count import count_records
-from warmlog.pipeline.runner import LocalRunner
+from warmlog.pipeline.runner import LOCAL_BYTES, LocalRunner, choose_engine
+from warmlog.pipeline.source.input import size_of
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.pipeline.source.planning import Split
+from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]
 
@@ -38,38 +46,134 @@ def test_records_are_counted_by_headers_and_opened_at_the_edges(write_partition:
     assert (nothing.records, nothing.end_offset) == (0, None)
 
 
-@pytest.fixture
-def command(on_this_spark: None) -> Callable[..., Any]:
-    """A command as typed, on the Spark that is there."""
+def invoke(command: Any, *arguments: str) -> Any:
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code in {0, 1}, result.output
+    return result
 
-    def run(name: str, *arguments: str) -> Any:
-        return CliRunner().invoke(getattr(commands, name), arguments)
 
-    return run
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+def test_both_engines_give_the_same(
+    on_this_spark: None, write_partition: WritePartition, tmp_path: Path, broker: Broker
+) -> None:
+    """Whatever runs a job: the same output, but for times, and the same archive."""
+    for partition in range(2):
+        writer = write_partition(partition=partition)
+        for _ in range(2):
+            writer.segment(*[[b"%d" % (at % 7) * 50 for at in range(10)] for _ in range(20)])
+    damaged = writer.directory / f"{200:020d}.log"
+    source = ("--path", str(writer.directory.parent), "--topic", "orders", "-o", "minPartitions=5", "--json")
+    told: dict[str, list[Any]] = {}
+    for engine in ("local", "spark"):
+        common = (*source, "--engine", engine)
+        lake, report = str(tmp_path / engine), tmp_path / f"{engine}.json"
+        told[engine] = [
+            forms(invoke(commands.count, *common)),
+            [
+                {**form, "files": len(form["files"])}
+                for form in forms(invoke(commands.archive, *common, "--to", lake, "--report", str(report)))
+            ],
+            forms(invoke(compact_report, *common, "--top", "2")),
+            rows_in(Path(lake), "value"),
+            [
+                {**form, "id": None}
+                for form in forms(
+                    invoke(replay, *common, "--native", broker.native, "--to-topic", engine, "--keep-partitions")
+                )
+            ],
+        ]
+        sound = damaged.read_bytes()
+        damage(damaged)
+        (audited,) = forms(invoke(audit, *common, "--table", lake))
+        for partition in audited["partitions"]:
+            del partition["table"]["stats"]
+        told[engine].append(audited)
+        damaged.write_bytes(sound)
+        assert json.loads(report.read_text())["engine"] == engine
+    assert told["local"] == told["spark"]
+    assert sum(form["records"] for form in told["local"][0]) == 800
+
+
+def forms(result: Any) -> list[Any]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_the_commands_run_on_spark(
-    spark: Any, command: Callable[..., Any], write_partition: WritePartition, tmp_path: Path
+    spark: Any, on_this_spark: None, write_partition: WritePartition, tmp_path: Path
 ) -> None:
     writer = write_partition()
     log = writer.segment(*[[b"x" * 50] * 10 for _ in range(20)])
-    common = ("--path", str(writer.directory.parent), "--topic", "orders", "-o", "minPartitions=3")
-    counted = command("count", *common, "--json")
+    source = ("--path", str(writer.directory.parent), "--topic", "orders", "-o", "minPartitions=3")
+    common = (*source, "--engine", "spark")
+    counted = invoke(commands.count, *common, "--json")
     assert json.loads(counted.stdout)["records"] == 200
-    told = command("archive", *common, "--to", str(tmp_path / "lake"), "--partition-by", "day")
+    told = invoke(commands.archive, *common, "--to", str(tmp_path / "lake"), "--partition-by", "day")
     assert told.stdout.startswith("batch 1: 200 records in 3 files"), told.output
     frame = spark.read.parquet(str(tmp_path / "lake"))
     assert sorted(row.offset for row in frame.select("offset").collect()) == list(range(200))
-    assert "nothing new" in command("archive", *common, "--to", str(tmp_path / "lake"), "--partition-by", "day").stdout
+    again = invoke(commands.archive, *common, "--to", str(tmp_path / "lake"), "--partition-by", "day")
+    assert "nothing new" in again.stdout
     damaged = bytearray(log.read_bytes())
     damaged[70] ^= 1
     log.write_bytes(damaged)
-    failed = command("archive", *common, "--to", str(tmp_path / "other"))
+    failed = invoke(commands.archive, *common, "--to", str(tmp_path / "other"))
     assert failed.exit_code == 1
     assert f"Error: {log}: damaged batch at position 0: the CRC" in failed.stderr
-    assert "Error: option minPartitions" in command("count", *common, "-o", "minPartitions=none").stderr
+    assert "Error: option minPartitions" in invoke(commands.count, *common, "-o", "minPartitions=none").stderr
+
+
+def test_small_jobs_start_no_spark(write_partition: WritePartition, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even to look whether there is one."""
+    monkeypatch.setattr(session, "check_java", lambda: pytest.fail("Java was asked for"))
+    writer = write_partition()
+    writer.segment([b"x"] * 10)
+    result = invoke(commands.count, "--path", str(writer.directory.parent), "--topic", "orders")
+    assert "10 records" in result.stdout
+    refused = CliRunner().invoke(commands.count, ["--topic", "orders", "--engine", "local", "--master", "local[2]"])
+    assert (refused.exit_code, "--master is for --engine spark" in refused.stderr) == (2, True)
+
+
+def test_large_jobs_take_spark_if_it_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "check_spark", lambda: None)
+    assert choose_engine("auto", LOCAL_BYTES, for_spark=False) == ("local", None)
+    assert choose_engine("auto", LOCAL_BYTES + 1, for_spark=False) == ("spark", None)
+    assert choose_engine("auto", 0, for_spark=True) == ("spark", None)
+    assert choose_engine("local", LOCAL_BYTES * 9, for_spark=False) == ("local", None)
+
+    def missing() -> None:
+        raise PipelineError("Spark needs Java 17 or newer")
+
+    monkeypatch.setattr(runner, "check_spark", missing)
+    engine, note = choose_engine("auto", LOCAL_BYTES * 2, for_spark=False)
+    assert (engine, note) == ("local", "reading 4,096 MiB in this process: Spark needs Java 17 or newer")
+    for engine, for_spark in (("spark", False), ("auto", True)):
+        with pytest.raises(PipelineError, match="Java 17"):
+            choose_engine(engine, 0, for_spark=for_spark)
+
+
+def test_what_a_job_reads_is_measured_before_it_is_read(broker: Broker, write_partition: WritePartition) -> None:
+    writer = write_partition()
+    sizes = [writer.segment(*[[b"x" * 50] * 10 for _ in range(9)]).stat().st_size for _ in range(3)]
+    assert size_of(asked(writer)) == sum(sizes)
+    assert size_of(asked(writer, startingOffsets='{"orders":{"0":100}}')) == sizes[1] + sizes[2]
+    assert size_of(asked(writer, startingOffsets="latest")) == 0
+    with Client(broker.native) as client:
+        client.create_topic("sized", partitions=2)
+        client.produce_many("sized", [bytes(1000)] * 100, partition=0)
+        measured = size_of(read_options({"bootstrap": broker.native, "topic": "sized"}))
+        assert measured == sum(path.stat().st_size for path in (broker.data_dir / "sized-0").glob("*.log"))
+        past = {"bootstrap": broker.native, "topic": "sized", "startingOffsets": "latest"}
+        assert size_of(read_options(past)) == 0
 
 
 def test_splits_are_run_in_this_process_in_order() -> None:
     splits: Sequence[Split] = [Split(topic="t", partition=at, directory="", pieces=()) for at in range(3)]
-    assert LocalRunner()(splits, lambda split: split.partition) == [0, 1, 2]
+    done: list[tuple[int, int]] = []
+    run = LocalRunner(lambda *progress: done.append(progress))
+    assert run(splits, lambda split: split.partition) == [0, 1, 2]
+    assert done == [(1, 3), (2, 3), (3, 3)]

@@ -169,7 +169,41 @@ def test_a_partition_that_the_target_does_not_have(broker: Broker, client: Clien
         sent(broker, plan_from_log(options), options, f"{source}-narrow")
 
 
-def test_the_command(on_this_spark: None, broker: Broker, client: Client, source: str, tmp_path: Path) -> None:
+def test_a_topic_that_is_not_there_is_created_with_as_many_partitions(
+    broker: Broker, client: Client, source: str, tmp_path: Path
+) -> None:
+    """Else the first record that keeps its partition would end the replay: a broker creates topics of one."""
+    archived(ArchiveStore(tmp_path), options_of(broker, source))
+    common = ["--topic", source, "--native", broker.native, "--keep-partitions"]
+    for given in (["--table", str(tmp_path)], ["--bootstrap", broker.native], ["--path", str(broker.data_dir)]):
+        target = f"{source}-{given[0][2:]}"
+        done = CliRunner().invoke(command, [*common, *given, "--to-topic", target])
+        assert f"created topic {target} with 3 partitions" in done.stdout, done.output
+        assert stored(client, target) == stored(client, source)
+    client.create_topic(f"{source}-one", partitions=1)
+    failed = CliRunner().invoke(command, [*common, "--table", str(tmp_path), "--to-topic", f"{source}-one"])
+    assert "has no partition 2, which records come from: add partitions" in failed.stderr, failed.output
+    assert stored(client, f"{source}-one") == {}
+
+
+def test_an_archive_of_a_recreated_topic_is_replayed_in_the_order_it_was_written(
+    broker: Broker, client: Client, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.name
+    for values in ([b"old %d" % at for at in range(20)], [b"new %d" % at for at in range(30)]):
+        client.create_topic(name, partitions=1)
+        client.produce_many(name, values)
+        archived(ArchiveStore(tmp_path), options_of(broker, name, failOnDataLoss="false", maxOffsetsPerTrigger=8))
+        client.delete_topic(name)
+    options = options_of(broker, name)
+    tasks = plan_from_table(tmp_path, options)
+    client.create_topic(name, partitions=1)
+    sent(broker, tasks, options, name)
+    values = [value for _, value, _, _ in stored(client, name)[0]]
+    assert values == [b"old %d" % at for at in range(20)] + [b"new %d" % at for at in range(30)]
+
+
+def test_the_command(broker: Broker, client: Client, source: str, tmp_path: Path) -> None:
     common = ["--path", str(broker.data_dir), "--topic", source, "--native", broker.native]
     dry = CliRunner().invoke(command, [*common, "--to-topic", f"{source}-copy", "--dry-run"])
     assert f"120 records would be sent to {source}-copy" in dry.stdout, dry.output
@@ -177,10 +211,10 @@ def test_the_command(on_this_spark: None, broker: Broker, client: Client, source
     done = CliRunner().invoke(command, [*common, "--to-topic", f"{source}-copy", "--id", "a", "--rate", "100000"])
     assert f"120 records sent to {source}-copy" in done.stdout, done.output
     again = CliRunner().invoke(command, [*common, "--to-topic", f"{source}-copy", "--id", "a"])
-    assert "120 records were there already" in again.stdout, again.output
+    assert "120 records were stored already" in again.stdout, again.output
     assert sum(map(len, stored(client, f"{source}-copy").values())) == 120
     for arguments, message in (
-        ([], "a topic is not replayed into itself"),
+        ([], "only an archive is replayed into the topic it comes from"),
         (["--table", str(tmp_path)], "exclude each other"),
     ):
         refused = CliRunner().invoke(command, [*common, *arguments])

@@ -1,8 +1,4 @@
-"""`warmlog pipeline count` and `archive`: jobs on Spark.
-
-Owns: these jobs' options on the command line and how results are shown. Must not know: how a job is done
-(`warmlog.pipeline.jobs`, `archive_job`).
-"""
+"""`warmlog pipeline count` and `archive`."""
 
 import logging
 import re
@@ -19,10 +15,10 @@ from warmlog.cli.failure import Failure
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table
 from warmlog.cli.pipeline_jobs import (
+    JobOptions,
     bootstrap_option,
+    job_options,
     pipeline_errors,
-    read_job_options,
-    reading_options,
     running,
     show_stats,
     until_terminated,
@@ -32,6 +28,7 @@ if TYPE_CHECKING:
     from warmlog.pipeline.archive.job import ArchiveJob
     from warmlog.pipeline.archive.store import Commit
     from warmlog.pipeline.jobs.count import Counted
+    from warmlog.pipeline.runner import Runner
 
 COUNT_COLUMNS = (
     Column("topic"),
@@ -46,26 +43,21 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @click.command()
-@reading_options
-@json_option("One object a partition.")
-def count(
-    path: str | None,
-    topic: str,
-    assignments: tuple[tuple[str, str], ...],
-    master: str | None,
-    report_file: Path | None,
-    as_json: bool,
-) -> None:
+@job_options
+@json_option("One object per partition.")
+def count(as_json: bool, **given: Any) -> None:
     """Count the records of topics by batch headers alone."""
     from warmlog.pipeline.job_stats import Reporter
     from warmlog.pipeline.jobs.count import count_records
+    from warmlog.pipeline.source.input import size_of
 
+    job = JobOptions(**given)
     with pipeline_errors():
-        options = read_job_options(path, topic, assignments)
+        options = job.read_options()
         if options.path is None:
             raise click.UsageError("count reads directories: --path.")
-        with running("count", master) as run:
-            reporter = Reporter("count")
+        reporter = Reporter("count")
+        with running("count", job, lambda: size_of(options), reporter) as run:
             found = count_records(run, options, reporter)
             report = reporter.report()
     if as_json:
@@ -73,7 +65,7 @@ def count(
     else:
         print_table(COUNT_COLUMNS, [_count_row(one) for one in found])
         print_line(f"{counted(sum(one.records for one in found), 'record')}")
-    show_stats(report, report_file, quiet=as_json)
+    show_stats(report, job.report_file, quiet=as_json)
 
 
 def _count_row(one: "Counted") -> tuple[object, ...]:
@@ -82,7 +74,7 @@ def _count_row(one: "Counted") -> tuple[object, ...]:
 
 
 def duration(value: str) -> float:
-    """`10s`, `500ms`, `5m`, `1h`: in seconds."""
+    """Parse `10s`, `500ms`, `5m` or `1h` into seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", value.strip())
     seconds = float(found[1]) * UNITS_S[found[2]] if found else 0.0
     if not seconds:
@@ -91,29 +83,24 @@ def duration(value: str) -> float:
 
 
 @click.command()
-@reading_options
+@job_options
 @bootstrap_option
-@click.option("--group", metavar="GROUP", help="Whose offsets at the broker say how far the archive is.")
-@click.option("--to", "target", required=True, metavar="DIR", help="The archive's directory; made where it is not.")
+@click.option("--group", metavar="GROUP", help="Commit how far the archive is as offsets of this group.")
+@click.option("--to", "target", required=True, metavar="DIR", help="The archive's directory; created if needed.")
 @click.option(
     "--partition-by",
     type=click.Choice(["none", "day", "hour"]),
     default="none",
     show_default=True,
-    help="A directory for each day or hour of the records' times, in UTC.",
+    help="A directory for each day or hour of the records' timestamps, in UTC.",
 )
 @click.option(
     "--compression", type=click.Choice(["zstd", "snappy", "lz4", "gzip", "none"]), default="zstd", show_default=True
 )
-@click.option("--once", is_flag=True, help="Archive what is there now, then end. It is the default.")
-@click.option("--every", metavar="TIME", type=duration, help="Go on for ever, looking for more so often (10s, 5m).")
-@json_option("One object a commit.")
+@click.option("--once", is_flag=True, help="Archive what exists now, then end. This is the default.")
+@click.option("--every", metavar="TIME", type=duration, help="Run for ever, looking for more this often (10s, 5m).")
+@json_option("One object per commit.")
 def archive(
-    path: str | None,
-    topic: str,
-    assignments: tuple[tuple[str, str], ...],
-    master: str | None,
-    report_file: Path | None,
     bootstrap: str | None,
     group: str | None,
     target: str,
@@ -122,10 +109,11 @@ def archive(
     once: bool,
     every: float | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Write what is new in topics into Parquet files, each record once.
 
-    A run goes on where the last one has committed, however that ended. Each batch becomes part of the archive in one
+    A run continues where the last one has committed, however that ended. Each batch becomes part of the archive in one
     step. Read it with `spark.read.parquet(DIR)`, or with anything else that reads Parquet.
     """
     from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
@@ -133,30 +121,34 @@ def archive(
 
     if once and every is not None:
         raise click.UsageError("--once and --every exclude each other.")
+    job = JobOptions(**given)
     with pipeline_errors():
-        options = read_job_options(path, topic, assignments, bootstrap=bootstrap, group=group)
+        options = job.read_options(bootstrap=bootstrap, group=group)
         if partition_by != "none" and "timestamp" not in options.columns:
             raise click.UsageError(f"--partition-by {partition_by} needs the column timestamp.")
         settings = ArchiveSettings(partition_by=partition_by, compression=compression)
         store = ArchiveStore(Path(target).absolute())
-        with store.locked(), running("archive", master) as run:
-            job = ArchiveJob(run, options, store, settings)
-            ending = until_terminated(is_endless=every is not None)
-            with ending, _warnings_shown(), _reported(job, report_file, as_json=as_json):
-                for commit in _commits(job, every):
+        with _warnings_shown(), store.locked():
+            archiving = ArchiveJob(options, store, settings)
+            with (
+                running("archive", job, archiving.pending_bytes, archiving.reporter, "pyarrow") as run,
+                until_terminated(is_endless=every is not None),
+                _reported(archiving, job.report_file, as_json=as_json),
+            ):
+                for commit in _commits(archiving, run, every):
                     _show_commit(commit, as_json=as_json)
-    if job.is_stopped:
-        raise Failure("stopped before a damaged batch (onCorrupt=skip goes on behind it)")
+    if archiving.is_stopped:
+        raise Failure("stopped before a damaged batch (onCorrupt=skip continues behind it)")
 
 
-def _commits(job: "ArchiveJob", every_s: float | None) -> "Iterator[Commit]":
+def _commits(job: "ArchiveJob", run: "Runner", every_s: float | None) -> "Iterator[Commit]":
     from warmlog.pipeline.archive.job import run_every
 
-    return job.run_once() if every_s is None else run_every(job, Beat(every_s).wait)
+    return job.run_once(run) if every_s is None else run_every(job, run, Beat(every_s).wait)
 
 
 class Beat:
-    """Turns at equal distances: `wait` until the next. One that was missed is not made up for."""
+    """Waits for points in time at equal distances; one that was missed is not made up for."""
 
     def __init__(
         self,
@@ -171,7 +163,7 @@ class Beat:
         self._next = clock() + every_s
 
     def wait(self) -> None:
-        """Until it is time."""
+        """Wait for the next one."""
         now = self._clock()
         if now < self._next:
             self._sleep(self._next - now)
@@ -180,7 +172,7 @@ class Beat:
 
 @contextmanager
 def _reported(job: "ArchiveJob", report_file: Path | None, *, as_json: bool) -> Iterator[None]:
-    """The report is due however the job ends, an interrupted one as well."""
+    """Report the job however it ends, also when it is interrupted."""
     try:
         yield
         if not job.commits and not as_json:
@@ -191,7 +183,7 @@ def _reported(job: "ArchiveJob", report_file: Path | None, *, as_json: bool) -> 
 
 @contextmanager
 def _warnings_shown() -> Iterator[None]:
-    """What the job warns of, as lines on standard error."""
+    """Show the job's warnings as lines on standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("warmlog: %(message)s"))
     logger = logging.getLogger("warmlog.pipeline")
@@ -203,7 +195,7 @@ def _warnings_shown() -> Iterator[None]:
 
 
 def _show_commit(commit: "Commit", *, as_json: bool) -> None:
-    """What a batch has brought."""
+    """Print what a batch has added."""
     if as_json:
         print_json(asdict(commit))
         return

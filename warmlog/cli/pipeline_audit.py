@@ -1,29 +1,17 @@
-"""`warmlog pipeline audit` and `compact-report`: what is wrong with partitions, and what compaction would save.
-
-Owns: their options on the command line and how results are shown. Must not know: how anything is found
-(`warmlog.pipeline.jobs.audit`, `compact_report`).
-"""
+"""`warmlog pipeline audit` and `compact-report`."""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, iso_time, print_json, print_line, print_table
-from warmlog.cli.pipeline_jobs import (
-    bootstrap_option,
-    job_options,
-    pipeline_errors,
-    read_job_options,
-    reading_options,
-    running,
-    show_stats,
-)
+from warmlog.cli.pipeline_jobs import JobOptions, bootstrap_option, job_options, pipeline_errors, running, show_stats
 
 if TYPE_CHECKING:
-    from warmlog.pipeline.jobs.audit import Audit, PartitionAudit
+    from warmlog.pipeline.jobs.audit import Audit, Compared, PartitionAudit
     from warmlog.pipeline.jobs.audit_segment import Hour
     from warmlog.pipeline.jobs.compaction import Compactable
 
@@ -39,11 +27,16 @@ AUDIT_COLUMNS = (
     Column("last offset", number=True),
     *(Column(name, number=True) for name in COUNTS),
 )
-TABLE_COLUMNS = (
-    Column("topic"),
-    Column("partition", number=True),
-    *(Column(name, number=True) for name in ("both", "only log", "only archive", "twice", "compacted since")),
-)
+COMPARED = {
+    "both": "both",
+    "different": "different",
+    "only log": "only_log",
+    "only archive": "only_table",
+    "twice": "twice",
+    "compacted since": "compacted",
+    "of earlier topics": "earlier",
+}
+TABLE_COLUMNS = (Column("topic"), Column("partition", number=True), *(Column(name, number=True) for name in COMPARED))
 COMPACT_COLUMNS = (
     Column("topic"),
     Column("partition", number=True),
@@ -62,41 +55,36 @@ TOP_COLUMNS = (
 
 
 @click.command()
-@reading_options
-@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="An archive, to be held against the log.")
-@click.option("--by", type=click.Choice(["hour", "partition"]), default="hour", show_default=True, help="A row is one.")
-@click.option("--plot", "plot_file", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .svg or .png.")
+@job_options
+@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="An archive to compare with the log.")
+@click.option(
+    "--by", type=click.Choice(["hour", "partition"]), default="hour", show_default=True, help="What a row is."
+)
+@click.option("--plot", "plot_file", metavar="FILE", type=click.Path(path_type=Path), help="Draw it as .svg or .png.")
 @json_option("One object: partitions by hour, and the findings.")
 @click.pass_context
 def audit(
-    context: click.Context,
-    path: str | None,
-    topic: str,
-    assignments: tuple[tuple[str, str], ...],
-    master: str | None,
-    report_file: Path | None,
-    table: Path | None,
-    by: str,
-    plot_file: Path | None,
-    as_json: bool,
+    context: click.Context, /, table: Path | None, by: str, plot_file: Path | None, as_json: bool, **given: Any
 ) -> None:
     """Account for every offset of topics.
 
-    Each batch is read and its CRC checked; offsets that are missing, taken by compaction or there twice are counted by
-    partition and hour, and both indexes are held against the log. The exit status is 1 if something is wrong.
+    Each batch is read and its CRC checked. Offsets that are missing, compacted, damaged or there twice are counted by
+    partition and hour, and both indexes are checked against the log. The exit status is 1 if something is wrong.
     """
     from warmlog.pipeline.job_stats import Reporter
     from warmlog.pipeline.jobs.audit import audit_topics
     from warmlog.pipeline.jobs.audit_plot import check_plot, plot_audit
+    from warmlog.pipeline.source.input import size_of
 
+    job = JobOptions(**given)
     with pipeline_errors():
         if plot_file is not None:
             check_plot(plot_file)
-        options = read_job_options(path, topic, assignments)
+        options = job.read_options()
         if options.path is None:
             raise click.UsageError("audit reads directories: --path.")
-        with running("audit", master) as run:
-            reporter = Reporter("audit")
+        reporter = Reporter("audit")
+        with running("audit", job, lambda: size_of(options), reporter, "pyarrow", "numpy") as run:
             found = audit_topics(run, options, reporter, None if table is None else table.absolute())
             report = reporter.report()
         if plot_file is not None:
@@ -105,24 +93,28 @@ def audit(
         print_json(asdict(found))
     else:
         _show_audit(found, by)
-    show_stats(report, report_file, quiet=as_json)
+    show_stats(report, job.report_file, quiet=as_json)
     if found.finding_count:
         context.exit(1)
 
 
 def _show_audit(audit: "Audit", by: str) -> None:
     print_table(AUDIT_COLUMNS, [row for one in audit.partitions for row in _audit_rows(one, by)])
-    if any(one.table is not None for one in audit.partitions):
+    compared = [one.table for one in audit.partitions if one.table is not None]
+    if compared:
         print_line()
-        print_table(TABLE_COLUMNS, [_table_row(one) for one in audit.partitions if one.table is not None])
+        print_table(TABLE_COLUMNS, [_table_row(one) for one in compared])
     for finding in audit.findings:
         print_line(str(finding))
     if audit.finding_count > len(audit.findings):
         print_line(f"and {audit.finding_count - len(audit.findings):,} more")
     for one in audit.partitions:
         if one.changed:
-            what = "changed while it was read, and not judged whole"
-            print_line(f"{one.topic}-{one.partition}: {counted(one.changed, 'segment')} {what}")
+            segments = counted(one.changed, "segment")
+            print_line(
+                f"{one.topic}-{one.partition}: {segments} changed while being read, and {one.unaccounted:,} offsets"
+                " are not accounted for"
+            )
     records = sum(hour.records for one in audit.partitions for hour in one.hours)
     wrong = counted(audit.finding_count, "finding") if audit.finding_count else "nothing wrong"
     print_line(f"{counted(len(audit.partitions), 'partition')}, {counted(records, 'record')}: {wrong}")
@@ -136,50 +128,37 @@ def _audit_rows(one: "PartitionAudit", by: str) -> list[tuple[object, ...]]:
 def _hour_cells(hour: "Hour") -> tuple[object, ...]:
     time = None if hour.hour is None else (iso_time(hour.hour * HOUR_MS) or "")[:13]
     counts = (getattr(hour, name) or None for name in COUNTS)
-    places = (hour.first_offset, hour.last_offset)
-    return (time, f"{hour.records:,}", binary_size(hour.bytes), *places, *counts)
+    offsets = (hour.first_offset, hour.last_offset)
+    return (time, f"{hour.records:,}", binary_size(hour.bytes), *offsets, *counts)
 
 
-def _table_row(one: "PartitionAudit") -> tuple[object, ...]:
-    table = one.table
-    assert table is not None, "only those that were compared are shown"
-    counts = (table.both, table.only_log, table.only_table, table.twice, table.compacted)
-    return (one.topic, one.partition, *(f"{count:,}" for count in counts))
+def _table_row(one: "Compared") -> tuple[object, ...]:
+    return (one.topic, one.partition, *(f"{getattr(one, name):,}" for name in COMPARED.values()))
 
 
 @click.command("compact-report")
-@reading_options
+@job_options
 @bootstrap_option
-@click.option("--top", metavar="N", type=click.IntRange(min=0), default=5, show_default=True, help="Keys to be named.")
-@json_option("One object a partition.")
-def compact_report(
-    path: str | None,
-    topic: str,
-    assignments: tuple[tuple[str, str], ...],
-    master: str | None,
-    report_file: Path | None,
-    bootstrap: str | None,
-    top: int,
-    as_json: bool,
-) -> None:
-    """Tell what compaction would save, by partition, and which keys take most bytes."""
-    from warmlog.pipeline.job_stats import JobStats, Reporter
+@click.option("--top", metavar="N", type=click.IntRange(min=0), default=5, show_default=True, help="Keys to name.")
+@json_option("One object per partition.")
+def compact_report(bootstrap: str | None, top: int, as_json: bool, **given: Any) -> None:
+    """Report what compaction would save, by partition, and which keys take most bytes."""
+    from warmlog.pipeline.job_stats import Reporter
     from warmlog.pipeline.jobs.compaction import report_compaction
-    from warmlog.pipeline.runner import worker_errors
+    from warmlog.pipeline.source.input import size_of
 
+    job = JobOptions(**given)
     with pipeline_errors():
-        given = job_options(path, topic, assignments, bootstrap=bootstrap)
-        options = read_job_options(path, topic, assignments, bootstrap=bootstrap)
-        with running("compact-report", master) as run, worker_errors():
-            reporter = Reporter("compact-report")
-            found = report_compaction(run.session, given, options, top)
-            reporter.add(JobStats(rows=sum(one.records for one in found), bytes=sum(one.bytes for one in found)))
+        options = job.read_options(bootstrap=bootstrap)
+        reporter = Reporter("compact-report")
+        with running("compact-report", job, lambda: size_of(options), reporter, "pyarrow") as run:
+            found = report_compaction(run, options, top, reporter)
             report = reporter.report()
     if as_json:
         print_json(*(asdict(one) for one in found))
     else:
         _show_compaction(found)
-    show_stats(report, report_file, quiet=as_json)
+    show_stats(report, job.report_file, quiet=as_json)
 
 
 def _show_compaction(found: list["Compactable"]) -> None:

@@ -1,13 +1,11 @@
-"""What the commands of `warmlog pipeline` have in common.
+"""What the commands of `warmlog pipeline` share: options, the choice of an engine, progress, errors and reports."""
 
-Owns: the options that every job takes, how a job is started, and how its report is shown. Must not know: what a job
-does (`warmlog.pipeline`).
-"""
-
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -20,101 +18,128 @@ from warmlog.cli.output import binary_size, print_line
 from warmlog.cli.progress import ERASE_LINE
 
 if TYPE_CHECKING:
-    from warmlog.pipeline.job_stats import Report
-    from warmlog.pipeline.runner import SparkRunner
+    from warmlog.pipeline.job_stats import Report, Reporter
+    from warmlog.pipeline.runner import Engine, Runner
     from warmlog.pipeline.source.options import ReadOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Assignments = tuple[tuple[str, str], ...]
 
 DEFAULT_PATH = "data"
 
 
-def master_option(command: Command) -> Command:
-    """`--master URL`."""
-    return click.option(
-        "--master", metavar="URL", help="Spark's master; local[*] by default, or what spark-submit was told."
-    )(command)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What every job takes. `assignments`: options of the data source by name."""
+
+    topic: str
+    path: str | None
+    assignments: Assignments
+    engine: "Engine"
+    master: str | None
+    report_file: Path | None
+
+    def __post_init__(self) -> None:
+        if self.engine == "local" and self.master is not None:
+            raise click.UsageError("--master is for --engine spark.")
+
+    def source_options(self, **given: str | None) -> dict[str, str]:
+        """Return the options of the data source; `given`: further ones, None to leave one out."""
+        path = self.path
+        if path is None and given.get("bootstrap") is None:
+            path = DEFAULT_PATH
+        named = {"path": None if path is None else str(Path(path).absolute()), "topic": self.topic, **given}
+        return {**{name: text for name, text in named.items() if text is not None}, **dict(self.assignments)}
+
+    def read_options(self, **given: str | None) -> "ReadOptions":
+        """Return the same, parsed. Raises PipelineError."""
+        from warmlog.pipeline.source.options import read_options
+
+        return read_options(self.source_options(**given))
 
 
-def report_option(command: Command) -> Command:
-    """`--report FILE`."""
-    return click.option(
-        "--report", "report_file", metavar="FILE", type=click.Path(path_type=Path), help="Write a report as JSON."
-    )(command)
-
-
-def source_options(command: Command) -> Command:
-    """`-o NAME=VALUE`, `--topic`, `--path`: what is read of a directory."""
-    for option in (
-        click.option(
-            "-o",
-            "--option",
-            "assignments",
-            metavar="NAME=VALUE",
-            type=assignment,
-            multiple=True,
-            help="An option of the data source, such as startingOffsets, minPartitions, onCorrupt.",
-        ),
-        click.option("--topic", metavar="TOPICS", required=True, help="A topic, or several separated by commas."),
-        click.option("--path", metavar="DIR", help=f"The data directory.  [default: {DEFAULT_PATH}]"),
+def job_options(command: Command) -> Command:
+    """Add the options of every job: the fields of JobOptions."""
+    for option in reversed(
+        (
+            click.option("--path", metavar="DIR", help=f"The data directory.  [default: {DEFAULT_PATH}]"),
+            click.option("--topic", metavar="TOPICS", required=True, help="A topic, or several separated by commas."),
+            click.option(
+                "-o",
+                "--option",
+                "assignments",
+                metavar="NAME=VALUE",
+                type=assignment,
+                multiple=True,
+                help="An option of the data source, such as startingOffsets, minPartitions, onCorrupt.",
+            ),
+            click.option(
+                "--engine",
+                type=click.Choice(["auto", "local", "spark"]),
+                default="auto",
+                show_default=True,
+                help="local: in this process; spark: as tasks of Spark; auto: local up to 2 GiB.",
+            ),
+            click.option("--master", metavar="URL", help="Spark's master; local[*] unless spark-submit names one."),
+            click.option(
+                "--report",
+                "report_file",
+                metavar="FILE",
+                type=click.Path(path_type=Path),
+                help="Write a report as JSON.",
+            ),
+        )
     ):
         command = option(command)
     return command
 
 
-def reading_options(command: Command) -> Command:
-    """What every job takes that reads a directory."""
-    return source_options(report_option(master_option(command)))
-
-
 def bootstrap_option(command: Command) -> Command:
-    """`--bootstrap H:P`."""
+    """Add `--bootstrap H:P`."""
     return click.option(
         "--bootstrap",
         metavar="H:P",
         type=bootstrap,
-        help="A broker's native listener: what the records come from, unless --path is given as well.",
+        help="A broker's native listener, to read from unless --path is given as well.",
     )(command)
 
 
-def job_options(
-    path: str | None, topic: str, assignments: tuple[tuple[str, str], ...], **given: str | None
-) -> dict[str, str]:
-    """The data source's options by name; `given`: further ones, None where not."""
-    if path is None and given.get("bootstrap") is None:
-        path = DEFAULT_PATH
-    named = {"path": None if path is None else str(Path(path).absolute()), "topic": topic, **given}
-    return {**{name: text for name, text in named.items() if text is not None}, **dict(assignments)}
-
-
-def read_job_options(
-    path: str | None, topic: str, assignments: tuple[tuple[str, str], ...], **given: str | None
-) -> "ReadOptions":
-    """The same, checked. Raises PipelineError."""
-    from warmlog.pipeline.source.options import read_options
-
-    return read_options(job_options(path, topic, assignments, **given))
-
-
 @contextmanager
-def running(job: str, master: str | None) -> Iterator["SparkRunner"]:
-    """What runs a function over splits on Spark, its progress shown on a terminal. Raises PipelineError."""
-    from warmlog.pipeline.runner import SparkRunner
-    from warmlog.pipeline.session import spark_session
+def running(
+    name: str, job: JobOptions, size: Callable[[], int], reporter: "Reporter", *needs: str
+) -> Iterator["Runner"]:
+    """Yield what runs the job's tasks, with progress on a terminal. Raises PipelineError.
 
-    with TaskProgress(job) as progress, spark_session(job, master) as session:
-        yield SparkRunner(session, progress.show if progress.enabled else None)
+    `size`: how many bytes the job reads, asked only if it matters. `needs`: libraries besides the standard ones.
+    """
+    from warmlog.pipeline.runner import LocalRunner, SparkRunner, choose_engine
+    from warmlog.pipeline.session import SUBMITTED, check_libraries, spark_session
+
+    check_libraries(*needs)
+    for_spark = job.master is not None or SUBMITTED in os.environ
+    reads = size() if job.engine == "auto" and not for_spark else 0
+    engine, note = choose_engine(job.engine, reads, for_spark=for_spark)
+    if note is not None:
+        click.echo(f"warmlog: {note}", err=True)
+    reporter.tell(engine=engine)
+    with TaskProgress(name) as progress:
+        watch = progress.show if progress.enabled else None
+        if engine == "local":
+            yield LocalRunner(watch)
+            return
+        with spark_session(name, job.master) as session:
+            yield SparkRunner(session, watch)
 
 
 class TaskProgress:
-    """The line that tells how many tasks are done, where a person sees it. A context manager, which erases it."""
+    """A line that shows how many tasks are done, on a terminal; a context manager, which erases it."""
 
     def __init__(self, job: str) -> None:
         self._job = job
         self.enabled = sys.stderr.isatty()
 
     def show(self, done: int, count: int) -> None:
-        """So many tasks of so many are done."""
+        """Show that `done` of `count` tasks are done."""
         sys.stderr.write(f"{ERASE_LINE}{self._job}: {done:,} of {count:,} tasks ({100 * done // max(count, 1)} %)")
         sys.stderr.flush()
 
@@ -129,7 +154,7 @@ class TaskProgress:
 
 @contextmanager
 def pipeline_errors() -> Iterator[None]:
-    """Around a job: what it says is wrong becomes one line. Raises Failure."""
+    """Turn errors of a job into one line. Raises Failure."""
     from warmlog.inspect.errors import InspectError
     from warmlog.pipeline.errors import PipelineError
 
@@ -141,29 +166,29 @@ def pipeline_errors() -> Iterator[None]:
 
 @contextmanager
 def until_terminated(*, is_endless: bool) -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C, and the regular end of a job that has no other: then it does not raise.
+    """Treat SIGTERM like Ctrl-C; for a job that is endless it is the regular end, and does not raise.
 
     What was not committed is given up. Raises KeyboardInterrupt.
     """
-    told = False
+    terminated = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        nonlocal told
-        told = True
+        nonlocal terminated
+        terminated = True
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     except KeyboardInterrupt:
-        if not (told and is_endless):
+        if not (terminated and is_endless):
             raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def show_stats(report: "Report", report_file: Path | None, *, quiet: bool = False) -> None:
-    """Write the report where one is wanted, and print it in a line. Raises Failure."""
+    """Write the report to a file if one is given, and print it as a line. Raises Failure."""
     if report_file is not None:
         try:
             report.write(report_file)
@@ -174,7 +199,7 @@ def show_stats(report: "Report", report_file: Path | None, *, quiet: bool = Fals
 
 
 def stats_line(report: "Report") -> str:
-    """`4.1 s, 980,000 records/s; 400.1 MiB in 40,000 batches, decoding 0.7 s; 1.0 GiB left out by the indexes`."""
+    """Format as `4.1 s, 980,000 records/s; 400.1 MiB in 40,000 batches, decoding 0.7 s; 1.0 GiB skipped by indexes`."""
     done = report.stats
     parts = [f"{report.elapsed_s:.1f} s, {done.rows / max(report.elapsed_s, 1e-9):,.0f} records/s"]
     times = ((done.read_s, "reading"), (done.decode_s, "decoding"), (done.write_s, "writing"))
@@ -184,7 +209,7 @@ def stats_line(report: "Report") -> str:
     if work:
         parts.append(", ".join(work))
     if done.skipped_bytes:
-        parts.append(f"{binary_size(done.skipped_bytes)} left out by the indexes")
+        parts.append(f"{binary_size(done.skipped_bytes)} skipped by indexes")
     if done.skipped_batches:
-        parts.append(f"{done.skipped_batches:,} batches by their headers")
+        parts.append(f"{done.skipped_batches:,} batches skipped by their headers")
     return "; ".join(parts)

@@ -1,11 +1,7 @@
-"""`warmlog pipeline replay`: records back into a topic.
-
-Owns: its options on the command line and how results are shown. Must not know: how records are sent
-(`warmlog.pipeline.replay`).
-"""
+"""`warmlog pipeline replay`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import click
@@ -13,14 +9,7 @@ import click
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import json_option, native_option
 from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table
-from warmlog.cli.pipeline_jobs import (
-    bootstrap_option,
-    pipeline_errors,
-    read_job_options,
-    reading_options,
-    running,
-    show_stats,
-)
+from warmlog.cli.pipeline_jobs import JobOptions, bootstrap_option, job_options, pipeline_errors, running, show_stats
 
 if TYPE_CHECKING:
     from warmlog.pipeline.jobs.replay import Replayed, ReplayTask
@@ -37,24 +26,17 @@ COLUMNS = (
 
 
 @click.command()
-@reading_options
+@job_options
 @bootstrap_option
 @native_option
-@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="An archive that the records come from.")
-@click.option("--to-topic", metavar="TOPIC", help="Where to; from an archive by default the topic they come from.")
-@click.option("--keep-partitions", is_flag=True, help="Each record into the partition it comes from, not by its key.")
-@click.option("--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="At most N records a second.")
-@click.option(
-    "--id", "replay_id", metavar="NAME", help="Run again under the name of one that failed, to go on with it."
-)
+@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="An archive to read the records from.")
+@click.option("--to-topic", metavar="TOPIC", help="Where to; an archive's records go to their own topic by default.")
+@click.option("--keep-partitions", is_flag=True, help="Keep each record's partition, whatever its key.")
+@click.option("--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="At most N records per second.")
+@click.option("--id", "replay_id", metavar="NAME", help="The id of a replay that failed, to continue it.")
 @click.option("--dry-run", is_flag=True, help="Read and count, and send nothing.")
-@json_option("One object a partition.")
+@json_option("One object per partition.")
 def replay(
-    path: str | None,
-    topic: str,
-    assignments: tuple[tuple[str, str], ...],
-    master: str | None,
-    report_file: Path | None,
     bootstrap: str | None,
     native: str,
     table: Path | None,
@@ -64,56 +46,63 @@ def replay(
     replay_id: str | None,
     dry_run: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
-    """Send records of an archive, or of a part of a topic, into a topic once more.
+    """Send records of an archive, or of a part of a topic, to a topic.
 
-    Keys, values, headers and times stay. Which part: `-o startingTimestamp=…`, `-o endingTimestamp=…`, `-o
-    startingOffsets=…`, `-o endingOffsets=…`. The records of a partition are sent in their order. One that failed can be
-    run again under its --id: what is stored is not sent once more.
+    Keys, values, headers and timestamps are kept. Choose a part by `-o startingTimestamp=…`, `-o endingTimestamp=…`,
+    `-o startingOffsets=…`, `-o endingOffsets=…`. The records of a partition are sent in their order. A topic that does
+    not exist is created with as many partitions. A replay that failed can be continued by its --id: records that are
+    stored already are not sent again.
     """
     from warmlog.pipeline.errors import PipelineError
     from warmlog.pipeline.job_stats import Reporter
-    from warmlog.pipeline.jobs.replay import ReplayRules, sink_options
+    from warmlog.pipeline.jobs.replay import ReplayRules, prepare_target, sink_options, size_of_tasks
     from warmlog.pipeline.jobs.replay import replay as replay_tasks
+    from warmlog.pipeline.source.input import size_of
 
-    if table is not None and (path is not None or bootstrap is not None):
+    job = JobOptions(**given)
+    if table is not None and (job.path is not None or bootstrap is not None):
         raise click.UsageError("--table and --path or --bootstrap exclude each other.")
     if table is None and to_topic is None:
-        raise click.UsageError("--to-topic: a topic is not replayed into itself unless it comes from --table.")
+        raise click.UsageError("--to-topic is missing: only an archive is replayed into the topic it comes from.")
     name = replay_id or uuid4().hex[:12]
     with pipeline_errors():
-        options = _source_options(path, topic, assignments, bootstrap, table)
-        target = to_topic or topic
+        options = _read_options(job, bootstrap, table)
+        target = to_topic or job.topic
         if "," in target:
             raise click.UsageError("--to-topic: several topics are replayed into one, or one at a time.")
-        with running("replay", master) as run:
-            tasks = _tasks(options, table)
+        tasks = _tasks(options, table)
+        reporter = Reporter("replay")
+        size = (lambda: size_of(options)) if table is None else (lambda: size_of_tasks(tasks))
+        with running("replay", job, size, reporter, "pyarrow") as run:
             rules = ReplayRules(
                 write=None if dry_run else sink_options(native, target),
                 replay_id=name,
                 keep_partitions=keep_partitions,
                 rate=None if rate is None else rate / max(min(len(tasks), run.parallelism), 1),
             )
-            reporter = Reporter("replay")
+            created = None if dry_run else prepare_target(native, target, tasks, keep_partitions=keep_partitions)
+            if created is not None and not as_json:
+                print_line(f"created topic {target} with {counted(created, 'partition')}")
             try:
                 done = replay_tasks(run, tasks, rules, options, reporter)
             except PipelineError as error:
                 if dry_run:
                     raise
-                raise Failure(f"{error} (go on with it by --id {name})") from error
+                raise Failure(f"{error} (continue it by --id {name})") from error
             report = reporter.report()
     if as_json:
         print_json(*({**_form(one), "id": name} for one in done))
     else:
         _show(done, target, dry_run=dry_run)
-    show_stats(report, report_file, quiet=as_json)
+    show_stats(report, job.report_file, quiet=as_json)
 
 
-def _source_options(
-    path: str | None, topic: str, assignments: tuple[tuple[str, str], ...], bootstrap: str | None, table: Path | None
-) -> "ReadOptions":
-    given = str(table.absolute()) if table is not None else path
-    return read_job_options(given, topic, (*assignments, ("includeHeaders", "true")), bootstrap=bootstrap)
+def _read_options(job: JobOptions, bootstrap: str | None, table: Path | None) -> "ReadOptions":
+    if table is None:
+        return job.read_options(bootstrap=bootstrap, includeHeaders="true")
+    return job.read_options(path=str(table.absolute()), includeHeaders="true")
 
 
 def _tasks(options: "ReadOptions", table: Path | None) -> "list[ReplayTask]":
@@ -140,4 +129,4 @@ def _show(done: "list[Replayed]", target: str, *, dry_run: bool) -> None:
         return
     print_line(f"{counted(records - before, 'record')} sent to {target}")
     if before:
-        print_line(f"{counted(before, 'record')} were there already")
+        print_line(f"{counted(before, 'record')} were stored already")

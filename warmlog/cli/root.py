@@ -15,7 +15,7 @@ COMMANDS = {
     "consume": ("warmlog.cli.consume", "consume", "Print the records of a topic."),
     "group": ("warmlog.cli.root", "group", "List, describe, reset and delete consumer groups."),
     "log": ("warmlog.cli.root", "log", "Look into the files of a data directory, with or without a broker."),
-    "pipeline": ("warmlog.cli.root", "pipeline", "Jobs on Spark: count, archive, replay and audit records."),
+    "pipeline": ("warmlog.cli.root", "pipeline", "Count, archive, replay and audit records, on Spark or without it."),
     "completion": ("warmlog.cli.completion", "completion", "Print the script that completes `warmlog` in a shell."),
 }
 
@@ -46,9 +46,9 @@ LOG_COMMANDS = {
 PIPELINE_COMMANDS = {
     "count": ("warmlog.cli.pipeline", "count", "Count records by batch headers alone."),
     "archive": ("warmlog.cli.pipeline", "archive", "Write records into Parquet files, each once."),
-    "replay": ("warmlog.cli.pipeline_replay", "replay", "Send records of an archive or a topic once more."),
+    "replay": ("warmlog.cli.pipeline_replay", "replay", "Send records of an archive or a topic to a topic."),
     "audit": ("warmlog.cli.pipeline_audit", "audit", "Account for every offset; compare an archive with the log."),
-    "compact-report": ("warmlog.cli.pipeline_audit", "compact_report", "Tell what compaction would save."),
+    "compact-report": ("warmlog.cli.pipeline_audit", "compact_report", "Report what compaction would save."),
 }
 
 
@@ -76,4 +76,8 @@ group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, rese
 log = LazyGroup(
     name="log", table=LOG_COMMANDS, help="Look into the files of a data directory, with or without a broker."
 )
-pipeline = LazyGroup(name="pipeline", table=PIPELINE_COMMANDS, help="Jobs on Spark, over partition directories.")
+pipeline = LazyGroup(
+    name="pipeline",
+    table=PIPELINE_COMMANDS,
+    help="Jobs over partition directories and brokers, on Spark or without it.",
+)

@@ -104,6 +104,15 @@ class StoredPartition:
                     return None
         return None
 
+    def bytes_between(self, start: int, end: int) -> int:
+        """Return the readable bytes of the segments that hold offsets from `start` to before `end`."""
+        total = 0
+        for at, segment in enumerate(self.segments):
+            following = self.segments[at + 1].base_offset if at + 1 < len(self.segments) else end
+            if segment.base_offset < end and following > start:
+                total += self.readable_size(segment)
+        return total
+
     def readable_size(self, segment: Segment) -> int:
         """Return how many bytes of a segment can be read."""
         return self.active_end[1] if segment is self.segments[-1] else segment.size

@@ -4,15 +4,18 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 from uuid import uuid4
 
 from warmlog.inspect.errors import InspectError
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
-from warmlog.pipeline.session import settled
+from warmlog.pipeline.session import check_spark, settled
 
 WATCH_S = 0.2  # between two looks at Spark's progress
 
+LOCAL_BYTES = 2 << 30  # Spark takes 5 to 20 s to start, in which one process archives 2 GB and counts many more
+
+Engine: TypeAlias = Literal["auto", "local", "spark"]
 S = TypeVar("S")
 T = TypeVar("T")
 Watch = Callable[[int, int], None]  # called with the number of tasks that are done, and of all
@@ -27,6 +30,23 @@ class Runner(Protocol):
 
     def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
         """Run it. Raises PipelineError as the function does."""
+
+
+def choose_engine(engine: Engine, size: int, *, for_spark: bool) -> tuple[Literal["local", "spark"], str | None]:
+    """Return what runs a job that reads so many bytes, and a note for the user if that is not what would be best.
+
+    `for_spark`: a master was named, or spark-submit started the job. Raises PipelineError if Spark is asked for by name
+    and cannot run.
+    """
+    if engine == "local" or (engine == "auto" and not for_spark and size <= LOCAL_BYTES):
+        return "local", None
+    try:
+        check_spark()
+    except PipelineError as error:
+        if engine == "spark" or for_spark:
+            raise
+        return "local", f"reading {size >> 20:,} MiB in this process: {error}"
+    return "spark", None
 
 
 class LocalRunner:

@@ -7,7 +7,7 @@
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -52,8 +52,7 @@ class ArchiveJob:
     Raises PipelineError if the archive was begun with other settings.
     """
 
-    def __init__(self, run: Runner, options: ReadOptions, store: ArchiveStore, settings: ArchiveSettings) -> None:
-        self._run = run
+    def __init__(self, options: ReadOptions, store: ArchiveStore, settings: ArchiveSettings) -> None:
         self._options = options
         self._store = store
         self._settings = settings
@@ -71,19 +70,27 @@ class ArchiveJob:
         self.reporter = Reporter("archive")
         self.commits = 0
 
-    def run_once(self) -> Iterator[Commit]:
+    def pending_bytes(self) -> int:
+        """Return about how many bytes hold what is not archived yet. Raises PipelineError, InspectError, OSError."""
+        return choose_input(self._options).size(
+            lambda extents: {
+                key: Range(start=start, end=max(end, start)) for key, (start, end) in self._pending(extents).items()
+            }
+        )
+
+    def run_once(self, run: Runner) -> Iterator[Commit]:
         """Archive what exists now, in as many batches as it takes. Raises PipelineError, InspectError, OSError."""
         self.commit_group()
         self._until = choose_input(self._options).look(
             lambda extents: {key_of(one): resolve_end(one, self._options) for one in extents}
         )
-        while (commit := self.step()) is not None:
+        while (commit := self.step(run)) is not None:
             yield commit
 
-    def step(self) -> Commit | None:
+    def step(self, run: Runner) -> Commit | None:
         """Archive one batch; None if nothing is new. Raises PipelineError, InspectError, OSError."""
         lenient = self._positions is not None and not self._options.fail_on_data_loss
-        plan = choose_input(self._split_options()).plan(self._choose, lenient=lenient)
+        plan = choose_input(self._split_options(run.parallelism)).plan(self._choose, lenient=lenient)
         if not any(wanted.end > wanted.start for wanted in plan.ranges.values()):
             self._positions = (self._positions or {}) | self._reached
             if self._is_group_behind:
@@ -95,7 +102,7 @@ class ArchiveJob:
             partition_by=self._settings.partition_by,
             compression=self._settings.compression,
         )
-        written = self._run(plan.splits, archiver(rules, rules_of(self._options)))
+        written = run(plan.splits, archiver(rules, rules_of(self._options)))
         commit = self._commit(plan, written)
         self.commit_group()
         return commit
@@ -120,12 +127,12 @@ class ArchiveJob:
         """Whether a partition was not read to its end because of a damaged batch."""
         return bool(self._stopped)
 
-    def _split_options(self) -> ReadOptions:
+    def _split_options(self, parallelism: int) -> ReadOptions:
         """Return options with a number of splits over the wire, unless one is given or a partition must be whole."""
         options = self._options
         if options.path is not None or options.min_partitions is not None or options.on_corrupt == "stop":
             return options
-        return replace(options, min_partitions=2 * self._run.parallelism, min_split_offsets=MIN_SPLIT_OFFSETS)
+        return replace(options, min_partitions=2 * parallelism, min_split_offsets=MIN_SPLIT_OFFSETS)
 
     def _choose(self, extents: list[Extent]) -> dict[TopicPartition, Range]:
         self._lost = 0
@@ -133,12 +140,17 @@ class ArchiveJob:
             if self._options.topics.wants(topic, partition):
                 self._warn(f"{topic}-{partition} is gone")
         wanted = {key_of(one): one for one in extents if self._is_wanted(key_of(one))}
-        starts = {key: self._start(one) for key, one in wanted.items()}
-        ends = {key: max(self._end(one), starts[key]) for key, one in wanted.items()}
+        pending = self._pending(wanted.values())
+        starts = {key: start for key, (start, _) in pending.items()}
+        ends = {key: max(end, start) for key, (start, end) in pending.items()}
         reached = limited(starts, ends, self._options.max_offsets_per_trigger or DEFAULT_BATCH_OFFSETS)
         before = self._positions or {}
         self._reached = {key: position_at(one, reached[key], before.get(key)) for key, one in wanted.items()}
         return {key: Range(start=starts[key], end=reached[key]) for key in wanted}
+
+    def _pending(self, extents: Iterable[Extent]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return where to continue each partition, and where to stop."""
+        return {key_of(one): (self._start(one), self._end(one)) for one in extents}
 
     def _is_wanted(self, key: TopicPartition) -> bool:
         return key not in self._stopped and (self._until is None or key in self._until)
@@ -207,12 +219,12 @@ class ArchiveJob:
         self.reporter.tell(commits=self.commits, last_commit=commit.number)
 
 
-def run_every(job: ArchiveJob, wait: Callable[[], Any]) -> Iterator[Commit]:
+def run_every(job: ArchiveJob, run: Runner, wait: Callable[[], Any]) -> Iterator[Commit]:
     """Archive what comes, for ever; `wait` after each step. A broker that is away is waited for."""
     job.commit_group()
     while True:
         try:
-            commit = job.step()
+            commit = job.step(run)
         except UnavailableError as error:
             _log.warning("%s; trying again", error)
             commit = None

@@ -1,26 +1,35 @@
-"""What compaction would save: asked of Spark, which counts more keys than fit into memory.
+"""The job behind `warmlog pipeline compact-report`: what compaction would save, and which keys take most space.
 
-Owns: the questions, and the dirty ratio of directories. Must not know: the command line.
+Compaction keeps the last record of each key. What it would remove is measured in bytes of keys and values, and as the
+same share of what the partition's files measure: on disk, records are in batches, perhaps compressed ones. The active
+segment, which compaction leaves alone, counts like all others.
 
-Compaction keeps the last record of each key. What it would take is told in bytes of keys and values, and as that share
-of what the partition's files measure: on the disk records stand in batches, perhaps compressed ones. The segment that
-is being written, which compaction leaves alone, is counted like all others.
+A partition is a task, and its keys are grouped in memory: at most MAX_KEYS_BYTES of them. For more keys than that,
+`docs/pipeline/jobs.md` has a query for Spark.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
 from warmlog.pipeline.jobs.audit import cleaner_points
-from warmlog.pipeline.source.input import wanted_partitions
+from warmlog.pipeline.runner import Runner
+from warmlog.pipeline.source.input import AnySplit, choose_input, read_batches, rules_of, wanted_partitions
 from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
+from warmlog.pipeline.source.reading import ReadRules
 
-COLUMNS = "key,value,topic,partition,offset"
+COLUMNS = ("key", "value", "offset")
+MERGE_ROWS = 1 << 20  # records that are collected before they are merged with those before
+MAX_KEYS_BYTES = 1 << 30  # of one task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKey:
-    """A key and what its records measure; `text` where it is UTF-8, else hexadecimal."""
+    """A key and what its records measure. `text`: UTF-8, else hexadecimal."""
 
     text: str
     records: int
@@ -29,10 +38,10 @@ class TopKey:
 
 @dataclass(slots=True, kw_only=True)
 class Compactable:
-    """A partition. `bytes` and `saved_bytes`: of keys and values; those with `stored` as the files measure them.
+    """A partition. `bytes`, `saved_bytes`: of keys and values; with `stored`: as the files measure them.
 
-    `keyless`: records without a key, which no compacted topic may have. `dirty_ratio`: as the cleaner sees it, of what
-    it may clean; None behind a broker.
+    `keyless`: records without a key, which no compacted topic may have. `dirty_ratio`: as the cleaner computes it; None
+    behind a broker.
     """
 
     topic: str
@@ -50,75 +59,111 @@ class Compactable:
     top: list[TopKey] = field(default_factory=list)
 
 
-def report_compaction(session: Any, given: Mapping[str, str], options: ReadOptions, top: int) -> list[Compactable]:
-    """What compaction would take from each partition. `given`: the source's options. Raises PipelineError."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+def report_compaction(run: Runner, options: ReadOptions, top: int, reporter: Reporter) -> list[Compactable]:
+    """Report what compaction would save in each partition. Raises PipelineError, InspectError, OSError.
 
-    from warmlog.pipeline.data_source import WarmlogDataSource
-
-    session.dataSource.register(WarmlogDataSource)
-    context = session.sparkContext
-    if context.master.startswith("local"):  # 200 shuffled parts are for a cluster
-        session.conf.set("spark.sql.shuffle.partitions", 2 * context.defaultParallelism)
-    rows = session.read.format("warmlog").options(**{**given, "columns": COLUMNS}).load()
-    size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
-    records = rows.select(
-        "topic", "partition", "key", "offset", size.alias("size"), F.isnull("value").alias("no_value")
-    )
-    by_key = records.groupBy("topic", "partition", "key").agg(
-        F.count("*").alias("records"),
-        F.sum("size").alias("size"),
-        F.max_by("size", "offset").alias("last_size"),
-        F.sum(F.col("no_value").cast("long")).alias("tombstones"),
-    )
-    by_key = by_key.persist()
-    try:
-        found = [_compactable(row) for row in _by_partition(by_key, F).collect()]
-        keys = _top_keys(by_key, F, top).collect() if top else []
-    finally:
-        by_key.unpersist()
-    for one in found:
-        one.top = [_top_key(row) for row in keys if (row.topic, row.partition) == (one.topic, one.partition)]
+    `top`: how many keys to name.
+    """
+    plan = choose_input(options).plan(lambda extents: {key_of(one): resolve(one, options) for one in extents})
+    parts: dict[TopicPartition, list[AnySplit]] = {key: [] for key in sorted(plan.ranges)}
+    for split in plan.splits:
+        parts[split.topic, split.partition].append(split)
+    tasks = [(key, tuple(splits)) for key, splits in parts.items()]
+    done = run(tasks, partial(compactable, rules_of(options), top))
+    for _, stats in done:
+        reporter.add(stats)
+    found = [one for one, _ in done]
     if options.path is not None:
         _measure(found, options)
-    return sorted(found, key=lambda one: (one.topic, one.partition))
+    return found
 
 
-def _by_partition(by_key: Any, F: Any) -> Any:  # noqa: N803 - as everybody calls it
-    keyed = F.col("key").isNotNull()
-    return by_key.groupBy("topic", "partition").agg(
-        F.sum("records").alias("records"),
-        F.sum("size").alias("bytes"),
-        F.count("key").alias("keys"),
-        F.sum("tombstones").alias("tombstones"),
-        F.sum(F.when(keyed, 0).otherwise(F.col("records"))).alias("keyless"),
-        F.sum(F.when(keyed, F.col("records") - 1).otherwise(0)).alias("saved_records"),
-        F.sum(F.when(keyed, F.col("size") - F.col("last_size")).otherwise(0)).alias("saved_bytes"),
-    )
+def compactable(
+    rules: ReadRules, top: int, task: tuple[TopicPartition, Sequence[AnySplit]]
+) -> tuple[Compactable, JobStats]:
+    """Group the records of one partition by key. In a worker. Raises PipelineError, InspectError, OSError."""
+    (topic, partition), splits = task
+    found, stats, watch = Compactable(topic=topic, partition=partition), JobStats(tasks=1), Stopwatch()
+    table = watch.timed(_by_key)(found, splits, rules, stats)
+    if table is not None:
+        import pyarrow.compute as pc
+
+        found.keys = table.num_rows
+        found.saved_records = (pc.sum(table["records"]).as_py() or 0) - table.num_rows
+        found.saved_bytes = (pc.sum(table["bytes"]).as_py() or 0) - (pc.sum(table["last_bytes"]).as_py() or 0)
+        largest = table.sort_by([("bytes", "descending"), ("key", "ascending")]).slice(0, top)
+        found.top = [_top_key(row) for row in largest.to_pylist()]
+    stats.rows, stats.read_s = found.records, watch.seconds
+    return found, stats
 
 
-def _top_keys(by_key: Any, F: Any, top: int) -> Any:  # noqa: N803 - as above
-    from pyspark.sql import Window
+def _by_key(found: Compactable, splits: Sequence[AnySplit], rules: ReadRules, stats: JobStats) -> Any:
+    """Return a table of keys: how many records, their bytes, the bytes of the last one. None if there are no keys."""
+    merged, waiting, rows = None, [], 0
+    for batch in _batches(splits, rules, stats):
+        waiting.append(_sizes(batch, found))
+        rows += batch.num_rows
+        if rows >= MERGE_ROWS:
+            merged, waiting, rows = _merged([merged, *waiting], found), [], 0
+    if merged is None and not waiting:
+        return None
+    return _merged([merged, *waiting], found)
 
-    ranked = F.row_number().over(Window.partitionBy("topic", "partition").orderBy(F.desc("size"), "key"))
-    keyed = by_key.where(F.col("key").isNotNull()).withColumn("rank", ranked)
-    return keyed.where(F.col("rank") <= top).orderBy("topic", "partition", "rank")
+
+def _batches(splits: Sequence[AnySplit], rules: ReadRules, stats: JobStats) -> Iterator[Any]:
+    """Yield the record batches of a partition in offset order."""
+    from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches
+
+    for split in splits:
+        decoder = ArrowDecoder(split.topic, split.partition, COLUMNS)
+        steps, tally = read_batches(split, rules, decoder.add)
+        yield from record_batches(decoder, steps)
+        stats.take(tally)
 
 
-def _compactable(row: Any) -> Compactable:
-    return Compactable(**row.asDict())
+def _sizes(batch: Any, found: Compactable) -> Any:
+    """Count a record batch; return its keyed records as a table like those of `_merged`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keys, values = batch.column("key"), batch.column("value")
+    sizes = [pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()) for column in (keys, values)]
+    size = pc.add(*sizes)
+    found.records += batch.num_rows
+    found.keyless += keys.null_count
+    found.tombstones += values.null_count
+    found.bytes += pc.sum(size).as_py() or 0
+    ones = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
+    table = pa.table({"key": keys, "records": ones, "bytes": size, "last_bytes": size})
+    return table.filter(pc.is_valid(keys)) if keys.null_count else table
 
 
-def _top_key(row: Any) -> TopKey:
+def _merged(tables: Sequence[Any], found: Compactable) -> Any:
+    """Group tables by key, in their order. Raises PipelineError if there are too many keys."""
+    import pyarrow as pa
+
+    whole = pa.concat_tables([table for table in tables if table is not None])
+    groups = whole.group_by("key", use_threads=False)  # threads would lose the order, and so which record is the last
+    merged = groups.aggregate([("records", "sum"), ("bytes", "sum"), ("last_bytes", "last")])
+    merged = merged.rename_columns(["key", "records", "bytes", "last_bytes"])
+    if merged["key"].nbytes > MAX_KEYS_BYTES:
+        raise PipelineError(
+            f"{found.topic}-{found.partition} has more than {MAX_KEYS_BYTES >> 20} MiB of different keys, too many to"
+            " be grouped in memory: docs/pipeline/jobs.md has a query for Spark, which needs no such limit"
+        )
+    return merged
+
+
+def _top_key(row: Mapping[str, Any]) -> TopKey:
     try:
-        text = bytes(row.key).decode()
+        text = row["key"].decode()
     except UnicodeDecodeError:
-        text = bytes(row.key).hex()
-    return TopKey(text=text, records=row.records, bytes=row.size)
+        text = row["key"].hex()
+    return TopKey(text=text, records=row["records"], bytes=row["bytes"])
 
 
 def _measure(found: Sequence[Compactable], options: ReadOptions) -> None:
-    """Add what the files of the partitions say."""
+    """Add what the files of the partitions measure."""
     cleaned = cleaner_points(options)
     stored = {(one.topic, one.partition): one for one in wanted_partitions(options)}
     for one in found:
@@ -130,7 +175,7 @@ def _measure(found: Sequence[Compactable], options: ReadOptions) -> None:
 
 
 def dirty_ratio(sizes: Mapping[int, int], cleaned_until: int) -> float:
-    """Of the bytes that may be cleaned (all but the last segment's), those that the cleaner has not seen.
+    """Return the share of bytes the cleaner has not seen, of all that it may clean (all but the active segment).
 
     `sizes`: by the segments' base offsets. Source: org.apache.kafka.storage.internals.log.LogToClean.
     """

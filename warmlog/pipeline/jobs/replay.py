@@ -13,7 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from protocol.errors import ErrorCode
+from protocol.request import CreateTopicsRequest, MetadataRequest, NewTopic
+from protocol.response import CreateTopicsResponse, MetadataResponse
 from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
+from warmlog.pipeline.broker import BrokerConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
 from warmlog.pipeline.runner import Runner
@@ -104,6 +108,35 @@ def _table_task(key: TopicPartition, files: Sequence[TableFile], options: ReadOp
 
 def _bound(bound: Bound, key: TopicPartition) -> int | None:
     return bound.number if bound.each is None else bound.each.get(key[0], {}).get(key[1])
+
+
+def prepare_target(bootstrap: str, topic: str, tasks: Sequence[ReplayTask], *, keep_partitions: bool) -> int | None:
+    """Create the topic that is replayed into, if there is none, with as many partitions as records come from.
+
+    Returns how many, or None if the topic exists. Raises PipelineError if it has too few partitions to keep them.
+    """
+    needed = max((task.partition for task in tasks), default=0) + 1
+    with BrokerConnection(bootstrap) as broker:
+        (found,) = broker.ask(MetadataRequest(topics=(topic,)), MetadataResponse).topics
+        if found.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            new = CreateTopicsRequest(topics=(NewTopic(name=topic, partitions=needed),))
+            (created,) = broker.ask(new, CreateTopicsResponse).topics
+            if created.error:
+                raise reply_error(created.error, created.message, about=f"topic {topic}")
+            return needed
+    if found.error:
+        raise reply_error(found.error, found.message, about=f"topic {topic}")
+    if keep_partitions and len(found.partitions) < needed:
+        raise PipelineError(
+            f"topic {topic} has no partition {needed - 1}, which records come from: add partitions (warmlog topic alter"
+            f" {topic} --partitions {needed}), or leave out --keep-partitions"
+        )
+    return None
+
+
+def size_of_tasks(tasks: Sequence[ReplayTask]) -> int:
+    """Return the bytes of the archive's files that the tasks read. Raises OSError."""
+    return sum(Path(file.path).stat().st_size for task in tasks for file in task.files)
 
 
 def replay(

@@ -47,6 +47,10 @@ class HandoverInput:
         topic_ids, ranges = self.look(lambda extents: (topic_ids_of(extents), choose(extents)), lenient=lenient)
         return Plan(splits=self._splits(topic_ids, ranges), ranges=ranges)
 
+    def size(self, choose: Choice) -> int:
+        """Return about how many bytes hold what `choose` wants, by the broker. Raises PipelineError."""
+        return self._broker.size(choose)
+
     def _splits(self, topic_ids: TopicIds, ranges: Ranges) -> list[AnySplit]:
         if self.offsets is not None and all(wanted.start >= self.offsets.get(key, 0) for key, wanted in ranges.items()):
             return self._remote(ranges, topic_ids)  # everything is handed over: the directory is not needed any more

@@ -61,6 +61,9 @@ class Input(Protocol):
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return the splits of the offsets that `choose` wants."""
 
+    def size(self, choose: Choice) -> int:
+        """Return about how many bytes hold the offsets that `choose` wants: those of the segments."""
+
 
 def choose_input(options: ReadOptions) -> Input:
     """Return the input of a batch job: the directory if there is one, else the broker."""
@@ -80,6 +83,11 @@ def plan_batch(options: ReadOptions, bounds: Bounds) -> Plan:
             if bounds.partitions is None or one.partition in bounds.partitions
         }
     )
+
+
+def size_of(options: ReadOptions) -> int:
+    """Return about how many bytes a batch read reads. Raises PipelineError, InspectError, OSError."""
+    return choose_input(options).size(lambda extents: {key_of(one): resolve(one, options) for one in extents})
 
 
 def rules_of(options: ReadOptions) -> ReadRules:
@@ -104,6 +112,16 @@ class DirectoryInput:
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return the splits of what `choose` wants. Raises PipelineError, InspectError, OSError."""
         return self._with_partitions(lambda partitions: self._plan(partitions, choose), lenient=lenient)
+
+    def size(self, choose: Choice) -> int:
+        """Return the bytes of the segments with what `choose` wants. Raises PipelineError, InspectError, OSError."""
+
+        def add_up(partitions: list[StoredPartition]) -> int:
+            ranges = choose(list(partitions))
+            chosen = [(one, ranges[key_of(one)]) for one in partitions if key_of(one) in ranges]
+            return sum(one.bytes_between(wanted.start, wanted.end) for one, wanted in chosen)
+
+        return self._with_partitions(add_up, lenient=False)
 
     def _with_partitions(self, act: Callable[[list[StoredPartition]], T], *, lenient: bool) -> T:
         for _ in range(TRIES):

@@ -16,6 +16,7 @@ from protocol.records.batch import BatchHeader, headers
 from protocol.request import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    DescribeTopicsRequest,
     FetchPartition,
     FetchRequest,
     Isolation,
@@ -23,7 +24,7 @@ from protocol.request import (
     MetadataRequest,
     OffsetQuery,
 )
-from protocol.response import ListOffsetsResponse, MetadataResponse
+from protocol.response import DescribeTopicsResponse, ListOffsetsResponse, MetadataResponse
 from warmlog.pipeline.broker import BrokerConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.input import Choice, Plan
@@ -147,6 +148,21 @@ class BrokerInput:
         """Return the splits of what `choose` wants. Raises PipelineError."""
         topic_ids, ranges = self.look(lambda extents: (topic_ids_of(extents), choose(extents)), lenient=lenient)
         return Plan(splits=list(plan_remote(self._options, ranges, topic_ids)), ranges=ranges)
+
+    def size(self, choose: Choice) -> int:
+        """Return the bytes of the segments with what `choose` wants. Raises PipelineError."""
+        with BrokerConnection(self._bootstrap) as broker:
+            ranges = choose(list(remote_partitions(broker, self._options)))
+            topics = tuple({topic for topic, _ in ranges})
+            reply = broker.ask(DescribeTopicsRequest(topics=topics), DescribeTopicsResponse)
+        return sum(
+            segment.size
+            for topic in reply.topics
+            for partition in topic.partitions
+            if (wanted := ranges.get((topic.name, partition.partition))) is not None
+            for segment in partition.segments
+            if segment.base_offset < wanted.end and segment.next_offset > wanted.start
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,12 +12,14 @@ from broker.log.disk import Disk
 from protocol.records.builder import build_batch
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from warmlog.cli.pipeline_audit import compact_report as command
+from warmlog.pipeline.jobs import compaction
 from warmlog.pipeline.jobs.compaction import dirty_ratio
 
 WritePartition = Callable[..., DirectoryWriter]
 
 
-def test_the_report_is_that_of_a_model(on_this_spark: None, write_partition: WritePartition, tmp_path: Path) -> None:
+def test_the_report_is_that_of_a_model(write_partition: WritePartition, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "MERGE_ROWS", 100)
     random = Random(7)
     rows = [
         (
@@ -58,3 +59,15 @@ def test_the_report_is_that_of_a_model(on_this_spark: None, write_partition: Wri
 def test_the_dirty_ratio_is_the_cleaners(until: int, ratio: float) -> None:
     assert dirty_ratio({0: 100, 10: 100, 20: 100, 30: 5000}, until) == ratio
     assert dirty_ratio({0: 100}, until) == 0.0
+
+
+def test_more_keys_than_fit_into_memory_are_an_error_that_names_a_query(
+    write_partition: WritePartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "MAX_KEYS_BYTES", 100)
+    writer = write_partition()
+    writer.segment([b"x"] * 200)
+    failed = CliRunner().invoke(command, ["--path", str(writer.directory.parent), "--topic", "orders"])
+    assert failed.exit_code == 1
+    assert "orders-0 has more than 0 MiB of different keys" in failed.stderr
+    assert "docs/pipeline/jobs.md has a query for Spark" in failed.stderr
