@@ -186,6 +186,28 @@ def test_a_topic_that_is_not_there_is_created_with_as_many_partitions(
     assert stored(client, f"{source}-one") == {}
 
 
+def test_a_partition_without_records_counts_and_ends_nothing(broker: Broker, client: Client, tmp_path: Path) -> None:
+    client.create_topic("sparse", partitions=4)
+    client.produce_many("sparse", [Message(value=b"old", timestamp=NOW_MS)], partition=0)
+    client.produce_many("sparse", [Message(value=b"new", timestamp=NOW_MS + HOUR_MS)], partition=1)
+    archived(ArchiveStore(tmp_path), options_of(broker, "sparse"))
+    common = ["--topic", "sparse", "--native", broker.native, "-o", f"startingTimestamp={NOW_MS + 1}"]
+    for given in (["--table", str(tmp_path)], ["--bootstrap", broker.native], ["--path", str(broker.data_dir)]):
+        target = f"sparse-{given[0][2:]}"
+        done = CliRunner().invoke(command, [*common, *given, "--to-topic", target])
+        assert f"created topic {target} with 4 partitions" in done.stdout, done.output
+        assert [value for rows in stored(client, target).values() for _, value, _, _ in rows] == [b"new"]
+    strict = [
+        "-o",
+        "startingOffsetsByTimestampstrategy=error",
+        "--path",
+        str(broker.data_dir),
+        "--to-topic",
+        "sparse-x",
+    ]
+    assert "sparse-0 has no record at or past" in CliRunner().invoke(command, [*common, *strict]).stderr
+
+
 def test_an_archive_of_a_recreated_topic_is_replayed_in_the_order_it_was_written(
     broker: Broker, client: Client, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -44,12 +44,14 @@ class JobOptions:
             raise click.UsageError("--master is for --engine spark.")
 
     def source_options(self, **given: str | None) -> dict[str, str]:
-        """Return the options of the data source; `given`: further ones, None to leave one out."""
+        """Return the options of the data source; `given`: further ones unless assigned, None to leave one out."""
         path = self.path
         if path is None and given.get("bootstrap") is None:
             path = DEFAULT_PATH
         named = {"path": None if path is None else str(Path(path).absolute()), "topic": self.topic, **given}
-        return {**{name: text for name, text in named.items() if text is not None}, **dict(self.assignments)}
+        assigned = {name.lower() for name, _ in self.assignments}
+        kept = {name: text for name, text in named.items() if text is not None and name.lower() not in assigned}
+        return {**kept, **dict(self.assignments)}
 
     def read_options(self, **given: str | None) -> "ReadOptions":
         """Return the same, parsed. Raises PipelineError."""

@@ -100,9 +100,11 @@ def replay(
 
 
 def _read_options(job: JobOptions, bootstrap: str | None, table: Path | None) -> "ReadOptions":
+    """Return what to read: a partition without records that late has nothing to replay."""
+    common = {"includeHeaders": "true", "startingOffsetsByTimestampStrategy": "latest"}
     if table is None:
-        return job.read_options(bootstrap=bootstrap, includeHeaders="true")
-    return job.read_options(path=str(table.absolute()), includeHeaders="true")
+        return job.read_options(bootstrap=bootstrap, **common)
+    return job.read_options(path=str(table.absolute()), **common)
 
 
 def _tasks(options: "ReadOptions", table: Path | None) -> "list[ReplayTask]":

@@ -86,12 +86,14 @@ def plan_from_log(options: ReadOptions) -> list[ReplayTask]:
 
 def plan_from_table(directory: Path, options: ReadOptions) -> list[ReplayTask]:
     """Return a task for each partition of an archive. Raises PipelineError if it does not have a topic."""
-    files = table_files(directory, read_commits(directory))
-    missing = set(options.topics.named) - {topic for topic, _ in files}
+    commits = read_commits(directory)
+    files = table_files(directory, commits)
+    archived = {*files, *commits[-1].positions()}  # a partition without records has a position, but no file
+    missing = set(options.topics.named) - {topic for topic, _ in archived}
     if missing:
         raise PipelineError(f"{directory}: no topic {', '.join(sorted(missing))} in it")
-    wanted = sorted(key for key in files if options.topics.wants(*key))
-    return [_table_task(key, files[key], options) for key in wanted]
+    wanted = sorted(key for key in archived if options.topics.wants(*key))
+    return [_table_task(key, files.get(key, ()), options) for key in wanted]
 
 
 def _table_task(key: TopicPartition, files: Sequence[TableFile], options: ReadOptions) -> ReplayTask:
