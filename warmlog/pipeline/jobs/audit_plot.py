@@ -121,10 +121,11 @@ def _draw_bars(axes: Any, hours: Sequence[Hour], kinds: dict[str, str], width: i
             axes.bar(begins, sizes, width=width * HOUR * 0.92, align="edge", bottom=below, label=name, color=color)
         below = [low + size for low, size in zip(below, sizes, strict=True)]
     axes.set_ylabel(f"{label}\nper {BAR_HOURS[width]}")
+    axes.set_ylim(0, max(below, default=0) * 1.1 or 1)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     if any(below):
-        axes.legend(loc="upper left", ncols=3)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
 
 
 def _draw_partitions(axes: Any, partitions: Sequence[PartitionAudit], width: int, *, more: int) -> None:
