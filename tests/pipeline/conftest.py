@@ -27,16 +27,21 @@ Rows = Sequence[tuple[bytes | None, bytes | None]]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark takes its time to start, and much of it on a machine that is busy."""
     for item in items:
-        if {"spark", "on_this_spark"} & set(getattr(item, "fixturenames", ())):
+        if {"can_run_spark", "spark"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def can_run_spark() -> None:
+    """For tests that start a Spark of their own."""
     try:
         check_spark()
     except PipelineError as error:
         lacks(error)
+
+
+@pytest.fixture(scope="session")
+def spark(can_run_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from tests.pipeline.session import spark_session
 
     session = spark_session(tmp_path_factory.mktemp("spark"))
