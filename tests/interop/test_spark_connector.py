@@ -1,6 +1,6 @@
 """Spark's own Kafka connector against our Kafka listener: batch, stream, sink, times, headers.
 
-Which version of it works with which Spark is in docs/pipeline.md.
+Which version of it works with which Spark is in docs/pipeline/kafka-connector.md.
 """
 
 import json

@@ -114,3 +114,10 @@ def test_a_topic_without_records_has_no_rows(spark: Any, write_partition: WriteP
     writer = write_partition()
     writer.segment([b"a"])
     assert load(spark, writer.directory.parent, startingOffsets="latest").collect() == []
+
+
+def test_the_source_need_not_be_registered(spark: Any, write_partition: WritePartition) -> None:
+    writer = write_partition()
+    writer.segment([b"x"] * 10)
+    other = spark.newSession()  # which has no registrations of its own
+    assert load(other, writer.directory.parent).count() == 10

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -15,12 +14,9 @@ import pytest
 from pyspark.sql.functions import expr
 
 from warmlog.client.blocking import Client
-from warmlog.pipeline.sink.options import WRITE_TABLE
-from warmlog.pipeline.sink.rows import COLUMN_TYPES
 from warmlog.testing import Broker
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "pipeline.md").read_text()
 STREAM = Path(__file__).with_name("sink_stream.py")
 STREAM_TIMEOUT_S = 300
 NOW_S = int(time.time()) - 3600  # retention takes what is older than a week
@@ -124,29 +120,6 @@ def test_a_job_that_failed_halfway_is_run_again_and_stores_each_row_once(
         frame.selectExpr("string(id) AS value"), broker, topic="once", batchBytes="300"
     )  # another write is another one
     assert values(spark, broker, "once").total() == 800
-
-
-def test_the_examples_of_the_document_run(spark: Any, broker: Broker, client: Client, tmp_path: Path) -> None:
-    client.create_topic("readings", partitions=3)
-    client.produce_many("readings", [(b"sensor-%d" % (at % 3), b"%d" % (at * 7919 % 100)) for at in range(300)])
-    names = {"spark": spark}
-    for code in re.findall(r"```python sink\n(.*?)```", DOCUMENT, re.DOTALL):
-        exec(code.replace("127.0.0.1:9091", broker.native).replace('"lake/', f'"{tmp_path}/lake/'), names)
-    for topic in ("counts", "running"):
-        counts = read(spark, broker, topic).collect()
-        assert sorted((bytes(row.key), int(bytes(row.value))) for row in counts) == [
-            (b"sensor-%d" % at, 100) for at in range(3)
-        ]
-    assert values(spark, broker, "alarms") == Counter(value for at in range(300) if (value := at * 7919 % 100) > 90)
-
-
-def test_the_tables_of_the_document_are_the_codes() -> None:
-    section = DOCUMENT.split("## Writing")[1].split("\n## ")[0]
-    columns, options = (
-        re.findall(r"^\| (\w+) \|", table, re.MULTILINE) for table in section.split("\n| option | default |")
-    )
-    assert sorted(columns) == sorted(["column", *COLUMN_TYPES])
-    assert sorted(options) == sorted(WRITE_TABLE)
 
 
 def run_stream(broker: Broker, directory: Path, faults: str) -> subprocess.CompletedProcess[str]:
