@@ -178,6 +178,18 @@ def test_an_archive_is_held_against_the_log(writer: DirectoryWriter, tmp_path: P
         audited(writer, tmp_path)
 
 
+def test_a_damaged_log_is_compared_with_its_archive(writer: DirectoryWriter, tmp_path: Path) -> None:
+    """The archive may be all that is left of the records."""
+    lake = ArchiveStore(tmp_path / "lake")
+    archived(lake, asked(writer))
+    damage(log_of(writer, 200), 70)
+    audit = audited(writer, lake.directory)
+    assert told(audit)[0].startswith("damage: offsets 200 to 209: the CRC")
+    assert told(audit)[1:] == ["table: offsets 200 to 209 are in the archive, and not in the log"]
+    assert audit.partitions[0].table is not None
+    assert audit.partitions[0].table.both == 590
+
+
 def test_a_broker_that_compacts_and_deletes_beneath(tmp_path: Path) -> None:
     settings = {
         "log.retention.check.interval.ms": 50,
