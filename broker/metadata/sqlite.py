@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from broker.metadata.store import MetadataError
@@ -52,6 +52,7 @@ _CHANGES = "changes"
 _COUNT_CHANGE = """
     INSERT INTO counters (name, next) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET next = next + 1 RETURNING next
 """
+T = TypeVar("T")
 _MAX_WAL_PAGES = 64  # 256 KiB, of what is kept for a full disk; more would only spare some writes of a quiet file
 _MAY_WANT_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})  # the second: its shared memory cannot grow
 
@@ -70,7 +71,7 @@ class SqliteMetadataStore:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             with self._errors():
-                self._prepare()
+                self._with_room(self._prepare)
         except MetadataError:
             self._connection.close()
             raise
@@ -175,12 +176,16 @@ class SqliteMetadataStore:
     def _write(self, statements: Sequence[tuple[str, Sequence[object]]]) -> list[Any]:
         """Statements with their rows, all or none of them; what the last one returns. On a full disk once more."""
         with self._errors():
-            try:
-                return self._run(statements)
-            except sqlite3.Error as error:
-                if error.sqlite_errorcode & 0xFF not in _MAY_WANT_ROOM or not self._make_room():
-                    raise
-                return self._run(statements)
+            return self._with_room(lambda: self._run(statements))
+
+    def _with_room(self, step: Callable[[], T]) -> T:
+        """Take a step; on a full disk once more, if room can be made."""
+        try:
+            return step()
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF not in _MAY_WANT_ROOM or not self._make_room():
+                raise
+            return step()
 
     def _run(self, statements: Sequence[tuple[str, Sequence[object]]]) -> list[Any]:
         rows: list[Any] = []

@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pytest
@@ -253,6 +254,29 @@ def test_a_metadata_file_that_cannot_grow_is_an_error_and_goes_on(tmp_path: Path
         with closing(SqliteMetadataStore(mount.path / "metadata.sqlite")) as store:
             assert [topic.name for topic in store.load()] == sorted({*names, "more"} - {"first"})
             assert [topic.name for topic in store.deleting()] == ["first"]
+
+
+def test_a_metadata_file_that_was_left_on_a_full_disk_is_opened_with_room_that_is_made_for_it(tmp_path: Path) -> None:
+    """After a kill its write-ahead log is read into shared memory, which is a file, too."""
+    with mounted(tmp_path / "small", MIB) as mount:
+        kept = mount.path / "kept"
+        kept.write_bytes(bytes(100_000))
+        left = mount.path / "left"
+        left.mkdir()
+        with closing(SqliteMetadataStore(mount.path / "metadata.sqlite")) as store:
+            store.create_topics([Topic(name="first", partitions=1)])
+            for suffix in ("", "-wal"):
+                copyfile(mount.path / f"metadata.sqlite{suffix}", left / f"metadata.sqlite{suffix}")
+        mount.fill()
+        with pytest.raises(MetadataError, match=r"left/metadata\.sqlite: (database or disk is full|disk I/O error)"):
+            SqliteMetadataStore(left / "metadata.sqlite")
+
+        def make_room() -> bool:
+            kept.unlink()
+            return True
+
+        with closing(SqliteMetadataStore(left / "metadata.sqlite", make_room=make_room)) as store:
+            assert [topic.name for topic in store.load()] == ["first"]
 
 
 def test_a_disk_that_is_unmounted_goes_alone(tmp_path: Path, serve: Serve) -> None:
