@@ -17,6 +17,7 @@ Invariants:
 
 import logging
 import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -112,7 +113,7 @@ class Partition:
         self.topic = log.topic
         self.index = log.partition
         self._writer = writer
-        self.data_directory = str(log.directory.parent)
+        self.data_directory = os.path.dirname(log.directory)
         self.disk = writer.workers(self.data_directory)
         self._metrics = writer.metrics
         self._queue: list[Append] = []

@@ -6,14 +6,13 @@ awaited. A handler's failure becomes a response.
 """
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from broker.api import produce
 from broker.api.context import Context, Session
 from broker.api.errors import EXPECTED, describe
 from broker.api.fetch import Fetch, Fetches
 from broker.api.handler import Family, Handler
-from broker.metadata.topic import MAX_NAME_LENGTH
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.request import FetchRequest, ProduceRequest, Request
@@ -41,27 +40,22 @@ class Dispatcher:
         """What is handled beside produce and fetch, by the `api` of the requests."""
         return self._handlers.keys()
 
-    def begin_produce(
-        self, request: ProduceRequest, context: Context, *, create: bool = True
-    ) -> produce.Produce | None:
+    def begin_produce(self, request: ProduceRequest, context: Context) -> produce.Produce | None:
         """Queue a produce request; it is written when the caller says `Writer.write_queued`.
 
-        None, with nothing queued, if it is the first to use a topic: `prepare` it, then begin it with `create` False.
+        Returns None, with nothing queued, for one that takes longer: then await `begin_large_produce`.
         """
-        return produce.begin(request, context.session.client_id, self._partitions, create=create)
+        return produce.begin(request, context, self._partitions)
 
-    async def prepare(self, request: ProduceRequest) -> None:
-        """Create the topics that a produce request is the first to use, and wait for those that are being created.
+    async def begin_large_produce(
+        self, request: ProduceRequest, context: Context, write: Callable[[], None]
+    ) -> produce.Produce:
+        """Queue a request that names many partitions, or a topic that has to be created first.
 
-        One that cannot be created is refused by `begin_produce`.
+        `write` is called after each piece (`Writer.write_queued`).
         """
-        for name in produce.missing_topics(request, self._partitions):
-            await self._partitions.changes.until_ready(name)
-            if self._partitions.settings.auto_create_topics_enable:
-                try:
-                    await self._partitions.ensure(name)
-                except EXPECTED as error:
-                    logger.info("topic %.*r not created on first use: %s", MAX_NAME_LENGTH, name, error)
+        context.start()
+        return await produce.begin_in_pieces(request, context, self._partitions, write)
 
     def fetch_now(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse | ErrorResponse:
         """Serve from the data available now, or return a pending `Fetch`, which is to be given up by `abandon`."""

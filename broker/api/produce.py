@@ -1,15 +1,18 @@
 """Produce: batches onto the ends of partitions.
 
-Two halves, so that requests which came together are written together: `begin` queues every batch and never waits; the
-`Produce` it returns is done when all of them are written (and synced, where that was asked for).
+Requests that came together are written together: `begin` queues every batch and never waits; the `Produce` it returns
+is done when all of them are written (and synced, where that was asked for). A request that names many partitions, or
+the first one of a topic, takes `begin_in_pieces`.
 """
 
+import logging
 from collections.abc import Callable
 
 from msgspec import UNSET
 
+from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
-from broker.metadata.topic import InvalidTopicError, is_internal
+from broker.metadata.topic import MAX_NAME_LENGTH, InvalidTopicError, is_internal
 from broker.partition import Append, Partition
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode, RecordsRefusedError, UnsupportedCompressionError
@@ -18,6 +21,10 @@ from protocol.records.layout import CODEC_MASK, Codec
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse, RecordError
 
+logger = logging.getLogger(__name__)
+
+PIECE = 64  # partitions that are queued and written at once: some 2 ms where each is written to a file of its own
+LARGE = 512  # partitions whose outcomes are not gathered in one go
 ADMIN_CLIENT_ID = "__admin_client"  # of who may write to internal topics (org.apache.kafka.admin.AdminUtils)
 ALL_REPLICAS = -1
 REPLICAS = 1  # of each partition
@@ -39,52 +46,104 @@ _WITHOUT_LOG_START = frozenset(
 class Produce:
     """A produce request on its way: one entry per partition, an Append or what was refused at once."""
 
-    __slots__ = ("_entries", "acks")
+    __slots__ = ("_done", "_entries", "_response", "acks")
 
     def __init__(self, acks: int, entries: list[Append | ProducedPartition]) -> None:
         self.acks = acks
         self._entries = entries
+        self._done = 0  # so many from the first on are
+        self._response: ProduceResponse | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether `respond` must be awaited before `response` is called."""
+        return self._response is None and len(self._entries) > LARGE
 
     @property
     def done(self) -> bool:
         """Whether `response` can be had."""
-        for entry in self._entries:  # noqa: SIM110  # a generator costs twice the loop, on every produce
-            if type(entry) is Append and not entry.done:
-                return False
-        return True
+        return self._next() is None
 
     def notify(self, settled: Callable[[], None]) -> None:
         """Call back when the first append that is not settled yet is, at once if there is none."""
-        for entry in self._entries:
+        waited_for = self._next()
+        if waited_for is None:
+            settled()
+        else:
+            waited_for.notify(settled)
+
+    def _next(self) -> Append | None:
+        """Return the first append that is not settled yet. Those before it are not looked at again."""
+        entries, number = self._entries, self._done
+        while number < len(entries):
+            entry = entries[number]
             if isinstance(entry, Append) and not entry.done:
-                entry.notify(settled)
-                return
-        settled()
+                self._done = number
+                return entry
+            number += 1
+        self._done = number
+        return None
+
+    async def respond(self, context: Context) -> None:
+        """Make the response in pieces."""
+        self._response = ProduceResponse(partitions=await context.map(_outcome, self._entries))
 
     def response(self) -> ProduceResponse:
-        """The outcome of each partition, in the order of the request."""
+        """Return the outcome of each partition, in the order of the request."""
+        if self._response is not None:
+            return self._response
         return ProduceResponse(partitions=tuple([_outcome(entry) for entry in self._entries]))
 
 
-def begin(request: ProduceRequest, client_id: str, partitions: Partitions, *, create: bool) -> Produce | None:
+def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> Produce | None:
     """Check and queue every batch of the request. Never waits; what is refused is an entry with its error.
 
-    With `create`, nothing is queued and None comes back if a topic is missing.
+    Returns None, with nothing queued, for a request that has to be begun in pieces.
     """
+    if len(request.partitions) > PIECE:
+        return None
     found = [partitions.get(asked.topic, asked.partition) for asked in request.partitions]
-    if create and None in found and missing_topics(request, partitions):
+    if None in found and any(_is_new(asked.topic, partitions) for asked in request.partitions):
         return None
     entries: list[Append | ProducedPartition] = []
     for place, asked in enumerate(request.partitions):
-        entries.append(_queue(asked, found[place], partitions, request, client_id))
+        entries.append(_queue(asked, found[place], partitions, request, context.session.client_id))
     return Produce(request.acks, entries)
 
 
-def missing_topics(request: ProduceRequest, partitions: Partitions) -> list[str]:
-    """Topics of the request that do not exist, or not quite yet, and may be created by who first uses them."""
-    asked_for = dict.fromkeys(asked.topic for asked in request.partitions)
-    topics = [topic for topic in asked_for if not partitions.has(topic) or partitions.is_pending(topic)]
-    return [topic for topic in topics if not is_internal(topic)]
+async def begin_in_pieces(
+    request: ProduceRequest, context: Context, partitions: Partitions, write: Callable[[], None]
+) -> Produce:
+    """Create the topics that the request is the first to use, then queue its batches and write them piece by piece.
+
+    Topics that are being created are waited for. A topic that cannot be created is refused in the response.
+    """
+    for topic in dict.fromkeys(await context.map(lambda asked: asked.topic, request.partitions)):
+        if _is_new(topic, partitions):
+            await _create(topic, partitions)
+        await context.checkpoint()
+    entries: list[Append | ProducedPartition] = []
+    for start in range(0, len(request.partitions), PIECE):
+        for asked in request.partitions[start : start + PIECE]:
+            partition = partitions.get(asked.topic, asked.partition)
+            entries.append(_queue(asked, partition, partitions, request, context.session.client_id))
+        write()
+        await context.checkpoint()
+    return Produce(request.acks, entries)
+
+
+async def _create(topic: str, partitions: Partitions) -> None:
+    await partitions.changes.until_ready(topic)
+    if partitions.settings.auto_create_topics_enable:
+        try:
+            await partitions.ensure(topic)
+        except EXPECTED as error:
+            logger.info("topic %.*r not created on first use: %s", MAX_NAME_LENGTH, topic, error)
+
+
+def _is_new(topic: str, partitions: Partitions) -> bool:
+    """Whether a topic does not exist, or not quite yet, and may be created by its first use."""
+    return (not partitions.has(topic) or partitions.is_pending(topic)) and not is_internal(topic)
 
 
 def _queue(

@@ -35,6 +35,7 @@ from broker.net.sender import Sender, shutdown
 from broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
 from broker.net.services import Services
 from protocol.errors import FrameError, ProtocolError
+from protocol.kafka.codec.bounds import LargeMessageError
 from protocol.request import FetchRequest, ProduceRequest
 from protocol.response import Response
 
@@ -78,6 +79,8 @@ class Channel:
         self._handled: Exchange | None = None  # nothing more is begun until it is answered
         self._fetch: PendingFetch | None = None  # it, if it is one
         self._waiting: trio.CancelScope | None = None  # of its task, if that is of no use without the peer
+        self._decoding: trio.CancelScope | None = None  # of the next frame, in a task
+        self._encoding: trio.CancelScope | None = None  # of the next reply, in a task
         self._is_behind = False  # there may be whole frames that are not begun
         self._has_ended = False  # nothing more is received
         self._is_stopping = False
@@ -171,8 +174,10 @@ class Channel:
         self._turn.remove(self._fd)
         if self._fetch is not None:
             self._fetch.close()
-        if self._waiting is not None:
-            self._waiting.cancel()
+            self._fetch = None  # else both wait for the garbage collector
+        for task in (self._waiting, self._decoding, self._encoding):
+            if task is not None:
+                task.cancel()
         self._services.slices.forget(self._session)
         self._services.dispatcher.forget(self._session)
         self._release(self.connection.unanswered_shares())
@@ -247,7 +252,7 @@ class Channel:
     @property
     def _may_begin(self) -> bool:
         """Whether order and limits allow another request to be begun, or at least decoded."""
-        return self._handled is None and not self._sender and not self.connection.is_full
+        return self._handled is None and self._decoding is None and not self._sender and not self.connection.is_full
 
     def _advance(self) -> None:
         """Begin the requests that have come whole, as far as order and limits allow."""
@@ -287,7 +292,7 @@ class Channel:
             self._count(run, size)
             if produce is None:
                 self._handled = run
-                turn.spawn(self, partial(self._prepare, run, request))
+                turn.spawn(self, partial(self._begin_large, run, request))
                 return
             run.produces.append((call, produce))
             now = run.handled_at = turn.guard.begin("produce")
@@ -305,12 +310,19 @@ class Channel:
             exchange.share = self._share
             self._share = None
 
-    async def _prepare(self, exchange: Exchange, request: ProduceRequest) -> None:
-        """Create the topics that a produce is the first to use, then queue it."""
-        dispatcher = self._services.dispatcher
-        await dispatcher.prepare(request)
-        produce = dispatcher.begin_produce(request, self.connection.context, create=False)
-        assert produce is not None
+    async def _decode_large(self) -> None:
+        """Have the next frame decoded by a worker thread, since it takes long."""
+        assert self._decoding is not None
+        with self._decoding:
+            await self._services.pacer.in_worker(self.connection.decode_large)
+        self._decoding = None
+        if not self.is_closed:
+            self._turn.again(self)
+
+    async def _begin_large(self, exchange: Exchange, request: ProduceRequest) -> None:
+        """Queue a produce that takes longer than its turn."""
+        begin = self._services.dispatcher.begin_large_produce
+        produce = await begin(request, self.connection.context, self._turn.write_queued)
         exchange.produces.append((exchange.call, produce))
         exchange.handled_at = perf_counter()
         self._handled = None
@@ -372,8 +384,12 @@ class Channel:
         """Answer a frame that is no request. The stream itself is still in step, unless it was a FrameError.
 
         Where the protocol has no answer to it but to close, or nobody knows where the next frame begins, the channel
-        closes once everything before it is answered.
+        closes once everything before it is answered. A frame that only takes long is decoded in a task.
         """
+        if isinstance(error, LargeMessageError):
+            self._decoding = trio.CancelScope()
+            self._turn.spawn(self, self._decode_large)
+            return
         refusal = self._services.wire.refusal(error)
         if refusal is None:
             self._services.tell_closed(self._session, error)
@@ -396,8 +412,20 @@ class Channel:
             self._send()
         if connection.must_close:
             self._is_broken = True
-        else:
+        elif connection.large_reply is None:
             connection.watch_first(self._settled)
+        elif self._encoding is None:
+            self._encoding = trio.CancelScope()
+            self._turn.spawn(self, self._encode_large)
+
+    async def _encode_large(self) -> None:
+        """Have the next reply encoded by a worker thread, since it takes long."""
+        assert self._encoding is not None
+        with self._encoding:
+            await self.connection.encode_large()
+        self._encoding = None
+        if not self.is_closed:
+            self._turn.due(self)
 
     def _send(self) -> None:
         """Send as far as the socket takes it."""

@@ -8,22 +8,25 @@ when its request is begun, and its reply leaves when it is done and everything b
 Invariants:
 1. Replies leave in the order in which their exchanges were added.
 2. At the limits on what is unanswered, `next_request` gives nothing until something was answered.
-3. Nothing here waits, reads a clock or knows a socket: times (perf_counter seconds) are given.
+3. Nothing here reads a clock or knows a socket: times (perf_counter seconds) are given. Only `encode_large` waits.
+4. Frames and replies that take long (`codec/bounds.py`) are decoded and encoded by a worker thread, one at a time.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from typing import Any
 
 from broker.api.context import Context, Session
 from broker.api.pacing import Pacer
-from broker.api.produce import Produce
+from broker.api.produce import LARGE, Produce
 from broker.metrics import RequestMetrics
 from broker.net.inflight import Share
 from broker.net.wire import Wire
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, ProtocolError
 from protocol.frame import FrameReader
+from protocol.kafka.codec.bounds import LOOP_WORK, NO_LIMIT, LargeMessageError
 from protocol.response import Response
 
 MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck
@@ -82,14 +85,19 @@ class Connection:
     """The state of one connection. Belongs to whoever moves its bytes (`Channel`)."""
 
     __slots__ = (
+        "_decoded",
+        "_encoded",
         "_exchanges",
         "_leaving",
         "_max_requests",
+        "_pacer",
         "_slow_since",
         "_unanswered_bytes",
         "_unanswered_requests",
         "_wire",
         "context",
+        "large_frame",
+        "large_reply",
         "last_received",
         "last_sent",
         "must_close",
@@ -105,11 +113,16 @@ class Connection:
         self.context = Context(session, pacer)
         self.reader = FrameReader(max_frame_bytes)
         self._wire = wire
+        self._pacer = pacer
         self._max_requests = max_requests
         self._exchanges: deque[Exchange] = deque()
         self._leaving: list[Exchange] = []  # encoded, and not yet sent
         self._unanswered_requests = 0
         self._unanswered_bytes = 0
+        self.large_frame: memoryview | None = None  # waits for `decode_large`
+        self._decoded: tuple[Any, Any, int] | ProtocolError | None = None  # by it
+        self.large_reply: Exchange | None = None  # the first one; waits for `encode_large`
+        self._encoded: list[Sized] | None = None  # by it
         self.must_close = False  # once what was taken is sent
         self.last_received = now
         self.last_sent = -math.inf
@@ -131,13 +144,33 @@ class Connection:
     def next_request(self) -> tuple[Any, Any, int] | None:
         """Decode the next whole frame: its call, the request, and its size; None if there is no whole one.
 
-        Raises FrameError where the stream is out of step, and other ProtocolErrors for a frame that is no request.
+        Raises FrameError where the stream is out of step, LargeMessageError where `decode_large` must be called before
+        this is called again, and other ProtocolErrors for a frame that is no request.
         """
+        decoded, self._decoded = self._decoded, None
+        if decoded is not None:
+            if isinstance(decoded, ProtocolError):
+                raise decoded
+            return decoded
         frame = self.reader.next_frame()
         if frame is None:
             return None
-        call, request = self._wire.decode(frame, self.context)
+        try:
+            call, request = self._wire.decode(frame, self.context)
+        except LargeMessageError:
+            self.large_frame = frame
+            raise
         return call, request, len(frame)
+
+    def decode_large(self) -> None:
+        """Decode the large frame, for the next `next_request`. Takes long: call it in a worker thread."""
+        frame, self.large_frame = self.large_frame, None
+        assert frame is not None
+        try:
+            call, request = self._wire.decode(frame, self.context, NO_LIMIT)
+            self._decoded = call, request, len(frame)
+        except ProtocolError as error:
+            self._decoded = error
 
     @property
     def is_full(self) -> bool:
@@ -171,30 +204,59 @@ class Connection:
         """Encode the replies that are done, up to the first that is not: bytes, and slices as they were given.
 
         At a produce with acks=0 that has failed it stops, and `must_close` is set: closing is the only way to say so.
+        At one that takes long to encode it stops, and `large_reply` is set, until `encode_large` was awaited.
         """
         items: list[Sized] = []
         exchanges, leaving = self._exchanges, self._leaving
         while exchanges and exchanges[0].done:
-            exchange = exchanges.popleft()
+            exchange = exchanges[0]
+            if exchange is self.large_reply:
+                if self._encoded is None:
+                    break
+                items += self._encoded
+                self.large_reply = self._encoded = None
+            else:
+                count = len(items)
+                try:
+                    self._encode(exchange, items, LOOP_WORK)
+                except LargeMessageError:
+                    del items[count:]
+                    self.large_reply = exchange
+                    break
+            exchanges.popleft()
             exchange.done_at = now
             leaving.append(exchange)
-            if exchange.response is not None:
-                items += self._wire.encode(exchange.call, exchange.response)
-            elif not self._encode_produces(exchange, items):
-                self.must_close = True
+            if self.must_close:
                 break
         return items
 
-    def _encode_produces(self, exchange: Exchange, items: list[Sized]) -> bool:
-        """Add the replies to `items`; False where the connection must close after them."""
+    async def encode_large(self) -> None:
+        """Encode the large reply, for the next `take_replies`."""
+        exchange = self.large_reply
+        assert exchange is not None
+        context = Context(self.session, self._pacer)
+        context.start()
+        for _, produce in exchange.produces:
+            if produce.is_large:
+                await produce.respond(context)
+        items: list[Sized] = []
+        await self._pacer.in_worker(partial(self._encode, exchange, items, NO_LIMIT))
+        self._encoded = items
+
+    def _encode(self, exchange: Exchange, items: list[Sized], limit: int) -> None:
+        """Add the replies to `items`. Raises LargeMessageError where that takes more work than the limit."""
         encode = self._wire.encode
+        if exchange.response is not None:
+            items += encode(exchange.call, exchange.response, limit=limit)
         for call, produce in exchange.produces:
+            if produce.is_large:
+                raise LargeMessageError(f"the outcomes of a produce to more than {LARGE} partitions")
             response = produce.response()
             if produce.acks:
-                items += encode(call, response)
+                items += encode(call, response, limit=limit)
             elif any(partition.error is not ErrorCode.NONE for partition in response.partitions):
-                return False
-        return True
+                self.must_close = True
+                break
 
     def watch_first(self, settled: Callable[[], None]) -> None:
         """Call back when something of the first reply that is missing is there."""

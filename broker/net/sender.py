@@ -15,6 +15,7 @@ from broker.net.sendfile import COLD, FULL, SENT, SliceSend, TruncatedSliceError
 from broker.net.services import Services
 from broker.net.turn import Served
 
+LARGE_BYTES = 1 << 20  # sent by itself: to join it with what precedes it would copy it
 SMALL_SLICE_BYTES = 4 << 10  # up to this, copying costs less than a system call of its own, and needs no open file
 
 
@@ -42,7 +43,7 @@ class Sender:
         self._session = session
         self._services = services
         self._slices = services.slices
-        self._owner = owner
+        self._owner: Served | None = owner
         self._out: deque[bytes | memoryview | SliceSend] = deque()
         self._reading: trio.CancelScope | None = None  # of the task that has the first slice in hand
         self._has_thread = False  # inside the socket
@@ -89,6 +90,7 @@ class Sender:
     def close(self) -> None:
         """Drop what is left. Closes the socket, once no thread uses it any more."""
         self.is_closed = True
+        self._owner = None  # else both wait for the garbage collector
         self._out.clear()
         if self._reading is not None:
             self._reading.cancel()
@@ -105,6 +107,8 @@ class Sender:
         out = self._out
         pieces: list[bytes | memoryview] = []
         while out and not isinstance(first := out[0], SliceSend):
+            if pieces and max(len(first), len(pieces[-1])) > LARGE_BYTES:
+                break
             pieces.append(first)
             out.popleft()
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -125,6 +129,7 @@ class Sender:
         self._services.metrics.bytes_out_sendfile.add(sending.position - before)
         if state == COLD:
             self._reading = trio.CancelScope()
+            assert self._owner is not None
             self._services.turn.spawn(self._owner, self._read_and_send)
         return state
 
@@ -141,6 +146,7 @@ class Sender:
             self.error = error
         self._reading = None
         if not self.is_closed:
+            assert self._owner is not None
             self._services.turn.again(self._owner)
 
     async def _send_beside(self, sending: SliceSend) -> None:

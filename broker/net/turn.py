@@ -61,7 +61,7 @@ class ServingTurn:
         self.deadlines = Deadlines()
         self.guard = guard
         self.began_at = self.ends_at = 0.0  # when this turn began, and takes no more requests
-        self._write_queued = write_queued
+        self.write_queued = write_queued
         self._epoll = select.epoll()
         self._served: dict[int, Served] = {}
         self._ready: deque[tuple[Served, int]] = deque()  # to be served in this turn, or first in the next
@@ -213,7 +213,7 @@ class ServingTurn:
     def _finish(self) -> None:
         """Write what was queued, then answer."""
         self.guard.begin("produce")
-        self._write_queued()
+        self.write_queued()
         due, self._due = self._due, []
         if due:
             now = self.guard.begin("replies")

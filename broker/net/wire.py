@@ -6,9 +6,13 @@ from typing import Any, NamedTuple, Protocol
 from broker.api.context import Context
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.api import Codec, RefusedError
+from protocol.kafka.codec.bounds import LOOP_WORK, NO_LIMIT, LargeMessageError
 from protocol.native import codec as native_codec
 from protocol.request import HelloRequest, Request
 from protocol.response import ErrorResponse, Response
+from protocol.weight import weight
+
+MAX_VALUES = 1024  # within a response that is encoded on the event loop: about 1 ms where its table converts them
 
 
 class Refusal(NamedTuple):
@@ -26,11 +30,14 @@ class Wire(Protocol):
 
     name: str
 
-    def decode(self, frame: memoryview, context: Context) -> tuple[Any, Request]:
-        """A frame as (call, request), which is the context's request from here on. Raises ProtocolError."""
+    def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Request]:
+        """Decode a frame to (call, request), which is the context's request from here on. Raises ProtocolError.
 
-    def encode(self, call: Any, response: Response) -> list[Sized]:
-        """The reply's frame: bytes and, for a fetch, the slices as they were given."""
+        limit: units of work after which LargeMessageError is raised. Then call it in a worker thread with NO_LIMIT.
+        """
+
+    def encode(self, call: Any, response: Response, *, limit: int = LOOP_WORK) -> list[Sized]:
+        """Encode the reply's frame: bytes and, for a fetch, the slices as they were given. limit: as in `decode`."""
 
     def refusal(self, error: ProtocolError) -> Refusal | None:
         """How a frame that `decode` or the framing refused is answered; None: the connection must close."""
@@ -41,8 +48,9 @@ class NativeWire:
 
     name = "native"
 
-    def decode(self, frame: memoryview, context: Context) -> tuple[int, Any]:
-        """A frame as (request id, request); the first one must be a hello. Raises ProtocolError."""
+    def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[int, Any]:
+        """Decode a frame to (request id, request); the first one must be a hello. Raises ProtocolError."""
+        del limit  # what may be in a frame is bounded
         request_id, request = native_codec.decode_request(frame)
         version = context.session.protocol_version
         if version is None:
@@ -52,9 +60,9 @@ class NativeWire:
         context.version = version
         return request_id, request
 
-    def encode(self, call: int, response: Response) -> list[Sized]:
-        """The reply's frame."""
-        return native_codec.encode_response(call, response)
+    def encode(self, call: int, response: Response, *, limit: int = LOOP_WORK) -> list[Sized]:
+        """Encode the reply's frame."""
+        return native_codec.encode_response(call, response, limit)
 
     def refusal(self, error: ProtocolError) -> Refusal:
         """Every refusal has a reply, with request id 0 where the frame's could not be read."""
@@ -68,14 +76,21 @@ class KafkaWire:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self.encode = codec.encode
 
-    def decode(self, frame: memoryview, context: Context) -> tuple[Any, Any]:
+    def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Any]:
         """A frame as (call, request). What the client calls itself stands in every request. Raises ProtocolError."""
-        call = self._codec.decode(frame)
+        call = self._codec.decode(frame, limit)
         context.session.client_id = call.client_id
         context.version = call.version
         return call, call.request
+
+    def encode(self, call: Any, response: Response, *, limit: int = LOOP_WORK) -> list[Sized]:
+        """Encode the reply's frame."""
+        if limit != NO_LIMIT:  # an error, and what the tables make of a response, is computed before it is written
+            source = call.request if type(response) is ErrorResponse else response
+            if weight(source, MAX_VALUES) > MAX_VALUES:
+                raise LargeMessageError(f"a reply of more than {MAX_VALUES} values")
+        return self._codec.encode(call, response, limit=limit)
 
     def refusal(self, error: ProtocolError) -> Refusal | None:
         """What can be read is answered by the API's own reply; for anything else the protocol has no words."""
