@@ -201,7 +201,9 @@ class Metrics:
             )
         ).labels()
         rolls = self._add(CounterFamily("warmlog_rolls_total", "Segments rolled, by the reason.", ("reason",)))
-        self.rolls = {reason: rolls.labels(reason) for reason in ("size", "time", "index_full", "offset_range")}
+        self.rolls = {
+            reason: rolls.labels(reason) for reason in ("size", "time", "index_full", "index_corrupt", "offset_range")
+        }
         removed = self._add(
             CounterFamily(
                 "warmlog_removed_segments_total", "Segments removed by retention, by the reason.", ("reason",)

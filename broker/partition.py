@@ -29,7 +29,7 @@ import trio
 from broker.log.append import Buffer
 from broker.log.config import LogConfig
 from broker.log.disk import is_out_of_room
-from broker.log.errors import IndexCorruptError, LogError
+from broker.log.errors import IndexCorruptError, LogError, LogFailedError
 from broker.log.files import FileSlice
 from broker.log.moving import LogMove, MovedLog
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
@@ -537,8 +537,14 @@ class Partition:
             self._tell_unreadable_at = now + UNREADABLE_PAUSE_S
             logger.error("%s-%d: cannot be read: %s", self.topic, self.index, error)
 
+    async def rebuilt(self, damage: IndexCorruptError) -> None:
+        """Wait until the indexes of a segment were rebuilt. Raises StorageError as `rebuild`."""
+        self.rebuild(damage)
+        while damage.base_offset in self._rebuilding:
+            await self._progress.park()
+
     def rebuild(self, damage: IndexCorruptError) -> None:
-        """Make the indexes of a segment anew in a worker, once.
+        """Rebuild the indexes of a segment in a worker, once. An active one is sealed before.
 
         Raises StorageError if that was tried just now, in vain.
         """
@@ -553,6 +559,7 @@ class Partition:
 
     async def _rebuild_in_worker(self, base_offset: int) -> None:
         try:
+            await self._seal(base_offset)
             await self.disk.keep_up(partial(self.log.rebuild_indexes, base_offset))
         except (OSError, LogError, ProtocolError) as error:
             logger.warning("%s-%d: segment %d: index not rebuilt: %s", self.topic, self.index, base_offset, error)
@@ -560,6 +567,23 @@ class Partition:
             self._rebuilding.discard(base_offset)
             self._rebuilt_at[base_offset] = trio.current_time()
             self.wake_all()
+
+    async def _seal(self, base_offset: int) -> None:
+        """Return when a segment is sealed and its files are trimmed. Raises OSError, LogFailedError.
+
+        The active one is sealed by an early roll, or by that of the next append where appends keep coming.
+        """
+        log = self.log
+        if log.active_base_offset == base_offset:
+            log.request_roll()
+        while log.is_untrimmed(base_offset):
+            if log.failed:
+                raise LogFailedError(f"{self.topic}-{self.index} is out of service")
+            if log.active_base_offset == base_offset:
+                rolled = await self.roll()
+                if rolled or not self._writing:
+                    continue
+            await self._progress.park()
 
     def enlist(self, waiter: Waiter) -> None:
         """Wake this waiter when the log grows, until `dismiss`."""

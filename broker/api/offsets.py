@@ -9,6 +9,7 @@ from broker.api.context import Context
 from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, describe_in
 from broker.api.handler import Handler
+from broker.log.errors import IndexCorruptError
 from broker.log.partition_log import PartitionLog
 from broker.log.time_index import TimestampOffset
 from broker.metrics import Metrics
@@ -97,7 +98,12 @@ class OffsetsApi:
         if timestamp in {LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP}:
             return NOTHING  # there is no remote storage
         find = log.largest_timestamp if timestamp == MAX_TIMESTAMP else partial(log.offset_for_time, timestamp)
-        found = await trio.to_thread.run_sync(find, limiter=self._threads)
+        while True:
+            try:
+                found = await trio.to_thread.run_sync(find, limiter=self._threads)
+                break
+            except IndexCorruptError as damage:
+                await partition.rebuilt(damage)
         if found is None:
             return NOTHING
         if found.section is not None:

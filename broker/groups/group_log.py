@@ -252,7 +252,7 @@ async def _batches_of(partition: Partition) -> AsyncIterator[tuple[BatchHeader, 
         try:
             found = log.read(offset, READ_BYTES, min_one_message=True)
         except IndexCorruptError as error:
-            await trio.to_thread.run_sync(log.rebuild_indexes, error.base_offset)
+            await partition.rebuilt(error)
             continue
         if found.slice is None:
             return

@@ -40,6 +40,7 @@ class RollReason(StrEnum):
     SIZE = "size"
     TIME = "time"
     INDEX_FULL = "index_full"
+    INDEX_CORRUPT = "index_corrupt"
     OFFSET_RANGE = "offset_range"
 
 
@@ -82,6 +83,7 @@ class Tail:
         "max_time_entries",
         "max_timestamp",
         "max_timestamp_offset",
+        "must_roll",
         "next_offset",
         "offset_entries",
         "segment_bytes",
@@ -104,6 +106,7 @@ class Tail:
         self.offset_entries = 0
         self.time_entries = 0
         self.indexed_timestamp = NO_TIMESTAMP  # the time index's last
+        self.must_roll = False  # its indexes are corrupt: those of a sealed segment can be rebuilt
         self.configure(config)
 
     def configure(self, config: LogConfig) -> None:
@@ -127,6 +130,7 @@ class Tail:
         other.offset_entries = self.offset_entries
         other.time_entries = self.time_entries
         other.indexed_timestamp = self.indexed_timestamp
+        other.must_roll = self.must_roll
         other.index_interval_bytes = self.index_interval_bytes
         return other
 
@@ -186,6 +190,8 @@ class Tail:
                 return RollReason.TIME
             if self.offset_entries >= self.max_offset_entries or self.time_entries >= self.max_time_entries - 1:
                 return RollReason.INDEX_FULL
+            if self.must_roll:
+                return RollReason.INDEX_CORRUPT
         if batches.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return RollReason.OFFSET_RANGE
         return None

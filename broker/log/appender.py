@@ -182,6 +182,12 @@ class Appender:
         active.size = tail.size
         return grown
 
+    def request_roll(self) -> None:
+        """Have the next plan begin a new segment, unless one that is planned already does."""
+        self.committed.must_roll = True
+        if self._planned.base_offset == self.committed.base_offset:
+            self._planned.must_roll = True
+
     def abandon(self) -> None:
         """Forget every plan that is not committed."""
         self._planned = self.committed.copy()

@@ -418,6 +418,15 @@ class PartitionLog:
         """Write down, durably, what the first roll must wait for. For a worker. Raises OSError."""
         self._appender.contiguity.include(self._segments.active.base_offset)
 
+    def request_roll(self) -> None:
+        """Have the next append that is planned begin a new segment, whatever its size."""
+        self._appender.request_roll()
+
+    def is_untrimmed(self, base_offset: int) -> bool:
+        """Tell whether a segment is active, or sealed without `finish_roll` having come to its end."""
+        segment = self._segments.get(base_offset)
+        return segment is not None and (segment.next_base_offset is None or segment.is_untrimmed)
+
     def _roll(self, prepared: PreparedRoll) -> None:
         self.finish_roll(self.commit_roll(prepared))
 
@@ -467,8 +476,8 @@ class PartitionLog:
     def offset_for_time(self, timestamp: int, *, isolation_end: int | None = None) -> TimestampOffset | None:
         """The first record at or past a time (ms), with its own time and leader epoch; None if there is none.
 
-        For a worker; safe beside appends and rolls. Indexes found corrupt are made anew. Raises OSError, and
-        ProtocolError for a batch that cannot be opened.
+        For a worker; safe beside appends and rolls. Corrupt indexes of sealed segments are rebuilt. Raises OSError,
+        ProtocolError for a batch that cannot be opened, and IndexCorruptError for the active segment.
         """
         return self._indexes.run(
             lambda: first_at_or_past(self._time_view(isolation_end), timestamp), self._place.config
@@ -490,7 +499,10 @@ class PartitionLog:
     # -- indexes -------------------------------------------------------------------------------------------------------
 
     def rebuild_indexes(self, base_offset: int) -> None:
-        """Make a sealed segment's indexes anew from its log, after IndexCorruptError. For a worker. Raises OSError."""
+        """Rebuild a sealed segment's indexes from its log, after IndexCorruptError. For a worker. Raises OSError.
+
+        An active segment has to be sealed before.
+        """
         self._indexes.rebuild(base_offset, self._place.config)
 
     # -- flush ---------------------------------------------------------------------------------------------------------

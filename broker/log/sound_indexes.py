@@ -4,7 +4,8 @@ Owns: who may make or move index files of sealed segments (one at a time), and w
 change under it. Must not know what is looked for.
 
 Invariants:
-1. Each segment's indexes are made anew at most once in one piece of work: what is corrupt again is told.
+1. Each segment's indexes are made anew at most once in one piece of work: what is corrupt again is told. So is what is
+   corrupt in the active segment, which has to be sealed first, by the loop.
 2. No index is made anew of a segment that is on its way in or out.
 """
 
@@ -42,7 +43,7 @@ class SoundIndexes:
             except IndexCorruptError as error:
                 if self._segments().get(error.base_offset) not in seen:
                     continue  # it was of a segment that another one has taken the place of
-                if error.base_offset in rebuilt:
+                if error.base_offset in rebuilt or error.base_offset == self._segments().active.base_offset:
                     raise
                 rebuilt.add(error.base_offset)
                 self.rebuild(error.base_offset, config)

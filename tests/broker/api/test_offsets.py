@@ -42,3 +42,24 @@ def test_lookups_by_time_are_counted_by_the_section_of_the_index(full_broker: Br
         assert client.offsets("orders", "end") == {0: 1500}
         assert client.offsets("orders", "beginning") == {0: 0}
         assert (counted(broker, "warm"), counted(broker, "cold")) == (1, 1)
+
+
+def flip(path: Path, at: int) -> None:
+    """Alter the lowest bit of a byte."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("suffix", "at_byte"), [(".index", 5 * 8 + 7), (".timeindex", 5 * 12 + 11)])
+def test_every_time_is_found_though_a_bit_of_an_active_index_is_flipped(
+    full_broker: Broker, tmp_path: Path, suffix: str, at_byte: int
+) -> None:
+    with full_broker as broker, Client(broker.native) as client:
+        for time in range(20):
+            client.produce_nowait("orders", value=b"x", timestamp=FIRST_MS + time)
+            client.flush()
+    flip(tmp_path / "orders-0" / f"{0:020}{suffix}", at_byte)
+    with Broker(data_dir=tmp_path) as broker, Client(broker.native) as client:
+        assert [client.offsets("orders", at(time)) for time in range(20)] == [{0: time} for time in range(20)]
+    assert (tmp_path / "orders-0" / f"{20:020}.log").exists()

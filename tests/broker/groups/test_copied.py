@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from broker.groups import group_log
 from broker.groups.group_log import java_hash
 from tests.broker.clients import running
 from tests.broker.kafka_client import KafkaClient, kafka_client
@@ -48,3 +49,25 @@ async def test_groups_that_belong_to_another_partition_are_told_of_and_not_half_
             await committed(client, NEIGHBOUR)  # all that was copied is read by then
     assert "their groups belong elsewhere" in caplog.text
     assert "offsets.topic.num.partitions" in caplog.text
+
+
+async def test_groups_are_loaded_though_a_bit_of_the_active_index_is_flipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_log, "READ_BYTES", 100)  # so that a small log is read by its index
+    settings = {"offsets.topic.num.partitions": 1, "log.index.interval.bytes": 0}
+    async with running(tmp_path, settings) as broker:
+        await (await broker.connect()).create(TOPIC)
+        async with kafka_client(broker.addresses.kafka) as client:
+            assert await committed(client) == -1
+            for offset in range(20):
+                partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+                topics = [{"name": TOPIC, "partitions": [partition]}]
+                await client.ask("OffsetCommit", 8, group_id=GROUP, generation_id_or_member_epoch=-1, topics=topics)
+    path = tmp_path / "__consumer_offsets-0" / f"{0:020}.index"
+    content = bytearray(path.read_bytes())
+    content[5 * 8 + 7] ^= 1  # in a position
+    path.write_bytes(content)
+    async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:
+        with trio.fail_after(20):
+            assert await committed(client) == 19
