@@ -8,13 +8,20 @@ kafka.cluster.Partition.
 from collections.abc import Mapping
 
 from broker.api.context import Context
-from broker.api.errors import EXPECTED, describe
+from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.log.leader_epochs import UNDEFINED
 from broker.partition import Partition
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.values import EpochEnd, EpochQuery, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from protocol.kafka.values import (
+    DivergedPartition,
+    EpochEnd,
+    EpochQuery,
+    KafkaFetchPartition,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 
 
 class FencedLeaderEpochError(ProtocolError):
@@ -39,6 +46,37 @@ def check_leader_epoch(partition: Partition, epoch: int) -> None:
         if epoch != current:
             kind = FencedLeaderEpochError if epoch < current else UnknownLeaderEpochError
             raise kind(f"{partition.topic}-{partition.index} is in leader epoch {current}, not {epoch}")
+
+
+def diverged(partition: Partition, asked: KafkaFetchPartition) -> DivergedPartition | None:
+    """Compare the epoch of the client's last record with the log; None if the log goes on from that record.
+
+    Raises RequestError: the log does not know the epoch, or starts behind the offset.
+    Source: kafka.cluster.Partition.readRecords.
+    """
+    log = partition.log
+    epoch, end_offset = _end_of(partition, asked.last_fetched_epoch)
+    if UNDEFINED in {epoch, end_offset}:
+        raise RequestError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{asked.topic}-{asked.partition} has no leader epoch {asked.last_fetched_epoch}, the last fetched one",
+        )
+    if asked.offset < log.log_start_offset:
+        raise RequestError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{asked.topic}-{asked.partition} starts at offset {log.log_start_offset}, not {asked.offset}",
+        )
+    if epoch == asked.last_fetched_epoch and asked.offset <= end_offset:
+        return None
+    return DivergedPartition(
+        topic=asked.topic,
+        partition=asked.partition,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.high_watermark,
+        log_start_offset=log.log_start_offset,
+        epoch=epoch,
+        end_offset=end_offset,
+    )
 
 
 class EpochsApi:

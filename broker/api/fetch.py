@@ -25,7 +25,7 @@ from typing import Any
 import trio
 
 from broker.api.context import Context
-from broker.api.epochs import check_leader_epoch
+from broker.api.epochs import check_leader_epoch, diverged
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.fetch_sessions import (
     STEP,
@@ -117,6 +117,9 @@ class Look:
                 raise self._gone(asked)
             if type(asked) is KafkaFetchPartition:
                 self._check(asked, partition)
+                if asked.last_fetched_epoch >= 0 and (answer := diverged(partition, asked)) is not None:
+                    self.failed = True
+                    return answer
             records = self._take(asked, partition)
         except EXPECTED as error:
             return self._refused(asked, partition, error)

@@ -45,6 +45,7 @@ from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import (
     NO_SESSION,
     UNKNOWN_TOPIC_NAME,
+    DivergedPartition,
     ForgottenPartitions,
     KafkaFetchPartition,
     TopicNames,
@@ -123,10 +124,10 @@ class SessionPartition:
         self._session.wake()
 
     def is_news(self, found: FetchedPartition) -> bool:
-        """Whether the client must be told: there are records, an error, or offsets have moved."""
+        """Whether the client must be told: there are records, an error, other epochs, or offsets have moved."""
         return (
             found.high_watermark != self.high_watermark
-            or found.error is not ErrorCode.NONE
+            or not _is_sound(found)
             or found.log_start_offset != self._log_start_offset
             or len(found.records) > 0
         )
@@ -138,7 +139,7 @@ class SessionPartition:
 
     def told(self, found: FetchedPartition) -> None:
         """Take it that the client knows this. After an error it is told again that all is well."""
-        self.high_watermark = found.high_watermark if found.error is ErrorCode.NONE else NOT_TOLD
+        self.high_watermark = found.high_watermark if _is_sound(found) else NOT_TOLD
         self._log_start_offset = found.log_start_offset
 
     @property
@@ -148,6 +149,10 @@ class SessionPartition:
             return False
         log = self.partition.log
         return log.high_watermark == self.high_watermark and log.log_start_offset == self._log_start_offset
+
+
+def _is_sound(found: FetchedPartition) -> bool:
+    return found.error is ErrorCode.NONE and type(found) is not DivergedPartition
 
 
 class FetchSession:

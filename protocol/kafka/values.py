@@ -36,7 +36,7 @@ from protocol.request import (
     ProduceRequest,
     Value,
 )
-from protocol.response import BrokerMetadata, CreatedTopic, FetchResponse, TopicResult
+from protocol.response import BrokerMetadata, CreatedTopic, FetchedPartition, FetchResponse, TopicResult
 
 TopicNames: TypeAlias = Callable[[bytes], str | None]  # a topic id to the topic's name, None if there is no such topic
 
@@ -113,6 +113,13 @@ class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     replica_id: int = -1
     uses_topic_ids: bool = False
     knows_zstd: bool = True
+
+
+class DivergedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
+    """A partition whose log does not go on from the client's last record, and the end of the latest epoch in common."""
+
+    epoch: int
+    end_offset: int
 
 
 class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):

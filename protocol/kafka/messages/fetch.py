@@ -31,6 +31,7 @@ from protocol.kafka.messages.common import THROTTLE_TIME, failed_partitions
 from protocol.kafka.values import (
     KNOWN_ISOLATION,
     NO_SESSION,
+    DivergedPartition,
     ForgottenPartitions,
     KafkaFetchPartition,
     KafkaFetchRequest,
@@ -42,6 +43,7 @@ from protocol.response import ErrorResponse, FetchedPartition
 
 _FIRST_WITH_ZSTD = 10
 _FIRST_WITH_TOPIC_ID = 13
+NOT_DIVERGING = {"epoch": -1, "end_offset": -1}
 
 
 def _replica_id(state: Mapping[str, int]) -> int:
@@ -127,6 +129,10 @@ def _asked(response: Any, request: FetchRequest) -> Sequence[Any]:
     return request.partitions if asked is None else asked
 
 
+def _diverging(partition: FetchedPartition, *_: Any) -> Any:
+    return partition if type(partition) is DivergedPartition else NOT_DIVERGING
+
+
 RESPONSE = Struct(
     THROTTLE_TIME,
     Field("error_code", INT16, since=7, get=_error),
@@ -158,6 +164,14 @@ RESPONSE = Struct(
                     ),
                     Field("preferred_read_replica", INT32, since=11, default=-1, attr=None),
                     Field("records", RECORDS, nullable=0),
+                    Field(
+                        "diverging_epoch",
+                        Struct(Field("epoch", INT32), Field("end_offset", INT64)),
+                        since=12,
+                        tag=0,
+                        default=NOT_DIVERGING,
+                        get=_diverging,
+                    ),
                 ),
             ),
             keys=_asked,

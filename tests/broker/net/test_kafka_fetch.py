@@ -46,7 +46,9 @@ class Fetcher:
     def topic(self, name: str) -> dict[str, Any]:
         return {"topic": name, "topic_id": self.names[name]}
 
-    def wanted(self, offsets: dict[tuple[str, int], int], leader_epoch: int = -1) -> tuple[dict[str, Any], ...]:
+    def wanted(
+        self, offsets: dict[tuple[str, int], int], leader_epoch: int = -1, last_epoch: int = -1
+    ) -> tuple[dict[str, Any], ...]:
         return tuple(
             {
                 **self.topic(name),
@@ -56,7 +58,7 @@ class Fetcher:
                         "fetch_offset": offset,
                         "partition_max_bytes": 1 << 20,
                         "current_leader_epoch": leader_epoch,
-                        "last_fetched_epoch": -1,
+                        "last_fetched_epoch": last_epoch,
                         "log_start_offset": -1,
                     },
                 ),
@@ -67,13 +69,13 @@ class Fetcher:
     async def send(
         self, offsets: dict[tuple[str, int], int], forget: tuple[tuple[str, int], ...] = (), **options: Any
     ) -> None:
-        leader_epoch = options.pop("leader_epoch", -1)
+        epochs = options.pop("leader_epoch", -1), options.pop("last_epoch", -1)
         limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 0}
         await self.client.send(
             "Fetch",
             self.version,
             **{**limits, "session_id": self.session_id, "session_epoch": self.epoch, **options},
-            topics=self.wanted(offsets, leader_epoch),
+            topics=self.wanted(offsets, *epochs),
             forgotten_topics_data=tuple({**self.topic(name), "partitions": (index,)} for name, index in forget),
         )
 

@@ -160,3 +160,46 @@ async def test_an_older_leader_epoch_is_fenced_on_every_api_that_names_one(tmp_p
         assert told["orders", 0]["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
         told = await fetcher.fetch({("orders", 0): 0}, leader_epoch=1)
         assert told["orders", 0]["records"]
+
+
+@pytest.mark.parametrize("version", [12, 13, 18])
+async def test_a_fetch_is_told_where_its_last_epoch_ended_if_the_log_does_not_go_on_from_there(
+    tmp_path: Path, version: int
+) -> None:
+    """The log has offsets 0 to 2 of epoch 0, and 3 of epoch 1."""
+    async with running(tmp_path) as broker:
+        native = await broker.connect()
+        await native.create("orders")
+        await native.produce("orders", batch(b"a", b"b", b"c"))
+    (tmp_path / CLEAN_MARKER).unlink()
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as kafka:
+        native = await broker.connect()
+        await native.produce("orders", batch(b"d"))
+        fetcher = await Fetcher.of(kafka, native, version)
+        none = {"epoch": -1, "end_offset": -1}
+
+        async def fetch(offset: int, last_epoch: int) -> dict[str, Any]:
+            fetcher.session_id, fetcher.epoch = 0, -1  # without a session
+            told = await fetcher.fetch({("orders", 0): offset}, last_epoch=last_epoch)
+            found: dict[str, Any] = told["orders", 0]
+            return found
+
+        for offset, epoch in ((0, 0), (3, 0), (3, 1), (0, -1)):
+            found = await fetch(offset, epoch)
+            assert found["records"]
+            assert (found["error_code"], found["diverging_epoch"]) == (ErrorCode.NONE, none)
+        for offset in (4, 500):
+            found = await fetch(offset, 0)
+            assert found["diverging_epoch"] == {"epoch": 0, "end_offset": 3}
+            assert (found["error_code"], found["high_watermark"], found["records"]) == (ErrorCode.NONE, 4, b"")
+        for offset, epoch in ((3, 2), (-1, 0), (500, 2)):
+            found = await fetch(offset, epoch)
+            assert (found["error_code"], found["diverging_epoch"]) == (ErrorCode.OFFSET_OUT_OF_RANGE, none)
+
+        fetcher.session_id = fetcher.epoch = 0
+        await fetcher.fetch({("orders", 0): 4}, last_epoch=1)
+        for _ in range(2):  # at once, and again until the client goes elsewhere
+            told = await fetcher.fetch({("orders", 0): 4}, last_epoch=0, max_wait_ms=60_000)
+            assert told["orders", 0]["diverging_epoch"] == {"epoch": 0, "end_offset": 3}
+        told = await fetcher.fetch({}, max_wait_ms=60_000)
+        assert told["orders", 0]["diverging_epoch"] == {"epoch": 0, "end_offset": 3}
