@@ -11,12 +11,13 @@ from struct import Struct
 from time import perf_counter
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from benchmarks.contestants import Broker, Running, figures_of
 from benchmarks.harness import Conditions, Figures
 from benchmarks.large_requests import Asker, kafka_frame
 from benchmarks.load import Flow, LoadError, cpu_seconds
+from benchmarks.native import ANSWER_S, SetupError
 from benchmarks.workloads import SMALL
 
 PARTITIONS = 1_000
@@ -24,6 +25,12 @@ ACTIVE_SHARE = 0.01  # of the partitions get a record between two fetches
 FETCH_VERSION = 12  # the last one with topics by name
 PARTITION_MAX_BYTES, MAX_BYTES = 1 << 20, 50 << 20  # a Java consumer's
 GROUP = "benchmark"
+# What a coordinator answers until it has loaded its groups.
+NOT_YET = {
+    KafkaError.NOT_COORDINATOR_FOR_GROUP,
+    KafkaError.GROUP_COORDINATOR_NOT_AVAILABLE,
+    KafkaError.GROUP_LOAD_IN_PROGRESS,
+}
 _REPLY = Struct(">iBihi")  # correlation id, tagged fields, throttle time, error, session id
 
 
@@ -131,11 +138,18 @@ def fill(server: Running, topic: str, count: int) -> None:
 
 
 def commit_one(server: Running, topic: str) -> None:
-    """Commit an offset, so that the group's coordinator is there."""
+    """Commit an offset, again until the group's coordinator has loaded. Raises SetupError."""
     host, port = server.address
     consumer = Consumer({"bootstrap.servers": f"{host}:{port}", "group.id": GROUP})
+    until = perf_counter() + ANSWER_S
     try:
-        consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        while True:
+            try:
+                consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+                return
+            except KafkaException as error:
+                if error.args[0].code() not in NOT_YET or perf_counter() > until:
+                    raise SetupError(f"commit: {error}") from error
     finally:
         consumer.close()
 
