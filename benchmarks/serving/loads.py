@@ -27,9 +27,9 @@ PARTITION_MAX_BYTES, MAX_BYTES = 1 << 20, 50 << 20  # a Java consumer's
 GROUP = "benchmark"
 # What a coordinator answers until it has loaded its groups.
 NOT_YET = {
-    KafkaError.NOT_COORDINATOR_FOR_GROUP,
-    KafkaError.GROUP_COORDINATOR_NOT_AVAILABLE,
-    KafkaError.GROUP_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 }
 _REPLY = Struct(">iBihi")  # correlation id, tagged fields, throttle time, error, session id
 
@@ -141,12 +141,12 @@ def commit_one(server: Running, topic: str) -> None:
     """Commit an offset, again until the group's coordinator has loaded. Raises SetupError."""
     host, port = server.address
     consumer = Consumer({"bootstrap.servers": f"{host}:{port}", "group.id": GROUP})
-    until = perf_counter() + ANSWER_S
+    committed, until = False, perf_counter() + ANSWER_S
     try:
-        while True:
+        while not committed:
             try:
                 consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
-                return
+                committed = True
             except KafkaException as error:
                 if error.args[0].code() not in NOT_YET or perf_counter() > until:
                     raise SetupError(f"commit: {error}") from error
