@@ -37,7 +37,7 @@ def read_arrival(disk: Disk, directory: str) -> Arrival | None:
     try:
         note = json.loads(read_file(disk, f"{directory}/{ARRIVAL}"))
         return Arrival(str(note["from"]), note["confirmed"] is True)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
 
 

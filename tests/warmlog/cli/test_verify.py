@@ -393,10 +393,10 @@ def test_a_removed_segment_that_waits_for_its_removal_is_no_finding(plain: Path)
     assert findings(plain) == []
 
 
-def test_a_partition_that_was_half_moved_is_found(clean: Path) -> None:
-    name = f"plain-0.{'0' * 32}-future"
-    shutil.copytree(clean / "empty-0", clean / name)
-    assert findings(clean) == [(name, "left over from an interrupted change")]
+def test_a_stray_partition_is_found_and_one_that_is_moved_or_deleted_is_not(clean: Path) -> None:
+    for kind in ("future", "delete", "stray"):
+        shutil.copytree(clean / "empty-0", clean / f"plain-0.{'0' * 32}-{kind}")
+    assert findings(clean) == [(f"plain-0.{'0' * 32}-stray", "left over from an interrupted change")]
 
 
 def test_a_kraft_nodes_own_log_is_left_alone(clean: Path) -> None:
