@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from broker.api.context import Session
 from broker.api.pacing import Pacer
@@ -22,6 +21,7 @@ from protocol.kafka.codec.bounds import LOOP_WORK, LargeMessageError, MalformedE
 from protocol.response import ErrorResponse
 from tests.broker.clients import batch, running
 from tests.broker.kafka_client import BY_NAME, KafkaClient, kafka_client
+from tests.clients.waiting import LIMIT_S
 from tests.protocol.kafka.messages import TABLES, body, frame, with_defaults
 
 MANY = 2 * LOOP_WORK  # things in a request or a reply: more than the loop does at once
@@ -200,7 +200,8 @@ async def test_a_closed_connection_leaves_no_cycle_to_the_garbage_collector(tmp_
                 async with kafka_client(broker.addresses.kafka) as client:
                     await listed(client)
                     await client.send("Fetch", 12, max_wait_ms=60_000, min_bytes=1, max_bytes=1, session_epoch=-1)
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            assert not [each for each in gc.get_objects() if type(each) is Channel]
+            with trio.fail_after(LIMIT_S):
+                while any(type(each) is Channel for each in gc.get_objects()):
+                    await trio.lowlevel.checkpoint()
         finally:
             gc.enable()
