@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import trio
 
-from broker.log.append import Buffer
+from broker.log.append import Buffer, RollReason
 from broker.log.config import LogConfig
 from broker.log.disk import is_out_of_room
 from broker.log.errors import IndexCorruptError, LogError, LogFailedError
@@ -579,11 +579,11 @@ class Partition:
         while log.is_untrimmed(base_offset):
             if log.failed:
                 raise LogFailedError(f"{self.topic}-{self.index} is out of service")
-            if log.active_base_offset == base_offset:
-                rolled = await self.roll()
-                if rolled or not self._writing:
-                    continue
-            await self._progress.park()
+            self.write_queued()
+            if log.active_base_offset != base_offset or self._writing or self._is_paused:
+                await self._progress.park()
+            elif await self.roll():
+                self._metrics.rolls[RollReason.INDEX_CORRUPT.value].add()
 
     def enlist(self, waiter: Waiter) -> None:
         """Wake this waiter when the log grows, until `dismiss`."""
@@ -648,6 +648,7 @@ class Partition:
                 finally:
                     self._is_paused = self._is_leaving = False
                     self.write_queued()
+                    self._progress.unpark_all()
             if moved is not None:
                 self.synced_at = trio.current_time()
                 self.wake_all()

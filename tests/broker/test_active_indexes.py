@@ -7,13 +7,15 @@ from random import Random
 
 import pytest
 import trio
+import trio.testing
 
 from broker.log.config import LogConfig
 from broker.log.errors import IndexCorruptError
 from broker.log.files import OpenFiles
 from broker.log.partition_log import PartitionLog
+from broker.log.room import Room
 from broker.metrics import Metrics
-from broker.partition import Partition, StorageError
+from broker.partition import Destination, Partition, StorageError
 from broker.writer import Writer
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in
@@ -92,7 +94,7 @@ async def rig(directory: Path, suffix: str = ".index") -> AsyncIterator[Rig]:
 async def test_every_offset_is_read_though_a_bit_of_the_active_index_is_flipped(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         assert [await made.read(offset) for offset in range(RECORDS)] == list(range(RECORDS))
-        assert made.log.segment_count == 2
+        assert (made.log.segment_count, made.rolls()) == (2, 1)
         assert made.index.read_bytes() == made.sound
         made.append(RECORDS)
         assert await made.read(RECORDS) == RECORDS
@@ -120,6 +122,31 @@ async def test_an_append_that_is_being_written_makes_the_next_one_roll(tmp_path:
             made.append(RECORDS + 1, size=100_000)
         assert made.log.segment_count == 2
         assert [await made.read(offset) for offset in range(RECORDS + 2)] == list(range(RECORDS + 2))
+
+
+async def test_an_append_that_is_queued_is_written_to_the_segment_before(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        made.partition.append(batch(RECORDS))
+        await made.rebuilt()
+        assert (made.log.active_base_offset, made.rolls()) == (RECORDS + 1, 1)
+        assert [await made.read(offset) for offset in range(RECORDS + 1)] == list(range(RECORDS + 1))
+
+
+async def test_a_log_that_is_paused_for_a_move_is_sealed_when_it_goes_on(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The move cannot have the log while somebody is inside, and gives up."""
+    del autojump_clock
+    async with rig(tmp_path) as made:
+        target = str(tmp_path / "other")
+        with made.partition.inside():
+            async with trio.open_nursery() as nursery:
+                to = Destination(target, Room(target), lambda: None, lambda: None)
+                nursery.start_soon(made.partition.relocate, made.log.begin_move(target), to)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(made.rebuilt)
+        assert (made.log.segment_count, made.rolls()) == (2, 1)
+        assert [await made.read(offset) for offset in range(RECORDS)] == list(range(RECORDS))
 
 
 async def test_the_next_plan_rolls_once_where_that_is_asked_for(tmp_path: Path) -> None:
