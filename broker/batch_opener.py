@@ -1,4 +1,4 @@
-"""Looking into compressed batches before they are appended: at once if that is quick, otherwise in threads.
+"""Decompress and validate compressed batches before they are appended: small ones at once, others in threads.
 
 Kafka decompresses every batch that a producer sends, and so does this broker (`docs/formats.md`). A small one takes
 some ten microseconds, less than asking a thread. A large one may become 128 MiB, whatever it says of itself.

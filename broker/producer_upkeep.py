@@ -1,4 +1,4 @@
-"""Forgetting idempotent producers: those that have expired, and those that are idle longest where there are too many.
+"""Evict idempotent producers: the expired ones, and the longest idle ones near the limit.
 
     known          0 ............................ 90 % ............ warmlog.producers.max
     expired        forgotten by the check every `producer.id.expiration.check.interval.ms`
@@ -27,7 +27,7 @@ PAUSE_S = 30.0  # after a round that found nobody idle for long enough
 
 
 class ProducerUpkeep:
-    """Keeps the producers of all logs within the budget."""
+    """Keeps the number of producers of all logs within the limit."""
 
     def __init__(self, partitions: Partitions, metrics: Metrics) -> None:
         self._partitions = partitions

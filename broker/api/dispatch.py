@@ -41,7 +41,7 @@ class Dispatcher:
         return self._handlers.keys()
 
     def begin_produce(self, request: ProduceRequest, context: Context) -> produce.Produce | None:
-        """Queue a produce request; it is written when the caller says `Writer.write_queued`.
+        """Queue a produce request; the caller writes it with `Writer.write_queued`.
 
         Returns None, with nothing queued, for one that takes longer: then await `begin_large_produce`.
         """
@@ -68,7 +68,7 @@ class Dispatcher:
     def fetch_again(
         self, fetch: Fetch, context: Context, *, is_over: bool = False
     ) -> Fetch | FetchResponse | ErrorResponse:
-        """Go on with a pending fetch that was woken, or whose time is over; it may be pending again."""
+        """Resume a pending fetch that was woken or has timed out; it may be pending again."""
         try:
             return self._fetches.expire(fetch) if is_over else self._fetches.look_again(fetch)
         except Exception as error:  # noqa: BLE001  # the boundary
@@ -103,6 +103,6 @@ class Dispatcher:
 
 
 def _defect(api: str, context: Context, error: Exception) -> ErrorResponse:
-    """Log an unexpected failure, and return what its client is told."""
+    """Log an unexpected exception and return the error response for the client."""
     logger.error("a request failed: %s from %s:%d", api, *context.session.peer, exc_info=error)
     return DEFECT

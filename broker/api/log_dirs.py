@@ -97,7 +97,7 @@ class LogDirsApi:
     # -- alter --
 
     async def alter(self, request: AlterReplicaLogDirsRequest, context: Context) -> AlterReplicaLogDirsResponse:
-        """Begin to move partitions; how far they are is told by DescribeLogDirs."""
+        """Start moving partitions; DescribeLogDirs reports their progress."""
         begun: list[BegunMove] = []
         for target in request.targets:
             begun += await context.map(partial(self._begin, target.path), target.partitions)
@@ -112,7 +112,7 @@ class LogDirsApi:
         return begun()
 
     def _checked(self, path: str, asked: TopicPartition) -> tuple[Partition, DataDirectory]:
-        """The partition and where it is to lie. Raises what is told of it."""
+        """Return the partition and its target directory. Raises RequestError, InvalidTopicError, UnknownTopicError."""
         target = self._directories.find(path)
         if target is None and path in self._directories.offline:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")

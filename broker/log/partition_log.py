@@ -153,8 +153,9 @@ class PartitionLog:
 
         `clock` gives ms since the epoch. `recovery_point` and `log_start_offset` are the checkpoints' words, `clean`
         whether the last stop was: if so, nothing but the end of the active segment is looked at; if not, the log is
-        recovered from the recovery point, and `recovery` says what that did; meanwhile `scanned` is told how many more
-        bytes were checked. `room` is its disk's; with `uses_reserve`, appends are tried there even if it is short.
+        recovered from the recovery point, and `recovery` says what that did; meanwhile `scanned` is called with the
+        number of bytes checked since its last call. `room` is its disk's; with `uses_reserve`, appends are tried there
+        even if it is short.
         """
         path = fspath(directory)
         place = LogPlace(

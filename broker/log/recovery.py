@@ -88,8 +88,8 @@ _SWAP_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX)
 class LogPlace:
     """Where a log is and what it is opened with.
 
-    `clock` gives ms since the epoch; `scanned` is told how many more bytes recovery has checked; all logs share a
-    `budget`.
+    `clock` gives ms since the epoch. `scanned` is called with the number of bytes that recovery has checked since its
+    last call. All logs share a `budget`.
     """
 
     directory: str

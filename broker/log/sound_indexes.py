@@ -1,12 +1,11 @@
-"""Work that reads indexes in workers, beside a log that goes on: indexes found corrupt are made anew.
+"""Read indexes in worker threads while the log stays in use, and rebuild those that are corrupt.
 
-Owns: who may make or move index files of sealed segments (one at a time), and what a reader does when the segments
-change under it. Must not know what is looked for.
+Index files of sealed segments are rebuilt or moved by one thread at a time.
 
 Invariants:
-1. Each segment's indexes are made anew at most once in one piece of work: what is corrupt again is told. So is what is
-   corrupt in the active segment, which has to be sealed first, by the loop.
-2. No index is made anew of a segment that is on its way in or out.
+1. An operation rebuilds the indexes of a segment at most once; a second corruption is raised. So is corruption in the
+   active segment, which the event loop has to seal first.
+2. Indexes of a segment that is being added or removed are not rebuilt.
 """
 
 from collections.abc import Callable

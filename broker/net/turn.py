@@ -95,7 +95,7 @@ class ServingTurn:
         self._epoll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
-        """Serve a socket no more; before it is closed."""
+        """Stop serving a socket; call this before closing it."""
         del self._served[fd]
         if not self._epoll.closed:
             self._epoll.unregister(fd)
@@ -108,7 +108,7 @@ class ServingTurn:
             self._wake()
 
     def again(self, served: Served) -> None:
-        """Let a connection go on in the next turn."""
+        """Continue with a connection in the next turn."""
         if not served.is_left_over:
             served.is_left_over = True
             self._left_over.append(served)
@@ -146,7 +146,7 @@ class ServingTurn:
             await self._take_turns()
 
     async def _take_turns(self) -> None:
-        """Take turns as long as anything is ready, and let others run now and then."""
+        """Take turns as long as anything is ready; other tasks run every `STRETCH_S`."""
         ends_at = perf_counter() + STRETCH_S
         while self._take_turn():
             if self._has_spawned or perf_counter() > ends_at:
@@ -169,7 +169,7 @@ class ServingTurn:
         return False
 
     def _take_turn(self) -> bool:
-        """Serve what is ready; False if nothing was."""
+        """Serve every ready connection; return False if there was none."""
         if self._settled.is_set():
             self._settled = trio.Event()
         ready = self._ready
@@ -191,7 +191,7 @@ class ServingTurn:
         return True
 
     def _find_ready(self) -> bool:
-        """Put into the queue who was left over, and who has become ready; False if it stays empty."""
+        """Queue connections left over from the last turn and newly ready ones; return whether there are any."""
         ready, served = self._ready, self._served
         for each in self._left_over:
             each.is_left_over = False
