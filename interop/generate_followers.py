@@ -1,8 +1,8 @@
-"""Make tests/fixtures/kafka/VERSION anew for older versions: `python interop/generate_followers.py` (Java, Maven).
+"""Regenerate the directories of older versions below tests/fixtures/kafka (Java, Maven).
 
-A leader and a follower of each version hold a topic of one partition. The follower was away while records came, so it
-appended many batches at a time when it was back: `follower` is its directory, `leader` that of the other one. Both were
-stopped cleanly.
+`python interop/generate_followers.py [VERSION...]` starts a leader and a follower of each version with a topic of one
+partition. The follower is down while records are produced, so that it appends several batches at a time once it is
+back. Then both are stopped cleanly: `leader` and `follower` below the version are their data directories.
 """
 
 import shutil
@@ -19,25 +19,26 @@ from interop.generate_fixtures import LEFT_OUT, wait_until
 from interop.kafka_node import SETTINGS, KafkaNode
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka"
-#: The last versions before a follower's offset index (4.1) and any time index (3.8) were written by another rule.
+#: Kafka 4.1 changed the rule of a follower's offset index, Kafka 3.8 that of time indexes.
 VERSIONS = ("3.7.2", "3.9.1", "4.0.0")
 TOPIC = "copied"
 BATCHES, RECORDS = 150, 5
 FIRST_MS = 1_700_000_000_000
-#: As much as a follower appends at a time: some batches.
+#: A follower's appends are at most so large: some batches.
 FETCH_BYTES = 2000
 
 
 def main() -> None:
-    """Write the directories of each version."""
+    """Regenerate the directories of the versions that are named, or of all."""
     for version in sys.argv[1:] or VERSIONS:
         with tempfile.TemporaryDirectory() as name:
             make(Path(name), version)
 
 
 def make(work: Path, version: str) -> None:
-    """Let a follower of one version copy what its leader has."""
-    settings = {**SETTINGS, "replica.fetch.max.bytes": FETCH_BYTES, "replica.fetch.response.max.bytes": FETCH_BYTES}
+    """Have a follower of one version replicate a leader's log, and keep both directories."""
+    appends = {"replica.fetch.max.bytes": FETCH_BYTES, "replica.fetch.response.max.bytes": FETCH_BYTES}
+    settings = {**SETTINGS, **appends, "log.retention.ms": -1}  # the records are old
     data = {"leader": work / "leader", "follower": work / "follower"}
     with KafkaNode(data["leader"], settings=settings, version=version) as leader:
         follower = KafkaNode(data["follower"], settings={**settings, "node.id": 2}, version=version, controller=leader)
@@ -56,7 +57,7 @@ def make(work: Path, version: str) -> None:
 
 
 def produce(bootstrap: str) -> None:
-    """Send batches in which the first record has the largest time, which increases from batch to batch."""
+    """Produce batches whose first record has the largest time; times increase from batch to batch."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1000, "acks": 1})
     for batch in range(BATCHES):
         for record in range(RECORDS):
@@ -67,7 +68,7 @@ def produce(bootstrap: str) -> None:
 
 
 def log_size(data: Path) -> int:
-    """Return how much of the log a node has; a follower may just begin it again."""
+    """Return the size of a node's log, -1 while a follower replaces it."""
     try:
         return (data / f"{TOPIC}-0" / f"{0:020}.log").stat().st_size
     except FileNotFoundError:

@@ -77,9 +77,11 @@ def class_path(version: str = KAFKA_VERSION) -> str:
         return built
     jars = PROJECT / "target" / f"lib-{version}"
     if not jars.exists():
+        fetched = jars.with_name(f"{jars.name}.fetched")
         command = ["mvn", "--batch-mode", "--quiet", f"-Dkafka.version={version}"]
-        options = ["-DincludeScope=runtime", "-DexcludeArtifactIds=slf4j-reload4j", f"-DoutputDirectory={jars}"]
+        options = ["-DincludeScope=runtime", "-DexcludeArtifactIds=slf4j-reload4j", f"-DoutputDirectory={fetched}"]
         subprocess.run([*command, "dependency:copy-dependencies", *options], cwd=PROJECT, check=True)
+        fetched.rename(jars)
     return f"{PROJECT / 'target' / 'classes'}:{jars}/*"
 
 
