@@ -20,7 +20,7 @@ from interop.kafka_node import SETTINGS, KafkaNode
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka"
 #: Kafka 4.1 changed the rule of a follower's offset index, Kafka 3.8 that of time indexes.
-VERSIONS = ("3.7.2", "3.9.1", "4.0.0")
+VERSIONS = ("3.7.2", "3.9.0", "3.9.1", "4.0.0")
 TOPIC = "copied"
 BATCHES, RECORDS = 150, 5
 FIRST_MS = 1_700_000_000_000

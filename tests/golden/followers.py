@@ -21,4 +21,4 @@ DIRECTORIES = tuple(f"{version}/{node}" for version in VERSIONS for node in NODE
 SEGMENT = f"{0:020}"
 INDEXES = (".index", ".timeindex")
 #: Those with an entry per append in the offset index. The follower of 3.9.1 wrote what its leader did.
-OLD_RULE = ("3.7.2/follower", "4.0.0/follower")
+OLD_RULE = ("3.7.2/follower", "3.9.0/follower", "4.0.0/follower")
