@@ -1,6 +1,5 @@
-"""Bytes to values and back, for the wire and the disk.
+"""Encode and decode everything warmlog sends or stores: sans-IO, without sockets, files, clocks or threads.
 
-Sans-IO: nothing here knows a socket, a file, a clock, a thread or trio. Bytes come in as buffers, values go out, and
-the other way round; who moves the bytes is decided elsewhere (`broker.net` on the server, `warmlog.client` on the other
-end).
+`request`, `response` and `groups` hold the neutral values; `kafka` and `native` map them to the two wire formats,
+`frame` splits the stream, `records` is the batch format shared by the wire and the log. Start with `request`.
 """

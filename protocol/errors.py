@@ -1,15 +1,10 @@
-"""Error codes and the few exceptions of the protocol layer.
-
-Owns: `ErrorCode`, Kafka's numbers for what went wrong (source: org.apache.kafka.common.protocol.Errors), used on both
-wire formats; and the exceptions by which decoders say that bytes are not what they should be. Must not know: who
-reports an error, and how.
-"""
+"""Kafka's error codes, used by both wire formats, and the exceptions raised for malformed bytes."""
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error numbers, as they stand on the wire."""
+    """Error codes as sent on the wire (source: org.apache.kafka.common.protocol.Errors)."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -111,67 +106,65 @@ class ErrorCode(IntEnum):
 
 
 class ProtocolError(Exception):
-    """Bytes or values that break the rules of a format.
-
-    The root of this layer's errors; `code` is what a peer is told.
-    """
+    """Bytes or values that violate a format. Base class; `code` is the error code sent to the peer."""
 
     code: ErrorCode = ErrorCode.INVALID_REQUEST
 
 
 class FrameError(ProtocolError):
-    """The stream can no longer be trusted (a length that is negative or over the limit).
+    """A frame length is negative or over the limit, so the rest of the stream cannot be parsed.
 
-    The connection must close after the answer.
+    The connection must be closed after the error response.
     """
 
 
 class CorruptBatchError(ProtocolError):
-    """A batch is damaged: length, CRC or an impossible header field."""
+    """A batch has a wrong length or CRC, or an impossible header field."""
 
     code = ErrorCode.CORRUPT_MESSAGE
 
 
 class InvalidRecordError(ProtocolError):
-    """A batch is whole (its CRC holds) but its records are not what its header says, or are not allowed here."""
+    """A batch has a valid CRC, but its records contradict its header or are not allowed."""
 
     code = ErrorCode.INVALID_RECORD
 
 
 class UnsupportedMagicError(ProtocolError):
-    """A batch of format version 0 or 1."""
+    """A batch is in record format version 0 or 1; only version 2 is supported."""
 
     code = ErrorCode.INVALID_RECORD
 
 
 class CompressionError(ProtocolError):
-    """A compressed block that cannot be opened, lies about its size, or would expand beyond the ceiling."""
+    """A compressed block cannot be decompressed, states a wrong size, or would exceed the size limit."""
 
     code = ErrorCode.CORRUPT_MESSAGE
 
 
 class UnsupportedCompressionError(ProtocolError):
-    """A batch whose attributes name a codec that is not one of the five."""
+    """The attributes of a batch name an unknown compression codec."""
 
     code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 class BatchTooLargeError(ProtocolError):
-    """A batch over the limit of its topic (`max.message.bytes`)."""
+    """A batch exceeds the topic's `max.message.bytes`."""
 
     code = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class InvalidTimestampError(ProtocolError):
-    """A batch marked as carrying the broker's own time, which no producer may do."""
+    """A producer sent a batch marked LogAppendTime, which only the broker may set."""
 
     code = ErrorCode.INVALID_TIMESTAMP
 
 
 class RecordsRefusedError(ProtocolError):
-    """Records that the topic does not take; `record_errors` says which (index from 0) and why.
+    """Records violate the topic's settings.
 
-    `code` is INVALID_TIMESTAMP where one of them has a time out of range, else INVALID_RECORD.
+    `record_errors` holds (index in the batch from 0, reason) pairs. `code` is INVALID_TIMESTAMP if any timestamp is out
+    of range, otherwise INVALID_RECORD.
     """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:

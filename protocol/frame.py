@@ -1,20 +1,17 @@
-"""Frames: a 4-byte big-endian length, then that many bytes. Both wire formats are cut out of a stream this way.
+"""Split a byte stream into length-prefixed frames, as both wire formats use them.
 
-Owns: finding frames in what was received, and the size limit. Must not know: sockets (who receives), what a frame holds
-(who decodes).
-
-    at  bytes
-    0   4      length of what follows, int32 big-endian, 0 to max_frame_bytes
-    4   length the frame
+    position  size
+    0         4       length of the frame, int32 big-endian, 0 to max_frame_bytes
+    4         length  the frame
 
 Invariants:
-1. A length is checked as soon as its four bytes are there; nothing is allocated or received for a bad one.
-2. A frame handed out is never written to again: it is a read-only view of a received chunk, or of a buffer that was
-   made for it alone. So a caller may keep parts of it (record batches) as long as it likes, without a copy.
-3. Small frames cost no copy beyond that of a cut tail. A large frame that has not arrived whole gets a buffer of its
-   own, into which the rest can be received directly. The buffer takes FIRST_BUFFER_BYTES and then GROWTH times what has
-   arrived, so that a length alone costs nothing. Before each allocation the caller has the time to find room for it
-   (`announced_bytes`).
+1. A length is checked as soon as its four bytes have arrived; nothing is allocated for an invalid one.
+2. A returned frame is immutable: it is a read-only view of a received chunk or of a buffer of its own. Callers may
+   keep slices of it (record batches) for as long as they like without copying.
+3. Small frames are not copied, except for an incomplete one at the end of a chunk. A large incomplete frame gets its
+   own buffer, into which the rest can be received directly. The buffer starts at FIRST_BUFFER_BYTES and grows by GROWTH
+   once full, so a peer cannot make the reader allocate memory by sending a length alone. `announced_bytes` is the size
+   of the next allocation, so that the caller can reserve memory first.
 """
 
 from struct import Struct
@@ -25,11 +22,11 @@ LENGTH = Struct(">i")
 LENGTH_SIZE = LENGTH.size
 # Kafka's socket.request.max.bytes.
 DEFAULT_MAX_FRAME_BYTES = 100 << 20
-# From here on a cut frame gets its own buffer. Below, joining its two parts costs less than a further system call: a
-# receive brings 64 KiB at once.
+# Incomplete frames of at least this size get their own buffer. For smaller ones, joining the parts is cheaper than
+# another system call: one receive returns up to 64 KiB.
 LARGE_FRAME_BYTES = 64 << 10
-# Covers a batch of the usual limit (1 MiB) with its request. Larger frames are copied as their buffer grows: by 4, a
-# third of their size in all.
+# Fits a produce request with one batch of the default limit (1 MiB). Larger frames are copied as their buffer grows; at
+# a factor of 4 the copies add up to a third of the frame.
 FIRST_BUFFER_BYTES = 2 << 20
 GROWTH = 4
 
@@ -37,44 +34,44 @@ _NOTHING = memoryview(b"")
 
 
 class FrameReader:
-    """Cuts a stream into frames.
+    """Split a stream into frames.
 
-    Feed it what was received, then take frames until there is none. Where `buffer_for_next` gives a buffer, receive
-    into that instead (and say how much by `received`), which saves a large frame one copy; feeding works just as well.
-    Not thread-safe; holds no resources.
+    Call `feed` with received bytes, then `next_frame` until it returns None. If `buffer_for_next` then returns a
+    buffer, receiving into it and calling `received` saves one copy of a large frame; feeding works as well. Not
+    thread-safe.
     """
 
     __slots__ = ("_announced", "_chunk", "_filled", "_large", "_large_size", "_position", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._chunk = _NOTHING  # received and not yet handed out from `_position` on; follows `_large`
+        self._chunk = _NOTHING  # unread bytes start at `_position`; they follow `_large` in the stream
         self._position = 0
-        self._large: bytearray | None = None  # the large frame being received, as far as it has memory
-        self._large_size = 0  # and in all
-        self._filled = 0  # so many bytes of it are there
-        self._announced = 0  # the size of a large frame that has no buffer yet; then `_position` is at its length
+        self._large: bytearray | None = None  # buffer of the large frame being received; may still have to grow
+        self._large_size = 0  # full size of that frame
+        self._filled = 0  # bytes of it received so far
+        self._announced = 0  # size of a large frame that has no buffer yet; `_position` is at its length prefix
 
     @property
     def announced_bytes(self) -> int:
-        """How much memory the next `buffer_for_next` takes, for a large frame that is announced or goes on; else 0."""
+        """Bytes the next `buffer_for_next` will allocate; 0 if it will not."""
         if self._announced:
             return min(self._announced, FIRST_BUFFER_BYTES)
         return self._next_size() - len(self._large) if self._large is not None else 0
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether part of a frame was fed that cannot be handed out yet."""
+        """Whether an incomplete frame has been received."""
         return self._large is not None or self._position < len(self._chunk)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory taken for frames that were not yet handed out."""
+        """Bytes of memory held for frames not yet returned."""
         large = 0 if self._large is None else len(self._large)
         return large + len(self._chunk) - self._position
 
     def feed(self, data: bytes) -> None:
-        """Add what was received. `data` must not change afterwards (frames are views of it)."""
+        """Add received bytes. `data` must not change afterwards: frames are views of it."""
         if self._announced:
             self._begin_large()
         if self._large is not None and self._filled < self._large_size:
@@ -84,9 +81,9 @@ class FrameReader:
         self._position = 0
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its length, or None until more is fed.
+        """Return the next complete frame without its length prefix, or None if more bytes are needed.
 
-        Raises FrameError (now and at each further call) where the next length is negative or over the limit.
+        Raises FrameError, on this and every later call, if the length is negative or over the limit.
         """
         if self._large is not None:
             return self._take_large()
@@ -95,7 +92,7 @@ class FrameReader:
             return None
         (length,) = LENGTH.unpack_from(self._chunk, self._position)
         if not 0 <= length <= self.max_frame_bytes:
-            raise FrameError(f"a frame of {length} bytes was announced; allowed are 0 to {self.max_frame_bytes}")
+            raise FrameError(f"frame length {length} is out of range; the limit is {self.max_frame_bytes} bytes")
         end = start + length
         if end > len(self._chunk):
             if length >= LARGE_FRAME_BYTES:
@@ -105,9 +102,9 @@ class FrameReader:
         return self._chunk[start:end]
 
     def buffer_for_next(self) -> memoryview | None:
-        """Where more of a large frame can be received, or None: then receive anything and `feed` it.
+        """Return a buffer to receive more of a large frame into, or None if bytes must be received and fed instead.
 
-        Ask after `next_frame` gave None. Allocates `announced_bytes`; a buffer given before is of no use then.
+        Call after `next_frame` returned None. Allocates `announced_bytes`, which invalidates buffers returned earlier.
         """
         if self._announced:
             self._begin_large()
@@ -117,7 +114,7 @@ class FrameReader:
         return memoryview(self._large)[self._filled :]
 
     def received(self, count: int) -> None:
-        """`count` bytes were received into the start of `buffer_for_next()`."""
+        """Record that `count` bytes were received into the start of the buffer from `buffer_for_next`."""
         assert self._large is not None
         assert 0 <= count <= len(self._large) - self._filled
         self._filled += count
@@ -133,13 +130,13 @@ class FrameReader:
         self._position = 0
 
     def _next_size(self) -> int:
-        """How much memory the large frame is to have: what it has, or more if that is full and not all of it."""
+        """Return the size the buffer should have: larger than now only if it is full and the frame is incomplete."""
         assert self._large is not None
         has = len(self._large)
         return has if self._filled < has else min(self._large_size, has * GROWTH)
 
     def _grow_large(self, size: int) -> None:
-        """Copies: a buffer that somebody still has cannot be resized."""
+        """Grow by copying: a bytearray with exported views cannot be resized."""
         assert self._large is not None
         if size > len(self._large):
             grown = bytearray(size)

@@ -1,10 +1,7 @@
-"""The neutral values of consumer groups: requests and responses of both wires.
+"""Neutral requests and responses of consumer groups, for both wire formats.
 
-Owns: one value type per request and per response, and the names of a group's states. Must not know: layouts, who leads
-a group, or what a member's metadata and assignment mean: to the coordinator both are bytes.
-
-A response has exactly one entry per entry asked for, in that order. Every entry carries `error`; durations are
-milliseconds.
+A response has exactly one entry per entry of the request, in the same order. Member metadata and assignments are opaque
+bytes to the coordinator. Durations are milliseconds.
 """
 
 from enum import IntEnum, StrEnum
@@ -16,22 +13,22 @@ from protocol.request import Entries, Int32, Int64, Value
 NO_GENERATION = -1
 NO_OFFSET = -1
 NO_LEADER_EPOCH = -1
-NO_MEMBER = ""  # the member id of one that has none yet, and of a commit from outside of the group's membership
+NO_MEMBER = ""  # member id of a client that has not joined yet, and of commits from outside the group
 CONSUMER_PROTOCOL_TYPE = "consumer"  # Kafka's ConsumerProtocol.PROTOCOL_TYPE
 
 
 class GroupState(StrEnum):
-    """A classic group's states by the names that tools show (Kafka's ClassicGroupState)."""
+    """States of a classic group, named as Kafka's tools show them (source: ClassicGroupState)."""
 
-    EMPTY = "Empty"  # no members; offsets may be left
-    PREPARING_REBALANCE = "PreparingRebalance"  # members are to join again
-    COMPLETING_REBALANCE = "CompletingRebalance"  # all joined; the leader's assignment is awaited
+    EMPTY = "Empty"  # no members, possibly committed offsets
+    PREPARING_REBALANCE = "PreparingRebalance"  # waiting for members to rejoin
+    COMPLETING_REBALANCE = "CompletingRebalance"  # waiting for the leader's assignment
     STABLE = "Stable"
     DEAD = "Dead"  # unknown, or deleted
 
 
 class GroupType(StrEnum):
-    """The kinds of groups that ListGroups can filter by; a broker here has classic ones only."""
+    """Group types that ListGroups can filter by; this broker only has classic groups."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -40,7 +37,7 @@ class GroupType(StrEnum):
 
 
 class CoordinatorType(IntEnum):
-    """What is coordinated. The wire may name others; those stay numbers, for a handler to refuse."""
+    """Key types of FindCoordinator. Unknown ones are decoded as plain numbers, which the handler rejects."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -48,7 +45,7 @@ class CoordinatorType(IntEnum):
 
 
 class FindCoordinatorRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Which broker coordinates each of these groups (or transactional ids: `key_type`, of CoordinatorType)."""
+    """Find the broker that coordinates each key: a group id or transactional id, depending on `key_type`."""
 
     api: ClassVar[str] = "find_coordinator"
     keys: Entries[str]
@@ -56,7 +53,7 @@ class FindCoordinatorRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class FoundCoordinator(Value, frozen=True, kw_only=True, gc=False):
-    """A key's coordinator."""
+    """The coordinator of one key."""
 
     key: str
     node_id: int = -1
@@ -67,24 +64,24 @@ class FoundCoordinator(Value, frozen=True, kw_only=True, gc=False):
 
 
 class FindCoordinatorResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per key asked for, in that order."""
+    """Results of FindCoordinatorRequest."""
 
     coordinators: tuple[FoundCoordinator, ...]
 
 
 class GroupProtocol(Value, frozen=True, kw_only=True, gc=False):
-    """An assignor that a member can work with, and what the leader shall know of the member if that one is chosen."""
+    """An assignor supported by a member, and the metadata passed to the leader if it is chosen."""
 
     name: str
     metadata: bytes
 
 
 class JoinGroupRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Join a group, or join it again; the answer comes when the rebalance that this makes is over.
+    """Join or rejoin a group. The response is sent when all members have joined.
 
-    `member_id`: NO_MEMBER at first. `instance_id`: of a static member (KIP-345), None for a dynamic one.
-    `requires_known_member`: a new dynamic member is told its id and asks again (KIP-394; JoinGroup from version 4).
-    `can_skip_assignment`: the leader understands that it is not to assign (JoinGroup from version 9, KIP-814).
+    `member_id` is NO_MEMBER on the first request. `instance_id` identifies a static member (KIP-345).
+    `requires_known_member`: a new dynamic member first receives its id and must rejoin with it (KIP-394, version 4).
+    `can_skip_assignment`: the client understands `skip_assignment` in the response (KIP-814, version 9).
     """
 
     api: ClassVar[str] = "join_group"
@@ -102,7 +99,7 @@ class JoinGroupRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class JoinedMember(Value, frozen=True, kw_only=True, gc=False):
-    """A member as the leader sees it: `metadata` is the one for the protocol that was chosen."""
+    """A member as listed for the leader; `metadata` belongs to the chosen protocol."""
 
     member_id: str
     instance_id: str | None = None
@@ -110,9 +107,9 @@ class JoinedMember(Value, frozen=True, kw_only=True, gc=False):
 
 
 class JoinGroupResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The generation that a member is in now. Only the leader is told the `members`.
+    """The new generation and its protocol. Only the leader receives `members`.
 
-    With MEMBER_ID_REQUIRED, `member_id` is the one to ask again with.
+    With MEMBER_ID_REQUIRED, `member_id` is the id to rejoin with.
     """
 
     generation: int = NO_GENERATION
@@ -127,16 +124,17 @@ class JoinGroupResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class MemberAssignment(Value, frozen=True, kw_only=True, gc=False):
-    """What a leader gives to a member."""
+    """The assignment the leader computed for one member."""
 
     member_id: str
     assignment: bytes
 
 
 class SyncGroupRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Ask for one's assignment; the leader brings those of all. The answer comes when the leader has spoken.
+    """Get this member's assignment; the leader sends those of all members.
 
-    `protocol_type` and `protocol_name`: None where the client does not say (SyncGroup before version 5).
+    The response is sent once the leader's request has arrived. `protocol_type` and `protocol_name` are None before
+    SyncGroup version 5.
     """
 
     api: ClassVar[str] = "sync_group"
@@ -151,7 +149,7 @@ class SyncGroupRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class SyncGroupResponse(Value, frozen=True, kw_only=True, gc=False):
-    """A member's assignment."""
+    """The assignment of the requesting member."""
 
     assignment: bytes = b""
     protocol_type: str | None = None
@@ -161,7 +159,7 @@ class SyncGroupResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class HeartbeatRequest(Value, frozen=True, kw_only=True, gc=False):
-    """A member is still there."""
+    """Keep a member's session alive."""
 
     api: ClassVar[str] = "heartbeat"
     group: str
@@ -171,14 +169,14 @@ class HeartbeatRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class HeartbeatResponse(Value, frozen=True, kw_only=True, gc=False):
-    """NONE; REBALANCE_IN_PROGRESS: join again; any other error: the member is none any more."""
+    """The member must rejoin on REBALANCE_IN_PROGRESS; any other error ends its membership."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
 
 
 class LeavingMember(Value, frozen=True, kw_only=True, gc=False):
-    """A member that goes, or is removed: by its id, or a static one by its instance id alone."""
+    """A member to remove: by member id, or a static member by its instance id alone."""
 
     member_id: str = NO_MEMBER
     instance_id: str | None = None
@@ -186,7 +184,7 @@ class LeavingMember(Value, frozen=True, kw_only=True, gc=False):
 
 
 class LeaveGroupRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Members leave; those that stay divide the partitions anew."""
+    """Remove members from a group, which triggers a rebalance."""
 
     api: ClassVar[str] = "leave_group"
     group: str
@@ -194,7 +192,7 @@ class LeaveGroupRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class LeftMember(Value, frozen=True, kw_only=True, gc=False):
-    """What became of one of them."""
+    """The result of removing one member."""
 
     member_id: str
     instance_id: str | None = None
@@ -203,7 +201,7 @@ class LeftMember(Value, frozen=True, kw_only=True, gc=False):
 
 
 class LeaveGroupResponse(Value, frozen=True, kw_only=True, gc=False):
-    """`error`: of the request as a whole (no such coordinator, an invalid group); one entry per member asked for."""
+    """Results of LeaveGroupRequest; `error` applies to the whole request (such as INVALID_GROUP_ID)."""
 
     members: tuple[LeftMember, ...] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -211,7 +209,7 @@ class LeaveGroupResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class OffsetToCommit(Value, frozen=True, kw_only=True, gc=False):
-    """The offset of the next record to consume, and the epoch of the last one consumed."""
+    """The offset of the next record to consume, and the leader epoch of the last one consumed."""
 
     topic: str
     partition: Int32
@@ -221,9 +219,9 @@ class OffsetToCommit(Value, frozen=True, kw_only=True, gc=False):
 
 
 class OffsetCommitRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Commit offsets: as a member of a generation, or from outside (NO_GENERATION, NO_MEMBER) while there are none.
+    """Commit offsets, as a member of a generation or, while the group is empty, with NO_GENERATION and NO_MEMBER.
 
-    `retention_ms`: after which these offsets expire, None: as the broker is set (OffsetCommit 2 to 4 could say).
+    `retention_ms` sets when these offsets expire (OffsetCommit versions 2 to 4); None uses the broker's setting.
     """
 
     api: ClassVar[str] = "offset_commit"
@@ -236,7 +234,7 @@ class OffsetCommitRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class CommittedPartition(Value, frozen=True, kw_only=True, gc=False):
-    """What became of one partition's offset: stored, deleted, or why not."""
+    """The result of committing or deleting one partition's offset."""
 
     topic: str
     partition: int
@@ -245,27 +243,27 @@ class CommittedPartition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class OffsetCommitResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for, in that order."""
+    """Results of OffsetCommitRequest."""
 
     partitions: tuple[CommittedPartition, ...]
 
 
 class TopicPartition(Value, frozen=True, kw_only=True, gc=False):
-    """One partition."""
+    """A partition of a named topic."""
 
     topic: str
     partition: Int32
 
 
 class OffsetFetchGroup(Value, frozen=True, kw_only=True, gc=False):
-    """The partitions of which a group's offsets are asked for; None: all that it has."""
+    """A group and the partitions to fetch its offsets of; None fetches all."""
 
     group: str
     partitions: Entries[TopicPartition] | None = None
 
 
 class OffsetFetchRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Committed offsets. `require_stable`: refuse those that an open transaction may still change (KIP-447)."""
+    """Fetch committed offsets. `require_stable` rejects those an open transaction may still change (KIP-447)."""
 
     api: ClassVar[str] = "offset_fetch"
     groups: Entries[OffsetFetchGroup]
@@ -273,10 +271,10 @@ class OffsetFetchRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class FetchedOffset(Value, frozen=True, kw_only=True, gc=False):
-    """What is committed for one partition; NO_OFFSET where nothing is, and that is no error.
+    """The committed offset of one partition. NO_OFFSET without an error means that none is committed.
 
-    `topic_id` (text, as in TopicMetadata) is told where all of a group's offsets were asked for and the topic exists:
-    OffsetFetch from version 10 on names topics by nothing else.
+    `topic_id` (base64, as in TopicMetadata) is set if all offsets were requested and the topic exists: OffsetFetch
+    identifies topics by id only from version 10.
     """
 
     topic: str
@@ -290,7 +288,7 @@ class FetchedOffset(Value, frozen=True, kw_only=True, gc=False):
 
 
 class FetchedOffsets(Value, frozen=True, kw_only=True, gc=False):
-    """One group's offsets, partitions in the order asked for (all: by topic and partition)."""
+    """One group's offsets, in the order of the request, or by topic and partition if all were requested."""
 
     group: str
     partitions: tuple[FetchedOffset, ...] = ()
@@ -299,13 +297,13 @@ class FetchedOffsets(Value, frozen=True, kw_only=True, gc=False):
 
 
 class OffsetFetchResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per group asked for, in that order."""
+    """Results of OffsetFetchRequest."""
 
     groups: tuple[FetchedOffsets, ...]
 
 
 class OffsetDeleteRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Forget committed offsets of topics that no member is subscribed to."""
+    """Delete committed offsets of topics that no member is subscribed to."""
 
     api: ClassVar[str] = "offset_delete"
     group: str
@@ -313,7 +311,7 @@ class OffsetDeleteRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class OffsetDeleteResponse(Value, frozen=True, kw_only=True, gc=False):
-    """`error`: of the request as a whole (no such group); one entry per partition asked for."""
+    """Results of OffsetDeleteRequest; `error` applies to the whole request (such as GROUP_ID_NOT_FOUND)."""
 
     partitions: tuple[CommittedPartition, ...] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -321,7 +319,7 @@ class OffsetDeleteResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ListGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Which groups there are, of these states and types (compared without regard to case); empty: of all."""
+    """List groups, filtered by state and type (case-insensitive). An empty filter matches all."""
 
     api: ClassVar[str] = "list_groups"
     states: Entries[str] = ()
@@ -329,7 +327,7 @@ class ListGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ListedGroup(Value, frozen=True, kw_only=True, gc=False):
-    """A group in short. `protocol_type`: "consumer", empty for one that only has offsets."""
+    """A listed group. `protocol_type` is usually "consumer", and empty for a group that only has offsets."""
 
     group: str
     protocol_type: str
@@ -338,7 +336,7 @@ class ListedGroup(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ListGroupsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """Groups by name."""
+    """Groups sorted by name."""
 
     groups: tuple[ListedGroup, ...] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -346,7 +344,7 @@ class ListGroupsResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Groups and their members."""
+    """Describe groups and their members."""
 
     api: ClassVar[str] = "describe_groups"
     groups: Entries[str]
@@ -354,7 +352,7 @@ class DescribeGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribedMember(Value, frozen=True, kw_only=True, gc=False):
-    """A member. `metadata` and `assignment` are empty until the group is stable."""
+    """A group member. `metadata` and `assignment` are empty until the group is stable."""
 
     member_id: str
     instance_id: str | None = None
@@ -365,9 +363,9 @@ class DescribedMember(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribedGroup(Value, frozen=True, kw_only=True, gc=False):
-    """A group. One that is not known has state DEAD and the error GROUP_ID_NOT_FOUND.
+    """A described group. An unknown group has the state DEAD and the error GROUP_ID_NOT_FOUND.
 
-    `protocol`: the assignor in use, empty until the group is stable.
+    `protocol` is the assignor in use, empty until the group is stable.
     """
 
     group: str
@@ -380,20 +378,20 @@ class DescribedGroup(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeGroupsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per group asked for, in that order."""
+    """Results of DescribeGroupsRequest."""
 
     groups: tuple[DescribedGroup, ...]
 
 
 class DeleteGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Delete groups without members, and their offsets."""
+    """Delete empty groups and their committed offsets."""
 
     api: ClassVar[str] = "delete_groups"
     groups: Entries[str]
 
 
 class DeletedGroup(Value, frozen=True, kw_only=True, gc=False):
-    """What became of one group."""
+    """The result of deleting one group."""
 
     group: str
     error: ErrorCode = ErrorCode.NONE
@@ -401,7 +399,7 @@ class DeletedGroup(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DeleteGroupsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per group asked for, in that order."""
+    """Results of DeleteGroupsRequest."""
 
     groups: tuple[DeletedGroup, ...]
 

@@ -1,10 +1,7 @@
-"""The neutral requests: what both wire formats decode into and what the handlers are given.
+"""Neutral requests: both wire formats decode into these values, and the handlers take them.
 
-Owns: one value type per request. A value is immutable, keyword-only and slotted (`msgspec.Struct`), so that a decoded
-map is checked against it in one call in C, with an error that names the field. Must not know: how a request is laid out
-on a wire, who sent it, or who answers it.
-
-Times are milliseconds since the epoch (int), durations milliseconds, sizes bytes, offsets record numbers.
+Values are immutable, keyword-only `msgspec.Struct`s, so msgspec validates a decoded map in one C call and its error
+names the field. Timestamps are milliseconds since the epoch, durations milliseconds, sizes bytes.
 """
 
 from enum import StrEnum
@@ -12,21 +9,21 @@ from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 
-# Kafka's max.partition.fetch.bytes: a consumer's memory is partitions times this
+# Kafka's max.partition.fetch.bytes; a consumer may hold this much per partition
 DEFAULT_PARTITION_FETCH_BYTES = 1 << 20
 DEFAULT_FETCH_BYTES = 50 << 20  # Kafka's fetch.max.bytes
-LATEST_TIMESTAMP = -1  # ListOffsets: the end of the log (what the next record gets)
-EARLIEST_TIMESTAMP = -2  # ListOffsets: the first offset still there
+LATEST_TIMESTAMP = -1  # ListOffsets: the offset of the next record
+EARLIEST_TIMESTAMP = -2  # ListOffsets: the log start offset
 MAX_TIMESTAMP = -3  # ListOffsets: the record with the greatest timestamp (KIP-734)
 
 Int32 = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Size32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
-# Bounds on what one request can make a broker hold and do, checked before an array is decoded: its elements take 20
-# times their bytes, and are decoded in one go, at up to 1 us each.
+# Limits on the memory and time that decoding one request can take, checked before an array is decoded: decoded elements
+# take 20 times the memory of their bytes, and up to 1 us each on the event loop.
 MAX_ENTRIES = 10_000
-MAX_SETTINGS = 100  # of one topic in a request; there are not so many names
+MAX_SETTINGS = 100  # per topic; more than there are setting names
 
 T = TypeVar("T")
 Entries = Annotated[tuple[T, ...], Meta(max_length=MAX_ENTRIES)]
@@ -34,25 +31,26 @@ TextSettings = Annotated[dict[str, T], Meta(max_length=MAX_SETTINGS)]
 
 
 class Value(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Root of all request and response values; each repeats its options, which msgspec or mypy would not inherit.
+    """Base class of all requests and responses.
 
-    A value cannot be part of a cycle, so the garbage collector need not know of it (gc=False).
+    Subclasses repeat the options because msgspec or mypy would not inherit them. Values never form reference cycles, so
+    the garbage collector does not track them (gc=False).
     """
 
-    may_wait: ClassVar[bool] = False  # whether a request's answer may take as long as others let it
+    may_wait: ClassVar[bool] = False  # whether the response may depend on other clients (JoinGroup, SyncGroup)
 
 
 class Isolation(StrEnum):
-    """How far a reader may see."""
+    """Isolation level of a fetch (Kafka's IsolationLevel)."""
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
 
 
 class HelloRequest(Value, frozen=True, kw_only=True, gc=False):
-    """First on each native connection.
+    """Open a native connection: the protocol versions the client supports, and its name for the logs.
 
-    Which versions of the native protocol the client speaks, and its name for the logs.
+    Must be the first request on the connection.
     """
 
     api: ClassVar[str] = "hello"
@@ -61,7 +59,7 @@ class HelloRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class MetadataRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Which topics there are, and where. `topics=None` asks for all."""
+    """List topics, their partitions and leaders. `topics=None` lists all."""
 
     api: ClassVar[str] = "metadata"
     topics: Entries[str] | None = None
@@ -69,7 +67,7 @@ class MetadataRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class NewTopic(Value, frozen=True, kw_only=True, gc=False):
-    """A topic to create; `partitions=-1` takes the broker's `num.partitions`."""
+    """A topic to create; `partitions=-1` uses the broker's `num.partitions`."""
 
     name: str
     partitions: Int32 = -1
@@ -77,7 +75,7 @@ class NewTopic(Value, frozen=True, kw_only=True, gc=False):
 
 
 class CreateTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Create topics, each on its own: one that fails does not stop the others."""
+    """Create topics. Each succeeds or fails independently."""
 
     api: ClassVar[str] = "create_topics"
     topics: Entries[NewTopic]
@@ -92,14 +90,14 @@ class DeleteTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Settings of topics, and for each partition its offsets, and its segments with sizes and times."""
+    """Describe topics: their settings, and the offsets and segments of each partition."""
 
     api: ClassVar[str] = "describe_topics"
     topics: Entries[str]
 
 
 class TopicAlteration(Value, frozen=True, kw_only=True, gc=False):
-    """Changes to a topic: settings to set (None resets one to the broker's default), and a larger partition count."""
+    """Changes to a topic: settings (None resets one to the broker's default), and a higher partition count."""
 
     name: str
     configs: TextSettings[str | None] = {}
@@ -107,14 +105,14 @@ class TopicAlteration(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlterTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Change topics, each on its own."""
+    """Alter topics. Each succeeds or fails independently."""
 
     api: ClassVar[str] = "alter_topics"
     topics: Entries[TopicAlteration]
 
 
 class PartitionRecords(Value, frozen=True, kw_only=True, gc=False):
-    """Record batches for one partition: one or more whole batches of format 2, end to end."""
+    """Record batches for one partition: one or more complete batches of format version 2, back to back."""
 
     topic: str
     partition: Int32
@@ -122,7 +120,7 @@ class PartitionRecords(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Append batches. acks 0: no reply; 1: after the leader's append; -1 (all): after every in-sync replica's."""
+    """Append batches. acks 0: no response; 1: respond after the leader's append; -1: after all in-sync replicas'."""
 
     api: ClassVar[str] = "produce"
     acks: Literal[-1, 0, 1] = -1
@@ -131,12 +129,12 @@ class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
 
     @property
     def knows_zstd(self) -> bool:
-        """Whether the client can read that codec; else batches in it are refused."""
+        """Whether zstd batches are accepted (Kafka rejects them before Produce version 7, KIP-110)."""
         return True
 
 
 class FetchPartition(Value, frozen=True, kw_only=True, gc=False):
-    """From where to read one partition, and how much at most."""
+    """The offset to read one partition from, and the maximum size."""
 
     topic: str
     partition: Int32
@@ -145,9 +143,9 @@ class FetchPartition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class FetchRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Read batches. Waits until `min_bytes` are there or `max_wait_ms` is over; 0 answers at once.
+    """Read batches, waiting up to `max_wait_ms` for `min_bytes` to be available.
 
-    The first batch of the first partition that has data is always whole, even over `max_bytes` (KIP-74).
+    The first batch of the first non-empty partition is returned complete even if it exceeds `max_bytes` (KIP-74).
     """
 
     api: ClassVar[str] = "fetch"
@@ -159,7 +157,7 @@ class FetchRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class OffsetQuery(Value, frozen=True, kw_only=True, gc=False):
-    """A question for an offset by time; LATEST_TIMESTAMP, EARLIEST_TIMESTAMP and MAX_TIMESTAMP ask for the ends."""
+    """A timestamp to look up in one partition, or one of the negative constants above."""
 
     topic: str
     partition: Int32
@@ -167,7 +165,7 @@ class OffsetQuery(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ListOffsetsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Offsets by time: the first record at or past each timestamp."""
+    """Look up the first offset whose record has at least the given timestamp, per partition."""
 
     api: ClassVar[str] = "list_offsets"
     partitions: Entries[OffsetQuery]

@@ -1,11 +1,8 @@
-"""The neutral responses: what handlers return and both wire formats encode.
+"""Neutral responses: handlers return these values, and both wire formats encode them.
 
-Owns: one value type per response. Must not know: sockets or files. The records of a fetch are a sequence of things of
-which an encoder uses nothing but `len()`: bytes, or slices of files that the sender passes to the kernel (that is the
-seam for sendfile).
-
-Every item carries `error` (an ErrorCode; 0 is fine) and `message`, a sentence for people, None where there is nothing
-to say. Times are milliseconds since the epoch, sizes bytes.
+Entries have an `error` code and an optional human-readable `message`, and come in the order of the request's entries.
+Timestamps are milliseconds since the epoch, sizes bytes. Encoders only take the `len()` of fetched records: they are
+bytes, or file slices that the sender hands to sendfile.
 """
 
 from collections.abc import Sized
@@ -18,24 +15,24 @@ from protocol.request import Value
 
 
 class ErrorResponse(Value, frozen=True, kw_only=True, gc=False):
-    """A request that failed as a whole: it could not be understood, or the broker could not answer it."""
+    """The whole request failed: it could not be decoded or handled."""
 
     error: ErrorCode
     message: str | None = None
 
 
 class HelloResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The version of the native protocol that this connection speaks from here on, and the limits to keep."""
+    """The native protocol version chosen for this connection, and the broker's limits."""
 
     version: int
-    broker: str  # name and version, as "warmlog/0.1.0"
+    broker: str  # name and version, such as "warmlog/0.1.0"
     cluster_id: str
     node_id: int
-    max_frame_bytes: int  # the longest request frame accepted
+    max_frame_bytes: int  # largest request frame accepted
 
 
 class PartitionMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """Where a partition lives; its leader is -1 while no replica can be served."""
+    """The leader and replicas of a partition; the leader is -1 if the partition is offline."""
 
     partition: int
     leader: int
@@ -47,7 +44,7 @@ class PartitionMetadata(Value, frozen=True, kw_only=True, gc=False):
 
 
 class TopicMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """A topic and its partitions. `topic_id` is the url-safe base64 form of the id, as in `partition.metadata`."""
+    """A topic and its partitions. `topic_id` is in URL-safe base64, as in `partition.metadata`."""
 
     name: str
     topic_id: str | None = None
@@ -57,7 +54,7 @@ class TopicMetadata(Value, frozen=True, kw_only=True, gc=False):
 
 
 class BrokerMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """A broker and the address at which clients of the asking listener reach it."""
+    """A broker and its advertised address on the listener of the request."""
 
     node_id: int
     host: str
@@ -65,7 +62,7 @@ class BrokerMetadata(Value, frozen=True, kw_only=True, gc=False):
 
 
 class MetadataResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The answer to a MetadataRequest, topics in the order asked for (all: by name)."""
+    """Brokers and topics; topics in the order of the request, or by name if all were requested."""
 
     cluster_id: str
     controller: int
@@ -74,7 +71,7 @@ class MetadataResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class CreatedTopic(Value, frozen=True, kw_only=True, gc=False):
-    """What became of one topic to create; partitions is its count."""
+    """The result of creating a topic; `partitions` is the number of its partitions."""
 
     name: str
     topic_id: str | None = None
@@ -84,13 +81,13 @@ class CreatedTopic(Value, frozen=True, kw_only=True, gc=False):
 
 
 class CreateTopicsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per topic asked for, in that order."""
+    """Results of CreateTopicsRequest."""
 
     topics: tuple[CreatedTopic, ...]
 
 
 class TopicResult(Value, frozen=True, kw_only=True, gc=False):
-    """What became of one topic to delete or alter."""
+    """The result of deleting or altering a topic."""
 
     name: str
     error: ErrorCode = ErrorCode.NONE
@@ -98,22 +95,19 @@ class TopicResult(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DeleteTopicsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per topic asked for, in that order."""
+    """Results of DeleteTopicsRequest."""
 
     topics: tuple[TopicResult, ...]
 
 
 class AlterTopicsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per topic asked for, in that order."""
+    """Results of AlterTopicsRequest."""
 
     topics: tuple[TopicResult, ...]
 
 
 class SegmentDescription(Value, frozen=True, kw_only=True, gc=False):
-    """One segment.
-
-    Offsets [base_offset, next_offset), bytes, index entries in use, and its times (None where it has no record).
-    """
+    """A segment holding offsets [base_offset, next_offset); `max_timestamp` is None if it has no records."""
 
     base_offset: int
     next_offset: int
@@ -126,9 +120,9 @@ class SegmentDescription(Value, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionDescription(Value, frozen=True, kw_only=True, gc=False):
-    """One partition's offsets and segments, oldest first. `flushed_offset`: what lies below it has been fsynced.
+    """One partition's offsets and segments, oldest first. Records below `flushed_offset` have been fsynced.
 
-    With an error and offsets of -1 it cannot be served; with an error and its offsets it only takes no appends for now.
+    An error with offsets of -1 means the partition is offline; an error with valid offsets means it rejects appends.
     """
 
     partition: int
@@ -145,10 +139,7 @@ class PartitionDescription(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ConfigDescription(Value, frozen=True, kw_only=True, gc=False):
-    """A topic setting as it is in force.
-
-    Its value, and whether it was set on the topic ("topic"), on the broker ("broker") or nowhere ("default").
-    """
+    """The effective value of a topic setting; `source` is "topic", "broker" or "default"."""
 
     name: str
     value: str
@@ -156,7 +147,7 @@ class ConfigDescription(Value, frozen=True, kw_only=True, gc=False):
 
 
 class TopicDescription(Value, frozen=True, kw_only=True, gc=False):
-    """A topic in detail."""
+    """The settings and partitions of a topic."""
 
     name: str
     topic_id: str | None = None
@@ -167,24 +158,24 @@ class TopicDescription(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeTopicsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per topic asked for, in that order."""
+    """Results of DescribeTopicsRequest."""
 
     topics: tuple[TopicDescription, ...]
 
 
 class RecordError(Value, frozen=True, kw_only=True, gc=False):
-    """A record that its topic does not take: its index in the batch, from 0, and why (KIP-467)."""
+    """A record rejected by its topic: its index in the batch, from 0, and the reason (KIP-467)."""
 
     index: int
     message: str
 
 
 class ProducedPartition(Value, frozen=True, kw_only=True, gc=False):
-    """What became of the batches for one partition.
+    """The result of appending to one partition.
 
-    `base_offset`: the first record's; `log_append_time`: -1 unless the topic stamps it. `record_errors`: the records
-    for whose sake all were refused (the first hundred); not there, on the wire neither, where it is for other reasons.
-    `duplicate`: an idempotent producer had stored all of it before, at `base_offset`; not there where it had not.
+    `base_offset` is the first record's offset; `log_append_time` is -1 unless the topic uses LogAppendTime.
+    `record_errors` lists the records (at most 100) that caused the rejection. `duplicate` is true if an idempotent
+    producer already stored these batches at `base_offset`. Both are left out of the encoded response when unset.
     """
 
     topic: str
@@ -199,13 +190,13 @@ class ProducedPartition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ProduceResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for, in that order."""
+    """Results of ProduceRequest."""
 
     partitions: tuple[ProducedPartition, ...]
 
 
 class FetchedPartition(Value, frozen=True, kw_only=True, gc=False):
-    """A slice of one partition: batches end to end; the last one may be cut (ask again from its first offset)."""
+    """Batches of one partition, back to back. The last may be incomplete: fetch it again from its base offset."""
 
     topic: str
     partition: int
@@ -218,13 +209,13 @@ class FetchedPartition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class FetchResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for, in that order."""
+    """Results of FetchRequest."""
 
     partitions: tuple[FetchedPartition, ...]
 
 
 class FoundOffset(Value, frozen=True, kw_only=True, gc=False):
-    """The first record at or past the time asked for, with its own timestamp; both -1 where there is none."""
+    """The offset and timestamp of the first matching record; both are -1 if there is none."""
 
     topic: str
     partition: int
@@ -236,7 +227,7 @@ class FoundOffset(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ListOffsetsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for, in that order."""
+    """Results of ListOffsetsRequest."""
 
     partitions: tuple[FoundOffset, ...]
 

@@ -1,3 +1,3 @@
-"""The version of warmlog, said by both ends in their hello; the package takes its version from here."""
+"""The version of the warmlog package, also exchanged in the native protocol's hello."""
 
 VERSION = "0.1.0"

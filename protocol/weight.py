@@ -1,15 +1,15 @@
-"""How much there is in a request or a response."""
+"""Estimate the size of a request or a response by the number of its values."""
 
 from typing import Any
 
 from protocol.request import Value
 from protocol.response import FetchResponse, ProduceResponse
 
-_FLAT = (ProduceResponse, FetchResponse)  # on every turn; what their partitions hold is little
+_FLAT = (ProduceResponse, FetchResponse)  # measured on every turn, and their partitions hold few values
 
 
 def weight(value: Any, limit: int) -> int:
-    """Count a value and the values within it; counting stops soon after the limit."""
+    """Count a value and the values nested in it, stopping soon after `limit`."""
     if isinstance(value, _FLAT):
         return len(value.partitions)
     total = 1
