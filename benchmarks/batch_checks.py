@@ -12,7 +12,7 @@ from time import perf_counter
 
 from protocol.records.builder import build_batch
 from protocol.records.layout import HEADER_SIZE, Codec
-from protocol.records.opened import opened_batches
+from protocol.records.reencode import reencode_batches
 from protocol.records.validation import BatchRules, check_batches
 
 NOW_MS = 1_700_000_000_000
@@ -56,7 +56,7 @@ def main() -> None:
 def _check(sent: bytes, codec: Codec) -> object:
     if codec is Codec.NONE:
         return check_batches(sent, RULES, NOW_MS)
-    return check_batches(opened_batches(sent, RULES, NOW_MS), RULES, NOW_MS, opened=True)
+    return check_batches(reencode_batches(sent, RULES, NOW_MS), RULES, NOW_MS, reencoded=True)
 
 
 if __name__ == "__main__":

@@ -61,13 +61,13 @@ class BatchOpener:
     def open_now(self, log: PartitionLog, records: Buffer) -> Buffer | None:
         """Return batches as the log keeps them if that is quick, or None: `enlist` the partition.
 
-        Raises the ProtocolErrors of `PartitionLog.opened`.
+        Raises the ProtocolErrors of `PartitionLog.reencode`.
         """
         if len(records) > self.loop_bytes or self._spent_s >= LOOP_SECONDS or not log.keeps_codecs:
             return None
         began = perf_counter()
         try:
-            return log.opened(records, max_decompressed_size=LOOP_OPENED_BYTES)
+            return log.reencode(records, max_decompressed_size=LOOP_OPENED_BYTES)
         except Exception as error:
             if isinstance(error, ProtocolError) and not isinstance(error, CompressionError):
                 raise
@@ -121,7 +121,7 @@ def _open_all(jobs: Sequence[tuple[PartitionLog, Sequence[Buffer]]]) -> list[lis
 
 def _open(log: PartitionLog, records: Buffer) -> Outcome:
     try:
-        return log.opened(records)
+        return log.reencode(records)
     except ProtocolError as error:
         return _alone(error)
     except Exception as error:

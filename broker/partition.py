@@ -41,7 +41,7 @@ from broker.refusals import Refusals
 from broker.waiters import Waiter
 from broker.writer import Writer
 from protocol.errors import ProtocolError
-from protocol.records.validation import MustOpenError
+from protocol.records.validation import NeedsReencodingError
 
 logger = logging.getLogger(__name__)
 
@@ -157,14 +157,14 @@ class Partition:
             return append
         try:
             planned = append.planned = self.log.plan(records)
-        except MustOpenError:
+        except NeedsReencodingError:
             opened = self._writer.opener.open_now(self.log, records)
             if opened is None:
                 self._unopened.append((append, records))
                 self._running += 1
                 self._writer.opener.enlist(self)
                 return append
-            planned = append.planned = self.log.plan(opened, opened=True)
+            planned = append.planned = self.log.plan(opened, reencoded=True)
         if not self._queue and not self._writing:
             self._writer.enlist(self)
         self._queue.append(append)
@@ -210,7 +210,7 @@ class Partition:
 
     def _plan_opened(self, append: Append, opened: Buffer) -> Exception | None:
         try:
-            append.planned = self.log.plan(opened, opened=True)
+            append.planned = self.log.plan(opened, reencoded=True)
         except Exception as error:  # noqa: BLE001  # whatever it is, it concerns this append
             return error
         return None

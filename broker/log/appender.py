@@ -107,15 +107,16 @@ class Appender:
         self.snapshots = ProducerSnapshots(place.disk, place.directory)
         self.contiguity = Contiguity(place.disk, place.directory)
 
-    def plan(self, records: Buffer, leader_epoch: int, *, opened: bool = False) -> PlannedAppend:
-        """Check batches and give them offsets and a position. `opened`: `opened_batches` gave them.
+    def plan(self, records: Buffer, leader_epoch: int, *, reencoded: bool = False) -> PlannedAppend:
+        """Check batches and give them offsets and a position. `reencoded`: they are the result of `reencode_batches`.
 
-        Raises RecordListTooLargeError, ProtocolError; MustOpenError unless `opened`; and what `Producers.plan` raises.
+        Raises RecordListTooLargeError, ProtocolError; NeedsReencodingError unless `reencoded`; and what
+        `Producers.plan` raises.
         """
         config, rules = self.place.config, self.rules
         now_ms = self.place.clock()
         view = records if isinstance(records, memoryview) else memoryview(records)
-        checked = check_batches(view, rules, now_ms, opened=opened)
+        checked = check_batches(view, rules, now_ms, reencoded=reencoded)
         if len(view) > config.segment_bytes:
             message = f"{len(view)} bytes of batches, more than a segment of {config.segment_bytes}"
             raise RecordListTooLargeError(message)

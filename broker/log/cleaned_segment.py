@@ -27,7 +27,7 @@ from broker.log.directory_names import (
 from broker.log.disk import Disk, write_all
 from broker.log.transaction_index import AbortedTransaction, encode_aborted
 from protocol.records.batch import headers
-from protocol.records.reader import largest_time
+from protocol.records.reader import max_record_timestamp
 
 
 class CleanedSegment:
@@ -61,7 +61,9 @@ class CleanedSegment:
         assert self._fd is not None, "it is not closed"
         write_all(self._disk, self._fd, [batches], self._tail.size)
         for position, header in headers(batches):
-            largest = largest_time(batches, position, header) if header.has_doubtful_time else header.max_timestamp
+            largest = header.max_timestamp
+            if header.has_doubtful_time:
+                largest = max_record_timestamp(batches, position, header)
             entries = self._tail.add(BatchExtent(header.last_offset, largest, header.size))
             if entries is not None:
                 self._offset_entries += entries.offset_index

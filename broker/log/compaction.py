@@ -267,7 +267,7 @@ class Compaction:
             is_over = done and horizon is not None and horizon <= rules.now_ms
             if self._is_last_marker(header):
                 rules = rules._replace(keep_empty=frozenset({header.last_offset}))
-            return filter_batch(self._map, batch, header, rules, discard=is_over, marks_nothing=done)
+            return filter_batch(self._map, batch, header, rules, discard=is_over, marks_empty_transaction=done)
         filtered = filter_batch(self._map, batch, header, rules, discard=transactions.discards(header))
         self._records_read += header.record_count
         self._records_kept += read_header(filtered).record_count if filtered else 0

@@ -19,7 +19,7 @@ from broker.log.residency import GatedFile
 from protocol.errors import CorruptBatchError, ProtocolError
 from protocol.records.batch import read_header, verify_crc
 from protocol.records.layout import HEADER, HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH, NO_TIMESTAMP, BatchHeader
-from protocol.records.reader import largest_time
+from protocol.records.reader import max_record_timestamp
 
 FIND_CHUNK_SIZE = 8192  # an index interval and a small batch: one read finds the batch
 WALK_CHUNK_SIZE = 1 << 18  # a walk over much: few reads, little memory
@@ -127,7 +127,7 @@ def timed(file: Descriptor, position: int, header: BatchHeader) -> BatchHeader:
     if not header.has_doubtful_time:
         return header
     try:
-        largest = largest_time(file.pread(header.size, position), 0, header)
+        largest = max_record_timestamp(file.pread(header.size, position), 0, header)
     except ProtocolError:
         largest = NO_TIMESTAMP
     return header._replace(max_timestamp=max(largest, header.base_timestamp))

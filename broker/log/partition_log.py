@@ -58,8 +58,8 @@ from broker.log.time_index import TimestampOffset
 from broker.log.time_search import TimeView, first_at_or_past, largest
 from broker.log.truncation import cut_segments
 from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
-from protocol.records.opened import opened_batches
-from protocol.records.validation import MustOpenError
+from protocol.records.reencode import reencode_batches
+from protocol.records.validation import NeedsReencodingError
 
 __all__ = [
     "FlushPlan",
@@ -267,32 +267,32 @@ class PartitionLog:
 
     # -- append --------------------------------------------------------------------------------------------------------
 
-    def plan(self, records: Buffer, *, opened: bool = False) -> PlannedAppend:
+    def plan(self, records: Buffer, *, reencoded: bool = False) -> PlannedAppend:
         """Check batches and give them offsets and a position. `records` must not change until `commit`.
 
         A plan with a `roll` must be the first of its write, after `prepare_roll` and `commit_roll`. Raises
         LogFailedError, NoRoomError, RecordListTooLargeError, and the ProtocolErrors of
         `protocol.records.validation.check_batches`, of which BatchTooLargeError is for a batch over
-        `max.message.bytes`. MustOpenError says that the plan is for what `opened` gives of these records.
+        `max.message.bytes`. Raises NeedsReencodingError if the records must go through `reencode` first.
         """
         if self._closed or self._appender.writer.failure is not None:
             raise self._refusal()
         if self.room.is_short and not self.uses_reserve:
             raise self.room.refuse()
-        return self._appender.plan(records, self._epochs.current, opened=opened)
+        return self._appender.plan(records, self._epochs.current, reencoded=reencoded)
 
     @property
     def keeps_codecs(self) -> bool:
         """Whether batches are stored in the codec in which they come, and never compressed here."""
         return self._appender.rules.codec is None
 
-    def opened(self, records: Buffer, *, max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE) -> Buffer:
+    def reencode(self, records: Buffer, *, max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE) -> Buffer:
         """Return batches as this log keeps them: decompressed and checked by its rules, in its codec.
 
         For a worker, unless the size is a small one. Raises the ProtocolErrors of
-        `protocol.records.opened.opened_batches`.
+        `protocol.records.reencode.reencode_batches`.
         """
-        return opened_batches(
+        return reencode_batches(
             records, self._appender.rules, self._place.clock(), max_decompressed_size=max_decompressed_size
         )
 
@@ -327,8 +327,8 @@ class PartitionLog:
         """
         try:
             planned = self.plan(records)
-        except MustOpenError:
-            planned = self.plan(self.opened(records), opened=True)
+        except NeedsReencodingError:
+            planned = self.plan(self.reencode(records), reencoded=True)
         try:
             if planned.roll is not None:
                 self._roll(self.prepare_roll(planned))

@@ -1,14 +1,12 @@
-"""Whole batches in a buffer: find them, verify and stamp them. No record is looked at.
-
-Owns: how a batch is told from other bytes, and what of it a broker writes anew. Must not know: files, offsets of a log,
-clocks, what a topic allows (`validation`); what is inside a batch.
+"""Find, verify and stamp batches in a buffer without parsing their records.
 
 Invariants:
-1. Nothing before a batch's end is believed before its length was held against the bytes that are there.
-2. The magic is checked by itself: it lies outside the CRC, a flipped one would go unnoticed (Kafka 4 keeps such a
-   batch).
-3. What the broker changes of every batch (base offset, leader epoch) lies outside the CRC, so a batch is stamped
-   without touching the rest. Where times or codec change, the header is made anew, and records are not copied for it.
+1. No field of a batch is trusted until its length has been checked against the size of the buffer.
+2. The magic is checked explicitly: the CRC does not cover it, so a flipped bit would go unnoticed (as it does in Kafka
+   4).
+3. The fields that the broker sets in every batch (base offset, leader epoch) lie outside the CRC and are written
+   without touching the rest. If timestamps or the codec change, the header is rewritten, and the records are not
+   copied.
 
 Source: org.apache.kafka.common.record.internal.DefaultRecordBatch.
 """
@@ -47,7 +45,7 @@ __all__ = [
     "verify_crc",
 ]
 
-# Bound once: every batch of a log scan comes by. `_new(BatchHeader, fields)` is BatchHeader._make without its call.
+# Bound once because log scans read every batch header. `_new(BatchHeader, fields)` avoids the call of _make.
 _unpack_header = HEADER.unpack_from
 _new = tuple.__new__
 _BASE_OFFSET = Struct(">q")
@@ -55,19 +53,18 @@ _LEADER_EPOCH = Struct(">i")
 _STAMP = Struct(">qii")
 _CRC = Struct(">I")
 
-# The formats before this one.
+# Message formats before version 2.
 OLD_MAGICS = (0, 1)
 
-# The CRC of this much takes 40 µs, about as long as handing the GIL over and back; only what is larger is worth giving
-# it up.
+# Release the GIL for larger CRCs only: the CRC of 1 MiB takes 40 µs, about as long as handing the GIL over and back.
 GIL_RELEASE_SIZE = 1 << 20
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch that begins at `position`, with its length and magic checked and nothing else.
+    """Read the batch header at `position`, checking only its length and magic.
 
-    Raises CorruptBatchError where fewer than 61 bytes are left or the length is smaller than a header,
-    UnsupportedMagicError for magic 0 and 1, CorruptBatchError for any other but 2.
+    Raises UnsupportedMagicError for magic 0 and 1; CorruptBatchError for other values except 2, for fewer than 61
+    bytes, and for a batch length smaller than a header.
     """
     try:
         header = _new(BatchHeader, _unpack_header(buffer, position))
@@ -76,14 +73,14 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if header.magic != MAGIC:
         _refuse_magic(header.magic)
     if header.batch_length < MIN_BATCH_LENGTH:
-        raise CorruptBatchError(f"a batch length of {header.batch_length} bytes, less than a header")
+        raise CorruptBatchError(f"the batch length of {header.batch_length} bytes is smaller than a batch header")
     return header
 
 
 def headers(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch from `position` on.
+    """Yield (position, header) of each batch from `position`, without checking CRCs.
 
-    Stops before one that is cut at `end` (by default the buffer's). Raises as `read_header` does. CRCs are not checked.
+    Stops before a batch that extends past `end` (by default the end of the buffer). Raises what `read_header` raises.
     """
     if end is None:
         end = len(buffer)
@@ -97,9 +94,9 @@ def headers(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterat
 
 
 def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """Hold the CRC-32C of the whole batch at `position` against its header's.
+    """Verify the CRC-32C of the batch at `position`, releasing the GIL for batches over 1 MiB.
 
-    Raises CorruptBatchError, also where the batch is cut. Keeps the GIL up to 1 MiB (40 µs), gives it up for more.
+    Raises CorruptBatchError if it does not match or the batch is cut off.
     """
     end = position + header.size
     view = memoryview(buffer)
@@ -111,18 +108,18 @@ def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 
 def stamped_start(header: BatchHeader, *, base_offset: int, leader_epoch: int) -> bytes:
-    """The first STAMPED_SIZE (16) bytes of a batch as the broker stores it: base offset, length, leader epoch.
+    """Return the first STAMPED_SIZE (16) bytes of a batch as stored: base offset, length, leader epoch.
 
-    They and the bytes from 16 on are the stamped batch, without a change to the buffer that it was received in.
+    Followed by the received bytes from 16 on they form the stored batch; the receive buffer is not modified.
     """
     return _STAMP.pack(base_offset, header.batch_length, leader_epoch)
 
 
 def rewritten_start(header: BatchHeader, records: Buffer, *, base_offset: int, leader_epoch: int) -> bytes:
-    """All 61 bytes of a header whose fields were changed, with the CRC that goes with these records.
+    """Return the 61 bytes of a modified header, with the CRC computed over it and `records`.
 
-    They and the bytes of `records` (compressed as the header says) are the batch as the broker stores it. Keeps the GIL
-    up to 1 MiB, gives it up for more.
+    Followed by `records`, compressed as the header states, they form the stored batch. Releases the GIL for records
+    over 1 MiB.
     """
     fields = header._replace(base_offset=base_offset, leader_epoch=leader_epoch, crc=0)
     start = bytearray(HEADER.pack(*fields))
@@ -132,34 +129,33 @@ def rewritten_start(header: BatchHeader, records: Buffer, *, base_offset: int, l
 
 
 def stamp(header_bytes: bytearray | memoryview, *, base_offset: int, leader_epoch: int, position: int = 0) -> None:
-    """Write the two fields that are the broker's into the header at `position`, in place.
-
-    Both lie outside the CRC, which stays valid.
-    """
+    """Write base offset and leader epoch into the header at `position`, in place; the CRC stays valid."""
     _BASE_OFFSET.pack_into(header_bytes, position + BASE_OFFSET_POSITION, base_offset)
     _LEADER_EPOCH.pack_into(header_bytes, position + LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def _refuse_short(buffer: Buffer, position: int) -> NoReturn:
-    """Raise for fewer bytes than a header; batches of older formats may be that short."""
+    """Raise for a buffer shorter than a header, telling batches of older formats, which may be that short."""
     left = len(buffer) - position
     if left > MAGIC_POSITION and (magic := buffer[position + MAGIC_POSITION]) != MAGIC:
         _refuse_magic(magic)
-    raise CorruptBatchError(f"{left} bytes, less than the header of a batch")
+    raise CorruptBatchError(f"{left} bytes are too few for a batch header of {HEADER_SIZE}")
 
 
 def _refuse_magic(magic: int) -> NoReturn:
-    """Raise for any magic but 2: formats 0 and 1 there were, a batch that says another is damaged."""
+    """Raise UnsupportedMagicError for formats 0 and 1, CorruptBatchError for any other."""
     if magic in OLD_MAGICS:
-        raise UnsupportedMagicError(f"a batch of format {magic}; only format {MAGIC} is served")
-    raise CorruptBatchError(f"a batch of format {magic}, which there is not")
+        raise UnsupportedMagicError(
+            f"message format version {magic} is not supported; send version {MAGIC} (clients from Kafka 0.11 on)"
+        )
+    raise CorruptBatchError(f"unknown message format version {magic}")
 
 
 def refuse_cut(header: BatchHeader, left: int) -> NoReturn:
-    """Raise CorruptBatchError for a batch of which only `left` bytes are there."""
+    """Raise CorruptBatchError for a batch of which only `left` bytes are available."""
     raise CorruptBatchError(f"a batch of {header.size} bytes is cut off after {left}")
 
 
 def refuse_crc(header: BatchHeader, found: int) -> NoReturn:
-    """Raise CorruptBatchError for a batch whose CRC is another than its header says."""
-    raise CorruptBatchError(f"the CRC of the batch is {found:#010x}, its header says {header.crc:#010x}")
+    """Raise CorruptBatchError for a batch whose computed CRC differs from its header."""
+    raise CorruptBatchError(f"the CRC of the batch is {found:#010x}, but its header states {header.crc:#010x}")

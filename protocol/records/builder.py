@@ -1,12 +1,8 @@
-"""Records to a batch: whole, with header and CRC, as a producer sends it.
+"""Build batches from records, as a producer sends them.
 
-Owns: putting encoded records, compression and the header together. Must not know: when a batch is full or late (the
-client's accumulator decides).
-
-How a producer stays above 300,000 records a second: one `BatchBuilder` per partition; `append` is the compiled codec's
-own method (0.1 µs a record), gives the size so far to hold against the batch size, and `build` then costs a copy, a CRC
-(40 µs a MB) and the compression. Whoever has many records at once gives them all to `build_batch` or `extend` as
-tuples: 0.02 µs a record.
+A fast producer keeps one `BatchBuilder` per partition: `append` is a method of the compiled codec and returns the size
+so far, to compare with the batch size. To add many records at once, pass them as tuples to `extend` or `build_batch`,
+which costs a fifth per record.
 """
 
 from collections.abc import Iterable
@@ -36,14 +32,13 @@ __all__ = ["BatchBuilder", "Codec", "build_batch", "record_size_bound"]
 
 _CRC = Struct(">I")
 
-# What a record without headers measures beside its key and value, at most: five 5-byte numbers, a 10-byte one, the
-# attributes.
+# Upper bound for a record without key, value and headers: five 5-byte varints, one of 10 bytes, the attributes.
 _RECORD_OVERHEAD = 5 * 5 + 10 + 1
 _HEADER_OVERHEAD = 2 * 5
 
 
 def record_size_bound(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
-    """The most bytes that this record can take in a batch, uncompressed: to ask before an append if it still fits."""
+    """Return an upper bound for the record's size in a batch, uncompressed, to check whether it still fits."""
     size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
     for name, content in headers:
         size += _HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
@@ -51,19 +46,18 @@ def record_size_bound(key: bytes | None, value: bytes | None, headers: Headers =
 
 
 class BatchBuilder(RecordEncoder):
-    """Collects records and builds a batch of them. Not thread-safe.
+    """Collect records and build a batch from them. Not thread-safe.
 
-    Inherits `append(key, value, timestamp, headers=()) -> size of the records so far`, `extend(rows)`, `clear()`, and
-    the facts `count`, `records_size`, `base_timestamp`, `max_timestamp` (see `record.RecordEncoder` for their errors).
-    After `build` the records are still there: build again for a retry with other producer fields, or `clear` to begin
-    the next batch, which keeps the memory.
+    Inherits `append`, `extend`, `clear` and the attributes `count`, `records_size`, `base_timestamp` and
+    `max_timestamp` from `record.RecordEncoder`. `build` keeps the records, so that a retry can build them again with
+    other producer fields; `clear` starts the next batch and reuses the memory.
     """
 
     __slots__ = ()
 
     @property
     def size(self) -> int:
-        """What the batch would measure uncompressed, in bytes, with its header."""
+        """Size of the batch in bytes, with its header, before compression."""
         return HEADER_SIZE + self.records_size
 
     def build(
@@ -77,13 +71,13 @@ class BatchBuilder(RecordEncoder):
         base_sequence: int = NO_SEQUENCE,
         attributes: int = 0,
     ) -> bytes:
-        """The batch, whole.
+        """Return the encoded batch.
 
-        `attributes`: further attribute bits of `layout` (transactional, control); the codec's are set here. Raises
-        ValueError where there is no record.
+        `attributes` adds attribute bits of `layout` (transactional, control) to those of the codec. Raises ValueError
+        if there are no records.
         """
         if not self.count:
-            raise ValueError("a batch holds at least one record")
+            raise ValueError("a batch needs at least one record; call append() first")
         block = self.records() if compression is Codec.NONE else compress(compression, self.records())
         header = bytearray(HEADER_SIZE)
         HEADER.pack_into(
@@ -118,9 +112,9 @@ def build_batch(
     base_sequence: int = NO_SEQUENCE,
     attributes: int = 0,
 ) -> bytes:
-    """A batch of `records`, tuples (timestamp in ms, key, value, headers).
+    """Encode `records`, tuples (timestamp in ms, key, value, headers), as one batch.
 
-    Parameters and errors as for `BatchBuilder`.
+    Takes the parameters and raises the errors of `BatchBuilder.build` and `extend`.
     """
     builder = BatchBuilder()
     builder.extend(records)

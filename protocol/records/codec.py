@@ -1,7 +1,6 @@
-"""Chooses the twin of the record codec: the compiled one where it was built, else the pure one.
+"""Import the compiled record codec if it was built, otherwise the pure Python one.
 
-Everybody imports the codec from here. Owns: the choice, and the one log line that tells of the slower one.
-WARMLOG_PURE=1 in the environment chooses the pure twin (for tests and to compare).
+WARMLOG_PURE=1 in the environment selects the pure one, for tests and comparisons.
 """
 
 import logging
@@ -28,22 +27,22 @@ def _load_compiled() -> bool:
     if os.environ.get("WARMLOG_PURE", "") not in {"", "0"}:
         return False
     try:
-        import protocol.records._codec  # noqa: F401 - only whether it is there is asked
+        import protocol.records._codec  # noqa: F401 - only checks that it exists
     except ImportError as error:
         logging.getLogger(__name__).warning(
-            "the compiled record codec is missing, the pure one serves and is slower: %s", error
+            "cannot import the compiled record codec; falling back to the slower pure Python one: %s", error
         )
         return False
     return True
 
 
-# Whether the compiled twin serves.
+# Whether the compiled codec is in use.
 compiled = _load_compiled()
 
-# Checks bytes that are one plain batch (uncompressed, nothing unusual in it) in one call, whole: header, CRC, records
-# if `walk`. Further arguments: whether to give up the GIL for the CRC, the time now, how far before and after it times
-# may lie (ms), whether keys are asked for. Gives the header, or None where there is anything to be said or put right,
-# which the reference in `validation` then does. Only the compiled twin has it: it is a short cut, not another opinion.
+# Validate a buffer that holds one plain batch (uncompressed, no unusual attributes) in one call: header, CRC and, if
+# `walk`, its records. Further arguments: whether to release the GIL for the CRC, the current time, the allowed distance
+# of timestamps before and after it (ms), whether keys are required. Returns the header, or None if anything is invalid
+# or has to be corrected, which `validation` then handles. Only the compiled codec has it.
 accept_batch: Callable[[Buffer, bool, bool, int, int, int, bool], BatchHeader | None] | None = None
 
 if TYPE_CHECKING or not compiled:

@@ -1,19 +1,18 @@
-"""Records as Arrow columns: the reference, in plain Python.
+"""Collect records as Arrow columns: plain buffers in Arrow's memory layout, without depending on pyarrow.
 
-Owns: the shape of the columns, and which records of a batch get into them. `_columns` is its compiled twin for
-`ColumnBuilder`, which `column_builder` chooses where it was built; it makes no object of a record. Must not know:
-batches, CRCs and compression (`reader` opens them), pyarrow (what is given here are plain buffers in Arrow's layout).
+This is the reference implementation; `_columns` is the compiled `ColumnBuilder`, which creates no object per record.
+Import the builder from `column_builder`.
 
-    a fixed column        little-endian numbers, one a record
-    a column of bytes     validity: a bit a record, low bits first, set where there is a value; None if nothing is null
+    fixed-width column    one little-endian number per record
+    column of bytes       validity: one bit per record, least significant first, set for a value; None without nulls
                           offsets: int32, one more than records; value i is data[offsets[i]:offsets[i + 1]]
-                          data: all values, one after the other
-    headers               a list a record: validity and offsets as above, the items being rows of two columns of bytes;
-                          null where a record has none, as Spark's Kafka connector has it
+                          data: all values, concatenated
+    headers               one list per record: validity and offsets as above, the items are rows of two columns of
+                          bytes; null for a record without headers, as in Spark's Kafka connector
 
 Invariants:
-1. A batch that is refused leaves no trace.
-2. Columns that were taken are never written to again.
+1. Adding a batch either succeeds or leaves the builder unchanged.
+2. Columns are never modified once returned.
 
 Source: the Arrow columnar format, version 1.
 """
@@ -25,14 +24,14 @@ from protocol.records.record import MAX_INT32, MAX_INT64, MIN_INT64, Buffer, Rec
 
 __all__ = ["EVERYTHING", "BytesColumn", "ColumnBuilder", "Columns", "HeaderColumn", "Wanted"]
 
-MICROSECONDS = 1000  # in a millisecond
-# Times that microseconds in 64 bits cannot say become the last one that they can.
+MICROSECONDS = 1000  # per millisecond
+# Timestamps are clamped to what 64 bits of microseconds can represent.
 MAX_TIMESTAMP_MS = MAX_INT64 // MICROSECONDS
 MIN_TIMESTAMP_MS = -MAX_TIMESTAMP_MS
 
 
 class Wanted(NamedTuple):
-    """Which records to take: offsets and times (ms) from `first` to `last`, both included."""
+    """Filter records by offset and timestamp (ms), both bounds inclusive."""
 
     first_offset: int = MIN_INT64
     last_offset: int = MAX_INT64
@@ -44,9 +43,9 @@ EVERYTHING = Wanted()
 
 
 class BytesColumn(NamedTuple):
-    """A column of bytes, or of text in UTF-8."""
+    """A column of bytes or UTF-8 text."""
 
-    count: int  # type: ignore[assignment]  # in place of the tuple's method
+    count: int  # type: ignore[assignment]  # shadows the tuple's method
     null_count: int
     validity: Buffer | None
     offsets: Buffer
@@ -54,9 +53,9 @@ class BytesColumn(NamedTuple):
 
 
 class HeaderColumn(NamedTuple):
-    """The headers of each record: a list, null where it has none."""
+    """The headers of each record as a list, null if it has none."""
 
-    count: int  # type: ignore[assignment]  # in place of the tuple's method
+    count: int  # type: ignore[assignment]  # shadows the tuple's method
     null_count: int
     validity: Buffer | None
     offsets: Buffer
@@ -65,12 +64,12 @@ class HeaderColumn(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Records in columns; None for a column that was not asked for.
+    """Records as columns; None for a column that was not requested.
 
-    `timestamps_us`: int64, microseconds since the epoch. `timestamp_types`: int32, as in `layout.TimestampType`.
+    `timestamps_us` is int64 microseconds since the epoch, `timestamp_types` int32 as in `layout.TimestampType`.
     """
 
-    count: int  # type: ignore[assignment]  # in place of the tuple's method
+    count: int  # type: ignore[assignment]  # shadows the tuple's method
     offsets: Buffer
     timestamps_us: Buffer
     timestamp_types: Buffer
@@ -80,9 +79,10 @@ class Columns(NamedTuple):
 
 
 class ColumnBuilder:
-    """Collects the records of batches in columns. `count` records so far, `size` bytes of keys, values and headers.
+    """Collect the records of batches in columns.
 
-    Not thread-safe; the compiled twin gives up the GIL while it reads.
+    `count` is the number of records so far, `size` the bytes of their keys, values and headers. Not thread-safe; the
+    compiled version releases the GIL while it parses records.
     """
 
     def __init__(self, *, keys: bool = True, values: bool = True, headers: bool = False) -> None:
@@ -97,10 +97,10 @@ class ColumnBuilder:
 
     @property
     def count(self) -> int:
-        """How many records are there to be taken."""
+        """Number of records that `take` will return."""
         return len(self._records)
 
-    def add(  # noqa: PLR0917 - positional, because the compiled twin is called so for every batch
+    def add(  # noqa: PLR0917 - positional, because the compiled version is called so for every batch
         self,
         buffer: Buffer,
         start: int,
@@ -111,17 +111,18 @@ class ColumnBuilder:
         append_time: int | None = None,
         wanted: Wanted = EVERYTHING,
     ) -> int:
-        """Read bytes [start, end), uncompressed, as exactly `count` records, and add those that are wanted.
+        """Parse bytes [start, end), uncompressed, as exactly `count` records, and add those that match `wanted`.
 
-        Parameters as for `record.decode_records`. Gives how many were added. Raises InvalidRecordError; ValueError
-        where the range does not lie in the buffer, or the columns could grow beyond 2 GiB: take them before.
+        Takes the parameters of `record.decode_records` and returns the number of records added. Raises
+        InvalidRecordError; ValueError if the range is outside the buffer, or if the columns could exceed 2 GiB and must
+        be taken first.
         """
         if self.size + end - start > MAX_INT32:
             raise ValueError("columns of more than 2 GiB: take them before")
         records = decode_records(buffer, start, end, count, base_offset, base_timestamp, append_time)
         found = [(record, append_time is not None) for record in records if _is_wanted(record, wanted)]
         size = self.size + sum(self._size_of(record) for record, _ in found)
-        if size > MAX_INT32:  # header keys may grow: see _text
+        if size > MAX_INT32:  # invalid header keys may have grown: see _text
             raise ValueError("columns of more than 2 GiB: take them before")
         self._records += found
         self.size = size
@@ -136,7 +137,7 @@ class ColumnBuilder:
         return size
 
     def take(self) -> Columns:
-        """The columns so far; the builder is empty afterwards."""
+        """Return the columns collected so far and empty the builder."""
         records = [record for record, _ in self._records]
         columns = Columns(
             len(records),
@@ -163,7 +164,7 @@ def _microseconds(timestamp_ms: int) -> int:
 
 
 def _text(key: str) -> bytes:
-    """A header's key, whose broken bytes have become replacement characters of three bytes."""
+    """Encode a header key, in which each invalid byte has become a replacement character of three bytes."""
     return key.encode()
 
 

@@ -1,8 +1,6 @@
-"""Control records: the markers that end transactions.
+"""Control records that end transactions.
 
-Owns their layout. Must not know: transactions, or what a marker does to them.
-
-    key     int16 version, int16 type: 0 abort, 1 commit; all others are of other kinds (elections, snapshots)
+    key     int16 version, int16 type: 0 abort, 1 commit; other types are not transaction markers
     value   int16 version, int32 coordinator epoch
 
 Source: org.apache.kafka.common.record.ControlRecordType, EndTransactionMarker.
@@ -20,14 +18,14 @@ _VALUE = Struct(">hi")
 
 
 class Outcome(IntEnum):
-    """How a transaction ended."""
+    """Whether a transaction was aborted or committed."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class EndMarker(NamedTuple):
-    """The end of a transaction; `timestamp` in ms."""
+    """A transaction marker; `timestamp` in ms."""
 
     outcome: Outcome
     coordinator_epoch: int
@@ -35,9 +33,9 @@ class EndMarker(NamedTuple):
 
 
 def end_marker(records: Iterable[Record]) -> EndMarker | None:
-    """The marker in a control batch with these records; None if there is none.
+    """Return the transaction marker among the records of a control batch.
 
-    Compaction has taken it away with its transaction, or it is of another kind.
+    Returns None if compaction has removed it or the batch holds another type of control record.
     """
     for record in records:
         key, value = record.key or b"", record.value or b""

@@ -1,7 +1,4 @@
-"""Chooses the twin of the offset map: the compiled one where it was built, else the pure one.
-
-Everybody imports it from here. Owns: the choice, which follows that of the record codec (`codec.compiled`).
-"""
+"""Import the compiled `OffsetMap` if it was built and `codec.compiled` is set, otherwise the pure Python one."""
 
 from typing import TYPE_CHECKING
 
@@ -14,5 +11,5 @@ if TYPE_CHECKING or not compiled:
 else:
     try:
         from protocol.records._compaction import OffsetMap
-    except ImportError:  # built one by one, each may be missing
+    except ImportError:  # extensions are built separately, so each may be missing
         from protocol.records.compaction import OffsetMap

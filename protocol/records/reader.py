@@ -1,25 +1,22 @@
-"""A batch to its records: for clients, for the command line, for looking up a time.
+"""Decode batches into records, decompressing them if necessary.
 
-Owns: the way from a header and its bytes to records, through decompression. Must not know: files, topics, who asks.
-
-How a consumer stays above half a million records a second: take `decoded_batches` (a list at a time, no generator step
-per record), and give `make` and `prefix` so that the codec makes the consumer's own record type at once, e.g.
-`make=ConsumedRecord, prefix=(topic, partition)`. The cheapest types to make are msgspec Structs with `gc=False`, like
-`Record`: 0.1 µs each. Then continue at `header.next_offset` of the last batch, not after the last record: batches may
-be empty (compaction) or hold control markers.
+A fast consumer uses `decoded_batches`, which yields lists instead of single records, and passes `make` and `prefix` so
+that the codec creates the consumer's own record type, such as `make=ConsumedRecord, prefix=(topic, partition)`; msgspec
+Structs with `gc=False` are the cheapest. Continue at `header.next_offset` of the last batch rather than after the last
+record: batches may be empty after compaction, or hold control records.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
-from protocol.errors import CorruptBatchError, UnsupportedCompressionError
-from protocol.records.batch import headers, verify_crc
+from protocol.errors import UnsupportedCompressionError
+from protocol.records.batch import headers, refuse_cut, verify_crc
 from protocol.records.codec import Record, decode_records
 from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
 from protocol.records.layout import CODEC_MASK, FIRST_UNKNOWN_CODEC, HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Codec
 from protocol.records.record import Buffer
 
-__all__ = ["Record", "decode_batch", "decoded_batches", "largest_time", "records_in"]
+__all__ = ["Record", "decode_batch", "decoded_batches", "max_record_timestamp", "records_in"]
 
 T = TypeVar("T")
 
@@ -47,20 +44,19 @@ def decode_batch(
     make: Callable[..., Any] = Record,
     prefix: tuple[Any, ...] = (),
 ) -> list[Any]:
-    """The records of the batch at `position`, whose header was read there; opens it where it is compressed.
+    """Decode the records of the batch at `position`, decompressing it if necessary.
 
-    Each is made as `make(*prefix, offset, timestamp, key, value, headers)`. A control batch gives its markers: leave
-    those out by `header.is_control`. Records have the broker's time where the batch says so. The CRC is not checked:
-    see `verify_crc`.
-    Raises CorruptBatchError where the batch is cut, CompressionError, UnsupportedCompressionError, InvalidRecordError
-    where the records are not what the header says. Computes; for large compressed batches keep it off an event loop.
+    Each record is created as `make(*prefix, offset, timestamp, key, value, headers)`. Control batches yield their
+    control records; check `header.is_control`. The CRC is not verified (see `verify_crc`). Raises CorruptBatchError for
+    a batch that is cut off, CompressionError, UnsupportedCompressionError, and InvalidRecordError for records that do
+    not match the header. Decompressing a large batch takes milliseconds: do not call it on an event loop.
     """
     start = position + HEADER_SIZE
     end = position + header.size
     if end > len(buffer):
-        raise CorruptBatchError(f"a batch of {header.size} bytes is cut off after {len(buffer) - position}")
+        refuse_cut(header, len(buffer) - position)
     if codec := header.attributes & CODEC_MASK:
-        buffer = _opened(codec, memoryview(buffer)[start:end], max_decompressed_size)
+        buffer = _decompress(codec, memoryview(buffer)[start:end], max_decompressed_size)
         start = 0
         end = len(buffer)
     return decode_records(
@@ -76,15 +72,15 @@ def decode_batch(
     )
 
 
-def largest_time(buffer: Buffer, position: int, header: BatchHeader) -> int:
-    """Return the largest time of a batch's records, whatever its header says; NO_TIMESTAMP if none has one.
+def max_record_timestamp(buffer: Buffer, position: int, header: BatchHeader) -> int:
+    """Return the max timestamp of a batch's records, ignoring its header; NO_TIMESTAMP if no record has one.
 
-    Raises and computes as `decode_batch`.
+    Costs and raises what `decode_batch` does.
     """
-    return max(decode_batch(buffer, position, header, make=_time_alone), default=NO_TIMESTAMP)
+    return max(decode_batch(buffer, position, header, make=_timestamp_only), default=NO_TIMESTAMP)
 
 
-def _time_alone(_: int, timestamp: int, *__: object) -> int:
+def _timestamp_only(_: int, timestamp: int, *__: object) -> int:
     return timestamp
 
 
@@ -97,13 +93,12 @@ def decoded_batches(
     make: Callable[..., Any] = Record,
     prefix: tuple[Any, ...] = (),
 ) -> Iterator[tuple[BatchHeader, list[Any]]]:
-    """(header, records) of each whole batch in `buffer`, which may end inside one, as fetched bytes do.
+    """Yield (header, records) of each complete batch in `buffer`, which may end within a batch as fetched bytes do.
 
-    `from_offset`: records below it are left out (a fetch begins with the whole batch that holds the offset; `make` must
-    then give things with an `offset`), batches wholly below it are left out unopened. A control batch comes with an
-    empty list. `check_crc=False` trusts the bytes.
-    Raises what `read_header`, `verify_crc` and `decode_batch` raise, at the batch where it is wrong: those before it
-    were given.
+    `from_offset` skips records below it (a fetch starts with the whole batch that holds the offset); the objects from
+    `make` then need an `offset`. Batches entirely below it are not decoded. Control batches come with an empty list.
+    Raises what `read_header`, `verify_crc` (unless `check_crc=False`) and `decode_batch` raise, after yielding the
+    batches before the invalid one.
     """
     for position, header in headers(buffer):
         if from_offset is not None and header.next_offset <= from_offset:
@@ -128,9 +123,9 @@ def records_in(
     check_crc: bool = True,
     max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE,
 ) -> Iterator[Record]:
-    """Every record of every whole batch in `buffer`, control batches left out.
+    """Yield the records of all complete batches in `buffer`, except control records.
 
-    Parameters and errors as for `decoded_batches`.
+    Takes the parameters and raises the errors of `decoded_batches`.
     """
     for _, records in decoded_batches(
         buffer, from_offset=from_offset, check_crc=check_crc, max_decompressed_size=max_decompressed_size
@@ -138,7 +133,7 @@ def records_in(
         yield from records
 
 
-def _opened(codec: int, block: memoryview, max_size: int) -> Buffer:
+def _decompress(codec: int, block: memoryview, max_size: int) -> Buffer:
     if codec >= FIRST_UNKNOWN_CODEC:
-        raise UnsupportedCompressionError(f"a batch compressed by codec {codec}, which is none")
+        raise UnsupportedCompressionError(f"unknown compression codec {codec}")
     return decompress(Codec(codec), block, max_size=max_size)

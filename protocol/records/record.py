@@ -1,28 +1,27 @@
-"""Records inside a batch: the reference codec, in plain Python.
+"""Encode and decode the records inside a batch: the reference codec, in plain Python.
 
-Owns: the bytes of a record, `Record`, and the wording of what can be wrong with them. Its compiled twin `_codec` has
-the same functions with the same results and the same errors; tests hold the two to each other, and `codec` chooses.
-Must not know: headers and CRCs (`layout`, `batch`), compression.
+The compiled version, `_codec`, has the same functions, results and errors; import either through `codec`.
 
-    varint    length of what follows
+    varint    length of the rest of the record
     int8      attributes, unused
-    varlong   timestamp delta, ms, from the batch's base timestamp
-    varint    offset delta from the batch's base offset
-    varint    key length, -1: no key          then the key
-    varint    value length, -1: no value      then the value (none: a tombstone)
-    varint    header count                    then each header:
-                varint   key length           then the key, UTF-8
-                varint   value length, -1     then the value
+    varlong   timestamp delta, ms, relative to the batch's base timestamp
+    varint    offset delta, relative to the batch's base offset
+    varint    key length, -1 for null         followed by the key
+    varint    value length, -1 for null       followed by the value (null: a tombstone)
+    varint    header count                    followed by the headers:
+                varint   key length           followed by the key, UTF-8
+                varint   value length, or -1  followed by the value
 
-varint and varlong are zig-zag numbers of 7 bits a byte, low bits first: at most 5 bytes for 32 bits, 10 for 64.
+varint and varlong are zig-zag encoded, 7 bits per byte, least significant first: up to 5 bytes for 32 bits, 10 for 64.
 
 Invariants:
-1. No length or count is believed before it was held against the bytes that are left; nothing is allocated by it before.
-2. A record ends where its length says and the last one where the records part ends, or nothing is returned.
-3. An encoder that refuses a record is as it was before.
+1. Every length and count is checked against the remaining bytes before it is used or memory is allocated for it.
+2. A record must end exactly where its length says, and the last one at the end of the records; otherwise decoding
+   raises and returns nothing.
+3. An encoder is unchanged after rejecting a record.
 
-Source: org.apache.kafka.common.record.DefaultRecord. Stricter than it: lengths below -1 and numbers with surplus bits
-are refused.
+Source: org.apache.kafka.common.record.DefaultRecord, but stricter: lengths below -1 and varints with surplus bits are
+errors.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +34,7 @@ from protocol.records.layout import HEADER_SIZE, MAX_BATCH_SIZE, NO_TIMESTAMP
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
-# A record to be encoded: timestamp in ms, key, value, headers.
+# A record to encode: timestamp in ms, key, value, headers.
 Row: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
 
 # The smallest record: one byte each for length, attributes, both deltas, both lengths and the header count.
@@ -47,21 +46,21 @@ MAX_UINT32 = (1 << 32) - 1
 MAX_INT64 = (1 << 63) - 1
 MAX_UINT64 = (1 << 64) - 1
 MIN_INT64 = -(1 << 63)
-# So many records with a fault are told one by one; a batch can hold a hundred thousand, and the reply tells each.
+# Limit on the invalid records listed in a response; a batch can hold 100,000.
 MAX_FAULTS = 100
 LAST_SHIFT_32 = 28
 LAST_SHIFT_64 = 63
 
-# What can be wrong with a record. The compiled twin returns the index, `refuse_record` words it.
+# Why a record is invalid. The compiled codec returns the index, and `refuse_record` raises with the text.
 REASONS = (
     "it is cut off",
-    "it holds a number with too many bytes",
-    "its length does not fit the bytes that are left",
-    "a key, value or header is longer than the bytes that are left",
-    "its header count does not fit the bytes that are left",
+    "a varint has too many bytes",
+    "its length does not match the remaining bytes",
+    "the length of a key, value or header does not match the remaining bytes",
+    "its header count does not match the remaining bytes",
     "bytes are left over after its last field",
-    "its offset or time is beyond 64 bits",
-    "its offset is not one more than that of the record before",
+    "its offset or timestamp exceeds 64 bits",
+    "its offset does not follow that of the previous record",
 )
 CUT, TOO_MANY_BYTES, BAD_LENGTH, BAD_FIELD_LENGTH, BAD_HEADER_COUNT, LEFT_OVER, OUT_OF_RANGE, BAD_DELTA = range(
     len(REASONS)
@@ -69,7 +68,7 @@ CUT, TOO_MANY_BYTES, BAD_LENGTH, BAD_FIELD_LENGTH, BAD_HEADER_COUNT, LEFT_OVER, 
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record as read: its offset, its time in ms, and what the producer sent. Both twins return this class."""
+    """A decoded record; `timestamp` in ms. The compiled codec returns this class too."""
 
     offset: int
     timestamp: int
@@ -78,8 +77,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-class _Broken(Exception):  # noqa: N818 - never leaves this module
-    """A record is broken; the argument is an index into REASONS."""
+class _Broken(Exception):  # noqa: N818 - never leaves this package
+    """A record is invalid; the argument is an index into REASONS."""
 
 
 def refuse_record(index: int, count: int, reason: int) -> NoReturn:
@@ -89,7 +88,7 @@ def refuse_record(index: int, count: int, reason: int) -> NoReturn:
 
 def refuse_count(count: int, size: int) -> NoReturn:
     """Raise InvalidRecordError for a record count that `size` bytes cannot hold."""
-    raise InvalidRecordError(f"{count} records cannot stand in {size} bytes")
+    raise InvalidRecordError(f"{size} bytes cannot hold {count} records")
 
 
 def refuse_rest(rest: int, count: int) -> NoReturn:
@@ -98,15 +97,15 @@ def refuse_rest(rest: int, count: int) -> NoReturn:
 
 
 def refuse_range(start: int, end: int, size: int) -> NoReturn:
-    """Raise ValueError for a range that does not lie in the buffer: the caller's mistake."""
-    raise ValueError(f"bytes {start} to {end} do not lie in a buffer of {size} bytes")
+    """Raise ValueError for a range outside the buffer."""
+    raise ValueError(f"bytes {start} to {end} are outside the buffer of {size} bytes")
 
 
 def _read_varint(
     data: bytes, position: int, end: int, last_shift: int = LAST_SHIFT_32, largest: int = MAX_UINT32
 ) -> tuple[int, int]:
-    """The number at `position`, and where what follows it begins."""
-    if position < end and (byte := data[position]) < 0x80:  # most are this short
+    """Return the number at `position` and the position after it."""
+    if position < end and (byte := data[position]) < 0x80:  # most have one byte
         return (byte >> 1) ^ -(byte & 1), position + 1
     value = shift = 0
     while True:
@@ -146,14 +145,13 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[tuple[tuple[str
         if key is None:
             raise _Broken(BAD_FIELD_LENGTH)
         value, position = _read_bytes(data, position, end)
-        # As Java reads it: bytes that are no UTF-8 become replacement characters, so that nobody's header can stop a
-        # reader.
+        # Replace invalid UTF-8 as Java does, so that no header can stop a consumer.
         headers.append((key.decode("utf-8", "replace"), value))
     return tuple(headers), position
 
 
 def _record_end(data: bytes, position: int) -> tuple[int, int]:
-    """Where the fields of the record at `position` begin and end."""
+    """Return the start and end of the fields of the record at `position`."""
     length, position = _read_varint(data, position, len(data))
     if not MIN_RECORD_SIZE - 1 <= length <= len(data) - position:
         raise _Broken(BAD_LENGTH)
@@ -163,7 +161,7 @@ def _record_end(data: bytes, position: int) -> tuple[int, int]:
 def _read_record(
     data: bytes, position: int
 ) -> tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
-    """One record: timestamp delta, offset delta, key, value, headers, and where the next one begins."""
+    """Return timestamp delta, offset delta, key, value and headers of a record, and the position after it."""
     position, end = _record_end(data, position)
     timestamp_delta, position = _read_varint(data, position + 1, end, LAST_SHIFT_64, MAX_UINT64)
     offset_delta, position = _read_varint(data, position, end)
@@ -178,7 +176,7 @@ def _read_record(
 
 
 def _records_part(buffer: Buffer, start: int, end: int, count: int) -> bytes:
-    """A copy of the records part, when `count` records can stand in it."""
+    """Return a copy of bytes [start, end) after checking that they can hold `count` records."""
     view = memoryview(buffer)
     if not 0 <= start <= end <= len(view):
         refuse_range(start, end, len(view))
@@ -188,12 +186,10 @@ def _records_part(buffer: Buffer, start: int, end: int, count: int) -> bytes:
 
 
 def walk_records(buffer: Buffer, start: int, end: int, count: int) -> None:
-    """Check that bytes [start, end) are exactly `count` records as a producer writes them, creating none of them.
+    """Check that bytes [start, end) are exactly `count` records as a producer writes them, without creating objects.
 
-    Every length is followed, and offset deltas must be 0, 1, 2 and on (after compaction they are not: do not ask then).
-    `buffer` holds bytes.
-    Raises InvalidRecordError; ValueError where the range does not lie in the buffer. The compiled twin takes about 5 ns
-    a record and never copies.
+    Offset deltas must be 0, 1, 2 and so on, so this is not for compacted batches. Raises InvalidRecordError; ValueError
+    if the range is outside the buffer. The compiled version takes about 5 ns per record and does not copy.
     """
     data = _records_part(buffer, start, end, count)
     position = 0
@@ -218,11 +214,11 @@ def scan_records(  # noqa: PLR0917 - positional, as for decode_records
     latest: int = MAX_INT64,
     need_keys: bool = False,
 ) -> tuple[int, list[tuple[int, int | None]]]:
-    """Walk records as `walk_records` does; gives their largest timestamp, and those that are not allowed.
+    """Walk records as `walk_records` does; return the max timestamp and the records that violate the rules.
 
-    Times in ms, `earliest` and `latest` allowed; -1 is no time, always allowed, and the largest where there is no
-    other. A record that is not allowed is (its index, its timestamp), or (its index, None) if `need_keys` and it has no
-    key; the first MAX_FAULTS of them. Raises as `walk_records`, and InvalidRecordError for a time beyond 64 bits.
+    Timestamps (ms) must be in [earliest, latest] or -1 for none; the max is -1 if no record has one. A violation is
+    (index, timestamp), or (index, None) for a missing key with `need_keys`; the first MAX_FAULTS are returned. Raises
+    what `walk_records` raises, and InvalidRecordError for a timestamp that exceeds 64 bits.
     """
     data = _records_part(buffer, start, end, count)
     largest = NO_TIMESTAMP
@@ -248,7 +244,7 @@ def scan_records(  # noqa: PLR0917 - positional, as for decode_records
     return largest, faults[:MAX_FAULTS]
 
 
-def decode_records(  # noqa: PLR0917 - positional, because the compiled twin is called so on hot paths
+def decode_records(  # noqa: PLR0917 - positional, because the compiled version is called so on hot paths
     buffer: Buffer,
     start: int,
     end: int,
@@ -259,12 +255,11 @@ def decode_records(  # noqa: PLR0917 - positional, because the compiled twin is 
     make: Callable[..., Any] = Record,
     prefix: tuple[Any, ...] = (),
 ) -> list[Any]:
-    """Read bytes [start, end), uncompressed, as exactly `count` records. Most callers want `reader.decode_batch`.
+    """Decode bytes [start, end), uncompressed, as exactly `count` records. Most callers use `reader.decode_batch`.
 
-    `append_time`: the time of them all, where the broker set it. Each is made as `make(*prefix, offset, timestamp, key,
-    value, headers)`, so a client gets its own type, with its topic and partition, at no further cost. Keys and values
-    are copies: the buffer may go.
-    Raises InvalidRecordError (then nothing is returned), ValueError where the range does not lie in the buffer.
+    `append_time` overrides all timestamps if it is not None. Each record is created as `make(*prefix, offset,
+    timestamp, key, value, headers)`, so that a client can build its own type with topic and partition directly. Keys
+    and values are copied out of the buffer. Raises InvalidRecordError; ValueError if the range is outside the buffer.
     """
     data = _records_part(buffer, start, end, count)
     position = 0
@@ -285,7 +280,7 @@ def decode_records(  # noqa: PLR0917 - positional, because the compiled twin is 
 
 
 def _write_varint(number: int) -> bytes:
-    """A number of up to 64 bits, either sign, as a zig-zag varint or varlong."""
+    """Encode a signed number of up to 64 bits as a zig-zag varint or varlong."""
     number = (number << 1) ^ (number >> 63)
     if number < 0x80:
         return bytes((number,))
@@ -324,10 +319,10 @@ def _write_headers(parts: list[bytes], headers: Headers) -> None:
 
 
 class RecordEncoder:
-    """Encodes records one after the other, as they stand in a batch: the hot loop of `builder.BatchBuilder`.
+    """Encode the records of one batch: the hot loop of `builder.BatchBuilder`.
 
-    Offset deltas are 0, 1, 2 and on; times count from the first record's. `count` records so far, `records_size` bytes
-    of them, `base_timestamp` and `max_timestamp` in ms (-1 while empty). Not thread-safe.
+    `count` is the number of records so far, `records_size` their size in bytes; `base_timestamp` (the first record's)
+    and `max_timestamp` are in ms, -1 while empty. Not thread-safe.
     """
 
     __slots__ = ("_parts", "base_timestamp", "count", "max_timestamp", "records_size")
@@ -336,7 +331,7 @@ class RecordEncoder:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all records."""
+        """Remove all records."""
         self._parts: list[bytes] = []
         self.count = 0
         self.records_size = 0
@@ -344,10 +339,10 @@ class RecordEncoder:
         self.max_timestamp = NO_TIMESTAMP
 
     def append(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers = ()) -> int:
-        """Add a record; give the bytes of all records so far.
+        """Add a record and return the size of all records so far, in bytes.
 
-        `timestamp` in ms, -1 for none. Raises TypeError for wrong types, ValueError for a time below -1 or beyond 64
-        bits and where the records would no longer fit into one batch (2 GiB). A record that is refused leaves no trace.
+        `timestamp` is in ms, -1 for none. Raises TypeError for wrong types; ValueError for a timestamp below -1 or over
+        64 bits, and if the records would exceed one batch (2 GiB). A rejected record leaves the encoder unchanged.
         """
         if not isinstance(timestamp, int):
             raise TypeError(f"a timestamp is an int, not {type(timestamp).__name__}")
@@ -375,9 +370,9 @@ class RecordEncoder:
         return size
 
     def extend(self, rows: Iterable[Row]) -> int:
-        """Add records given as tuples (timestamp, key, value, headers); give the bytes of all records so far.
+        """Add records given as tuples (timestamp, key, value, headers); return the size of all records so far.
 
-        Raises as `append` does; the rows before the refused one are then in.
+        Raises what `append` raises; the rows before the rejected one have then been added.
         """
         for row in rows:
             if not (isinstance(row, tuple) and len(row) == 4):
@@ -387,7 +382,7 @@ class RecordEncoder:
         return self.records_size
 
     def records(self) -> bytes:
-        """The records part: all records, uncompressed."""
+        """Return all encoded records, uncompressed."""
         return b"".join(self._parts)
 
 
@@ -397,10 +392,10 @@ _MURMUR_M = 0x5BD1E995
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's 32-bit murmur2 hash of `data`, as Java's signed int.
+    """Return Kafka's 32-bit murmur2 hash of `data` as a signed int.
 
-    Source: org.apache.kafka.common.utils.Utils.murmur2. The default partitioner takes `(murmur2(key) & 0x7FFFFFFF) %
-    partitions`.
+    Kafka's default partitioner uses `(murmur2(key) & 0x7FFFFFFF) % partitions`. Source:
+    org.apache.kafka.common.utils.Utils.murmur2.
     """
     length = len(data)
     whole = length & ~3

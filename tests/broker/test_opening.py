@@ -21,8 +21,8 @@ from broker.partition import Append, Partition
 from broker.writer import Writer
 from protocol.errors import CompressionError, ErrorCode, RecordsRefusedError
 from protocol.records.builder import Codec, build_batch
-from protocol.records.opened import opened_batches
 from protocol.records.reader import Record, records_in
+from protocol.records.reencode import reencode_batches
 from protocol.records.validation import BatchRules
 from tests.protocol.records.handmade import batch as handmade
 
@@ -40,7 +40,7 @@ class GatedOpening:
     def __call__(self, records: Buffer, rules: BatchRules, now_ms: int, *, max_decompressed_size: int) -> Buffer:
         self.gate.wait()
         self.threads.append(get_ident())
-        return opened_batches(records, rules, now_ms, max_decompressed_size=max_decompressed_size)
+        return reencode_batches(records, rules, now_ms, max_decompressed_size=max_decompressed_size)
 
 
 class Rig:
@@ -81,7 +81,7 @@ async def rig(directory: Path, **config: object) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
         made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]  # the tests' settings are right
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(partition_log, "opened_batches", made.opening)
+            patch.setattr(partition_log, "reencode_batches", made.opening)
             try:
                 yield made
             finally:
@@ -199,7 +199,7 @@ async def test_a_defect_while_opening_is_told_and_the_log_goes_on(
 
     async with rig(tmp_path, cleanup_policy="compact") as made:
         with monkeypatch.context() as patch:
-            patch.setattr(partition_log, "opened_batches", fail)
+            patch.setattr(partition_log, "reencode_batches", fail)
             made.writer.opener.loop_bytes = loop_bytes
             failed = made.append(b"x", codec=Codec.GZIP)
             await failed.wait()

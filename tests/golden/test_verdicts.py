@@ -8,9 +8,9 @@ from broker.log.append import extents, stamped
 from broker.topic_config import log_config
 from protocol.errors import ProtocolError, RecordsRefusedError
 from protocol.records.batch import headers
-from protocol.records.opened import opened_batches
 from protocol.records.reader import records_in
-from protocol.records.validation import MustOpenError, check_batches
+from protocol.records.reencode import reencode_batches
+from protocol.records.validation import NeedsReencodingError, check_batches
 from tests.golden.verdicts import expected_error, tells_records, verdicts
 
 FIRST_WITH_ZSTD = 7
@@ -24,9 +24,9 @@ def judged(line: dict[str, Any]) -> tuple[int, tuple[tuple[int, str], ...], byte
     try:
         try:
             checked = check_batches(view, rules, now_ms)
-        except MustOpenError:
-            view = memoryview(opened_batches(view, rules, now_ms))
-            checked = check_batches(view, rules, now_ms, opened=True)
+        except NeedsReencodingError:
+            view = memoryview(reencode_batches(view, rules, now_ms))
+            checked = check_batches(view, rules, now_ms, reencoded=True)
         base_offset = max(line["base_offset"], 0)
         extents(checked, base_offset)
     except RecordsRefusedError as error:

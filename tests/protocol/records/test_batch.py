@@ -19,7 +19,7 @@ from protocol.errors import (
 )
 from protocol.records.batch import headers, read_header, stamp, stamped_start, verify_crc
 from protocol.records.layout import STAMPED_SIZE
-from protocol.records.validation import BatchRules, MustOpenError, check_batches
+from protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
 from tests.protocol.records.handmade import batch, crc32c_by_bits, record
 
 ONE = batch(record(value=b"x" * 100))
@@ -39,29 +39,29 @@ class TestReadHeader:
 
     def test_fewer_bytes_than_a_header_are_corrupt(self) -> None:
         for size in (0, 1, 16, 17, 60):
-            with pytest.raises(CorruptBatchError, match=f"{size} bytes, less than the header"):
+            with pytest.raises(CorruptBatchError, match=f"{size} bytes are too few"):
                 read_header(ONE[:size])
         with pytest.raises(CorruptBatchError):
             read_header(b"??" + ONE[:60], 2)
 
     @pytest.mark.parametrize("length", [48, 0, -1, -(2**31)])
     def test_a_length_smaller_than_a_header_is_corrupt(self, length: int) -> None:
-        with pytest.raises(CorruptBatchError, match=f"a batch length of {length} bytes"):
+        with pytest.raises(CorruptBatchError, match=f"the batch length of {length} bytes"):
             read_header(batch(b"", batch_length=length))
 
     @pytest.mark.parametrize("magic", [0, 1])
     def test_an_old_format_is_refused(self, magic: int) -> None:
-        with pytest.raises(UnsupportedMagicError, match=f"a batch of format {magic}; only format 2 is served") as old:
+        with pytest.raises(UnsupportedMagicError, match=f"message format version {magic} is not supported") as old:
             read_header(batch(b"", magic=magic))
         assert old.value.code == ErrorCode.INVALID_RECORD
 
     @pytest.mark.parametrize("magic", [3, -1, 127])
     def test_a_format_that_there_is_not_is_damage(self, magic: int) -> None:
-        with pytest.raises(CorruptBatchError, match=f"a batch of format {magic}, which there is not"):
+        with pytest.raises(CorruptBatchError, match=f"unknown message format version {magic}"):
             read_header(batch(b"", magic=magic))
 
     def test_an_old_batch_shorter_than_a_header_is_refused_for_its_magic(self) -> None:
-        with pytest.raises(UnsupportedMagicError, match="a batch of format 1"):
+        with pytest.raises(UnsupportedMagicError, match="message format version 1"):
             read_header(bytes(16) + b"\x01" + bytes(20))
 
 
@@ -123,7 +123,7 @@ class TestCheckBatches:
         assert check_batches(kind(ONE)) == [(0, read_header(ONE))]
 
     def test_no_bytes_are_an_error(self) -> None:
-        with pytest.raises(InvalidRecordError, match="no batch at all"):
+        with pytest.raises(InvalidRecordError, match="no batches to append"):
             check_batches(b"")
 
     def test_a_batch_cut_anywhere_is_corrupt(self) -> None:
@@ -144,7 +144,7 @@ class TestCheckBatches:
 
     def test_a_batch_over_the_limit_is_refused_and_at_the_limit_taken(self) -> None:
         check_batches(ONE, BatchRules(max_batch_size=len(ONE)))
-        with pytest.raises(BatchTooLargeError, match="over the limit of") as refused:
+        with pytest.raises(BatchTooLargeError, match=r"exceeds max\.message\.bytes") as refused:
             check_batches(ONE, BatchRules(max_batch_size=len(ONE) - 1))
         assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
@@ -161,24 +161,24 @@ class TestCheckBatches:
         ],
     )
     def test_the_count_is_the_last_offset_delta_and_one(self, fields: dict[str, int]) -> None:
-        with pytest.raises(InvalidRecordError, match="records whose last offset delta is"):
+        with pytest.raises(InvalidRecordError, match="does not match the last offset delta"):
             check_batches(batch(record(), **fields), BatchRules(walk=False))
 
     @pytest.mark.parametrize("count", [2, 1000, 2**31 - 1])
     def test_a_count_that_the_size_cannot_hold_is_refused(self, count: int) -> None:
-        with pytest.raises(InvalidRecordError, match=f"{count} records cannot stand in 8 bytes"):
+        with pytest.raises(InvalidRecordError, match=f"8 bytes cannot hold {count} records"):
             check_batches(batch(record(), record_count=count), BatchRules(walk=False))
 
     def test_a_compressed_batch_without_a_byte_is_refused(self) -> None:
-        with pytest.raises(InvalidRecordError, match="in a compressed block of no bytes"):
+        with pytest.raises(InvalidRecordError, match="an empty compressed block"):
             check_batches(batch(b"", attributes=1))
 
     @pytest.mark.parametrize("codec", [1, 2, 3, 4])
     def test_a_compressed_batch_is_not_opened_here(self, codec: int) -> None:
         sent = batch(b"?", attributes=codec, record_count=100)
         check_batches(sent, BatchRules(walk=False))
-        check_batches(sent, opened=True)
-        with pytest.raises(MustOpenError):
+        check_batches(sent, reencoded=True)
+        with pytest.raises(NeedsReencodingError):
             check_batches(sent)
 
     @pytest.mark.parametrize("codec", [5, 6, 7])
@@ -192,7 +192,7 @@ class TestCheckBatches:
     )
     def test_what_only_a_broker_sets_is_refused(self, bit: int, error: type[ProtocolError]) -> None:
         for codec in (0, 4):
-            with pytest.raises(error, match="which only"):
+            with pytest.raises(error, match=r"^only "):
                 check_batches(batch(record(), attributes=bit | codec))
 
     def test_a_transactional_batch_and_unused_bits_are_taken(self) -> None:
@@ -204,7 +204,7 @@ class TestCheckBatches:
 
     @pytest.mark.parametrize("fields", [{"producer_epoch": 0}, {"base_sequence": 0}, {}])
     def test_a_producer_without_epoch_or_sequence_is_refused(self, fields: dict[str, int]) -> None:
-        with pytest.raises(InvalidRecordError, match="a batch of producer 9"):
+        with pytest.raises(InvalidRecordError, match="producer id 9"):
             check_batches(batch(record(), producer_id=9, **fields))
 
     @pytest.mark.parametrize(

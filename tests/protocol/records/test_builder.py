@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from protocol.records.batch import read_header
 from protocol.records.builder import BatchBuilder, build_batch, record_size_bound
 from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Codec
-from protocol.records.opened import opened_batches
 from protocol.records.reader import decode_batch
 from protocol.records.record import Record, Row
+from protocol.records.reencode import reencode_batches
 from protocol.records.validation import ANY_BATCH, check_batches
 from tests.protocol.records.handmade import batch, record
 from tests.protocol.records.strategies import ROWS
@@ -55,8 +55,8 @@ def test_the_codec_is_written_whatever_the_attributes_say() -> None:
 @settings(max_examples=100)
 def test_every_batch_passes_the_brokers_check_and_is_read_again(rows: list[Row], codec: Codec) -> None:
     built = build_batch(rows, compression=codec, base_offset=50)
-    assert opened_batches(built, ANY_BATCH, 0) == built
-    ((position, header),) = check_batches(built, opened=True)
+    assert reencode_batches(built, ANY_BATCH, 0) == built
+    ((position, header),) = check_batches(built, reencoded=True)
     assert (position, header.size, header.next_offset) == (0, len(built), 50 + len(rows))
     assert header.max_timestamp == max(row[0] for row in rows)
     assert decode_batch(built, 0, header) == [

@@ -213,13 +213,13 @@ def test_a_marker_of_nothing_gets_a_horizon(make_map: MapType) -> None:
     known, header = make_map(ROOM), read_header(marker)
     assert known.add_batches(marker, 0, len(marker), 0) == 0
     assert filter_batch(known, marker, header, NONE_KEPT) == marker
-    begun = filter_batch(known, marker, header, NONE_KEPT, marks_nothing=True)
+    begun = filter_batch(known, marker, header, NONE_KEPT, marks_empty_transaction=True)
     found = read_header(begun)
     verify_crc(begun, 0, found)
     assert found.delete_horizon_ms == START_MS + DAY_MS
     record = decode_batch(begun, 0, found)[0]
     assert (record.timestamp, record.key) == (START_MS, struct.pack(">hh", 0, 1))
-    assert filter_batch(known, begun, found, NONE_KEPT, marks_nothing=True) == begun
+    assert filter_batch(known, begun, found, NONE_KEPT, marks_empty_transaction=True) == begun
 
 
 # -- the map -----------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_a_full_map_says_up_to_where_it_knows_every_record(make_map: MapType) ->
 
 
 def test_a_map_that_holds_nothing_is_refused(make_map: MapType) -> None:
-    with pytest.raises(ValueError, match="holds nothing"):
+    with pytest.raises(ValueError, match="too small"):
         make_map(10)
 
 

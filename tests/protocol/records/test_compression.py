@@ -83,17 +83,17 @@ class TestGzip:
     def test_the_ceiling_is_over_all_members(self) -> None:
         block = gzip.compress(b"ab") * 3
         assert decompress(Codec.GZIP, block, max_size=6) == b"ababab"
-        with pytest.raises(CompressionError, match="more than the 5 bytes"):
+        with pytest.raises(CompressionError, match="limit of 5 bytes"):
             decompress(Codec.GZIP, block, max_size=5)
 
     def test_bytes_after_the_last_member_are_refused(self) -> None:
-        with pytest.raises(CompressionError, match="cannot be opened"):
+        with pytest.raises(CompressionError, match=r"^invalid "):
             decompress(Codec.GZIP, gzip.compress(b"ab") + b"xx")
 
     def test_a_wrong_checksum_is_refused(self) -> None:
         block = bytearray(gzip.compress(b"ab"))
         block[-8] ^= 1
-        with pytest.raises(CompressionError, match="cannot be opened"):
+        with pytest.raises(CompressionError, match=r"^invalid "):
             decompress(Codec.GZIP, block)
 
     def test_the_bare_zlib_format_is_refused(self) -> None:
@@ -140,7 +140,7 @@ class TestSnappy:
 
     @pytest.mark.parametrize("end", range(8, 16))
     def test_a_header_cut_off_is_refused(self, end: int) -> None:
-        with pytest.raises(CompressionError, match="cut off in its header"):
+        with pytest.raises(CompressionError, match="truncated in its header"):
             decompress(Codec.SNAPPY, XERIAL[:end])
 
     @pytest.mark.parametrize("length", [-1, -(2**31), 6, 2**31 - 1])
@@ -162,7 +162,7 @@ class TestSnappy:
     def test_the_ceiling_is_over_all_chunks(self) -> None:
         block = XERIAL + chunk(raw_snappy(bytes(1000))) * 3
         assert decompress(Codec.SNAPPY, block, max_size=3000) == bytes(3000)
-        with pytest.raises(CompressionError, match="are allowed"):
+        with pytest.raises(CompressionError, match="exceeds the limit of"):
             decompress(Codec.SNAPPY, block, max_size=2999)
 
 
@@ -188,7 +188,7 @@ class TestLz4:
     def test_a_wrong_checksum_is_refused(self) -> None:
         block = bytearray(frame.compress(b"some words " * 30, content_checksum=True))
         block[-1] ^= 1
-        with pytest.raises(CompressionError, match="cannot be opened"):
+        with pytest.raises(CompressionError, match=r"^invalid "):
             decompress(Codec.LZ4, block)
 
     def test_bytes_after_the_frame_are_not_looked_at(self) -> None:
@@ -210,7 +210,7 @@ class TestZstd:
         assert decompress(Codec.ZSTD, compress(Codec.ZSTD, b"ab") + compress(Codec.ZSTD, b"cd")) == b"abcd"
 
     def test_bytes_after_the_last_frame_are_refused(self) -> None:
-        with pytest.raises(CompressionError, match="cannot be opened"):
+        with pytest.raises(CompressionError, match=r"^invalid "):
             decompress(Codec.ZSTD, compress(Codec.ZSTD, b"ab") + b"xxxxx")
 
     def test_a_content_size_that_lies_is_refused(self) -> None:

@@ -12,7 +12,7 @@ from protocol.records import validation
 from protocol.records.builder import build_batch
 from protocol.records.layout import CRC_POSITION, CRC_START, HEADER_SIZE, STALE_CRC, UNUSUAL_BITS, BatchHeader
 from protocol.records.record import MAX_INT64
-from protocol.records.validation import BatchRules, MustOpenError, check_batches
+from protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
 from tests.protocol.records.handmade import batch, crc32c_by_bits, record
 from tests.protocol.records.strategies import ROWS
 
@@ -40,7 +40,7 @@ def by_reference(data: bytes, rules: BatchRules, now_ms: int) -> BatchHeader | N
     """The header of one plain batch, or None where the reference refuses the bytes, changes them, or has to do more."""
     try:
         found = check_batches(data, rules, now_ms)
-    except (ProtocolError, MustOpenError):
+    except (ProtocolError, NeedsReencodingError):
         return None
     header = found[0][1]
     return header if len(found) == 1 and header.crc != STALE_CRC and not header.attributes & UNUSUAL_BITS else None

@@ -1,0 +1,62 @@
+"""Decompress batches to validate their records, and recompress them with the topic's codec.
+
+Offsets and append times are set later, by `validation.check_batches` and `batch.stamped_start`. Call it in a worker
+thread; decompression and compression release the GIL.
+
+Invariants:
+1. No block is decompressed beyond the size limit, whatever size it states (see `compression`).
+2. The bytes of records never change; only the compressed block and the header do.
+
+Source: org.apache.kafka.storage.internals.log.LogValidator.validateMessagesAndAssignOffsetsCompressed.
+"""
+
+from protocol.records.batch import BatchHeader, rewritten_start
+from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, compress, decompress
+from protocol.records.layout import CODEC_MASK, HEADER_SIZE, KNOWN_BITS, MIN_BATCH_LENGTH, STALE_CRC, Codec
+from protocol.records.record import Buffer
+from protocol.records.validation import BatchRules, check_each, check_records, with_max_timestamp
+
+__all__ = ["reencode_batches"]
+
+
+def reencode_batches(
+    buffer: Buffer, rules: BatchRules, now_ms: int, *, max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE
+) -> Buffer:
+    """Validate batches from a producer and return them in the topic's codec, with correct max timestamps.
+
+    Returns the input if nothing had to change. `max_decompressed_size` limits the decompressed size of one batch, in
+    bytes. Raises what `check_batches` raises, and CompressionError for a block that is invalid or too large.
+    """
+    view = memoryview(buffer)
+    checked = check_each(view, rules, now_ms, reencoded=True)
+    parts: list[Buffer] = []
+    for position, header in checked:
+        parts += _reencode(view[position : position + header.size], header, rules, now_ms, max_decompressed_size)
+    return view if sum(map(len, parts)) == len(view) and len(parts) == len(checked) else b"".join(parts)
+
+
+def _reencode(batch: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, max_size: int) -> list[Buffer]:
+    """Return the batch unchanged, or as a new header and block."""
+    block: Buffer = batch[HEADER_SIZE:]
+    records = block
+    codec = header.codec
+    if codec is not Codec.NONE:
+        records = decompress(codec, block, max_size=max_size)
+        max_timestamp = check_records(records, 0, len(records), header, rules, now_ms)
+        if not rules.append_time:
+            header = with_max_timestamp(header, max_timestamp)
+    if rules.codec is not None and rules.codec is not codec:
+        block = compress(rules.codec, records, level=rules.level)
+        header = _with_codec(header, rules.codec, len(block))
+    if header.crc != STALE_CRC:
+        return [batch]
+    start = rewritten_start(header, block, base_offset=header.base_offset, leader_epoch=header.leader_epoch)
+    return [start, block]
+
+
+def _with_codec(header: BatchHeader, codec: Codec, block_size: int) -> BatchHeader:
+    return header._replace(
+        attributes=header.attributes & KNOWN_BITS & ~CODEC_MASK | codec,
+        batch_length=MIN_BATCH_LENGTH + block_size,
+        crc=STALE_CRC,
+    )
