@@ -1,5 +1,4 @@
-# What the compiled twin of `record` offers: the same names; see there for what they mean, and in `codec` for
-# `accept_batch`.
+# The compiled version of `record`; `codec` documents `accept_batch`.
 
 from protocol.records.layout import BatchHeader
 from protocol.records.record import Buffer

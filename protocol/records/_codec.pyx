@@ -1,11 +1,11 @@
 # cython: language_level=3, embedsignature=False, binding=False, cdivision=True
-"""The compiled twin of `record`: the same names, results and errors (see there), twenty to ninety times as fast.
+"""The compiled version of `record`, with the same names, results and errors, 20 to 90 times as fast.
 
-Owns nothing of its own: `record` is the reference for the format and for the wording of errors, and tests hold the two
-to each other on good, broken and random bytes. Hostile bytes are its daily bread: they are read by `_reading.pxi`, and
+`record` is the reference; tests compare the two on valid, invalid and random bytes. Untrusted bytes are parsed by
+`_reading.pxi`.
 
-1. A record is parsed whole before an object is made of it; what must be read twice is checked twice.
-2. No Python code of a caller's runs between measuring a record to encode and writing it.
+1. A record is parsed completely before an object is created from it; bytes read twice are checked twice.
+2. None of the caller's Python code runs between measuring a record and writing it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -40,7 +40,7 @@ cdef extern from "Python.h":
 
 include "_reading.pxi"
 
-# As many as the reference's MAX_FAULTS.
+# Equal to record.MAX_FAULTS.
 cdef enum:
     MOST_FAULTS = 100
 cdef Py_ssize_t MAX_RECORDS_SIZE = reference.MAX_RECORDS_SIZE
@@ -51,10 +51,10 @@ cdef Py_ssize_t CRC_START = layout.CRC_START
 cdef int MAGIC = layout.MAGIC
 cdef int UNUSUAL_BITS = layout.UNUSUAL_BITS
 cdef object new_tuple = tuple.__new__
-# What is opened can be 100 times as large as what was sent; walking that takes milliseconds, which others need not wait.
+# Decompressed records can be 100 times as large as received; walking them takes milliseconds, so release the GIL.
 cdef Py_ssize_t GIL_RELEASE_SIZE = 1 << 20
 assert MOST_FAULTS == reference.MAX_FAULTS
-# A new encoder's buffer: a batch of a few small records fits.
+# Initial buffer of an encoder: fits a batch of a few small records.
 cdef Py_ssize_t FIRST_CAPACITY = 512
 
 
@@ -65,7 +65,7 @@ cdef inline object bytes_or_none(const uint8_t *start, int32_t length):
 
 
 cdef tuple make_headers(Fields *fields):
-    """The headers of a record that was parsed. They can be wrong only if somebody writes to the buffer meanwhile."""
+    """Decode the headers of a parsed record. They are only invalid if the buffer was modified in the meantime."""
     cdef const uint8_t *position = fields.headers
     cdef const uint8_t *start = NULL
     cdef int32_t length = 0
@@ -150,7 +150,7 @@ def accept_batch(
             if timestamp > largest:
                 largest = timestamp
             position = fields.end
-        if position != end or largest != max_time:  # the largest time may be as late as the header says: see above
+        if position != end or largest != max_time:  # max_time was compared with `latest` above
             return None
     return new_tuple(BatchHeader, (
         int64_at(at), size - LOG_OVERHEAD, int32_at(at + 12), MAGIC, crc, attributes, last_delta, base_time, max_time,
@@ -168,7 +168,7 @@ cdef struct Scan:
     int64_t largest
     Py_ssize_t fault_count
     Fault faults[MOST_FAULTS]
-    # Where it stopped, and why: at a record that is broken, or after the last.
+    # Where and why the scan stopped: at an invalid record, or after the last one.
     Py_ssize_t index
     int reason
     const uint8_t *position
@@ -279,10 +279,10 @@ def decode_records(
     cdef int64_t last_timestamp = 0
     cdef object time = append_time
     cdef bint own_times = append_time is None
-    # As many arguments, and the word that the slot before them is free.
+    # The number of arguments, with the flag that the slot before them may be overwritten.
     cdef size_t shape = <size_t>(given + 5) | VECTORCALL_FREE_SLOT
     cdef int reason
-    # Five arguments after the prefix, and one slot before them that a vectorcall may use.
+    # Five arguments after the prefix, and one slot before them for vectorcall.
     cdef PyObject **slots = <PyObject **>PyMem_Malloc((given + 6) * sizeof(PyObject *))
     cdef PyObject **arguments = slots + 1
     if slots == NULL:
@@ -298,7 +298,7 @@ def decode_records(
                 reason = OUT_OF_RANGE
             if reason != FINE:
                 refuse_record(index, count, reason)
-            # Neighbours often share their time: one number serves them.
+            # Consecutive records often have the same timestamp: reuse the int object.
             if own_times and (timestamp != last_timestamp or time is None):
                 time = timestamp
                 last_timestamp = timestamp
@@ -346,7 +346,7 @@ cdef inline uint8_t *write_varint(uint8_t *position, int64_t number) noexcept no
 
 
 cdef inline uint8_t *write_field(uint8_t *position, const char *start, Py_ssize_t length) noexcept nogil:
-    """A length and as many bytes; -1 and none of them for NULL."""
+    """Write a length and that many bytes, or -1 for NULL."""
     if start == NULL:
         return write_varint(position, -1)
     position = write_varint(position, length)
@@ -358,7 +358,7 @@ cdef inline Py_ssize_t field_size(object data, str what) except -1:
     if data is None:
         return 1
     if not PyBytes_Check(data):
-        raise TypeError(f"a {what} is bytes or None, not {type(data).__name__}")
+        raise TypeError(f"{what} must be bytes or None, not {type(data).__name__}")
     return varint_size(PyBytes_GET_SIZE(data)) + PyBytes_GET_SIZE(data)
 
 
@@ -369,11 +369,11 @@ cdef inline uint8_t *write_object(uint8_t *position, object data):
 
 
 cdef inline tuple snapshot(object headers):
-    """The headers as a tuple that no subclass can change between measuring and writing."""
+    """Return the headers as an exact tuple, which no subclass can change between measuring and writing."""
     if PyTuple_CheckExact(headers):
         return headers
     if not (PyTuple_Check(headers) or PyList_Check(headers)):
-        raise TypeError(f"headers are a tuple or list, not {type(headers).__name__}")
+        raise TypeError(f"headers must be a tuple or list, not {type(headers).__name__}")
     return tuple(headers)
 
 
@@ -382,9 +382,9 @@ cdef Py_ssize_t headers_size(tuple headers) except -1:
     cdef Py_ssize_t key_size = 0
     for header in headers:
         if not (PyTuple_Check(header) and PyTuple_GET_SIZE(header) == 2):
-            raise TypeError("a header is a tuple of a str and bytes or None")
+            raise TypeError("each header must be a tuple of str and bytes or None")
         if not PyUnicode_Check(<object>PyTuple_GET_ITEM(header, 0)):
-            raise TypeError("a header is a tuple of a str and bytes or None")
+            raise TypeError("each header must be a tuple of str and bytes or None")
         PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(header, 0), &key_size)
         size += varint_size(key_size) + key_size + field_size(<object>PyTuple_GET_ITEM(header, 1), "header value")
     return size
@@ -416,7 +416,7 @@ cdef class RecordEncoder:
         PyMem_Free(self.buffer)
 
     cpdef clear(self):
-        """Forget all records."""
+        """Remove all records."""
         self.records_size = 0
         self.count = 0
         self.base_timestamp = -1
@@ -429,7 +429,7 @@ cdef class RecordEncoder:
     def extend(self, rows):
         for row in rows:
             if not (PyTuple_Check(row) and PyTuple_GET_SIZE(row) == 4):
-                raise TypeError("a row is a tuple (timestamp, key, value, headers)")
+                raise TypeError("each row must be a tuple (timestamp, key, value, headers)")
             self.add(
                 <object>PyTuple_GET_ITEM(row, 1),
                 <object>PyTuple_GET_ITEM(row, 2),
@@ -442,7 +442,7 @@ cdef class RecordEncoder:
         return PyBytes_FromStringAndSize(<char *>self.buffer, self.records_size)
 
     cdef int reserve(self, Py_ssize_t size) except -1:
-        """Make room for `size` more bytes; doubles, so that appending stays linear."""
+        """Ensure capacity for `size` more bytes; doubles the buffer so that appending stays linear."""
         cdef Py_ssize_t capacity = max(self.capacity * 2, self.records_size + size, FIRST_CAPACITY)
         cdef uint8_t *buffer = <uint8_t *>PyMem_Realloc(self.buffer, capacity)
         if buffer == NULL:
@@ -459,10 +459,10 @@ cdef class RecordEncoder:
         cdef Py_ssize_t size
         cdef uint8_t *position
         if not PyLong_Check(timestamp):
-            raise TypeError(f"a timestamp is an int, not {type(timestamp).__name__}")
+            raise TypeError(f"timestamp must be an int, not {type(timestamp).__name__}")
         time = PyLong_AsLongLongAndOverflow(timestamp, &overflow)
         if overflow or time < -1 or (self.count and subtract_overflows(time, self.base_timestamp, &delta)):
-            raise ValueError(f"a timestamp is -1 or milliseconds since the epoch, not {timestamp}")
+            raise ValueError(f"timestamp must be -1 or milliseconds since the epoch, not {timestamp}")
         body = 1 + varint_size(delta) + varint_size(self.count)
         body += field_size(key, "key") + field_size(value, "value")
         if not headers:
@@ -473,7 +473,7 @@ cdef class RecordEncoder:
             body += headers_size(headers)
         size = varint_size(body) + body
         if self.records_size + size > MAX_RECORDS_SIZE:
-            raise ValueError(f"the records of a batch measure at most {MAX_RECORDS_SIZE} bytes")
+            raise ValueError(f"the records of one batch exceed {MAX_RECORDS_SIZE} bytes")
         if self.records_size + size > self.capacity:
             self.reserve(size)
         position = write_varint(self.buffer + self.records_size, body)

@@ -1,3 +1,3 @@
-# What the compiled twin of `columns.ColumnBuilder` offers; see there for what it means.
+# The compiled version of `columns.ColumnBuilder`.
 
 from protocol.records.columns import ColumnBuilder as ColumnBuilder

@@ -1,12 +1,12 @@
 # cython: language_level=3, embedsignature=False, binding=False, cdivision=True
-"""The compiled twin of `columns.ColumnBuilder`: the same names, results and errors (see there), without an object a record.
+"""The compiled version of `columns.ColumnBuilder`, with the same results and errors, without an object per record.
 
-Hostile bytes are read by `_reading.pxi`; what is written here has its room measured before:
+Untrusted bytes are parsed by `_reading.pxi`. Memory is reserved before it is written:
 
-1. A batch's keys and values are no longer than the batch: so much room is there before its first record is read. Headers
-   have theirs measured one by one.
-2. What a batch has written counts when all of it was read; until then every size is as it was.
-3. The GIL is given up while a batch is read, and taken back only for a header's key that is no UTF-8.
+1. Keys and values of a batch are no longer than the batch, so that much is reserved before its first record is parsed.
+   Memory for headers is reserved one by one.
+2. Sizes are updated only after the whole batch was parsed, so an invalid batch adds nothing.
+3. The GIL is released while a batch is parsed, and taken only for header keys that are not valid UTF-8.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -22,7 +22,7 @@ from protocol.records.record import refuse_record, refuse_rest
 
 include "_reading.pxi"
 
-# Beside the reasons of `_reading.pxi`: what is wrong with us, not with the record.
+# In addition to the reasons of `_reading.pxi`: failures that are not caused by a record.
 cdef enum:
     NO_MEMORY = -2
     TOO_LARGE = -3
@@ -30,7 +30,7 @@ cdef enum:
 cdef int64_t MICROSECONDS = columns.MICROSECONDS
 cdef int64_t MAX_TIMESTAMP_MS = columns.MAX_TIMESTAMP_MS
 cdef int64_t MIN_TIMESTAMP_MS = columns.MIN_TIMESTAMP_MS
-# Room for the numbers of a small batch.
+# Initial capacity: fits the numbers of a small batch.
 cdef Py_ssize_t FIRST_CAPACITY = 1024
 
 
@@ -43,7 +43,7 @@ cdef struct Grown:
 
 
 cdef int reserve(Grown *memory, Py_ssize_t more) noexcept nogil:
-    """Room for so many bytes more."""
+    """Ensure capacity for `more` bytes."""
     cdef Py_ssize_t needed = memory.size + more
     cdef Py_ssize_t capacity = memory.capacity if memory.capacity else FIRST_CAPACITY
     cdef uint8_t *start
@@ -60,7 +60,7 @@ cdef int reserve(Grown *memory, Py_ssize_t more) noexcept nogil:
 
 
 cdef class Memory:
-    """Bytes that are never written to again, and freed when nobody looks at them any more."""
+    """An immutable buffer, freed with its last reference."""
 
     cdef uint8_t *start
     cdef Py_ssize_t size
@@ -76,7 +76,7 @@ cdef class Memory:
 
 
 cdef object handed_over(Grown *memory):
-    """What was written, as an object; the memory is empty afterwards. What was reserved beyond is given back."""
+    """Return the written bytes as an object and empty `memory`, freeing unused capacity."""
     cdef Memory given = Memory.__new__(Memory)
     cdef uint8_t *start
     if memory.size == 0:
@@ -92,7 +92,7 @@ cdef object handed_over(Grown *memory):
 # --- columns of bytes
 
 cdef struct Values:
-    # Bits, int32 numbers, bytes. The first number, 0, is written with the first value.
+    # Validity bits, int32 offsets, data. The first offset, 0, is written with the first value.
     Grown validity
     Grown offsets
     Grown data
@@ -101,8 +101,8 @@ cdef struct Values:
 
 
 cdef int reserve_values(Values *values, Py_ssize_t count, Py_ssize_t size) noexcept nogil:
-    """Room for so many values more, of so many bytes together."""
-    # Bits stand in whole bytes, the last of which may be begun.
+    """Ensure capacity for `count` more values of `size` bytes in total."""
+    # Bits occupy whole bytes, the last of which may be in use already.
     if reserve(&values.validity, count // 8 + 2) != FINE or reserve(&values.data, size) != FINE:
         return NO_MEMORY
     return reserve(&values.offsets, (count + 1) * 4)
@@ -115,7 +115,7 @@ cdef inline void put_validity(Values *values, bint valid) noexcept nogil:
     if index & 7 == 0:
         byte[0] = 0
         values.validity.size = (index >> 3) + 1
-    # Set or cleared: a batch that was refused may have left its bits.
+    # Set or clear the bit: a rejected batch may have written it.
     byte[0] = (byte[0] | bit) if valid else (byte[0] & ~bit)
 
 
@@ -139,7 +139,7 @@ cdef inline void put_value(Values *values, const uint8_t *start, int32_t length)
 
 
 cdef void put_back(Values *values, Values *before) noexcept nogil:
-    """As it was before: the memory may have moved meanwhile, the sizes count."""
+    """Restore the sizes after a rejected batch; the memory may have been reallocated and is kept."""
     values.validity.size = before.validity.size
     values.offsets.size = before.offsets.size
     values.data.size = before.data.size
@@ -154,13 +154,13 @@ cdef void free_values(Values *values) noexcept nogil:
 
 
 cdef tuple hand_over_layout(Values *values):
-    """(count, null count, validity, offsets); the data is handed over by itself."""
+    """Return (count, null count, validity, offsets); the data is taken separately."""
     if values.count == 0:
         return 0, 0, None, bytes(4)
     cdef Py_ssize_t count = values.count
     cdef Py_ssize_t null_count = values.null_count
     cdef int used = count & 7
-    if used:  # what a refused batch left behind the last bit
+    if used:  # clear what a rejected batch wrote after the last bit
         values.validity.start[values.validity.size - 1] &= <uint8_t>((1 << used) - 1)
     validity = handed_over(&values.validity) if null_count else None
     values.validity.size = 0
@@ -185,7 +185,7 @@ cdef inline bint is_ascii(const uint8_t *start, int32_t length) noexcept nogil:
 
 
 cdef int put_text(Values *keys, const uint8_t *start, int32_t length) noexcept nogil:
-    """A header's key: as it is where that is UTF-8, else with replacement characters, as the reference decodes it."""
+    """Append a header key: unchanged if it is valid UTF-8, otherwise with replacement characters as in `columns`."""
     cdef int done
     if is_ascii(start, length):
         if reserve_values(keys, 1, length) != FINE:
@@ -226,7 +226,7 @@ cdef class ColumnBuilder:
     cdef Grown timestamp_types
     cdef Values keys
     cdef Values values
-    # A list a record: its data is the two below.
+    # One list per record; its items are the two columns below.
     cdef Values headers
     cdef Values header_keys
     cdef Values header_values
@@ -271,7 +271,7 @@ cdef class ColumnBuilder:
         wanted=EVERYTHING,
     ):
         if self.data_size() + end - start > INT32_MAX:
-            raise ValueError("columns of more than 2 GiB: take them before")
+            raise ValueError("the columns would exceed 2 GiB; call take() first")
         cdef View view = view_records(buffer, start, end, count)
         cdef Selection selection = Selection(wanted[0], wanted[1], wanted[2], wanted[3])
         cdef bint appended = append_time is not None
@@ -300,7 +300,7 @@ cdef class ColumnBuilder:
         if reason == NO_MEMORY:
             raise MemoryError
         if reason == TOO_LARGE:
-            raise ValueError("columns of more than 2 GiB: take them before")
+            raise ValueError("the columns would exceed 2 GiB; call take() first")
         if reason != FINE:
             refuse_record(index, count, reason)
         if position != last:
@@ -335,7 +335,7 @@ cdef class ColumnBuilder:
         Selection *selection,
         Py_ssize_t *index,
     ) noexcept nogil:
-        """The records, one by one; FINE, or why the one at `index` is broken."""
+        """Add the records one by one; return FINE, or why the one at `index` is invalid."""
         cdef Fields fields
         cdef int64_t offset = 0
         cdef int64_t timestamp = time
@@ -378,7 +378,7 @@ cdef class ColumnBuilder:
         cdef int32_t index
         cdef int reason
         for index in range(fields.header_count):
-            # Read for the second time; wrong only if somebody writes to the buffer meanwhile.
+            # Parsed for the second time; only invalid if the buffer was modified in the meantime.
             reason = read_field(&position, fields.end, &start, &length)
             if reason == FINE and length < 0:
                 reason = BAD_FIELD_LENGTH

@@ -1,3 +1,3 @@
-# What the compiled twin of `compaction.OffsetMap` offers; see there for what it means.
+# The compiled version of `compaction.OffsetMap`.
 
 from protocol.records.compaction import OffsetMap as OffsetMap

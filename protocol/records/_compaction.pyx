@@ -1,12 +1,12 @@
 # cython: language_level=3, embedsignature=False, binding=False, cdivision=True
-"""The compiled twin of `compaction.OffsetMap`: the same names, results and errors (see there), without an object a record.
+"""The compiled version of `compaction.OffsetMap`, with the same results and errors, without an object per record.
 
-Keys are known by a keyed SipHash of 128 bits (the key is drawn for each map: nobody can make keys that collide), in a
-table of 24 bytes an entry with open addressing; the system gives its pages as they are touched. What is not an
-everyday batch, or not sound, is left to the reference, which also words the errors.
+Record keys are identified by a 128-bit SipHash with a random key per map, so that collisions cannot be constructed. The
+table uses open addressing with 24 bytes per entry; its pages are allocated when they are first touched. Unusual and
+corrupt batches are passed to the reference, which raises the errors.
 
-1. A pointer is compared with the end before it is followed, a length with the bytes left before it moves a pointer.
-2. A batch is filtered as a whole before anything of it counts as written.
+1. A pointer is compared with the end before it is dereferenced, a length with the remaining bytes before it is added.
+2. A batch is filtered completely before its output counts as written.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -42,8 +42,7 @@ cdef int LOG_APPEND_TIME_BIT = layout.LOG_APPEND_TIME_BIT
 cdef int DELETE_HORIZON_BIT = layout.DELETE_HORIZON_BIT
 cdef int64_t NO_TIMESTAMP = layout.NO_TIMESTAMP
 cdef int64_t NO_OFFSET = reference.NO_OFFSET
-# Of a record that is made longer by another base timestamp: a varint of up to 10 bytes for one of at least 1, and a
-# length that takes a byte more.
+# Maximum growth of a record whose timestamp delta changes: a varint of 10 bytes instead of 1, and one more length byte.
 cdef Py_ssize_t MAX_GROWTH = 10
 
 
@@ -53,7 +52,8 @@ cdef struct Entry:
     int64_t offset_plus_one  # 0: free
 
 
-cdef struct Place:  # a record: bytes [start, end), its fields from `fields` on, what follows its timestamp from `rest` on
+# A record: bytes [start, end), with its first field after the length at `fields` and the one after the timestamp at `rest`.
+cdef struct RecordSpan:
     const uint8_t *start
     const uint8_t *fields
     const uint8_t *rest
@@ -85,7 +85,7 @@ cdef inline void put_int64(uint8_t *at, int64_t number) noexcept nogil:
 
 
 cdef inline const uint8_t *read_number(const uint8_t *at, const uint8_t *end, int last_shift, int64_t *number) noexcept nogil:
-    """What follows the varint at `at`; NULL if it is cut or too long."""
+    """Read the varint at `at`; return the pointer after it, or NULL if it is cut off or too long."""
     cdef uint64_t bits = 0
     cdef int shift = 0
     while at < end and shift <= last_shift:
@@ -108,34 +108,34 @@ cdef inline uint8_t *write_number(uint8_t *at, int64_t number) noexcept nogil:
     return at + 1
 
 
-cdef bint read_place(const uint8_t *at, const uint8_t *end, Place *place) noexcept nogil:
-    """The record at `at`; False if it is not sound."""
+cdef bint read_span(const uint8_t *at, const uint8_t *end, RecordSpan *span) noexcept nogil:
+    """Parse the record at `at`; return False if it is invalid."""
     cdef int64_t length, offset_delta, key_length, value_length
-    place.start = at
+    span.start = at
     at = read_number(at, end, 28, &length)
     if at == NULL or length < 1 or length > end - at:
         return False
-    place.fields = at
-    place.end = end = at + length
-    at = read_number(at + 1, end, 63, &place.timestamp_delta)
+    span.fields = at
+    span.end = end = at + length
+    at = read_number(at + 1, end, 63, &span.timestamp_delta)
     if at == NULL:
         return False
-    place.rest = at
+    span.rest = at
     at = read_number(at, end, 28, &offset_delta)
     if at == NULL:
         return False
     at = read_number(at, end, 28, &key_length)
     if at == NULL or key_length < -1 or key_length > end - at:
         return False
-    place.key = at
+    span.key = at
     if key_length > 0:
         at += key_length
     at = read_number(at, end, 28, &value_length)
     if at == NULL or value_length < -1 or value_length > end - at:
         return False
-    place.offset_delta = <int32_t>offset_delta
-    place.key_length = <int32_t>key_length
-    place.is_tombstone = value_length < 0
+    span.offset_delta = <int32_t>offset_delta
+    span.key_length = <int32_t>key_length
+    span.is_tombstone = value_length < 0
     return True
 
 
@@ -193,7 +193,7 @@ cdef inline void sip_hash(const uint8_t *data, Py_ssize_t length, uint64_t k0, u
 # --- the map
 
 cdef class View:
-    """A buffer that is held while it is read."""
+    """A buffer held while it is read."""
 
     cdef Py_buffer buffer
     cdef const uint8_t *data
@@ -208,7 +208,7 @@ cdef class View:
         PyBuffer_Release(&self.buffer)
 
 
-cdef struct BlockKept:  # what stays of a block
+cdef struct BlockKept:  # the records kept of a block
     Py_ssize_t size
     int32_t count
     int64_t max_timestamp
@@ -216,7 +216,7 @@ cdef struct BlockKept:  # what stays of a block
 
 
 cdef class OffsetMap:
-    """See the reference."""
+    """The compiled version of `compaction.OffsetMap`."""
 
     ENTRY_SIZE = sizeof(Entry)
 
@@ -233,8 +233,8 @@ cdef class OffsetMap:
         slots = buffer_size // sizeof(Entry)
         self.max_entries = int(slots * load_factor)
         if self.max_entries < 1:
-            raise ValueError(f"an offset map of {buffer_size} bytes holds nothing")
-        self._slots = slots + 1  # a search ends at a free one
+            raise ValueError(f"a buffer of {buffer_size} bytes is too small for an offset map")
+        self._slots = slots + 1  # one slot is always free, so that every search ends
         free(self._table)
         self._table = <Entry *>calloc(self._slots, sizeof(Entry))
         if self._table == NULL:
@@ -267,7 +267,7 @@ cdef class OffsetMap:
         return self._find(view.data, view.size)
 
     cdef inline Entry *_slot(self, const uint8_t *key, Py_ssize_t length, Entry *digest) noexcept nogil:
-        """The entry of a key, or the free one where it belongs."""
+        """Return the entry of a key, or the free entry to store it in."""
         sip_hash(key, length, self._k0, self._k1, digest)
         cdef uint64_t slot = scale(digest.low, self._slots)
         cdef Entry *entry = &self._table[slot]
@@ -285,21 +285,21 @@ cdef class OffsetMap:
     # --- building
 
     cdef int _add(self, const uint8_t *at, const uint8_t *end, int32_t count, int64_t base_offset, int64_t first_offset) noexcept nogil:
-        """0: added; 1: the map is full; -1: a record is not sound."""
-        cdef Place place
+        """Add keys; return 0 if all were added, 1 if the map is full, -1 for an invalid record."""
+        cdef RecordSpan span
         cdef Entry digest
         cdef Entry *entry
         cdef int64_t offset
         cdef int32_t index
         for index in range(count):
-            if not read_place(at, end, &place):
+            if not read_span(at, end, &span):
                 return -1
-            at = place.end
-            offset = base_offset + place.offset_delta
+            at = span.end
+            offset = base_offset + span.offset_delta
             if offset < first_offset:
                 continue
-            if place.key_length >= 0:
-                entry = self._slot(place.key, place.key_length, &digest)
+            if span.key_length >= 0:
+                entry = self._slot(span.key, span.key_length, &digest)
                 if entry.offset_plus_one == 0:
                     if self._entries >= self.max_entries:
                         self.is_full = True
@@ -341,44 +341,44 @@ cdef class OffsetMap:
 
     # --- filtering
 
-    cdef bint _stays(self, Place *place, int64_t offset, bint is_expired) noexcept nogil:
+    cdef bint _is_kept(self, RecordSpan *span, int64_t offset, bint is_expired) noexcept nogil:
         if offset > self.latest_offset:
             return True
-        if place.key_length < 0 or (place.is_tombstone and is_expired):
+        if span.key_length < 0 or (span.is_tombstone and is_expired):
             return False
-        return offset >= self._find(place.key, place.key_length)
+        return offset >= self._find(span.key, span.key_length)
 
     cdef int _filter(
         self, const uint8_t *header, const uint8_t *at, const uint8_t *end, int64_t now_ms, uint8_t *out, BlockKept *kept
     ) noexcept nogil:
-        """Copy the records that stay to `out`, which has room for all; -1: one is not sound."""
-        cdef Place place
+        """Copy the kept records to `out`, which has capacity for all; return -1 for an invalid record."""
+        cdef RecordSpan span
         cdef int64_t base_offset = int64_at(header)
         cdef int64_t base_timestamp = int64_at(header + 27)
         cdef int64_t timestamp
         cdef bint is_expired = header[22] & DELETE_HORIZON_BIT and now_ms >= base_timestamp
         cdef int32_t count = int32_at(header + 57)
         cdef int32_t index
-        cdef const uint8_t *run = NULL  # records that stay, next to each other, are copied together
+        cdef const uint8_t *run = NULL  # consecutive kept records are copied together
         kept.size = kept.count = 0
         kept.max_timestamp = NO_TIMESTAMP
         kept.has_tombstone = False
         for index in range(count):
-            if not read_place(at, end, &place):
+            if not read_span(at, end, &span):
                 return -1
-            at = place.end
-            if self._stays(&place, base_offset + place.offset_delta, is_expired):
+            at = span.end
+            if self._is_kept(&span, base_offset + span.offset_delta, is_expired):
                 if run == NULL:
-                    run = place.start
+                    run = span.start
                 kept.count += 1
-                timestamp = base_timestamp + place.timestamp_delta
+                timestamp = base_timestamp + span.timestamp_delta
                 if timestamp > kept.max_timestamp:
                     kept.max_timestamp = timestamp
-                if place.is_tombstone:
+                if span.is_tombstone:
                     kept.has_tombstone = True
             elif run != NULL:
-                memcpy(out + kept.size, run, place.start - run)
-                kept.size += place.start - run
+                memcpy(out + kept.size, run, span.start - run)
+                kept.size += span.start - run
                 run = NULL
         if at != end:
             return -1
@@ -404,8 +404,8 @@ cdef class OffsetMap:
         cdef View head = View(packed)
         if self._filter(head.data, view.data, view.data + view.size, now_ms, out, &kept) < 0:
             _refuse(records, header.record_count)
-        stays = None if kept.count == header.record_count else PyBytes_FromStringAndSize(<char *>out, kept.size)
-        return Kept(stays, kept.count, kept.max_timestamp, bool(kept.has_tombstone))
+        kept_records = None if kept.count == header.record_count else PyBytes_FromStringAndSize(<char *>out, kept.size)
+        return Kept(kept_records, kept.count, kept.max_timestamp, bool(kept.has_tombstone))
 
     def filter_batches(self, data, Py_ssize_t position, Py_ssize_t end, rules, out):
         cdef View view = View(data)
@@ -414,8 +414,8 @@ cdef class OffsetMap:
         cdef Py_ssize_t size
         cdef int64_t now_ms = rules.now_ms
         cdef int64_t read = 0
-        cdef int64_t stayed = 0
-        cdef Py_ssize_t run = -1  # batches that stay as they are, next to each other, are copied together
+        cdef int64_t records_kept = 0
+        cdef Py_ssize_t run = -1  # consecutive unchanged batches are copied together
         cdef BlockKept kept
         keep_empty = rules.keep_empty
         _check_range(view, position, end)
@@ -428,7 +428,7 @@ cdef class OffsetMap:
             if self._filter(at, at + HEADER_SIZE, at + size, now_ms, made + HEADER_SIZE, &kept) < 0:
                 _refuse(memoryview(data)[position + HEADER_SIZE : position + size], int32_at(at + 57))
             read += int32_at(at + 57)
-            stayed += kept.count
+            records_kept += kept.count
             if kept.count and kept.count == int32_at(at + 57) and not (kept.has_tombstone and not at[22] & DELETE_HORIZON_BIT):
                 if run < 0:
                     run = position
@@ -438,7 +438,7 @@ cdef class OffsetMap:
                 out += memoryview(data)[run:position]
                 run = -1
             if kept.has_tombstone and not at[22] & DELETE_HORIZON_BIT:
-                out += self._begun(data, position, size, rules)  # rare: the reference does it
+                out += self._with_horizon(data, position, size, rules)  # rare, so left to the reference
             elif kept.count:
                 memcpy(made, at, HEADER_SIZE)
                 put_int32(made + 8, <int32_t>(HEADER_SIZE - LOG_OVERHEAD + kept.size))
@@ -447,26 +447,26 @@ cdef class OffsetMap:
                 put_int32(made + 57, kept.count)
                 _append_sealed(out, made, HEADER_SIZE + kept.size)
             elif int64_at(at) + int32_at(at + 23) in keep_empty:
-                out += reference._empty(read_header(data, position))
+                out += reference._header_only(read_header(data, position))
             position += size
         if run >= 0:
             out += memoryview(data)[run:position]
-        return Filtered(position, read, stayed)
+        return Filtered(position, read, records_kept)
 
-    def _begun(self, data, Py_ssize_t position, Py_ssize_t size, rules):
-        """A batch whose delete horizon begins."""
+    def _with_horizon(self, data, Py_ssize_t position, Py_ssize_t size, rules):
+        """Filter a batch that needs a delete horizon."""
         return reference.filter_batch(self, memoryview(data)[position : position + size], read_header(data, position), rules)
 
 
 cdef _append_sealed(out, uint8_t *made, Py_ssize_t size):
-    """Append a batch, with its CRC, to a bytearray."""
+    """Set the CRC of a batch and append it to a bytearray."""
     view = PyMemoryView_FromMemory(<char *>made, size, 0x200)  # PyBUF_WRITE
     put_int32(made + CRC_POSITION, <int32_t><uint32_t>crc32c(view[CRC_START:]))
     out += view
 
 
 cdef Py_ssize_t _ordinary_size(data, const uint8_t *at, Py_ssize_t position, Py_ssize_t end) except -1:
-    """The size of an ordinary, sound batch; 0 where the caller is to stop."""
+    """Return the size of an ordinary, valid batch, or 0 if the caller must stop."""
     cdef Py_ssize_t size = <Py_ssize_t>int32_at(at + 8) + LOG_OVERHEAD
     if at[16] != MAGIC or size < HEADER_SIZE:
         read_header(data, position)  # raises
@@ -475,18 +475,18 @@ cdef Py_ssize_t _ordinary_size(data, const uint8_t *at, Py_ssize_t position, Py_
     if int32_at(at + 57) < 0 or <uint32_t>int32_at(at + CRC_POSITION) != <uint32_t>crc32c(
         memoryview(data)[position + CRC_START : position + size]
     ):
-        verify_crc(data, position, read_header(data, position))  # raises, or
-        raise CorruptBatchError(f"a batch of {int32_at(at + 57)} records")
+        verify_crc(data, position, read_header(data, position))  # raises unless the record count is negative
+        raise CorruptBatchError(f"invalid record count {int32_at(at + 57)}")
     return size
 
 
 cdef _check_range(View view, Py_ssize_t position, Py_ssize_t end):
     if not 0 <= position <= end <= view.size:
-        raise ValueError(f"bytes {position} to {end} of {view.size}")
+        raise ValueError(f"bytes {position} to {end} are outside the buffer of {view.size} bytes")
 
 
 cdef _refuse(records, count):
-    """Have the reference say what is wrong with records."""
+    """Raise the reference's error for invalid records."""
     for _ in reference._walk(bytes(records), count):
         pass
-    raise CorruptBatchError("records that only the compiled codec refuses")
+    raise CorruptBatchError("invalid records, which only the compiled codec detects")

@@ -1,9 +1,7 @@
-# Reading the fields of a record, included by the compiled twins (`_codec`, `_columns`): one parser for all of them.
+# The record parser included by `_codec` and `_columns`. Its input is untrusted:
 #
-# Hostile bytes are its daily bread:
-#
-# 1. A pointer is compared with the end before it is followed, a length with the bytes left before it moves a pointer.
-# 2. Numbers are read as unsigned and checked for surplus bits; sums that could overflow are checked.
+# 1. A pointer is compared with the end before it is dereferenced, a length with the remaining bytes before it is added.
+# 2. Numbers are read as unsigned and checked for surplus bits; additions are checked for overflow.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -19,7 +17,7 @@ cdef extern from *:
     bint add_overflows "warmlog_add_overflows"(int64_t a, int64_t b, int64_t *sum) nogil
     bint subtract_overflows "warmlog_subtract_overflows"(int64_t a, int64_t b, int64_t *difference) nogil
 
-# Indexes into the reference's REASONS, as C integers, and one for a record that is fine.
+# Indexes into record.REASONS as C integers; FINE for a valid record.
 cdef enum:
     FINE = -1
 cdef int CUT = reference.CUT
@@ -68,7 +66,7 @@ cdef int read_long_varint(const uint8_t **position, const uint8_t *end, int32_t 
 
 
 cdef inline int read_varint(const uint8_t **position, const uint8_t *end, int32_t *number) noexcept nogil:
-    """Most numbers have one or two bytes: those are read in line."""
+    """Read a varint; one or two bytes, the usual case, are read inline."""
     cdef const uint8_t *at = position[0]
     cdef uint32_t bits
     if end - at < 2:
@@ -107,7 +105,7 @@ cdef int read_long_varlong(const uint8_t **position, const uint8_t *end, int64_t
 
 
 cdef inline int read_varlong(const uint8_t **position, const uint8_t *end, int64_t *number) noexcept nogil:
-    """Records of one batch lie close in time: one or two bytes are read in line."""
+    """Read a varlong; timestamp deltas within a batch are small, so one or two bytes are read inline."""
     cdef const uint8_t *at = position[0]
     cdef uint64_t bits
     if end - at < 2:
@@ -127,7 +125,7 @@ cdef inline int read_varlong(const uint8_t **position, const uint8_t *end, int64
 cdef inline int read_field(
     const uint8_t **position, const uint8_t *end, const uint8_t **start, int32_t *length
 ) noexcept nogil:
-    """A length from -1 on, and as many bytes."""
+    """Read a length of at least -1 and skip that many bytes."""
     cdef int reason = read_varint(position, end, length)
     if reason != FINE:
         return reason
@@ -157,7 +155,7 @@ cdef int check_headers(const uint8_t **position, const uint8_t *end, int32_t cou
 
 
 cdef inline int read_record(const uint8_t *position, const uint8_t *end, Fields *fields) noexcept nogil:
-    """Parse the record at `position`; FINE, or the reason why it is broken."""
+    """Parse the record at `position`; return FINE or the reason why it is invalid."""
     cdef int32_t length
     cdef int reason = read_varint(&position, end, &length)
     if reason != FINE:
@@ -193,7 +191,7 @@ cdef inline int read_record(const uint8_t *position, const uint8_t *end, Fields 
 
 
 cdef class View:
-    """A range of a buffer that was checked to lie in it; holds the buffer as long as it lives."""
+    """A validated range of a buffer, which it holds while it exists."""
 
     cdef Py_buffer buffer
     cdef const uint8_t *start

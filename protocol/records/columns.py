@@ -118,12 +118,12 @@ class ColumnBuilder:
         be taken first.
         """
         if self.size + end - start > MAX_INT32:
-            raise ValueError("columns of more than 2 GiB: take them before")
+            raise ValueError("the columns would exceed 2 GiB; call take() first")
         records = decode_records(buffer, start, end, count, base_offset, base_timestamp, append_time)
         found = [(record, append_time is not None) for record in records if _is_wanted(record, wanted)]
         size = self.size + sum(self._size_of(record) for record, _ in found)
         if size > MAX_INT32:  # invalid header keys may have grown: see _text
-            raise ValueError("columns of more than 2 GiB: take them before")
+            raise ValueError("the columns would exceed 2 GiB; call take() first")
         self._records += found
         self.size = size
         return len(found)

@@ -219,7 +219,7 @@ def _hash(key: bytes) -> bytes:
 def _ordinary(data: Buffer, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of complete batches with a valid CRC, up to the first that is not ordinary."""
     if not 0 <= position <= end <= len(data):
-        raise ValueError(f"bytes {position} to {end} of {len(data)}")
+        raise ValueError(f"bytes {position} to {end} are outside the buffer of {len(data)} bytes")
     while position + HEADER_SIZE <= end:
         header = read_header(data, position)
         if header.attributes & EXTRAORDINARY_BITS or position + header.size > end:

@@ -303,17 +303,17 @@ def _write_bytes(parts: list[bytes], data: bytes | None, what: str) -> None:
         parts.append(_write_varint(len(data)))
         parts.append(data)
     else:
-        raise TypeError(f"a {what} is bytes or None, not {type(data).__name__}")
+        raise TypeError(f"{what} must be bytes or None, not {type(data).__name__}")
 
 
 def _write_headers(parts: list[bytes], headers: Headers) -> None:
     if not isinstance(headers, (tuple, list)):
-        raise TypeError(f"headers are a tuple or list, not {type(headers).__name__}")
+        raise TypeError(f"headers must be a tuple or list, not {type(headers).__name__}")
     headers = tuple(headers)
     parts.append(_write_varint(len(headers)))
     for header in headers:
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
-            raise TypeError("a header is a tuple of a str and bytes or None")
+            raise TypeError("each header must be a tuple of str and bytes or None")
         _write_bytes(parts, header[0].encode(), "header key")
         _write_bytes(parts, header[1], "header value")
 
@@ -345,10 +345,10 @@ class RecordEncoder:
         64 bits, and if the records would exceed one batch (2 GiB). A rejected record leaves the encoder unchanged.
         """
         if not isinstance(timestamp, int):
-            raise TypeError(f"a timestamp is an int, not {type(timestamp).__name__}")
+            raise TypeError(f"timestamp must be an int, not {type(timestamp).__name__}")
         base = self.base_timestamp if self.count else timestamp
         if not NO_TIMESTAMP <= timestamp <= MAX_INT64 or timestamp - base > MAX_INT64:
-            raise ValueError(f"a timestamp is -1 or milliseconds since the epoch, not {timestamp}")
+            raise ValueError(f"timestamp must be -1 or milliseconds since the epoch, not {timestamp}")
         parts = [b"\0", _write_varint(timestamp - base), _write_varint(self.count)]
         _write_bytes(parts, key, "key")
         _write_bytes(parts, value, "value")
@@ -360,7 +360,7 @@ class RecordEncoder:
         length = _write_varint(body_size)
         size = self.records_size + len(length) + body_size
         if size > MAX_RECORDS_SIZE:
-            raise ValueError(f"the records of a batch measure at most {MAX_RECORDS_SIZE} bytes")
+            raise ValueError(f"the records of one batch exceed {MAX_RECORDS_SIZE} bytes")
         self._parts.append(length)
         self._parts += parts
         self.records_size = size
@@ -376,7 +376,7 @@ class RecordEncoder:
         """
         for row in rows:
             if not (isinstance(row, tuple) and len(row) == 4):
-                raise TypeError("a row is a tuple (timestamp, key, value, headers)")
+                raise TypeError("each row must be a tuple (timestamp, key, value, headers)")
             timestamp, key, value, headers = row
             self.append(key, value, timestamp, headers)
         return self.records_size

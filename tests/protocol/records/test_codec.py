@@ -7,7 +7,7 @@ from types import ModuleType
 
 REPORT = "from protocol.records import codec; print(codec.compiled, codec.walk_records.__module__)"
 WITHOUT = f"import sys; sys.modules['protocol.records._codec'] = None; {REPORT}; {REPORT}"
-TOLD = "the compiled record codec is missing, the pure one serves and is slower"
+TOLD = "cannot import the compiled record codec; falling back to the slower pure Python one"
 
 
 def run(program: str, **environment: str) -> tuple[list[str], str]:

@@ -103,7 +103,7 @@ class TestNumbers:
     )
     def test_more_than_32_bits_are_refused(self, twin: ModuleType, number: bytes) -> None:
         body = b"\0\0" + number + varint(-1) + varint(-1) + b"\0" + bytes(20)
-        refused(twin, varint(len(body)) + body, 1, "record at index 0 of 1: it a varint has too many bytes")
+        refused(twin, varint(len(body)) + body, 1, "record at index 0 of 1: a varint has too many bytes")
         refused(twin, number + bytes(20), 1, "too many bytes")
 
     @pytest.mark.parametrize("number", [b"\x80" * 9 + b"\x02", b"\x80" * 10 + b"\x00", b"\xff" * 12])
@@ -253,18 +253,18 @@ class TestEncoder:
     @pytest.mark.parametrize(
         ("fields", "error", "match"),
         [
-            (("k", b"v", 0), TypeError, "a key is bytes or None, not str"),
-            ((b"k", bytearray(b"v"), 0), TypeError, "a value is bytes or None, not bytearray"),
-            ((b"k", b"v", 1.0), TypeError, "a timestamp is an int, not float"),
-            ((b"k", b"v", None), TypeError, "a timestamp is an int, not NoneType"),
+            (("k", b"v", 0), TypeError, "key must be bytes or None, not str"),
+            ((b"k", bytearray(b"v"), 0), TypeError, "value must be bytes or None, not bytearray"),
+            ((b"k", b"v", 1.0), TypeError, "timestamp must be an int, not float"),
+            ((b"k", b"v", None), TypeError, "timestamp must be an int, not NoneType"),
             ((b"k", b"v", -2), ValueError, "not -2"),
-            ((b"k", b"v", 2**63), ValueError, "a timestamp is -1 or milliseconds"),
-            ((b"k", b"v", -(2**70)), ValueError, "a timestamp is -1 or milliseconds"),
-            ((b"k", b"v", 0, {"a": b"b"}), TypeError, "headers are a tuple or list, not dict"),
-            ((b"k", b"v", 0, [["a", b"b"]]), TypeError, "a header is a tuple of a str and bytes or None"),
-            ((b"k", b"v", 0, [("a", b"b", b"c")]), TypeError, "a header is a tuple"),
-            ((b"k", b"v", 0, [(b"a", b"b")]), TypeError, "a header is a tuple"),
-            ((b"k", b"v", 0, [("a", "b")]), TypeError, "a header value is bytes or None, not str"),
+            ((b"k", b"v", 2**63), ValueError, "timestamp must be -1 or milliseconds"),
+            ((b"k", b"v", -(2**70)), ValueError, "timestamp must be -1 or milliseconds"),
+            ((b"k", b"v", 0, {"a": b"b"}), TypeError, "headers must be a tuple or list, not dict"),
+            ((b"k", b"v", 0, [["a", b"b"]]), TypeError, "each header must be a tuple of str and bytes or None"),
+            ((b"k", b"v", 0, [("a", b"b", b"c")]), TypeError, "each header must be a tuple"),
+            ((b"k", b"v", 0, [(b"a", b"b")]), TypeError, "each header must be a tuple"),
+            ((b"k", b"v", 0, [("a", "b")]), TypeError, "header value must be bytes or None, not str"),
             ((b"k", b"v", 0, [("\ud800", b"b")]), UnicodeEncodeError, "surrogates"),
         ],
     )
@@ -282,21 +282,21 @@ class TestEncoder:
     @pytest.mark.parametrize("row", [(5, b"k", b"v"), [5, b"k", b"v", ()], None, (5, b"k", b"v", (), ())])
     def test_a_row_is_a_tuple_of_four(self, twin: ModuleType, row: object) -> None:
         encoder = twin.RecordEncoder()
-        with pytest.raises(TypeError, match="a row is a tuple"):
+        with pytest.raises(TypeError, match="each row must be a tuple"):
             encoder.extend([(5, b"k", b"v", ()), row])
         assert encoder.count == 1
 
     def test_more_than_a_batch_can_hold_is_refused_before_it_is_copied(self, twin: ModuleType) -> None:
         encoder = twin.RecordEncoder()
         encoder.append(None, b"v", 5)
-        with pytest.raises(ValueError, match="the records of a batch measure at most 2147483586 bytes"):
+        with pytest.raises(ValueError, match="the records of one batch exceed 2147483586 bytes"):
             encoder.append(None, bytes(2**31 - 1), 5)
         assert encoder.records() == record()
 
     def test_times_too_far_apart_are_refused(self, twin: ModuleType) -> None:
         encoder = twin.RecordEncoder()
         encoder.append(None, None, -1)
-        with pytest.raises(ValueError, match="a timestamp is"):
+        with pytest.raises(ValueError, match="timestamp must be"):
             encoder.append(None, None, MAX_INT64)
         assert encoder.count == 1
 
