@@ -1,5 +1,5 @@
-"""Kafka's protocol: frames to neutral requests, neutral responses to frames.
+"""Kafka's protocol: decode frames into neutral requests and encode neutral responses.
 
-Read `primitives.py` (integers, strings, tags, the bounds), `schema.py` (tables of fields), then one family, then
-`api.py`, which has the one table of APIs and the face that a connection uses.
+Start with `api.py`, the table of APIs and the `Codec` that connections use; then `codec/schema.py` (tables of fields)
+and one module of `messages/`. `values.py` and `*_values.py` hold the values that only Kafka's protocol has.
 """

@@ -1,7 +1,4 @@
-"""What only Kafka's tools ask: for directories and producers.
-
-Owns: values, like protocol/kafka/values.py. Must not know: layouts.
-"""
+"""Requests and responses of Kafka's admin tools: log directories, producers, transactions, topic pages, resources."""
 
 from typing import ClassVar
 
@@ -12,16 +9,16 @@ from protocol.response import TopicMetadata
 
 
 class DescribeLogDirsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """What lies in the data directories; `partitions`: of which, None: of all."""
+    """Describe the log directories and their partitions, or only the given ones."""
 
     api: ClassVar[str] = "describe_log_dirs"
     partitions: tuple[TopicPartition, ...] | None = None
 
 
 class LogDirPartition(Value, frozen=True, kw_only=True, gc=False):
-    """A partition in a directory: bytes of its segments, and how far its log end is past the high watermark.
+    """A partition in a directory: the bytes of its segments, and its log end offset minus the high watermark.
 
-    `is_future`: a copy that will take the place of another directory's.
+    `is_future`: a copy that will replace the partition in another directory.
     """
 
     topic: str
@@ -32,9 +29,9 @@ class LogDirPartition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribedLogDir(Value, frozen=True, kw_only=True, gc=False):
-    """A data directory by its absolute path; bytes of its volume, -1: not known.
+    """A log directory by its absolute path; the bytes of its volume are -1 if unknown.
 
-    `is_cordoned`: takes no new partitions.
+    A cordoned directory gets no new partitions.
     """
 
     path: str
@@ -47,7 +44,7 @@ class DescribedLogDir(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeLogDirsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per directory. Partitions that were asked for and are in none of them are left out, as in Kafka."""
+    """One entry per directory. Requested partitions that are in none of them are omitted, as in Kafka."""
 
     log_dirs: tuple[DescribedLogDir, ...] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -55,21 +52,21 @@ class DescribeLogDirsResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class LogDirTarget(Value, frozen=True, kw_only=True, gc=False):
-    """The absolute path of a data directory, and the partitions that are to lie in it."""
+    """The absolute path of a log directory, and the partitions to move to it."""
 
     path: str
     partitions: tuple[TopicPartition, ...]
 
 
 class AlterReplicaLogDirsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Move partitions to other data directories of this broker (KIP-113)."""
+    """Move partitions to other log directories of this broker (KIP-113)."""
 
     api: ClassVar[str] = "alter_replica_log_dirs"
     targets: tuple[LogDirTarget, ...]
 
 
 class BegunMove(Value, frozen=True, kw_only=True, gc=False):
-    """Whether a partition is on its way."""
+    """The result of starting to move a partition."""
 
     topic: str
     partition: int
@@ -77,20 +74,20 @@ class BegunMove(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlterReplicaLogDirsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for, in that order."""
+    """Results of AlterReplicaLogDirsRequest, in its order."""
 
     partitions: tuple[BegunMove, ...]
 
 
 class DescribeProducersRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Which idempotent and transactional producers partitions know."""
+    """List the active idempotent and transactional producers of partitions."""
 
     api: ClassVar[str] = "describe_producers"
     partitions: tuple[TopicPartition, ...]
 
 
 class ActiveProducer(Value, frozen=True, kw_only=True, gc=False):
-    """A producer as a partition's log knows it; -1: none, or not known. `last_timestamp`: ms since the epoch."""
+    """A producer's state in a partition; -1 for unset or unknown values. `last_timestamp`: ms since the epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -101,7 +98,7 @@ class ActiveProducer(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribedProducers(Value, frozen=True, kw_only=True, gc=False):
-    """One partition's producers."""
+    """The producers of one partition."""
 
     topic: str
     partition: int
@@ -111,20 +108,20 @@ class DescribedProducers(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeProducersResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for, in that order."""
+    """Results of DescribeProducersRequest, in its order."""
 
     partitions: tuple[DescribedProducers, ...]
 
 
 class ListTransactionsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List the transactional ids in one of these states; empty: in any (KIP-664)."""
+    """List transactional ids in one of these states, or in any state if empty (KIP-664)."""
 
     api: ClassVar[str] = "list_transactions"
     states: tuple[str, ...]
 
 
 class ListTransactionsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """No transactional ids, and the names that are not of states."""
+    """An empty list of transactional ids, and the unknown state names of the request."""
 
     error: ErrorCode = ErrorCode.NONE
     unknown_states: tuple[str, ...] = ()
@@ -132,9 +129,9 @@ class ListTransactionsResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeTopicPartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Describe partitions of topics, of all if none is named, at most `limit` in one reply (KIP-966).
+    """Describe up to `limit` partitions of these topics, or of all topics if empty (KIP-966).
 
-    `cursor` is the topic and partition at which the reply begins, of the reply before.
+    `cursor`, the topic and partition to start at, comes from the previous response.
     """
 
     api: ClassVar[str] = "describe_topic_partitions"
@@ -144,14 +141,14 @@ class DescribeTopicPartitionsRequest(Value, frozen=True, kw_only=True, gc=False)
 
 
 class DescribeTopicPartitionsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """Topics by name, and where the next reply begins if there is more."""
+    """Topics sorted by name, and the cursor for the next request if there are more."""
 
     topics: tuple[TopicMetadata, ...] = ()
     next_cursor: tuple[str, int] | None = None
 
 
 class ListConfigResourcesRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List what has settings, of these types; empty: of all."""
+    """List resources that have settings, of these types, or of all types if empty."""
 
     api: ClassVar[str] = "list_config_resources"
     types: tuple[int, ...] = ()

@@ -1,21 +1,17 @@
-"""Kafka's APIs: the one table, and the face that a connection uses.
+"""The table of Kafka's APIs, and the codec that connections use to decode requests and encode responses.
 
-Owns: the table, the headers of requests and replies, and what becomes of requests that cannot be served. Must not know:
-sockets, handlers, or what an API does.
-
-    request, after the frame's length   api key int16, version int16, correlation id int32, client id (classic string,
-                                        may be null), flexible versions: tagged fields; then the body
-    reply, after the frame's length     correlation id int32, flexible versions: tagged fields; then the body
+    request frame    api key int16, version int16, correlation id int32, client id (nullable string), tagged fields in
+                     flexible versions; then the body
+    response frame   correlation id int32, tagged fields in flexible versions; then the body
 
 Invariants:
-1. What a peer is told to be served (ApiVersions) is the table, and all of it is. Its version ranges have no gaps. One
-   untruth, which is Kafka's own (KAFKA-18659): Produce is advertised from version 0, because librdkafka takes a broker
-   without it for one that knows no compression, and served from 3.
-2. The header of the reply to ApiVersions is classic in every version: a client that does not know yet what we speak
-   must be able to read it. A version of ApiVersions that is unknown is answered in version 0 with UNSUPPORTED_VERSION
-   and the whole table. For every other API or version that is not served, and for bytes that are no request,
-   `Codec.decode` raises, and the connection must close: there is no reply that such a peer would understand.
-3. A Call is everything that a reply needs; it is encoded by the same codec, at any later time, in any order.
+1. ApiVersions advertises exactly the table. One exception, as in Kafka (KAFKA-18659): Produce is advertised from
+   version 0 but supported from 3, because librdkafka otherwise assumes that the broker does not support compression.
+2. The ApiVersions response has the non-flexible header in every version, so that any client can read it. An unsupported
+   version of ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and the whole table. For any other
+   unsupported API or version, and for malformed requests, `Codec.decode` raises and the connection must be closed,
+   since there is no response that the client could parse.
+3. A Call holds everything needed to encode its response, at any later time and in any order.
 """
 
 from collections.abc import Callable, Sized
@@ -59,28 +55,28 @@ API_VERSIONS_KEY = 18
 class Api:
     """One row of the table.
 
-    request, response: tables of fields, read and written in their bound form (`codec/schema.py`). Making a request may
-    raise InvalidRequestError, for one that must be refused.
-    failed(request, ErrorResponse) gives the response that reports that a request failed as a whole.
+    `request` and `response` are tables of fields in their bound form (`codec/schema.py`). Constructing the request may
+    raise InvalidRequestError. `failed(request, ErrorResponse)` returns the response for a request that failed as a
+    whole.
     """
 
     key: int
     name: str
-    first: int  # served versions, both included
+    first: int  # supported versions, inclusive
     last: int
     first_flexible: int
     request: Struct
     response: Struct
     failed: Callable[[Any, ErrorResponse], Any]
-    advertised_from: int | None = None  # where that is not `first`
+    advertised_from: int | None = None  # first advertised version, if it is not `first`
 
     def is_flexible(self, version: int) -> bool:
-        """Whether a version has tagged fields and compact lengths."""
+        """Return whether a version has tagged fields and compact lengths."""
         return version >= self.first_flexible
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """One request with what its reply needs. `client_id` is what the client calls itself, empty if nothing."""
+    """A request, and what is needed to encode its response. `client_id` is empty if the client sent null."""
 
     api: Api
     version: int
@@ -90,13 +86,13 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
 
 class UnservedError(ProtocolError):
-    """An API, or a version of one, that is not served. The connection must close."""
+    """The API or its version is not supported. The connection must be closed."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class RefusedError(ProtocolError):
-    """A request that can be read but must be refused: answer `call` with `response`, and go on."""
+    """A well-formed request is invalid: respond to `call` with `response` and keep the connection."""
 
     def __init__(self, call: Call, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -105,11 +101,11 @@ class RefusedError(ProtocolError):
 
     @property
     def response(self) -> ErrorResponse:
-        """What `Codec.encode` makes the API's own reply of."""
+        """The error, which `Codec.encode` converts to the response of the API."""
         return ErrorResponse(error=self.code, message=str(self))
 
 
-def _knows_no_topic_id(_: bytes) -> None:
+def _no_topic_names(_: bytes) -> None:
     return None
 
 
@@ -131,13 +127,13 @@ APIS = (
     Api(15, "DescribeGroups", 0, 6, 5,
         group_admin.DESCRIBE_REQUEST, group_admin.DESCRIBE_RESPONSE, group_admin.failed_describe),
     Api(16, "ListGroups", 0, 5, 3, group_admin.LIST_REQUEST, group_admin.LIST_RESPONSE, group_admin.failed_list),
-    # no version of it is flexible
+    # no version is flexible
     Api(17, "SaslHandshake", 0, 1, 2, security.HANDSHAKE_REQUEST, security.HANDSHAKE_RESPONSE, security.failed),
     Api(18, "ApiVersions", 0, 4, 3, cluster.VERSIONS_REQUEST, cluster.VERSIONS_RESPONSE, cluster.failed_versions),
     Api(19, "CreateTopics", 2, 7, 5, topics.CREATE_REQUEST, topics.CREATE_RESPONSE, topics.failed_create),
     Api(20, "DeleteTopics", 1, 6, 4, topics.DELETE_REQUEST, topics.DELETE_RESPONSE, topics.failed_delete),
     Api(21, "DeleteRecords", 0, 2, 2, offsets.DELETE_REQUEST, offsets.DELETE_RESPONSE, offsets.failed_delete),
-    # version 6 is not stable yet in Kafka 4.3
+    # version 6 is still unstable in Kafka 4.3
     Api(22, "InitProducerId", 0, 5, 2, cluster.PRODUCER_REQUEST, cluster.PRODUCER_RESPONSE, cluster.failed_producer),
     Api(23, "OffsetForLeaderEpoch", 2, 4, 4, offsets.EPOCH_REQUEST, offsets.EPOCH_RESPONSE, offsets.failed_epoch),
     Api(29, "DescribeAcls", 1, 3, 2,
@@ -172,7 +168,7 @@ APIS = (
         assignments.ALTER_REQUEST, assignments.ALTER_RESPONSE, assignments.failed_alter),
     Api(46, "ListPartitionReassignments", 0, 0, 0,
         assignments.LIST_REQUEST, assignments.LIST_RESPONSE, assignments.failed_list),
-    # no version of it is flexible
+    # no version is flexible
     Api(47, "OffsetDelete", 0, 0, 1,
         group_offsets.DELETE_REQUEST, group_offsets.DELETE_RESPONSE, group_offsets.failed_delete),
     Api(48, "DescribeClientQuotas", 0, 1, 1,
@@ -200,12 +196,12 @@ API_BY_KEY = {api.key: api for api in APIS}
 
 
 class Codec:
-    """Decodes calls and encodes their replies, for all connections of a listener. No state of any one of them.
+    """Decode requests and encode responses. Has no state per connection, so a listener's connections share one.
 
-    topic_names: looks up the name of a topic id; called while a request is decoded.
+    `topic_names` resolves topic ids while requests are decoded.
     """
 
-    def __init__(self, topic_names: TopicNames = _knows_no_topic_id, engine: Engine = ENGINE) -> None:
+    def __init__(self, topic_names: TopicNames = _no_topic_names, engine: Engine = ENGINE) -> None:
         self._engine = engine
         self._decoder = engine.decoder_type(self._find_reader, _unserved_call, Call, _refuse, topic_names)
         self._encoder = engine.encoder_type(self._find_writer)
@@ -219,21 +215,19 @@ class Codec:
         )
 
     def decode(self, frame: memoryview, limit: int = NO_LIMIT) -> Call:
-        """Decode the call that a frame (without its length) holds. Records are views of the frame.
+        """Decode the request of a frame (without its length). Records are views of the frame.
 
-        limit: units of work (`codec/bounds.py`) after which LargeMessageError is raised: then decode it in a worker
-        thread, without the limit. Without it, a thread that decodes gives up the GIL now and then.
-
-        Raises RefusedError, which is to be answered; UnservedError and MalformedError, after which the connection must
-        close. All are ProtocolErrors, with texts that are fit for a log.
+        Raises LargeMessageError after `limit` units of work (`codec/bounds.py`): then decode it in a worker thread
+        without a limit, where decoding releases the GIL regularly. Raises RefusedError, which must be answered;
+        UnservedError and MalformedError, after which the connection must be closed.
         """
         call: Call = self._decoder.decode(frame, limit)
         return call
 
     def encode(self, call: Call, response: Any, throttle_ms: int = 0, limit: int = NO_LIMIT) -> list[Sized]:
-        """Encode the whole reply frame in order: bytes, and of a fetch the `records` objects as they were given.
+        """Encode the response frame as a list of bytes and, for a fetch, the unmodified `records` objects, in order.
 
-        An ErrorResponse becomes what the API has for a request that failed as a whole. limit: as in `decode`.
+        An ErrorResponse is converted to the response of the API. `limit` is that of `decode`.
         """
         api = call.api
         if type(response) is ErrorResponse:
@@ -241,18 +235,18 @@ class Codec:
         return self._encoder.encode(call, response, throttle_ms, limit)
 
     def api_versions(self, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        """Answer ApiVersions."""
+        """Return the response to ApiVersions."""
         is_refused = request.error is ErrorCode.INVALID_REQUEST
         return ApiVersionsResponse(apis=() if is_refused else self._ranges, error=request.error)
 
     def _find_reader(self, key: int, version: int) -> Any:
         api = API_BY_KEY.get(key)
         if api is None:
-            raise UnservedError(f"API {key} is not served")
+            raise UnservedError(f"API {key} is not supported")
         if not api.first <= version <= api.last:
             if api.key == API_VERSIONS_KEY:
                 return None
-            raise UnservedError(f"{api.name} version {version} is not served: {api.first} to {api.last} are")
+            raise UnservedError(f"{api.name} version {version} is not supported; use {api.first} to {api.last}")
         flexible = api.is_flexible(version)
         title = f"the {api.name} request, version {version}"
         message = self._engine.reader(api.request, version, flexible=flexible, bound=True, title=title)
@@ -270,6 +264,6 @@ def _refuse(call: Call, problem: InvalidRequestError) -> NoReturn:
 
 
 def _unserved_call(_: int, __: int, correlation_id: int) -> Call:
-    """Return the call to answer an ApiVersions request of an unknown version with."""
+    """Return the call for an ApiVersions request of an unsupported version."""
     request = ApiVersionsRequest(error=ErrorCode.UNSUPPORTED_VERSION)
     return Call(API_BY_KEY[API_VERSIONS_KEY], 0, correlation_id, "", request)

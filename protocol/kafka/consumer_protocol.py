@@ -1,18 +1,16 @@
-"""What the members of a consumer group say to each other through the coordinator, and the range assignor.
+"""Kafka's consumer protocol (the metadata in JoinGroup, the assignment in SyncGroup), and the range assignor.
 
-Owns: ConsumerProtocolSubscription and ConsumerProtocolAssignment (0 to 3), which stand in a JoinGroup's metadata and in
-a SyncGroup's assignment, and `assign_range`. Must not know: groups or topics.
-
-    subscription    int16 version, then
-        0   topics (array of strings), user data (bytes, may be null)
+    subscription    int16 version, then the fields of all versions up to it
+        0   topics (array of strings), user data (nullable bytes)
         1   owned partitions: array of (topic string, array of int32)
-        2   generation int32, in which they were owned
-        3   rack string, may be null
-    assignment      int16 version, then the same in all versions
-            partitions: array of (topic string, array of int32), user data (bytes, may be null)
+        2   generation in which they were owned, int32
+        3   rack (nullable string)
+    assignment      int16 version, then the same fields in all versions
+            partitions: array of (topic string, array of int32), user data (nullable bytes)
 
-A version above 3 is read as 3, and what follows is left alone, as Kafka's ConsumerProtocol does: later versions only
-append.
+Versions above 3 are decoded as version 3 and the rest is ignored, because later versions only append fields.
+
+Source: Kafka's ConsumerProtocolSubscription.json, ConsumerProtocolAssignment.json, ConsumerProtocol.
 """
 
 import struct
@@ -35,7 +33,7 @@ Partitions: TypeAlias = tuple[TopicPartition, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a member wants, and what it had. `generation`: in which it had that; NO_GENERATION: it does not say."""
+    """A member's topics, and the partitions it owned in `generation` (NO_GENERATION if unknown)."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -46,7 +44,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What a member gets."""
+    """The partitions assigned to a member."""
 
     partitions: Partitions
     user_data: bytes | None = None
@@ -56,9 +54,9 @@ _VERSION = struct.Struct(">h")
 
 
 def _sorted(get: str) -> Callable[..., list[TopicPartition]]:
-    by_place = attrgetter("topic", "partition")
+    by_topic = attrgetter("topic", "partition")
     partitions = attrgetter(get)
-    return lambda value, *_: sorted(partitions(value), key=by_place)
+    return lambda value, *_: sorted(partitions(value), key=by_topic)
 
 
 def _partitions() -> Flat:
@@ -81,63 +79,64 @@ ASSIGNMENT = Struct(
 
 
 def encode_subscription(subscription: Subscription, version: int = LAST_VERSION) -> bytes:
-    """Encode what stands in a JoinGroup request."""
-    return _encoded(SUBSCRIPTION, version, subscription)
+    """Encode the metadata of a JoinGroup request."""
+    return _encode(SUBSCRIPTION, version, subscription)
 
 
 def decode_subscription(data: bytes) -> Subscription:
     """Decode a subscription. Raises MalformedError."""
-    subscription: Subscription = _decoded(SUBSCRIPTION, data)
+    subscription: Subscription = _decode(SUBSCRIPTION, data)
     return subscription
 
 
 def encode_assignment(assignment: Assignment, version: int = LAST_VERSION) -> bytes:
-    """Encode what stands in a SyncGroup request and its answer."""
-    return _encoded(ASSIGNMENT, version, assignment)
+    """Encode the assignment in a SyncGroup request or response."""
+    return _encode(ASSIGNMENT, version, assignment)
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Decode an assignment; no bytes stand for an assignment of nothing. Raises MalformedError."""
+    """Decode an assignment; empty bytes mean no partitions. Raises MalformedError."""
     if not data:
         return Assignment(partitions=())
-    assignment: Assignment = _decoded(ASSIGNMENT, data)
+    assignment: Assignment = _decode(ASSIGNMENT, data)
     return assignment
 
 
 def assign_range(
     subscriptions: Mapping[str, Iterable[str]], partition_counts: Mapping[str, int]
 ) -> dict[str, Partitions]:
-    """Each topic's partitions in runs, to the members that want it, in the order given (Kafka's RangeAssignor).
+    """Assign each topic's partitions in ranges to the members subscribed to it (source: Kafka's RangeAssignor).
 
-    subscriptions: member id to topics; partition_counts: topic to count, without topics that are not there. The first
-    members get one partition more where the count does not divide. Every member has an entry.
+    `subscriptions` maps member ids, in order of assignment, to topics; `partition_counts` maps existing topics to their
+    number of partitions. If it does not divide evenly, the first members get one more. Every member has an entry in the
+    result.
     """
-    wanted = {member: frozenset(topics) for member, topics in subscriptions.items()}
-    assigned: dict[str, list[TopicPartition]] = {member: [] for member in wanted}
-    for topic in sorted(frozenset().union(*wanted.values())):
-        members = [member for member in assigned if topic in wanted[member]]
-        for member, run in zip(members, _runs(partition_counts.get(topic, 0), len(members)), strict=True):
-            assigned[member] += [TopicPartition(topic=topic, partition=index) for index in run]
+    subscribed = {member: frozenset(topics) for member, topics in subscriptions.items()}
+    assigned: dict[str, list[TopicPartition]] = {member: [] for member in subscribed}
+    for topic in sorted(frozenset().union(*subscribed.values())):
+        members = [member for member in assigned if topic in subscribed[member]]
+        for member, indexes in zip(members, _ranges(partition_counts.get(topic, 0), len(members)), strict=True):
+            assigned[member] += [TopicPartition(topic=topic, partition=index) for index in indexes]
     return {member: tuple(partitions) for member, partitions in assigned.items()}
 
 
-def _runs(count: int, parts: int) -> list[range]:
-    """[0, count) in `parts` runs whose lengths differ by one at most, the longer ones first."""
+def _ranges(count: int, parts: int) -> list[range]:
+    """Split [0, count) into `parts` ranges whose lengths differ by at most one, the longer ones first."""
     ends = [(count // parts) * part + min(part, count % parts) for part in range(parts + 1)]
     return [range(start, end) for start, end in pairwise(ends)]
 
 
-def _encoded(table: Struct, version: int, value: Any) -> bytes:
+def _encode(table: Struct, version: int, value: Any) -> bytes:
     return ENGINE.writer(table, version, flexible=False, bound=True).write(value, _VERSION.pack(version))
 
 
-def _decoded(table: Struct, data: bytes) -> Any:
+def _decode(table: Struct, data: bytes) -> Any:
     try:
         (version,) = _VERSION.unpack_from(data)
         reader = ENGINE.reader(table, min(version, LAST_VERSION), flexible=False, bound=True)
         value, _ = reader.read(memoryview(data), _VERSION.size)
     except (MalformedError, UnicodeDecodeError, struct.error) as problem:
-        raise MalformedError(f"not of the consumer protocol: {problem}") from None
+        raise MalformedError(f"invalid consumer protocol data: {problem}") from None
     if version < 0:
-        raise MalformedError(f"not of the consumer protocol: version {version}")
+        raise MalformedError(f"invalid consumer protocol data: version {version}")
     return value

@@ -1,7 +1,4 @@
-"""Requests that Kafka's controllers answer: quorum, features, brokers, leaders and assignments of partitions.
-
-Value types without their layouts.
-"""
+"""Requests and responses of Kafka's controllers: quorum, features, brokers, elections and reassignments."""
 
 from typing import ClassVar
 
@@ -11,7 +8,7 @@ from protocol.request import Value
 
 
 class DescribeQuorumRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Describe the replication of the metadata log, which goes by the name of a topic."""
+    """Describe the replication of the metadata log, which is addressed as a topic."""
 
     api: ClassVar[str] = "describe_quorum"
     partitions: tuple[TopicPartition, ...]
@@ -40,7 +37,7 @@ class QuorumPartition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class QuorumNode(Value, frozen=True, kw_only=True, gc=False):
-    """A voter's address."""
+    """A voter's address on one listener."""
 
     node_id: int
     listener: str
@@ -49,7 +46,7 @@ class QuorumNode(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeQuorumResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The partitions asked for, and the voters' addresses."""
+    """The requested partitions, and the voters' addresses."""
 
     partitions: tuple[QuorumPartition, ...] = ()
     nodes: tuple[QuorumNode, ...] = ()
@@ -66,7 +63,7 @@ class FeatureUpdate(Value, frozen=True, kw_only=True, gc=False):
 
 
 class UpdateFeaturesRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Change the levels of features, all or none."""
+    """Change the levels of features; all of them or none."""
 
     api: ClassVar[str] = "update_features"
     updates: tuple[FeatureUpdate, ...]
@@ -74,7 +71,7 @@ class UpdateFeaturesRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class UnregisterBrokerRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Forget a broker."""
+    """Remove a broker's registration."""
 
     api: ClassVar[str] = "unregister_broker"
     broker_id: int
@@ -93,14 +90,14 @@ class RemoveRaftVoterRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ControllerResponse(Value, frozen=True, kw_only=True, gc=False):
-    """Whether a change was made."""
+    """The result of a change."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
 
 
 class ElectLeadersRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Elect leaders of these partitions, None: of all. `election_type`: 0 the preferred ones, 1 unclean."""
+    """Elect leaders of these partitions, or of all if None. `election_type`: 0 preferred, 1 unclean."""
 
     api: ClassVar[str] = "elect_leaders"
     election_type: int
@@ -108,7 +105,7 @@ class ElectLeadersRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionResult(Value, frozen=True, kw_only=True, gc=False):
-    """The outcome for one partition."""
+    """The result for one partition."""
 
     topic: str
     partition: int
@@ -117,7 +114,7 @@ class PartitionResult(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ElectLeadersResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for; where all were, those whose leader could not be elected."""
+    """One entry per partition of the request; if it was for all, those whose election failed."""
 
     partitions: tuple[PartitionResult, ...] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -125,7 +122,7 @@ class ElectLeadersResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class Reassignment(Value, frozen=True, kw_only=True, gc=False):
-    """The brokers that a partition is to move to, None to end a move."""
+    """A partition's target replicas; None cancels its reassignment."""
 
     topic: str
     partition: int
@@ -133,7 +130,7 @@ class Reassignment(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlterPartitionReassignmentsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Move partitions between brokers."""
+    """Start or cancel reassignments of partitions to other brokers."""
 
     api: ClassVar[str] = "alter_partition_reassignments"
     partitions: tuple[Reassignment, ...]
@@ -141,7 +138,7 @@ class AlterPartitionReassignmentsRequest(Value, frozen=True, kw_only=True, gc=Fa
 
 
 class AlterPartitionReassignmentsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for, in that order."""
+    """Results of AlterPartitionReassignmentsRequest, in its order."""
 
     partitions: tuple[PartitionResult, ...] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -149,14 +146,14 @@ class AlterPartitionReassignmentsResponse(Value, frozen=True, kw_only=True, gc=F
 
 
 class ListPartitionReassignmentsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List the moves between brokers that are under way, of these partitions or (None) of all."""
+    """List ongoing reassignments of these partitions, or of all if None."""
 
     api: ClassVar[str] = "list_partition_reassignments"
     partitions: tuple[TopicPartition, ...] | None = None
 
 
 class OngoingReassignment(Value, frozen=True, kw_only=True, gc=False):
-    """A partition that moves: ids of brokers."""
+    """A partition being reassigned, with its current, added and removed replicas."""
 
     topic: str
     partition: int
@@ -166,7 +163,7 @@ class OngoingReassignment(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ListPartitionReassignmentsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The partitions that move."""
+    """The partitions being reassigned."""
 
     partitions: tuple[OngoingReassignment, ...] = ()
     error: ErrorCode = ErrorCode.NONE

@@ -1,16 +1,14 @@
-"""What `__consumer_offsets` holds: keys and values of its records, as Kafka lays them out.
-
-Owns: the layouts, and the values they decode to. Must not know: who commits, or in which partition a record lies.
+"""Keys and values of the records in `__consumer_offsets`, in Kafka's format.
 
     key     int16 type
-            0, 1   an offset: string group, string topic, int32 partition
-            2      a classic group: string group
-            3...   the newer protocols' (KIP-848 and later): foreign here, kept as they are
-    value   int16 version, then the fields of that version; no value at all: what the key names is gone
-            of an offset   0 to 4, of which 4 is flexible; 1 alone has a time of expiry
-            of a group     0 to 4, of which 4 is flexible
+            0, 1   committed offset: string group, string topic, int32 partition
+            2      classic group: string group
+            3...   newer group protocols (KIP-848 and later): not decoded, kept as they are
+    value   int16 version and the fields of that version; a tombstone deletes the offset or group
+            offset   versions 0 to 4, flexible from 4; only version 1 has an expire timestamp
+            group    versions 0 to 4, flexible from 4
 
-Written are the versions that Kafka 4.3 writes: an offset as 4 (1 where it expires at a time of its own), a group as 3.
+The versions written are those of Kafka 4.3: 4 for offsets (1 with an expire timestamp), 3 for groups.
 
 Source: Kafka's OffsetCommitKey.json, OffsetCommitValue.json, GroupMetadataKey.json, GroupMetadataValue.json,
 GroupCoordinatorRecordHelpers.
@@ -25,9 +23,9 @@ from protocol.kafka.codec.schema import BYTES, INT32, INT64, STRING, UUID, Field
 from protocol.kafka.consumer_protocol import SUBSCRIPTION
 from protocol.request import Value
 
-NO_TIME = -1  # of a time in ms: there is none
+NO_TIME = -1  # timestamp that is not set
 NO_EPOCH = -1
-MAX_TEXT_BYTES = (1 << 15) - 1  # what a classic string can hold
+MAX_TEXT_BYTES = (1 << 15) - 1  # limit of a non-compact string
 
 _OFFSET_KINDS = range(2)
 _GROUP_KIND = 2
@@ -41,7 +39,7 @@ _UNREADABLE = (MalformedError, UnicodeDecodeError, struct.error)
 
 
 class OffsetKey(NamedTuple):
-    """Names what a group has committed for a partition."""
+    """Key of a group's committed offset for a partition."""
 
     group: str
     topic: str
@@ -49,13 +47,13 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """Names a group's members and generation."""
+    """Key of a group's generation and members."""
 
     group: str
 
 
 class ForeignKey(NamedTuple):
-    """A key that is not ours to understand: of a newer group protocol."""
+    """A key of a newer group protocol, which is not decoded."""
 
     type: int
 
@@ -64,7 +62,7 @@ Key: TypeAlias = OffsetKey | GroupKey | ForeignKey
 
 
 class OffsetAndMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """A committed offset: the next record to consume. Times in ms; `expire_ms` NO_TIME: by the broker's retention."""
+    """A committed offset: the next record to consume. With `expire_ms` NO_TIME the broker's retention applies."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -75,7 +73,7 @@ class OffsetAndMetadata(Value, frozen=True, kw_only=True, gc=False):
 
 
 class StoredMember(Value, frozen=True, kw_only=True, gc=False):
-    """A member of a stored generation. `subscription`: its metadata for the protocol that was chosen."""
+    """A member of a stored generation; `subscription` is its metadata for the chosen protocol."""
 
     member_id: str
     instance_id: str | None = None
@@ -88,9 +86,9 @@ class StoredMember(Value, frozen=True, kw_only=True, gc=False):
 
 
 class StoredGroup(Value, frozen=True, kw_only=True, gc=False):
-    """A generation of a group. `protocol_type` is empty for a group that never had members.
+    """A stored generation of a group. `protocol_type` is empty for a group that never had members.
 
-    `state_since_ms`: since when it is stable, or empty; NO_TIME in old records.
+    `state_since_ms` is when it became stable or empty; NO_TIME in old records.
     """
 
     protocol_type: str
@@ -115,7 +113,7 @@ _OFFSET = Struct(
 
 
 def _member(*, rebalance_timeout_ms: int, session_timeout_ms: int, **others: Any) -> StoredMember:
-    """Make a member; the oldest records have one timeout for both."""
+    """Create a member; version 0 records use the session timeout for rebalances too."""
     return StoredMember(
         rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms == NO_TIME else rebalance_timeout_ms,
         session_timeout_ms=session_timeout_ms,
@@ -148,13 +146,13 @@ _GROUP = Struct(
 
 
 def decode_key(data: bytes) -> Key:
-    """Decode what a record is about. Raises MalformedError."""
+    """Decode the key of a record. Raises MalformedError."""
     try:
         (kind,) = _VERSION.unpack_from(data)
         table = _OFFSET_KEY if kind in _OFFSET_KINDS else _GROUP_KEY if kind == _GROUP_KIND else None
         return ForeignKey(kind) if table is None else _read(table, kind, data)
     except _UNREADABLE as error:
-        raise MalformedError(f"a key of no group record: {error}") from None
+        raise MalformedError(f"invalid key of a group record: {error}") from None
 
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
@@ -192,24 +190,24 @@ def encode_group(group: StoredGroup) -> bytes:
 def subscribed_topics(subscription: bytes) -> frozenset[str]:
     """Return the topics that a member of protocol type "consumer" subscribes to. Raises MalformedError.
 
-    All versions begin as version 0 does, so that is what is read.
+    Reads the fields of version 0, with which all versions start.
     """
     try:
         _VERSION.unpack_from(subscription)
         reader = ENGINE.reader(SUBSCRIPTION, 0, flexible=False, bound=True)
         return frozenset(reader.read(memoryview(subscription), _VERSION.size)[0].topics)
     except _UNREADABLE as error:
-        raise MalformedError(f"a subscription that cannot be read: {error}") from None
+        raise MalformedError(f"invalid subscription: {error}") from None
 
 
 def _decode(table: Struct, data: bytes) -> Any:
     try:
         (version,) = _VERSION.unpack_from(data)
         if not 0 <= version <= _LAST_VERSION:
-            raise MalformedError(f"version {version}")
+            raise MalformedError(f"version {version}, expected 0 to {_LAST_VERSION}")
         return _read(table, version, data)
     except _UNREADABLE as error:
-        raise MalformedError(f"a value of no group record: {error}") from None
+        raise MalformedError(f"invalid value of a group record: {error}") from None
 
 
 def _read(table: Struct, version: int, data: bytes) -> Any:
@@ -222,4 +220,4 @@ def _encode(table: Struct, version: int, value: Any) -> bytes:
     try:
         return writer.write(value, _VERSION.pack(version))
     except UnwritableError as error:
-        raise MalformedError(f"a group record cannot hold this: {error}") from None
+        raise MalformedError(f"cannot encode a group record: {error}") from None

@@ -1,6 +1,6 @@
-"""Requests about security: ACLs, quotas, SCRAM credentials, SASL and delegation tokens.
+"""Requests and responses for ACLs, quotas, SCRAM credentials, SASL and delegation tokens.
 
-Value types without their layouts. What a broker without security does not look at is not decoded into them.
+They only have the fields needed to reject such requests, since this broker has no security.
 """
 
 from typing import ClassVar
@@ -8,11 +8,11 @@ from typing import ClassVar
 from protocol.errors import ErrorCode
 from protocol.request import Value
 
-ANONYMOUS = ("User", "ANONYMOUS")  # the principal of a client that was not authenticated
+ANONYMOUS = ("User", "ANONYMOUS")  # the principal of an unauthenticated client
 
 
 class Failure(Value, frozen=True, kw_only=True, gc=False):
-    """The outcome of one part of a request."""
+    """The result of one part of a request."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -25,7 +25,7 @@ class DescribeAclsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeAclsResponse(Failure, frozen=True, kw_only=True, gc=False):
-    """No ACLs, and why."""
+    """An empty list of ACLs, with the reason."""
 
 
 class CreateAclsRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -43,13 +43,13 @@ class DeleteAclsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlterAclsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One result per ACL to create, or per filter of ACLs to delete."""
+    """One result per ACL to create, or per deletion filter."""
 
     results: tuple[Failure, ...]
 
 
 class QuotaFilter(Value, frozen=True, kw_only=True, gc=False):
-    """Which entities of one type to describe; `match_type`: 0 the one named, 1 the default, 2 any of that type."""
+    """A filter for quota entities of one type; `match_type`: 0 exact name, 1 default entity, 2 any entity."""
 
     entity_type: str
     match_type: int
@@ -57,18 +57,18 @@ class QuotaFilter(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeClientQuotasRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List the quotas of entities that match all filters."""
+    """List the quotas of the entities that match all filters."""
 
     api: ClassVar[str] = "describe_client_quotas"
     filters: tuple[QuotaFilter, ...]
 
 
 class DescribeClientQuotasResponse(Failure, frozen=True, kw_only=True, gc=False):
-    """No quotas, or what is wrong with the filters."""
+    """An empty list of quotas, or an error in the filters."""
 
 
 class QuotaAlteration(Value, frozen=True, kw_only=True, gc=False):
-    """Changes to the quotas of an entity, (type, name) pairs; None names the default. `sets`: quotas to be set."""
+    """Changes to the quotas of an entity of (type, name) pairs, None naming the default. `sets`: quotas to set."""
 
     entity: tuple[tuple[str, str | None], ...]
     sets: tuple[str, ...]
@@ -82,32 +82,32 @@ class AlterClientQuotasRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlterClientQuotasResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One result per alteration asked for, in that order."""
+    """One result per alteration, in the order of the request."""
 
     results: tuple[Failure, ...]
 
 
 class UserResult(Failure, frozen=True, kw_only=True, gc=False):
-    """The outcome for one user."""
+    """The result for one user."""
 
     user: str
 
 
 class DescribeUserScramCredentialsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Describe the SCRAM credentials of these users, None or empty: of all."""
+    """Describe the SCRAM credentials of these users, or of all if None or empty."""
 
     api: ClassVar[str] = "describe_user_scram_credentials"
     users: tuple[str, ...] | None
 
 
 class DescribeUserScramCredentialsResponse(Failure, frozen=True, kw_only=True, gc=False):
-    """One result per user, none of whom has credentials."""
+    """One result per user; no user has credentials."""
 
     results: tuple[UserResult, ...] = ()
 
 
 class AlterUserScramCredentialsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Delete and set SCRAM credentials: the names of the users."""
+    """Delete or set the SCRAM credentials of the named users."""
 
     api: ClassVar[str] = "alter_user_scram_credentials"
     deletions: tuple[str, ...]
@@ -134,7 +134,7 @@ class SaslAuthenticateRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class CreateDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Create a delegation token for an owner, (type, name): the requester where none is named."""
+    """Create a delegation token for an owner (type, name), by default the requester."""
 
     api: ClassVar[str] = "create_delegation_token"
     owner: tuple[str, str] = ANONYMOUS
@@ -147,7 +147,7 @@ class RenewDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ExpireDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Let a delegation token expire."""
+    """Change when a delegation token expires."""
 
     api: ClassVar[str] = "expire_delegation_token"
 
@@ -159,4 +159,4 @@ class DescribeDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False)
 
 
 class RefusedResponse(Failure, frozen=True, kw_only=True, gc=False):
-    """A request about SASL or delegation tokens that is refused."""
+    """Rejects a request for SASL or delegation tokens."""

@@ -1,5 +1,5 @@
-"""The native protocol: a frame is one msgpack map.
+"""The native protocol: each frame holds one msgpack map.
 
-`messages` says which there are, `codec` turns them into bytes and back. The specification for people who write a client
-is docs/native-protocol.md; its worked examples are run against this package.
+`messages` lists the operations, `codec` encodes and decodes them. docs/native-protocol.md is the specification for
+client authors; tests run its examples against this package.
 """

@@ -1,21 +1,18 @@
-"""Native requests and replies to bytes and back.
+"""Encode and decode native requests and responses.
 
-Owns: the layout of a frame's msgpack map. Must not know: sockets, who answers, what a batch holds.
-
-    request   length, {"op": name, "id": uint32, ...the request's fields}
-    reply     length, {"id": uint32, ...the response's fields}
-    failed    length, {"id": uint32, "error": code, "message": text or nil}
+    request          length, {"op": name, "id": uint32, ...fields of the request}
+    response         length, {"id": uint32, ...fields of the response}
+    error response   length, {"id": uint32, "error": code, "message": text or nil}
 
 Invariants:
-1. What is decoded has been checked: every field there or defaulted, of its type and range, and no other; the error
-   names the field. The check runs inside the decoder, field by field, so what a hostile frame can make it allocate is
-   bounded by a small multiple of the frame's size.
-2. Record data is not copied on its way in: it is a view of the frame.
-3. Requests are written by the msgpack package and read by msgspec: reading needs types and views, replies are many,
-   and so two implementations of the format meet in every exchange.
-4. Of the records of a fetch reply nothing but their len() is used. They stay apart from the bytes around them (the
-   encoder returns an ordered list), so that a slice of a file can go from the file to the socket inside the kernel; and
-   still the whole frame is one valid msgpack map.
+1. Decoded values are valid: every field is present or defaulted, has the right type and range, and there are no unknown
+   fields; errors name the field. msgspec validates while it decodes, so a malicious frame can only allocate a small
+   multiple of its size.
+2. Decoded record batches are views of the frame.
+3. Requests are written with msgpack and read with msgspec. Decoding needs types and views, encoding responses needs
+   speed, and every exchange checks two implementations of the format against each other.
+4. Encoding a fetch response only takes the len() of its records. They are separate items of the returned list, so that
+   the sender can transmit file slices with sendfile; the frame as a whole is one valid msgpack map.
 """
 
 from collections.abc import Iterator, Sized
@@ -41,13 +38,13 @@ from protocol.weight import weight
 RequestId = Annotated[int, Meta(ge=0, lt=1 << 32)]
 R = TypeVar("R", bound=Value)
 
-# A map of up to 15 pairs is one byte with the count in its low bits; no value here comes near. So adding to that byte
-# makes room for more pairs.
-_REQUEST_START = Struct(">iB")  # frame length, map
-_REPLY_START = Struct(">iB4sI")  # frame length, map, "id" and the mark of a uint32, id
+# The header of a map with up to 15 pairs is one byte with the count in its low bits. No value has that many fields, so
+# pairs can be prepended to an encoded map by adding to this byte.
+_REQUEST_START = Struct(">iB")  # frame length, map header
+_REPLY_START = Struct(">iB4sI")  # frame length, map header, key "id" and uint32 type byte, id
 _ID_VALUE = Struct(">I")
 _ID = b"\xa2id\xce"
-_BIN32 = Struct(">BI")  # its mark, length
+_BIN32 = Struct(">BI")  # type byte, length
 _BIN32_MARK = 0xC6
 _EMPTY_BIN = b"\xc4\x00"
 _NIL = b"\xc0"
@@ -55,19 +52,20 @@ _FIXARRAY = 0x90
 _FIXMAP = 0x80
 _ARRAY32 = Struct(">BI")
 _ARRAY32_MARK = 0xDD
-# A frame is decoded in one go, at some 5 ms a MiB where it holds nothing but small values. Records are not looked at.
+# Decoding takes about 5 ms per MiB on the event loop for a frame of small values, so only frames with records, which
+# are not decoded, may be larger.
 MAX_PLAIN_BYTES = 1 << 20
-PIECE = 256  # values that are encoded in one go where a response is large
-MAX_SHOWN = 300  # characters of what a frame holds that go into a message
-MAX_ODD_SIZE = 400  # bytes of an "op" or "id" that are looked at, to be shown
-# What the decoder raises: malformed or of a wrong type, text that is no UTF-8, nested too deeply.
+PIECE = 256  # values encoded per call for a large response
+MAX_SHOWN = 300  # characters of a frame's content quoted in an error
+MAX_ODD_SIZE = 400  # bytes of an invalid "op" or "id" that are decoded to quote them
+# Errors of the decoder: malformed or of a wrong type, invalid UTF-8, nested too deeply.
 _UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class RequestError(ProtocolError):
-    """A frame that is no valid request. The stream itself is still sound.
+    """A frame is not a valid request; the following frames can still be read.
 
-    `request_id` is its id where that could be read, else 0.
+    `request_id` is 0 if the id could not be read.
     """
 
     def __init__(self, message: str, *, code: ErrorCode = ErrorCode.INVALID_REQUEST, request_id: int = 0) -> None:
@@ -77,18 +75,18 @@ class RequestError(ProtocolError):
 
 
 class ReplyError(ProtocolError):
-    """A frame that is no valid reply to what was asked."""
+    """A frame is not a valid response to the request."""
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    """What can be read of a request that is wrong elsewhere. Raw, since what stands there may be anything."""
+    """Operation and id of an otherwise invalid request, undecoded because they may be invalid too."""
 
     op: msgspec.Raw = msgspec.Raw(_NIL)
     id: msgspec.Raw = msgspec.Raw(_NIL)
 
 
 def _in_frame(kind: type[Value], **config: Any) -> type[Any]:
-    """The value as a frame holds it: with "id", and what `config` adds (a request's "op")."""
+    """Define a subclass of `kind` with the field "id"; `config` can add the tag "op"."""
     return defstruct(f"{kind.__name__}Frame", [("id", RequestId)], bases=(kind,), frozen=True, kw_only=True, **config)
 
 
@@ -100,28 +98,27 @@ _reply_decoders: dict[type[Value], Decoder[Any]] = {op.received: Decoder(_in_fra
 _error_decoder: Decoder[Any] = Decoder(_in_frame(ErrorResponse))
 _ops: dict[type[Value], bytes] = {op.request: b"\xa2op" + _encoder.encode(op.name) + _ID for op in OPERATIONS}
 _PRODUCE = b"\xa2op" + _encoder.encode(ProduceRequest.api)
-_NO_FETCH = _encoder.encode(FetchResponse(partitions=()))[:-1]  # what precedes the array of partitions
-# The error code by the place of a field, where it is not INVALID_REQUEST.
+_NO_FETCH = _encoder.encode(FetchResponse(partitions=()))[:-1]  # the bytes before the array of partitions
+# Error codes for invalid fields, by their path; INVALID_REQUEST for all others.
 _codes = {"$.acks": ErrorCode.INVALID_REQUIRED_ACKS}
 
 
 def decode_request(frame: memoryview | bytes) -> tuple[int, NativeRequest]:
-    """Decode the id and the request that a frame (without its length) holds. Records are views of the frame.
+    """Decode a frame (without its length) into the request id and the request. Records are views of the frame.
 
-    The request is of a subclass that has the id beside the request's own fields.
-
-    Raises RequestError, whose text is fit to be shown to whoever wrote the client.
+    The request is an instance of a subclass that also has the id. Raises RequestError with a message that can be
+    returned to the client.
     """
     is_large = len(frame) > MAX_PLAIN_BYTES
     if is_large and frame[1 : 1 + len(_PRODUCE)] != _PRODUCE:
         raise RequestError(
-            f"a request of {len(frame)} bytes: only produce, with 'op' as its first key, may be larger than"
-            f" {MAX_PLAIN_BYTES}; ask for less at once"
+            f"a request of {len(frame)} bytes exceeds the limit of {MAX_PLAIN_BYTES}, which applies to all operations"
+            " but produce with 'op' as its first key; split it into smaller requests"
         )
     try:
         framed = _request_decoder.decode(frame)
     except _UNREADABLE as problem:
-        if is_large:  # looking for its id might take long
+        if is_large:  # searching it for the id could take long
             raise RequestError(f"produce: {str(problem)[:MAX_SHOWN]}") from None
         raise _request_error(frame, problem) from None
     request: NativeRequest = framed
@@ -129,13 +126,13 @@ def decode_request(frame: memoryview | bytes) -> tuple[int, NativeRequest]:
 
 
 def encode_response(request_id: int, response: Value, limit: int = NO_LIMIT) -> list[Sized]:
-    """Encode the whole reply frame in order: bytes, and of a fetch the `records` objects as they were given.
+    """Encode the response frame as a list of bytes and, for a fetch, the unmodified `records` objects, in order.
 
-    limit: values within the response beyond which LargeMessageError is raised: then encode it in a worker thread,
-    without the limit. There a large response is encoded in pieces, so that other threads can run.
+    Raises LargeMessageError if the response holds more than `limit` values: then encode it in a worker thread without a
+    limit, where it is encoded in pieces so that other threads can run.
     """
     if limit != NO_LIMIT and weight(response, limit) > limit:
-        raise LargeMessageError("more work than the event loop may do at once")
+        raise LargeMessageError(f"the response has more than {limit} values; encode it in a worker thread")
     if isinstance(response, FetchResponse):
         return _encode_fetch(request_id, response)
     body = _encoder.encode(response) if limit != NO_LIMIT else b"".join(_pieces(response))
@@ -143,7 +140,7 @@ def encode_response(request_id: int, response: Value, limit: int = NO_LIMIT) -> 
 
 
 def _pieces(value: Any) -> Iterator[bytes]:
-    """Encode a value as the encoder does, in pieces that are quickly made."""
+    """Yield the encoded value in pieces that each take little time."""
     if isinstance(value, tuple) and len(value) > PIECE:
         yield _array_header(len(value))
         for each in value:
@@ -160,7 +157,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
 
 
 def encode_request(request_id: int, request: NativeRequest) -> bytes:
-    """The whole request frame."""
+    """Encode a request frame."""
     body: bytes = packb(request, default=asdict)
     op = _ops[type(request)]
     length = 1 + len(op) + _ID_VALUE.size + len(body) - 1
@@ -169,16 +166,16 @@ def encode_request(request_id: int, request: NativeRequest) -> bytes:
 
 
 def decode_response(frame: memoryview | bytes, response_type: type[R]) -> tuple[int, R | ErrorResponse]:
-    """The id and the reply that a frame (without its length) holds: the type asked for, or an ErrorResponse.
+    """Decode a frame (without its length) into the request id and the response: `response_type` or an ErrorResponse.
 
-    Ask for a fetch by `messages.ReceivedFetch`; its records are views of the frame. Raises ReplyError.
+    For a fetch, pass `messages.ReceivedFetch`; its records are views of the frame. Raises ReplyError.
     """
     kind: type[Value] = response_type
     try:
         framed = _reply_decoders[response_type].decode(frame)
     except _UNREADABLE as problem:
         kind, framed = ErrorResponse, _decode_error(frame, problem)
-    if getattr(framed, "error", ErrorCode.NONE) is not ErrorCode.NONE:  # some replies have a place for it themselves
+    if getattr(framed, "error", ErrorCode.NONE) is not ErrorCode.NONE:  # some responses have the field themselves
         return framed.id, ErrorResponse(error=framed.error, message=framed.message)
     fields = asdict(framed)
     request_id: int = fields.pop("id")
@@ -187,23 +184,23 @@ def decode_response(frame: memoryview | bytes, response_type: type[R]) -> tuple[
 
 
 def _request_error(frame: memoryview | bytes, problem: Exception) -> RequestError:
-    """Say what is wrong with a frame, under its request's id if that can be found."""
+    """Return the error for an invalid frame, with its request id if that can be read."""
     reason = str(problem)[:MAX_SHOWN]
     try:
         envelope = _envelope_decoder.decode(frame)
         op, found_id = _small(envelope.op), _small(envelope.id)
     except _UNREADABLE:
-        return RequestError(f"not a request: {reason}")
+        return RequestError(f"not a valid request: {reason}")
     request_id = found_id if _is_request_id(found_id) else 0
     if not isinstance(op, str) or op not in OPERATION_NAMES:
         known = ", ".join(OPERATION_NAMES)
-        return RequestError(f"unknown op {op!r:.80}: known are {known}", request_id=request_id)
+        return RequestError(f"unknown op {op!r:.80}; use one of {known}", request_id=request_id)
     code = next((code for place, code in _codes.items() if f"`{place}`" in reason), ErrorCode.INVALID_REQUEST)
     return RequestError(f"{op}: {reason}", code=code, request_id=request_id)
 
 
 def _small(value: msgspec.Raw) -> Any:
-    """A value as it stands in a frame; of a large one its size, in words."""
+    """Decode a value of a frame, or return a description of its size if it is large."""
     size = len(memoryview(value))
     return msgspec.msgpack.decode(value) if size <= MAX_ODD_SIZE else f"of {size} bytes"
 
@@ -213,20 +210,20 @@ def _is_request_id(value: object) -> bool:
 
 
 def _decode_error(frame: memoryview | bytes, problem: Exception) -> Any:
-    """The frame as the error that the broker sent instead; if it is none either, `problem` is what is wrong with it."""
+    """Decode an error response; raise ReplyError with `problem` if the frame is not one either."""
     try:
         return _error_decoder.decode(frame)
     except _UNREADABLE:
-        raise ReplyError(f"not the reply to what was asked: {problem}") from None
+        raise ReplyError(f"not a valid response to the request: {problem}") from None
 
 
 def _reply_start(request_id: int, body: bytes, *, size: int) -> bytes:
-    """Length, map and id of a reply whose encoded value begins with `body` and takes `size` bytes in all."""
+    """Return frame length, map header and id for a response of `size` bytes whose encoding starts with `body`."""
     return _REPLY_START.pack(_REPLY_START.size - LENGTH_SIZE + size - 1, body[0] + 1, _ID, request_id)
 
 
 def _encode_fetch(request_id: int, response: FetchResponse) -> list[Sized]:
-    """Encode around the records: each partition is encoded with none; their bin header and they themselves follow."""
+    """Encode each partition without its records, followed by a bin header and the records object."""
     head = _NO_FETCH + _array_header(len(response.partitions))
     size = len(head)
     pieces: list[Any] = []  # bytes, records, bytes, ...
@@ -246,7 +243,7 @@ def _encode_fetch(request_id: int, response: FetchResponse) -> list[Sized]:
 
 
 def _partition_start(partition: FetchedPartition) -> bytes:
-    """A fetched partition up to its records, which are its last field: their bin header stands at the end."""
+    """Encode a fetched partition up to the bin header of its records, which are the last field."""
     body = _encoder.encode(replace(partition, records=b""))
     return body[: -len(_EMPTY_BIN)] + _BIN32.pack(_BIN32_MARK, len(partition.records))
 

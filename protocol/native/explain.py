@@ -1,6 +1,6 @@
-"""What only the native protocol asks: the way of a fetch through the files of a log, and what of it is in memory.
+"""Explain how a fetch would be served from the files of a log, and which pages are resident (native protocol only).
 
-Owns: values. Must not know: how the way is found (`broker.log.explain`, whose values have the same fields).
+`broker.log.explain` computes the explanation; its values have the same fields.
 """
 
 from typing import ClassVar
@@ -9,9 +9,9 @@ from protocol.request import Int32, Int64, Value
 
 
 class ExplainRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Explain how a fetch would come to an offset, or to the first record at or past a time (ms): one of the two.
+    """Explain how an offset, or the first record at or after a timestamp (ms), would be found. Set one of the two.
 
-    `plain`: tell the plain binary search of the indexes beside the one that is used.
+    `plain` also explains a plain binary search of the indexes.
     """
 
     api: ClassVar[str] = "explain"
@@ -23,7 +23,7 @@ class ExplainRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ExplainedSegment(Value, frozen=True, kw_only=True, gc=False):
-    """The segment that holds it: offsets [base_offset, next_offset), bytes of its log, whether it is appended to."""
+    """The segment with offsets [base_offset, next_offset); `size` in bytes, `active` if it is appended to."""
 
     base_offset: int
     next_offset: int
@@ -32,10 +32,10 @@ class ExplainedSegment(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ExplainedLookup(Value, frozen=True, kw_only=True, gc=False):
-    """A lookup in an index ("offset", "time") by a search ("warm", "plain").
+    """A lookup in an index ("offset" or "time") with a search ("warm" or "plain").
 
-    `pages`: of the index file, in the order of the first touch; `missing`: those not in memory, None where that is not
-    known. `slot` None: no entry is so low.
+    `pages` are pages of the index file in order of first access; `missing` those not resident, None if unknown. `slot`
+    is None if the target is below the first entry.
     """
 
     index: str
@@ -52,14 +52,14 @@ class ExplainedLookup(Value, frozen=True, kw_only=True, gc=False):
 
 
 class PageRun(Value, frozen=True, kw_only=True, gc=False):
-    """Pages of a file that follow each other."""
+    """Consecutive pages of a file."""
 
     first: int
     count: int
 
 
 class ExplainedRange(Value, frozen=True, kw_only=True, gc=False):
-    """Bytes of the log file, and the pages that are read for them; `missing`: those not in memory, so many."""
+    """A byte range of the log file and its pages; `missing` are those not resident, None if unknown."""
 
     position: int
     size: int
@@ -69,7 +69,7 @@ class ExplainedRange(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ExplainedBatch(Value, frozen=True, kw_only=True, gc=False):
-    """The batch at the end of the way."""
+    """The batch that was looked up."""
 
     base_offset: int
     last_offset: int
@@ -78,7 +78,7 @@ class ExplainedBatch(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ExplainResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The way. `scan` and `batch` are None at the log's end."""
+    """The segment, index lookups, scan and batch of a fetch. `scan` and `batch` are None at the log end offset."""
 
     log_start_offset: int
     log_end_offset: int

@@ -1,7 +1,6 @@
-"""What only the native protocol has about groups: the broker assigns, and tells a group with its lag.
+"""Group requests of the native protocol only: assignment by the broker, and groups with their lag.
 
-Owns: values. Beside them the operations take those of protocol/groups.py, the same as Kafka's clients use. Must not
-know: how partitions are assigned.
+The other group operations use the values of `protocol.groups`.
 """
 
 from typing import ClassVar
@@ -15,9 +14,9 @@ DEFAULT_REBALANCE_TIMEOUT_MS = 300_000  # Kafka's max.poll.interval.ms
 
 
 class JoinConsumerGroupRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Join a group that reads topics, or join it again, and get one's partitions when everybody has joined.
+    """Join or rejoin a group; the response with this member's partitions is sent when all members have joined.
 
-    `instance_id`: of a static member (KIP-345), None for a dynamic one.
+    `instance_id` identifies a static member (KIP-345).
     """
 
     api: ClassVar[str] = "join_consumer_group"
@@ -31,9 +30,9 @@ class JoinConsumerGroupRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class JoinConsumerGroupResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The generation that the member is in, and the partitions that are its own until the next one.
+    """The new generation, and the partitions assigned to the member in it.
 
-    `is_leader`: the broker assigns on behalf of this member; if it sees that topics have changed, it joins again.
+    `is_leader`: the broker assigned partitions on behalf of this member, which must rejoin when its topics change.
     """
 
     generation: int
@@ -43,14 +42,14 @@ class JoinConsumerGroupResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeConsumerGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Groups with their members, what is assigned to these, and how far they are."""
+    """Describe groups with their members, assignments, committed offsets and lag."""
 
     api: ClassVar[str] = "describe_consumer_groups"
     groups: Entries[str]
 
 
 class ConsumerGroupMember(Value, frozen=True, kw_only=True, gc=False):
-    """A member. `topics` and `partitions` are empty until the group is stable."""
+    """A group member. `topics` and `partitions` are empty until the group is stable."""
 
     member_id: str
     instance_id: str | None = None
@@ -61,10 +60,9 @@ class ConsumerGroupMember(Value, frozen=True, kw_only=True, gc=False):
 
 
 class GroupPosition(Value, frozen=True, kw_only=True, gc=False):
-    """How far a group is in a partition that has an offset committed or is assigned.
+    """A group's progress in a partition with a committed offset or an assignment.
 
-    The partition holds the offsets from `log_start_offset` up to, and without, `high_watermark`; both NO_OFFSET where
-    it is gone.
+    The partition holds offsets [log_start_offset, high_watermark); both are NO_OFFSET if it no longer exists.
     """
 
     topic: str
@@ -78,14 +76,14 @@ class GroupPosition(Value, frozen=True, kw_only=True, gc=False):
 
     @property
     def lag(self) -> int | None:
-        """How many offsets are still to be read; None where that cannot be said."""
+        """Number of offsets still to be consumed; None if unknown."""
         if NO_OFFSET in {self.offset, self.high_watermark}:
             return None
         return max(self.high_watermark - self.offset, 0)
 
 
 class DescribedConsumerGroup(Value, frozen=True, kw_only=True, gc=False):
-    """A group. `protocol`: the assignor, empty until the group is stable; positions by topic and partition."""
+    """A described group. `protocol` is the assignor, empty until the group is stable; `positions` are sorted."""
 
     group: str
     state: str
@@ -98,6 +96,6 @@ class DescribedConsumerGroup(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeConsumerGroupsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per group asked for, in that order."""
+    """Results of DescribeConsumerGroupsRequest, in its order."""
 
     groups: tuple[DescribedConsumerGroup, ...]

@@ -1,12 +1,8 @@
-"""The operations of the native protocol, and the version of it that two ends agree on.
+"""The operations and versions of the native protocol.
 
-Owns: the one table of operations (name on the wire, request, response), and the versions spoken here. Must not know:
-how a map is laid out in bytes.
-
-A request on the wire is a map of "op", "id" and the fields of the request value by their names; a reply is "id" and the
-fields of the response value, or "id", "error" and "message" where the request failed as a whole. So the neutral values
-of `protocol.request` and `protocol.response` are the schema, and a field added there is a change of the protocol: it
-needs a version of its own.
+A request is a map of "op", "id" and the fields of the request value by name; a response is a map of "id" and the fields
+of the response value, or of "id", "error" and "message" if the whole request failed. The neutral values are therefore
+the schema: adding a field to one changes the protocol and needs a new version.
 """
 
 from collections.abc import Iterable
@@ -65,7 +61,7 @@ from protocol.response import (
     ProduceResponse,
 )
 
-VERSIONS = (1, 2, 3)  # oldest first; version 2 adds the operations of groups, version 3 those of producers, and explain
+VERSIONS = (1, 2, 3)  # oldest first; version 2 adds group operations, version 3 describe_producer and explain
 
 NativeRequest: TypeAlias = (
     Request
@@ -84,25 +80,25 @@ NativeRequest: TypeAlias = (
 
 
 class VersionError(ProtocolError):
-    """The two ends have no version of the protocol in common."""
+    """The client and the broker have no protocol version in common."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class ReceivedPartition(FetchedPartition, frozen=True, kw_only=True):
-    """A FetchedPartition as a client gets it: the records are bytes by now, a view of the reply's frame."""
+    """A FetchedPartition as decoded by a client; the records are a view of the response frame."""
 
     records: memoryview = memoryview(b"")
 
 
 class ReceivedFetch(FetchResponse, frozen=True, kw_only=True):
-    """A FetchResponse as a client gets it."""
+    """A FetchResponse as decoded by a client."""
 
     partitions: tuple[ReceivedPartition, ...]
 
 
 class Operation(Struct, frozen=True):
-    """One row of the table; `received` is the response as a client decodes it."""
+    """An operation's request and response; `received` is the type that a client decodes the response to."""
 
     request: type[NativeRequest]
     response: type[Value]
@@ -110,7 +106,7 @@ class Operation(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What a frame calls it."""
+        """The name used in frames."""
         return self.request.api
 
 
@@ -140,9 +136,9 @@ OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
 
 
 def choose_version(offered: Iterable[int]) -> int:
-    """The greatest version that both ends speak. Raises VersionError where there is none."""
+    """Return the highest version supported by both ends. Raises VersionError if there is none."""
     common = set(offered) & set(VERSIONS)
     if not common:
-        spoken = ", ".join(map(str, VERSIONS))
-        raise VersionError(f"no version of the native protocol in common: spoken here {spoken}")
+        supported = ", ".join(map(str, VERSIONS))
+        raise VersionError(f"no common version of the native protocol; this side supports {supported}")
     return max(common)

@@ -1,7 +1,4 @@
-"""What only the native protocol asks about idempotent producers: how far one of them is.
-
-Owns: values. Must not know: who makes ids, or what a sequence may be (`broker.log.producer_state`).
-"""
+"""Describe one idempotent producer (native protocol only)."""
 
 from typing import ClassVar
 
@@ -11,7 +8,7 @@ from protocol.request import Entries, Int64, Value
 
 
 class DescribeProducerRequest(Value, frozen=True, kw_only=True, gc=False):
-    """What partitions know of one producer."""
+    """Describe the state of one producer in partitions."""
 
     api: ClassVar[str] = "describe_producer"
     producer_id: Int64
@@ -19,7 +16,7 @@ class DescribeProducerRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ProducerPosition(Value, frozen=True, kw_only=True, gc=False):
-    """How far the producer is in one partition; -1 everywhere where it is not known, or no longer."""
+    """The producer's last sequence and offset in one partition; all -1 if the partition has no state of it."""
 
     topic: str
     partition: int
@@ -31,6 +28,6 @@ class ProducerPosition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeProducerResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for, in that order."""
+    """Results of DescribeProducerRequest, in its order."""
 
     partitions: tuple[ProducerPosition, ...]
