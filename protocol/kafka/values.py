@@ -1,15 +1,11 @@
-"""What only Kafka's protocol has, beside the neutral requests and responses.
+"""Requests and responses that only Kafka's protocol has.
 
-Owns: values. Where Kafka asks for more than the native protocol, a value here is a subclass of the neutral one: who
-does not care takes it as that. Where the native protocol has nothing like it, the value stands alone. Must not know:
-layouts.
+A value with more fields than the native protocol needs is a subclass of the neutral value, so handlers can treat it as
+such. Topic ids are 16 bytes here (NO_TOPIC_ID if unset), and text in the neutral values (`topic_id_text`).
 
-Topic ids are the sixteen bytes of the wire here (NO_TOPIC_ID where there is none). In the neutral values they are text
-(`topic_id_text`).
-
-A request may name a topic by its id alone. It is decoded with the name that the id had at that moment, or with the
-empty name, which no topic has: a handler finds no such topic and says so, and the encoder, which has the request beside
-the response, turns that into UNKNOWN_TOPIC_ID (`codec/schema.py`, ERROR).
+A request may identify a topic by its id alone. It is decoded with the topic's current name, or with the empty name if
+the id is unknown. The handler then reports an unknown topic, and the encoder, which has the request too, changes the
+error to UNKNOWN_TOPIC_ID (`codec/schema.py`, ERROR).
 """
 
 from base64 import urlsafe_b64encode
@@ -38,52 +34,52 @@ from protocol.request import (
 )
 from protocol.response import BrokerMetadata, CreatedTopic, FetchedPartition, FetchResponse, TopicResult
 
-TopicNames: TypeAlias = Callable[[bytes], str | None]  # a topic id to the topic's name, None if there is no such topic
+TopicNames: TypeAlias = Callable[[bytes], str | None]  # topic id to topic name, None if unknown
 
-# Authorized operations without an authorizer: all that a topic, the cluster or a group supports, a bit for each
+# Authorized operations without an authorizer: all operations that a topic, the cluster or a group supports, as bits
 # (source: org.apache.kafka.security.authorizer.AclEntry).
 TOPIC_OPERATIONS = 0b1101_1111_1000
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 GROUP_OPERATIONS = 0b1101_0100_1000
 _ISOLATION_LEVELS = (0, 1)  # uncommitted, committed
-UNKNOWN_TOPIC_NAME = ""  # stands for a topic id that nobody knows
+UNKNOWN_TOPIC_NAME = ""  # stands for an unknown topic id
 NO_SESSION = 0
 INITIAL_SESSION_EPOCH = 0
-FINAL_SESSION_EPOCH = -1  # also that of a fetch outside of any session
-# ListOffsets, beside those of protocol.request: about tiered storage, and what it means to a log without.
-EARLIEST_LOCAL_TIMESTAMP = -4  # the first offset on the broker's own disk: the first there is
-LATEST_TIERED_TIMESTAMP = -5  # the last offset in remote storage: none
-EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6  # the first that is still to go there: none
+FINAL_SESSION_EPOCH = -1  # also used by fetches without a session
+# ListOffsets timestamps for tiered storage, and their result without it.
+EARLIEST_LOCAL_TIMESTAMP = -4  # first offset on local disk: the log start offset
+LATEST_TIERED_TIMESTAMP = -5  # last offset in remote storage: none
+EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6  # first offset not yet uploaded: none
 
 
 KNOWN_ISOLATION = Only(_ISOLATION_LEVELS, ErrorCode.INVALID_REQUEST, "unknown isolation level {}")
 
 
 def isolation_of(level: int) -> Isolation:
-    """Return the isolation of a level on the wire."""
+    """Convert an isolation level from the wire."""
     return Isolation.READ_COMMITTED if level == 1 else Isolation.READ_UNCOMMITTED
 
 
 def topic_id_text(topic_id: bytes) -> str:
-    """As in `partition.metadata` and in the neutral values: url-safe base64 without padding, 22 characters."""
+    """Encode a topic id as in `partition.metadata`: URL-safe base64 without padding, 22 characters."""
     return urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
 
 
 class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
-    """`transactional_id`: None outside of transactions. `knows_zstd`: the version is new enough for it (KIP-110)."""
+    """A produce request. `knows_zstd`: its version allows zstd batches (KIP-110)."""
 
     transactional_id: str | None = None
     knows_zstd: bool = True
 
 
 class IdentifiedRecords(PartitionRecords, frozen=True, kw_only=True, gc=False):
-    """Batches for a partition. `topic_id`: by which the topic was named (Produce from version 13)."""
+    """Batches for a partition, whose topic may be identified by `topic_id` (Produce from version 13)."""
 
     topic_id: bytes = NO_TOPIC_ID
 
 
 class KafkaFetchPartition(FetchPartition, frozen=True, kw_only=True, gc=False):
-    """The epochs: what the client takes for the leader's, and that of the last record it has; -1: it does not say."""
+    """A partition to fetch, with the leader epoch known to the client and that of its last record; -1 if unset."""
 
     topic_id: bytes = NO_TOPIC_ID
     current_leader_epoch: int = -1
@@ -91,7 +87,7 @@ class KafkaFetchPartition(FetchPartition, frozen=True, kw_only=True, gc=False):
 
 
 class ForgottenPartitions(Value, frozen=True, kw_only=True, gc=False):
-    """Partitions that leave a fetch session."""
+    """Partitions to remove from a fetch session."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -101,8 +97,8 @@ class ForgottenPartitions(Value, frozen=True, kw_only=True, gc=False):
 class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     """A fetch, in a session if `session_id` is not NO_SESSION or `session_epoch` is INITIAL_SESSION_EPOCH (KIP-227).
 
-    `replica_id`: the broker that fetches, negative for a consumer. `uses_topic_ids`: topics are named by their ids.
-    `knows_zstd`: the client is new enough to open such batches.
+    `replica_id` is the fetching broker, negative for consumers. `uses_topic_ids`: topics are identified by id.
+    `knows_zstd`: the version allows zstd batches in the response.
     """
 
     partitions: tuple[KafkaFetchPartition, ...]
@@ -116,16 +112,16 @@ class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
 
 
 class DivergedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
-    """A partition whose log does not go on from the client's last record, and the end of the latest epoch in common."""
+    """A partition whose log diverges from the client's; `epoch` is the last common one and ends at `end_offset`."""
 
     epoch: int
     end_offset: int
 
 
 class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
-    """A fetch's answer with an error of its own, about the session or the request as a whole.
+    """A fetch response with an error for the session or the whole request.
 
-    `asked`: what `partitions` answer, where that is not the request's partitions but some of its session's.
+    `asked` lists the partitions to which `partitions` correspond if they are a session's and not the request's.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -134,9 +130,9 @@ class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaOffsetQuery(OffsetQuery, frozen=True, kw_only=True, gc=False):
-    """`timestamp` may be one of Kafka's further special values, from -4 (earliest local) downwards.
+    """A timestamp to look up, or one of Kafka's further special values, from -4 (earliest local) down.
 
-    `error` is what must be answered: the decoder has judged it, since what is special depends on the version.
+    `error` is set by the decoder if the request's version does not have that special value; the handler returns it.
     """
 
     current_leader_epoch: int = -1
@@ -144,32 +140,32 @@ class KafkaOffsetQuery(OffsetQuery, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaListOffsetsRequest(ListOffsetsRequest, frozen=True, kw_only=True, gc=False):
-    """`timeout_ms`: for offsets in remote storage."""
+    """A ListOffsets request; `timeout_ms` applies to offsets in remote storage."""
 
     timeout_ms: int = 0
 
 
 class IdentifiedOffset(OffsetToCommit, frozen=True, kw_only=True, gc=False):
-    """An offset of a partition whose topic was named by its id (OffsetCommit from version 10)."""
+    """An offset to commit whose topic is identified by id (OffsetCommit from version 10)."""
 
     topic_id: bytes = NO_TOPIC_ID
 
 
 class IdentifiedPartition(TopicPartition, frozen=True, kw_only=True, gc=False):
-    """A partition whose topic was named by its id (OffsetFetch from version 10)."""
+    """A partition whose topic is identified by id (OffsetFetch from version 10)."""
 
     topic_id: bytes = NO_TOPIC_ID
 
 
 class MemberOffsetFetchGroup(OffsetFetchGroup, frozen=True, kw_only=True, gc=False):
-    """A group asked by a member of the newer protocol (KIP-848), None and -1 by anybody else."""
+    """A group to fetch offsets of; member id and epoch are set by members of the new protocol (KIP-848)."""
 
     member_id: str | None = None
     member_epoch: int = -1
 
 
 class EpochQuery(Value, frozen=True, kw_only=True, gc=False):
-    """A question where `leader_epoch` ends in this partition."""
+    """A leader epoch whose end offset in a partition is requested."""
 
     topic: str
     partition: int
@@ -178,14 +174,14 @@ class EpochQuery(Value, frozen=True, kw_only=True, gc=False):
 
 
 class OffsetForLeaderEpochRequest(Value, frozen=True, kw_only=True, gc=False):
-    """What a consumer asks after a change of leader, to find out whether what it read is still there (KIP-320)."""
+    """Find the end offsets of leader epochs, so that clients can detect log truncation (KIP-320)."""
 
     api: ClassVar[str] = "offset_for_leader_epoch"
     partitions: tuple[EpochQuery, ...]
 
 
 class EpochEnd(Value, frozen=True, kw_only=True, gc=False):
-    """The largest epoch not above the one asked for, and the offset at which it ends; both -1: none."""
+    """The largest epoch not above the requested one, and its end offset; both -1 if there is none."""
 
     topic: str
     partition: int
@@ -196,13 +192,13 @@ class EpochEnd(Value, frozen=True, kw_only=True, gc=False):
 
 
 class OffsetForLeaderEpochResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for, in that order."""
+    """Results of OffsetForLeaderEpochRequest, in its order."""
 
     partitions: tuple[EpochEnd, ...]
 
 
 class RecordsToDelete(Value, frozen=True, kw_only=True, gc=False):
-    """Everything before `offset`; -1: before the high watermark."""
+    """Records to delete: those below `offset`, or below the high watermark if it is -1."""
 
     topic: str
     partition: int
@@ -210,7 +206,7 @@ class RecordsToDelete(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DeleteRecordsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Move the beginnings of logs."""
+    """Advance the log start offsets of partitions."""
 
     api: ClassVar[str] = "delete_records"
     partitions: tuple[RecordsToDelete, ...]
@@ -218,7 +214,7 @@ class DeleteRecordsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DeletedRecords(Value, frozen=True, kw_only=True, gc=False):
-    """The offset at which a log now begins."""
+    """The new log start offset of a partition."""
 
     topic: str
     partition: int
@@ -228,15 +224,15 @@ class DeletedRecords(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DeleteRecordsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition asked for, in that order."""
+    """Results of DeleteRecordsRequest, in its order."""
 
     partitions: tuple[DeletedRecords, ...]
 
 
 class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True, gc=False):
-    """`topic_ids` goes with `topics`: the id by which each was asked for, NO_TOPIC_ID for one asked for by name.
+    """A metadata request. `topic_ids` runs parallel to `topics`; NO_TOPIC_ID for a topic identified by name.
 
-    The two others: whether the client wants to know what it may do, with each topic and with the cluster.
+    `topic_operations` and `cluster_operations` request the authorized operations.
     """
 
     topic_ids: tuple[bytes, ...] = ()
@@ -245,16 +241,16 @@ class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True, gc=False)
 
 
 def asked_topics(request: MetadataRequest) -> Iterator[tuple[str, bytes]]:
-    """Yield the topics asked for as (name, id); a name that is UNKNOWN_TOPIC_NAME with an id stands for that id."""
+    """Yield the requested topics as (name, id); the name is UNKNOWN_TOPIC_NAME for an unknown id."""
     names = request.topics or ()
     topic_ids = request.topic_ids if isinstance(request, KafkaMetadataRequest) else None
     return zip(names, topic_ids or repeat(NO_TOPIC_ID, len(names)), strict=True)
 
 
 class KafkaNewTopic(NewTopic, frozen=True, kw_only=True, gc=False):
-    """`assignments`: partition to the ids of its brokers, empty where the broker chooses.
+    """A topic to create. `assignments` are (partition, broker ids); the broker assigns replicas if it is empty.
 
-    `null_configs`: settings that were given without a value, to be refused.
+    `null_configs` are settings sent without a value, which are rejected.
     """
 
     replication_factor: int = -1
@@ -263,23 +259,20 @@ class KafkaNewTopic(NewTopic, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaCreateTopicsRequest(CreateTopicsRequest, frozen=True, kw_only=True, gc=False):
-    """`topics` are KafkaNewTopics."""
+    """A CreateTopics request, whose `topics` are KafkaNewTopics."""
 
     timeout_ms: int = 0
 
 
 class KafkaDeleteTopicsRequest(DeleteTopicsRequest, frozen=True, kw_only=True, gc=False):
-    """`topic_ids` goes with `topics`, as in KafkaMetadataRequest."""
+    """A DeleteTopics request. `topic_ids` runs parallel to `topics`, as in KafkaMetadataRequest."""
 
     topic_ids: tuple[bytes, ...] = ()
     timeout_ms: int = 0
 
 
 class NewPartitions(Value, frozen=True, kw_only=True, gc=False):
-    """A larger partition count.
-
-    `assignments`: for each new partition its brokers' ids, None where the broker chooses.
-    """
+    """A topic's new partition count. `assignments` are the broker ids of each new partition, None to let it choose."""
 
     name: str
     count: int
@@ -287,7 +280,7 @@ class NewPartitions(Value, frozen=True, kw_only=True, gc=False):
 
 
 class CreatePartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Give topics more partitions, each on its own."""
+    """Add partitions to topics. Each succeeds or fails independently."""
 
     api: ClassVar[str] = "create_partitions"
     topics: tuple[NewPartitions, ...]
@@ -296,13 +289,13 @@ class CreatePartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class CreatePartitionsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per topic asked for, in that order."""
+    """Results of CreatePartitionsRequest, in its order."""
 
     topics: tuple[TopicResult, ...]
 
 
 class ResourceType(IntEnum):
-    """What has settings. The wire may name others; those stay numbers, for a handler to refuse."""
+    """Types of resources with settings. Unknown ones are decoded as plain numbers, which the handler rejects."""
 
     TOPIC = 2
     BROKER = 4
@@ -312,7 +305,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a setting's value comes from."""
+    """The level at which a setting's value is set."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -323,7 +316,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """What is done to a setting; the wire may name others, for a handler to refuse."""
+    """Operations on a setting. Unknown ones are decoded as plain numbers, which the handler rejects."""
 
     SET = 0
     DELETE = 1
@@ -332,7 +325,7 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """What a setting's value is."""
+    """Value types of settings."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -347,7 +340,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigQuery(Value, frozen=True, kw_only=True, gc=False):
-    """The settings asked for, None: all. `resource_type`: of ResourceType, or a number that is none of them."""
+    """A resource and the settings to describe, None for all. `resource_type` may be an unknown number."""
 
     resource_type: int
     name: str
@@ -355,7 +348,7 @@ class ConfigQuery(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeConfigsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Settings of topics and brokers."""
+    """Describe the settings of topics, brokers and other resources."""
 
     api: ClassVar[str] = "describe_configs"
     resources: tuple[ConfigQuery, ...]
@@ -364,7 +357,7 @@ class DescribeConfigsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ConfigSynonym(Value, frozen=True, kw_only=True, gc=False):
-    """One of the places where a setting's value may come from, the one in force first."""
+    """A source of a setting's value; the effective one comes first."""
 
     name: str
     value: str | None
@@ -372,7 +365,7 @@ class ConfigSynonym(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ConfigEntry(Value, frozen=True, kw_only=True, gc=False):
-    """One setting as it is in force. A sensitive one has no value."""
+    """The effective value of a setting, None if it is sensitive."""
 
     name: str
     value: str | None
@@ -395,13 +388,13 @@ class DescribedConfigs(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeConfigsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per resource asked for, in that order."""
+    """Results of DescribeConfigsRequest, in its order."""
 
     resources: tuple[DescribedConfigs, ...]
 
 
 class ConfigChange(Value, frozen=True, kw_only=True, gc=False):
-    """One change; `operation`: of ConfigOperation, or a number that is none of them."""
+    """A change to a setting. `operation` may be an unknown number."""
 
     name: str
     value: str | None
@@ -409,7 +402,7 @@ class ConfigChange(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ConfigAlteration(Value, frozen=True, kw_only=True, gc=False):
-    """The changes to one resource."""
+    """Changes to the settings of one resource."""
 
     resource_type: int
     name: str
@@ -417,7 +410,7 @@ class ConfigAlteration(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlterConfigsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Change settings. Not `incremental`: what is not named goes back to its default."""
+    """Change settings. Unless `incremental`, settings that are not named are reset to their defaults."""
 
     api: ClassVar[str] = "alter_configs"
     resources: tuple[ConfigAlteration, ...]
@@ -426,7 +419,7 @@ class AlterConfigsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlteredConfigs(Value, frozen=True, kw_only=True, gc=False):
-    """What became of the changes to one resource."""
+    """The result of changing one resource."""
 
     resource_type: int
     name: str
@@ -435,20 +428,20 @@ class AlteredConfigs(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlterConfigsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per resource asked for, in that order."""
+    """Results of AlterConfigsRequest, in its order."""
 
     resources: tuple[AlteredConfigs, ...]
 
 
 class KafkaCreatedTopic(CreatedTopic, frozen=True, kw_only=True, gc=False):
-    """With what clients from version 5 on are told beside: the replication factor and the settings in force."""
+    """A created topic with its replication factor and effective settings (CreateTopics from version 5)."""
 
     replication_factor: int = 1
     configs: tuple[ConfigEntry, ...] = ()
 
 
 class ApiVersionsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """The first request of most clients. `error` is what must be answered: the decoder has judged it already."""
+    """List the supported APIs. `error` is set by the decoder for an invalid request; the response returns it."""
 
     api: ClassVar[str] = "api_versions"
     software_name: str = ""
@@ -457,7 +450,7 @@ class ApiVersionsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class VersionRange(Value, frozen=True, kw_only=True, gc=False):
-    """An API and the versions of it that are served, both included."""
+    """An API and its supported versions, inclusive."""
 
     key: int
     first: int
@@ -465,7 +458,7 @@ class VersionRange(Value, frozen=True, kw_only=True, gc=False):
 
 
 class FeatureRange(Value, frozen=True, kw_only=True, gc=False):
-    """A feature of the cluster: the levels that a broker supports, both included, and the one in force (KIP-584)."""
+    """A cluster feature: the levels supported by the broker, inclusive, and the finalized level (KIP-584)."""
 
     name: str
     first: int
@@ -474,7 +467,7 @@ class FeatureRange(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ApiVersionsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """What is served, by key. `features_epoch` grows when features may have changed; -1 where it is not known."""
+    """Supported APIs by key. `features_epoch` increases when features may have changed; -1 if unknown."""
 
     apis: tuple[VersionRange, ...]
     features: tuple[FeatureRange, ...] = ()
@@ -483,7 +476,7 @@ class ApiVersionsResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeClusterRequest(Value, frozen=True, kw_only=True, gc=False):
-    """`endpoint_type`: 1 brokers, 2 controllers. `operations`: whether the client wants to know what it may do."""
+    """Describe the cluster. `endpoint_type`: 1 brokers, 2 controllers. `operations` requests authorized operations."""
 
     api: ClassVar[str] = "describe_cluster"
     endpoint_type: int = 1
@@ -492,7 +485,7 @@ class DescribeClusterRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeClusterResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The cluster and its brokers."""
+    """The cluster id, controller and brokers."""
 
     cluster_id: str
     controller: int
@@ -503,7 +496,7 @@ class DescribeClusterResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class InitProducerIdRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Ask for a producer id, or a higher epoch of the one given (-1: none)."""
+    """Get a new producer id, or a higher epoch of the given one (-1: none)."""
 
     api: ClassVar[str] = "init_producer_id"
     transactional_id: str | None
@@ -513,7 +506,7 @@ class InitProducerIdRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class InitProducerIdResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The id and epoch to produce with."""
+    """The producer id and epoch to use."""
 
     producer_id: int = -1
     producer_epoch: int = -1
