@@ -1,4 +1,4 @@
-"""Frames: the reader against a plain split of the stream."""
+"""The frame reader, compared with a simple split of the stream."""
 
 import struct
 from itertools import pairwise
@@ -103,7 +103,7 @@ def test_an_http_request_is_a_frame_too_long() -> None:
         reader.next_frame()
 
 
-def test_a_frame_is_a_read_only_view_of_what_was_received() -> None:
+def test_a_frame_is_a_read_only_view_of_the_received_bytes() -> None:
     received = framed(b"one", b"two")
     reader = FrameReader()
     reader.feed(received)
@@ -127,7 +127,7 @@ def test_a_large_frame_is_read_only_and_never_written_again() -> None:
     assert kept == first
 
 
-def test_a_large_frame_is_announced_before_its_buffer_of_exactly_its_size_is_made() -> None:
+def test_a_large_frame_announces_its_size_before_allocating_exactly_that() -> None:
     reader = FrameReader()
     reader.feed(struct.pack(">i", 1 << 20) + b"x")
     assert reader.next_frame() is None
@@ -140,7 +140,7 @@ def test_a_large_frame_is_announced_before_its_buffer_of_exactly_its_size_is_mad
     assert reader.announced_bytes == 0
 
 
-def test_the_memory_of_a_very_large_frame_grows_with_what_has_arrived() -> None:
+def test_the_memory_of_a_very_large_frame_grows_with_the_received_bytes() -> None:
     size = FIRST_BUFFER_BYTES * (GROWTH + 1)
     frame = bytes(range(251)) * (size // 251 + 1)
     reader = FrameReader(max_frame_bytes=len(frame))

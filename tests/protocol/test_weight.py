@@ -1,4 +1,4 @@
-"""How much there is in a value."""
+"""Counting the values in a request or response."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Requests that no client of Kafka's would send, of every API and version, by a seed: the same in every run.
+"""Requests that no Kafka client would send, for every API and version, pseudorandom but the same in every run.
 
-What is sent is a stream: the frame with its length, which may lie.
+Each is a byte stream of a frame with its length, which may be wrong.
 """
 
 import random
@@ -14,10 +14,10 @@ from protocol.kafka.codec.bounds import MAX_UNKNOWN_TAGS
 from protocol.kafka.codec.writer import FlexibleWriter
 from tests.protocol.kafka.messages import TABLES, VERSIONS, body, flexible, frame, sample
 
-HEADER_SIZE = 8  # key, version, correlation id; the client id follows
-# By itself each is a request like any other; a random one makes a hundred thousand directories.
+HEADER_SIZE = 8  # key, version, correlation id; followed by the client id
+# Valid requests too; a random one would create 100,000 directories.
 COSTLY = {"CreateTopics", "CreatePartitions"}
-VICTIM = "victim"  # a topic that should be there when these are sent
+VICTIM = "victim"  # a topic that should exist when these are sent
 AIMS: dict[str, Any] = {
     **dict.fromkeys(("name", "topic", "topics", "topic_name", "topic_names", "resource_name"), VICTIM),
     **dict.fromkeys(("partition", "partition_index", "partition_indexes", "partitions", "index"), 0),
@@ -31,7 +31,7 @@ NEGATIVE = (b"\xff\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xfe", b"\x80\x00")
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """What is sent, and in pieces of how many bytes."""
+    """The bytes to send, and the size of the pieces to send them in."""
 
     what: str
     stream: bytes
@@ -39,12 +39,12 @@ class Malformed:
 
 
 def framed(data: bytes, *, more: int = 0) -> bytes:
-    """With its length, or one that is wrong by `more`."""
+    """Prepend the length, off by `more`."""
     return (len(data) + more).to_bytes(4, signed=True) + data
 
 
 def malformed(seed: int) -> Iterator[Malformed]:
-    """One of each kind for each API and version."""
+    """Yield one request of each kind for each API and version."""
     source = random.Random(seed)
     for api, version in VERSIONS:
         for kind in KINDS:
@@ -55,7 +55,7 @@ def malformed(seed: int) -> Iterator[Malformed]:
 
 
 def body_of(api: Api, version: int, source: random.Random) -> bytes:
-    """Random values, but often of things that are there: VICTIM, its first partition, one group."""
+    """Return random values that often name existing things: VICTIM, its first partition, one group."""
     values = sample(TABLES[f"{api.name}Request"], version, source)
     if api.name != "DeleteTopics":
         values = _aimed(values, source)
@@ -83,7 +83,7 @@ def is_readable(data: bytes) -> bool:
 
 
 def strange(api: Api, version: int, whole: bytes, source: random.Random) -> Malformed:
-    """Well-formed, with values that make no sense."""
+    """Return a well-formed request with meaningless values."""
     return Malformed(f"{api.name} {version} with random values", framed(whole))
 
 
@@ -137,7 +137,7 @@ def too_many_tags(api: Api, version: int, whole: bytes, source: random.Random) -
         writer.uvarint(tag)
         writer.uvarint(0)
     tags = writer.written()
-    # either where the header ends, or where the body does
+    # at the end of the header, or at the end of the body
     at = HEADER_SIZE + 2 + len(b"test") if source.random() < 0.5 else len(whole) - 1
     return Malformed(f"{api.name} {version} with {count} tags", framed(whole[:at] + tags + whole[at + 1 :]))
 

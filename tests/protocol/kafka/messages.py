@@ -1,4 +1,4 @@
-"""Kafka's messages for tests: the table of fields of every one that is served, values for them, and frames."""
+"""Kafka's messages for tests: the field tables of all supported messages, values for them, and frames."""
 
 import base64
 import random
@@ -14,7 +14,7 @@ from protocol.kafka.codec.engine import ENGINE
 from protocol.kafka.codec.schema import Array, Field, Primitive, Struct
 
 TABLES = {f"{api.name}Request": api.request for api in APIS} | {f"{api.name}Response": api.response for api in APIS}
-# What members of a group say to each other: not an API's, and in classic versions only.
+# The consumer protocol, which belongs to no API and has no flexible versions.
 DATA_TABLES = {
     "ConsumerProtocolSubscription": consumer_protocol.SUBSCRIPTION,
     "ConsumerProtocolAssignment": consumer_protocol.ASSIGNMENT,
@@ -24,7 +24,7 @@ VERSIONS = [(api, version) for api in APIS for version in range(api.first, api.l
 MESSAGES = [(f"{api.name}{kind}", api, version) for api, version in VERSIONS for kind in ("Request", "Response")]
 
 _HEADER = Layout(">hhih")
-# What the values of some fields must be for a request to be served, and for a reply to be one of ours.
+# Required values of some fields, for requests to be accepted and responses to be possible.
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "acks": (-1, 0, 1),
     "isolation_level": (0, 1),
@@ -52,7 +52,7 @@ def body(name: str, api: Api, version: int, values: dict[str, Any]) -> bytes:
 
 
 def parsed(name: str, api: Api, version: int, data: bytes) -> dict[str, Any]:
-    """A body as a dict; all of it must be taken."""
+    """Parse a body to a dict; all bytes must be consumed."""
     values, end = ENGINE.reader(TABLES[name], version, flexible=flexible(api, version)).read(memoryview(data))
     assert end == len(data)
     assert isinstance(values, dict)
@@ -62,14 +62,14 @@ def parsed(name: str, api: Api, version: int, data: bytes) -> dict[str, Any]:
 def frame(
     api: Api, version: int, data: bytes, *, correlation_id: int = 7, client: bytes | None = b"test"
 ) -> memoryview:
-    """A request's frame, without its length."""
+    """Return a request frame without its length."""
     name = b"" if client is None else client
     header = _HEADER.pack(api.key, version, correlation_id, -1 if client is None else len(name)) + name
     return memoryview(header + (b"\x00" if flexible(api, version) else b"") + data)
 
 
 def reply_body(api: Api, version: int, pieces: list[Any], *, correlation_id: int = 7) -> bytes:
-    """What follows the header of a reply whose length and header are checked here."""
+    """Check the length and header of a response frame, and return its body."""
     data = b"".join(map(bytes, pieces))
     assert int.from_bytes(data[:4]) == len(data) - 4
     assert int.from_bytes(data[4:8]) == correlation_id
@@ -80,7 +80,7 @@ def reply_body(api: Api, version: int, pieces: list[Any], *, correlation_id: int
 
 
 def values_of(table: Struct, version: int, pick: Callable[[Field, bool], Any]) -> dict[str, Any]:
-    """A value for every field that a version has; `pick` chooses that of a primitive, and the length of an array."""
+    """Return a value for every field of a version; `pick` chooses primitive values and array lengths."""
     return {field.name: _value(field, version, pick) for field in table.fields if field.is_in(version)}
 
 
@@ -98,7 +98,7 @@ def _value(field: Field, version: int, pick: Callable[[Field, bool], Any]) -> An
 
 
 def with_defaults(table: Struct, version: int, values: dict[str, Any]) -> dict[str, Any]:
-    """What reading gives: fields that the version has not are what they are by default."""
+    """Return the values as decoded, with the default for fields that the version does not have."""
     return {field.name: _with_default(field, version, values) for field in table.fields}
 
 
@@ -114,7 +114,7 @@ def _with_default(field: Field, version: int, values: dict[str, Any]) -> Any:
 
 
 def drawn(table: Struct, version: int, data: st.DataObject) -> dict[str, Any]:
-    """Values that Hypothesis chooses."""
+    """Draw values with Hypothesis."""
     return values_of(table, version, lambda field, nullable: data.draw(_strategy(field, nullable=nullable)))
 
 
@@ -138,7 +138,7 @@ def _strategy(field: Field, *, nullable: bool) -> st.SearchStrategy[Any]:
 
 
 def sample(table: Struct, version: int, source: random.Random) -> dict[str, Any]:
-    """Values by a seed: the same in every run."""
+    """Return pseudorandom values, the same in every run."""
 
     def pick(field: Field, nullable: bool) -> Any:
         kind = field.kind
@@ -170,13 +170,13 @@ def _primitive(kind: Primitive, source: random.Random) -> Any:
 
 
 def to_kafka_json(table: Struct, values: dict[str, Any]) -> dict[str, Any]:
-    """Values as Kafka's JSON converters take them: names in camel case, uuids as url-safe base64, data as base64."""
+    """Convert values for Kafka's JSON converters: camel case names, UUIDs as URL-safe base64, bytes as base64."""
     by_name = {field.name: field for field in table.fields}
     return {_camel(name): _json(by_name[name].kind, value) for name, value in values.items()}
 
 
 def from_kafka_json(table: Struct, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """The other way."""
+    """Convert from Kafka's JSON; the inverse of the function above."""
     return {
         field.name: _unjson(field.kind, version, fields[_camel(field.name)])
         for field in table.fields

@@ -1,4 +1,4 @@
-"""How the messages of Kafka's tools and the values of protocol/kafka/admin_values.py meet."""
+"""Messages of Kafka's admin tools, decoded to and encoded from the values of protocol/kafka/admin_values.py."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from protocol.kafka.controller_values import (
     OngoingReassignment,
 )
 from protocol.response import ErrorResponse
-from tests.protocol.kafka.meetings import asked, expected, told, versions
+from tests.protocol.kafka.round_trip import decode_request, encode_response, expected, versions
 
 LOG_DIRS, REASSIGNMENTS, PRODUCERS = 35, 46, 61
 PARTITIONS = (TopicPartition(topic="a", partition=1), TopicPartition(topic="a", partition=2))
@@ -29,8 +29,8 @@ PARTITIONS = (TopicPartition(topic="a", partition=1), TopicPartition(topic="a", 
 @pytest.mark.parametrize("version", versions(LOG_DIRS))
 def test_directories(version: int) -> None:
     topics = [{"topic": "a", "partitions": [1, 2]}]
-    assert asked(LOG_DIRS, version, {"topics": topics}) == DescribeLogDirsRequest(partitions=PARTITIONS)
-    assert asked(LOG_DIRS, version, {"topics": None}) == DescribeLogDirsRequest()
+    assert decode_request(LOG_DIRS, version, {"topics": topics}) == DescribeLogDirsRequest(partitions=PARTITIONS)
+    assert decode_request(LOG_DIRS, version, {"topics": None}) == DescribeLogDirsRequest()
     lying = LogDirPartition(topic="a", partition=1, size=70, offset_lag=3, is_future=True)
     found = DescribedLogDir(path="/d", partitions=(lying,), total_bytes=9, usable_bytes=5, is_cordoned=True)
     failed = DescribedLogDir(path="/e", error=ErrorCode.KAFKA_STORAGE_ERROR)
@@ -43,11 +43,11 @@ def test_directories(version: int) -> None:
     )  # fmt: skip
     values = {"throttle_time_ms": 0, "error_code": 0, "results": results}
     response = DescribeLogDirsResponse(log_dirs=(found, failed))
-    assert told(LOG_DIRS, version, response) == expected(LOG_DIRS, version, values)
+    assert encode_response(LOG_DIRS, version, response) == expected(LOG_DIRS, version, values)
 
 
 def test_producers() -> None:
-    request = asked(PRODUCERS, 0, {"topics": [{"name": "a", "partition_indexes": [1, 2]}]})
+    request = decode_request(PRODUCERS, 0, {"topics": [{"name": "a", "partition_indexes": [1, 2]}]})
     assert request == DescribeProducersRequest(partitions=PARTITIONS)
     producer = ActiveProducer(
         producer_id=1 << 40, producer_epoch=2, last_sequence=8, last_timestamp=99, transaction_start_offset=5
@@ -62,23 +62,23 @@ def test_producers() -> None:
         {"partition_index": 1, "error_code": 0, "error_message": None, "active_producers": (fields,)},
         {"partition_index": 2, "error_code": 3, "error_message": "no", "active_producers": ()},
     )
-    assert told(PRODUCERS, 0, DescribeProducersResponse(partitions=(described, unknown))) == {
+    assert encode_response(PRODUCERS, 0, DescribeProducersResponse(partitions=(described, unknown))) == {
         "throttle_time_ms": 0, "topics": ({"name": "a", "partitions": partitions},),
     }  # fmt: skip
-    failed = told(PRODUCERS, 0, ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="oh"), request)
+    failed = encode_response(PRODUCERS, 0, ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="oh"), request)
     assert [one["error_code"] for one in failed["topics"][0]["partitions"]] == [-1, -1]
 
 
-def test_partitions_on_their_way() -> None:
+def test_partitions_being_moved() -> None:
     topics = [{"name": "a", "partition_indexes": [1, 2]}]
-    request = asked(REASSIGNMENTS, 0, {"timeout_ms": 7, "topics": topics})
+    request = decode_request(REASSIGNMENTS, 0, {"timeout_ms": 7, "topics": topics})
     assert request == ListPartitionReassignmentsRequest(partitions=PARTITIONS)
-    everything = asked(REASSIGNMENTS, 0, {"timeout_ms": -1, "topics": None})
+    everything = decode_request(REASSIGNMENTS, 0, {"timeout_ms": -1, "topics": None})
     assert everything == ListPartitionReassignmentsRequest()
-    assert told(REASSIGNMENTS, 0, ListPartitionReassignmentsResponse()) == {
+    assert encode_response(REASSIGNMENTS, 0, ListPartitionReassignmentsResponse()) == {
         "throttle_time_ms": 0, "error_code": 0, "error_message": None, "topics": (),
     }  # fmt: skip
     moving = OngoingReassignment(topic="a", partition=1, replicas=(1, 2), adding=(2,), removing=(1,))
     fields = {"partition_index": 1, "replicas": (1, 2), "adding_replicas": (2,), "removing_replicas": (1,)}
-    answer = told(REASSIGNMENTS, 0, ListPartitionReassignmentsResponse(partitions=(moving,)))
+    answer = encode_response(REASSIGNMENTS, 0, ListPartitionReassignmentsResponse(partitions=(moving,)))
     assert answer["topics"] == ({"name": "a", "partitions": (fields,)},)

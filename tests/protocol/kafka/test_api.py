@@ -1,4 +1,4 @@
-"""The table of APIs, headers, and what becomes of requests that are not served."""
+"""The table of APIs, headers, and unsupported requests."""
 
 import contextlib
 from typing import Any
@@ -20,7 +20,7 @@ PRODUCE, FETCH = APIS[0], APIS[1]
 
 
 def minimal(api: Api, version: int) -> dict[str, Any]:
-    """The shortest request: nothing asked for."""
+    """Encode the shortest request, with all arrays empty."""
     zero = {"boolean": False, "string": "x", "uuid": bytes(16), "data": b""}
 
     def least(kind: Any) -> Any:
@@ -43,7 +43,7 @@ def test_every_key_stands_once_in_the_table_in_order() -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS)
-def test_a_call_knows_who_calls(api: Api, version: int) -> None:
+def test_a_call_has_the_client_id(api: Api, version: int) -> None:
     message = body(f"{api.name}Request", api, version, minimal(api, version))
     for name, seen in ((None, ""), (b"", ""), ("größe".encode(), "größe")):
         call = Codec().decode(frame(api, version, message, correlation_id=-5, client=name))
@@ -66,15 +66,15 @@ def test_the_answer_to_api_versions_is_the_table(version: int) -> None:
     answer = parsed("ApiVersionsResponse", API_VERSIONS, version, reply_body(API_VERSIONS, version, pieces))
     assert answer["error_code"] == ErrorCode.NONE
     told = {one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_keys"]}
-    # KAFKA-18659: librdkafka wants to see Produce from 0
+    # KAFKA-18659: librdkafka expects Produce from version 0
     assert told == {api.key: (0 if api.name == "Produce" else api.first, api.last) for api in APIS}
 
 
 @pytest.mark.parametrize("key", [4, 76, -1, 32767])
-def test_what_is_not_in_the_table_is_not_told_and_not_decoded(key: int) -> None:
+def test_an_api_outside_the_table_is_neither_advertised_nor_decoded(key: int) -> None:
     codec = Codec()
     assert key not in [one.key for one in codec.api_versions(ApiVersionsRequest()).apis]
-    with pytest.raises(UnservedError, match=f"API {key} is not served"):
+    with pytest.raises(UnservedError, match=f"API {key} is not supported"):
         codec.decode(memoryview(key.to_bytes(2, signed=True) + bytes(shortest(FETCH, 12))[2:]))
 
 
@@ -100,7 +100,7 @@ def test_a_client_software_name_that_is_none_is_answered_with_an_error() -> None
 @pytest.mark.parametrize("api", [api for api in APIS if api is not API_VERSIONS], ids=lambda api: api.name)
 def test_versions_outside_of_the_table_are_refused_by_name(api: Api) -> None:
     for version in (-1, api.first - 1, api.last + 1, 32767):
-        with pytest.raises(UnservedError, match=f"{api.name} version {version} is not served") as refused:
+        with pytest.raises(UnservedError, match=f"{api.name} version {version} is not supported") as refused:
             Codec().decode(frame(api, version, b""))
         assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
 

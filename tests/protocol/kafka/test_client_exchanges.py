@@ -1,7 +1,4 @@
-"""What real clients asked of Kafka and what it answered, read and written here.
-
-Made by interop/generate_client_exchanges.py.
-"""
+"""Requests of real clients and Kafka's responses, recorded by interop/generate_client_exchanges.py."""
 
 import json
 from pathlib import Path
@@ -18,7 +15,7 @@ API_VERSIONS = 18
 
 
 class Exchange(NamedTuple):
-    """One request and its reply, both without lengths."""
+    """A request frame and its response frame, without their lengths."""
 
     api: Api
     version: int
@@ -27,7 +24,7 @@ class Exchange(NamedTuple):
 
 
 def exchanges() -> list[Any]:
-    """All that are of APIs which are served, each a parameter with a name."""
+    """Return the exchanges of supported APIs as named parameters."""
     found = []
     for path in sorted(FIXTURES.glob("*.jsonl")):
         for number, line in enumerate(map(json.loads, path.read_text("ascii").splitlines())):
@@ -44,11 +41,11 @@ NEWER = [each for each in EXCHANGES if each not in SERVED]
 
 
 def request_body(exchange: Exchange) -> bytes:
-    """What follows the header."""
+    """Return the bytes after the header."""
     size = int.from_bytes(exchange.request[8:10], signed=True)
     at = 10 + max(size, 0)
     if flexible(exchange.api, exchange.version):
-        assert exchange.request[at] == 0  # no client sends tags there
+        assert exchange.request[at] == 0  # clients send no tagged fields in headers
         at += 1
     return exchange.request[at:]
 
@@ -67,7 +64,7 @@ def test_clients_of_every_kind_were_recorded() -> None:
 
 
 @pytest.mark.parametrize("exchange", SERVED)
-def test_what_clients_ask_is_understood(exchange: Exchange) -> None:
+def test_client_requests_are_decoded(exchange: Exchange) -> None:
     call = Codec(topic_names=bytes.hex).decode(memoryview(exchange.request))
     assert (call.api, call.version) == (exchange.api, exchange.version)
     name = f"{exchange.api.name}Request"
@@ -76,19 +73,19 @@ def test_what_clients_ask_is_understood(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", [each for each in SERVED if each.values[0].reply])
-def test_what_kafka_answered_is_written_by_us_the_same(exchange: Exchange) -> None:
+def test_responses_are_encoded_as_kafka_did(exchange: Exchange) -> None:
     name = f"{exchange.api.name}Response"
     data = reply_body(exchange)
     values = parsed(name, exchange.api, exchange.version, data)
     ours = body(name, exchange.api, exchange.version, values)
-    if has_another_leader(values):  # Kafka says which, in tags (KIP-951); here there is never another
+    if has_another_leader(values):  # Kafka names it in tagged fields (KIP-951), which are not supported here
         assert parsed(name, exchange.api, exchange.version, ours) == values
     else:
         assert ours == data
 
 
 def has_another_leader(values: dict[str, Any]) -> bool:
-    """Whether a Produce or Fetch reply refers its client to another leader."""
+    """Return whether a Produce or Fetch response refers the client to another leader."""
     partitions = [
         partition
         for topic in values.get("responses", ())
@@ -99,7 +96,7 @@ def has_another_leader(values: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("exchange", NEWER)
 def test_a_version_that_is_too_new_is_answered_as_kafka_answers_it(exchange: Exchange) -> None:
-    """Only ApiVersions has an answer that such a client reads: version 0, the error, and at least its own versions."""
+    """Only ApiVersions has a response that such a client can read: version 0 with the error and its own versions."""
     codec = Codec()
     call = codec.decode(memoryview(exchange.request))
     pieces = codec.encode(call, codec.api_versions(call.request))

@@ -1,4 +1,4 @@
-"""What consumers say to each other, held to what Kafka's own classes write, and the range assignor."""
+"""The consumer protocol, compared with bytes written by Kafka's classes, and the range assignor."""
 
 import json
 from itertools import chain
@@ -76,12 +76,12 @@ def test_a_later_version_is_read_as_the_last_known_one() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff\0\0\0\0", b"\0\0\x7f\xff\xff\xff", b"\0\0\0\0\0\1\0\1\xff"])
-def test_what_is_no_subscription_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedError, match="not of the consumer protocol"):
+def test_an_invalid_subscription_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError, match="invalid consumer protocol data"):
         decode_subscription(data)
 
 
-def test_range_gives_the_first_members_what_does_not_divide() -> None:
+def test_range_gives_the_remainder_to_the_first_members() -> None:
     # Kafka's RangeAssignorTest, testTwoConsumersTwoTopicsSixPartitions and testMultipleConsumersMixedTopics
     assert assign_range({"one": ["a", "b"], "two": ["a", "b"]}, {"a": 3, "b": 3}) == {
         "one": partitions("a", 0, 1) + partitions("b", 0, 1),
@@ -103,7 +103,7 @@ def test_range_knows_nothing_of_topics_that_are_not_there() -> None:
     st.dictionaries(st.sampled_from("mnopq"), st.sets(st.sampled_from("abc")), max_size=5),
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)),
 )
-def test_range_gives_each_partition_to_one_who_wants_it(
+def test_range_gives_each_partition_to_one_subscriber(
     subscriptions: dict[str, set[str]], counts: dict[str, int]
 ) -> None:
     assigned = assign_range(subscriptions, counts)

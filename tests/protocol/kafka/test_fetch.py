@@ -1,4 +1,4 @@
-"""What of Fetch the tables do not hold: replicas, sessions, and errors that older clients do not know."""
+"""Parts of Fetch outside the field tables: replicas, sessions, and errors unknown to older clients."""
 
 from struct import pack
 
@@ -35,7 +35,7 @@ def test_a_replica_names_itself_first(version: int) -> None:
 def test_a_replica_names_itself_in_a_tagged_field_later(version: int) -> None:
     state = pack(">iqB", 5, 77, 0)
     assert asked(version, b"\x01\x01" + bytes([len(state)]) + state).replica_id == 5
-    two = b"\x02" + b"\x00\x02\x02a" + b"\x01" + bytes([len(state)]) + state  # the cluster's id comes before it
+    two = b"\x02" + b"\x00\x02\x02a" + b"\x01" + bytes([len(state)]) + state  # the cluster id precedes it
     assert asked(version, two).replica_id == 5
     assert asked(version).replica_id == -1
     with pytest.raises(ProtocolError, match="tagged field 1 takes 13 bytes, not its 14"):
@@ -48,7 +48,7 @@ def test_topics_are_named_by_id_from_version_13_on() -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 12))
-def test_a_client_that_does_not_know_storage_errors_is_told_to_look_for_the_leader(version: int) -> None:
+def test_a_client_that_does_not_know_storage_errors_must_look_for_the_leader(version: int) -> None:
     request = KafkaFetchRequest(partitions=(KafkaFetchPartition(topic="t", partition=0, offset=0),))
     found = FetchedPartition(topic="t", partition=0, error=ErrorCode.KAFKA_STORAGE_ERROR)
     pieces = Codec().encode(Call(FETCH, version, 7, "", request), KafkaFetchResponse(partitions=(found,)))
@@ -58,7 +58,7 @@ def test_a_client_that_does_not_know_storage_errors_is_told_to_look_for_the_lead
 
 
 @pytest.mark.parametrize("version", range(7, 19))
-def test_a_reply_in_a_session_names_what_has_changed_and_not_what_was_asked_for(version: int) -> None:
+def test_a_response_in_a_session_holds_its_changed_partitions(version: int) -> None:
     request = KafkaFetchRequest(partitions=(KafkaFetchPartition(topic="a", partition=0, offset=0),))
     changed = (
         KafkaFetchPartition(topic="b", partition=1, offset=0, topic_id=b"b" * 16),

@@ -1,4 +1,4 @@
-"""Messages that Kafka's own classes wrote (interop/generate_messages.py), read and written here."""
+"""Messages written by Kafka's classes (interop/generate_messages.py), decoded and encoded."""
 
 import json
 from functools import cache
@@ -110,7 +110,7 @@ def entries(topics: Any, key: str) -> list[tuple[str, bytes, dict[str, Any]]]:
 
 
 def without_empty(topics: Any, key: str) -> tuple[Any, ...]:
-    """A topic without partitions has nothing to stand for it in the neutral values."""
+    """Drop topics without partitions, which the neutral values cannot represent."""
     return tuple([topic for topic in topics if topic[key]])
 
 
@@ -231,7 +231,7 @@ def test_an_unknown_topic_id_of_a_fetch_is_answered_as_one(version: int) -> None
     assert errors == [[0, 0], [ErrorCode.UNKNOWN_TOPIC_ID] * 2]
 
 
-def test_sized_records_of_several_partitions_stay_what_they_are() -> None:
+def test_sized_records_of_several_partitions_are_passed_through() -> None:
     class Slice:
         def __init__(self, size: int) -> None:
             self.size = size

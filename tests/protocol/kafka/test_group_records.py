@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`, held to what Kafka's own classes write."""
+"""Records of `__consumer_offsets`, compared with bytes written by Kafka's classes."""
 
 import contextlib
 import json
@@ -85,7 +85,7 @@ def test_offsets_are_written_as_kafka_writes_them(version: int) -> None:
         assert encode_offset(decode_offset(bytes.fromhex(line["bytes"]))).hex() == line["bytes"]
 
 
-def test_what_kafka_stored_is_written_back_byte_for_byte() -> None:
+def test_records_stored_by_kafka_are_encoded_byte_for_byte() -> None:
     log = (FIXTURES / "clean" / "__consumer_offsets-0" / f"{0:020}.log").read_bytes()
     records = list(records_in(log))
     assert records

@@ -67,7 +67,7 @@ def write(engine: Engine, table: Struct, values: Any, *, flexible: bool) -> byte
 
 
 @given(data=st.data(), message=st.sampled_from(MESSAGES))
-def test_what_is_written_is_read_again(data: st.DataObject, message: tuple[str, Any, int]) -> None:
+def test_written_values_are_read_back(data: st.DataObject, message: tuple[str, Any, int]) -> None:
     name, api, version = message
     values = drawn(TABLES[name], version, data)
     assert parsed(name, api, version, body(name, api, version, values)) == with_defaults(TABLES[name], version, values)
@@ -76,7 +76,7 @@ def test_what_is_written_is_read_again(data: st.DataObject, message: tuple[str, 
 @engines
 @forms
 @pytest.mark.parametrize("cursor", [None, {"topic": "orders", "partition": 3}])
-def test_a_nullable_struct_is_preceded_by_a_byte_that_says_whether_it_is_there(
+def test_a_nullable_struct_starts_with_a_presence_byte(
     engine: Engine, flexible: bool, cursor: dict[str, Any] | None
 ) -> None:
     data = write(engine, CURSOR, {"cursor": cursor}, flexible=flexible)
@@ -198,7 +198,7 @@ def test_text_longer_than_kafka_takes_is_neither_read_nor_written(engine: Engine
 
 @engines
 @forms
-def test_what_a_field_cannot_hold_is_refused(engine: Engine, flexible: bool) -> None:
+def test_a_value_that_does_not_fit_the_field_is_rejected(engine: Engine, flexible: bool) -> None:
     for table, value in ((NUMBERS, [1 << 31]), (NUMBERS, [1 << 70]), (NUMERIC, -1)):
         with pytest.raises(UnwritableError):
             write(engine, table, {"numbers": value, "port": value, "rate": 0.0}, flexible=flexible)
@@ -213,7 +213,7 @@ def test_unknown_tagged_fields_are_skipped_and_known_ones_read_in_any_order(engi
 
 
 @engines
-def test_tagged_fields_are_written_by_tag_and_only_where_they_say_something(engine: Engine) -> None:
+def test_tagged_fields_are_sorted_by_tag_and_omitted_if_default(engine: Engine) -> None:
     assert write(engine, TAGGED, {"a": "hi", "b": 9}, flexible=True) == b"\x02\x01\x04\x00\x00\x00\x09\x03\x03\x03hi"
     assert write(engine, TAGGED, {"a": "", "b": 0}, flexible=True) == b"\x00"
     long = write(engine, TAGGED, {"a": "x" * 300}, flexible=True)
@@ -230,7 +230,7 @@ def test_tagged_fields_are_written_by_tag_and_only_where_they_say_something(engi
         b"\x01",  # missing
     ],
 )
-def test_tagged_fields_that_lie_are_refused(engine: Engine, data: bytes) -> None:
+def test_malformed_tagged_fields_are_rejected(engine: Engine, data: bytes) -> None:
     with pytest.raises(MalformedError):
         read(engine, TAGGED, data, flexible=True)
 
@@ -255,7 +255,7 @@ def test_known_tagged_fields_count_as_elements(engine: Engine) -> None:
 
 
 @engines
-def test_what_follows_a_message_is_left_alone(engine: Engine) -> None:
+def test_bytes_after_a_message_are_ignored(engine: Engine) -> None:
     assert engine.reader(NOTHING, 0, flexible=True).read(memoryview(b"?\x00??"), 1) == ({}, 2)
 
 
@@ -267,7 +267,7 @@ def test_a_message_that_ends_within_a_number_is_malformed(engine: Engine, flexib
 
 
 @engines
-def test_a_field_without_default_must_be_given(engine: Engine) -> None:
+def test_a_field_without_default_is_required(engine: Engine) -> None:
     with pytest.raises(KeyError, match="numbers"):
         write(engine, NUMBERS, {"number": ()}, flexible=False)
 

@@ -1,4 +1,4 @@
-"""How Kafka's messages and the neutral values meet, API by API."""
+"""Kafka's messages, decoded to and encoded from the neutral values, API by API."""
 
 import pytest
 from msgspec.structs import replace
@@ -60,8 +60,8 @@ from protocol.response import (
     TopicMetadata,
     TopicResult,
 )
-from tests.protocol.kafka.meetings import ID_A, ID_B, asked, expected, told, versions
 from tests.protocol.kafka.messages import parsed, reply_body
+from tests.protocol.kafka.round_trip import ID_A, ID_B, decode_request, encode_response, expected, versions
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 3, 19, 20, 21
 INIT_PRODUCER_ID, LEADER_EPOCH, DESCRIBE_CONFIGS, ALTER_CONFIGS, CREATE_PARTITIONS = 22, 23, 32, 33, 37
@@ -75,14 +75,14 @@ def test_topic_ids_are_text_in_neutral_values(text: str | None) -> None:
 
 class TestMetadata:
     def test_all_topics_are_asked_for_by_an_empty_list_first_and_by_null_later(self) -> None:
-        assert asked(METADATA, 0, {"topics": ()}).topics is None
+        assert decode_request(METADATA, 0, {"topics": ()}).topics is None
         for version in versions(METADATA, first=1):
             values = {
                 "topics": None, "allow_auto_topic_creation": False,
                 "include_cluster_authorized_operations": False, "include_topic_authorized_operations": False,
             }  # fmt: skip
-            assert asked(METADATA, version, values).topics is None
-            assert asked(METADATA, version, values | {"topics": ()}).topics == ()
+            assert decode_request(METADATA, version, values).topics is None
+            assert decode_request(METADATA, version, values | {"topics": ()}).topics == ()
 
     @pytest.mark.parametrize("version", versions(METADATA))
     def test_topics_by_name(self, version: int) -> None:
@@ -90,7 +90,7 @@ class TestMetadata:
             "topics": [{"name": "alpha", "topic_id": NO_TOPIC_ID}], "allow_auto_topic_creation": False,
             "include_cluster_authorized_operations": True, "include_topic_authorized_operations": True,
         }  # fmt: skip
-        # before version 4 nobody could say that no topic is to be created
+        # before version 4 clients could not disable topic creation
         wanted = KafkaMetadataRequest(
             topics=("alpha",),
             topic_ids=(NO_TOPIC_ID,),
@@ -98,12 +98,12 @@ class TestMetadata:
             topic_operations=version >= 8,
             cluster_operations=8 <= version <= 10,
         )
-        assert asked(METADATA, version, values) == wanted
+        assert decode_request(METADATA, version, values) == wanted
 
     @pytest.mark.parametrize("version", versions(METADATA, first=12))
     def test_topics_by_id_have_the_name_of_now_or_none(self, version: int) -> None:
         topics = [{"name": None, "topic_id": ID_A}, {"name": None, "topic_id": ID_B}]
-        request = asked(METADATA, version, {"topics": topics, "include_topic_authorized_operations": False})
+        request = decode_request(METADATA, version, {"topics": topics, "include_topic_authorized_operations": False})
         assert request.topics == ("alpha", "")
         response = MetadataResponse(
             cluster_id="c",
@@ -114,7 +114,7 @@ class TestMetadata:
                 TopicMetadata(name="", topic_id=topic_id_text(ID_B), error=ErrorCode.UNKNOWN_TOPIC_ID),
             ),
         )
-        known, unknown = told(METADATA, version, response, request)["topics"]
+        known, unknown = encode_response(METADATA, version, response, request)["topics"]
         assert (known["name"], known["topic_id"], known["error_code"]) == ("alpha", ID_A, 0)
         assert (unknown["name"], unknown["topic_id"]) == (None, ID_B)
         assert unknown["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
@@ -123,13 +123,13 @@ class TestMetadata:
     def test_topic_ids_before_version_12_are_refused(self, version: int) -> None:
         for topic in ({"name": None, "topic_id": ID_A}, {"name": "alpha", "topic_id": ID_A}):
             with pytest.raises(RefusedError, match="a topic id before version 12"):
-                asked(METADATA, version, {"topics": [topic], "include_topic_authorized_operations": False,
+                decode_request(METADATA, version, {"topics": [topic], "include_topic_authorized_operations": False,
                                           "include_cluster_authorized_operations": False})  # fmt: skip
 
     def test_a_topic_with_neither_name_nor_id_is_refused(self) -> None:
         topic = {"name": None, "topic_id": NO_TOPIC_ID}
         with pytest.raises(RefusedError, match="neither"):
-            asked(METADATA, 12, {"topics": [topic], "include_topic_authorized_operations": False})
+            decode_request(METADATA, 12, {"topics": [topic], "include_topic_authorized_operations": False})
 
     @pytest.mark.parametrize("version", versions(METADATA))
     def test_the_answer(self, version: int) -> None:
@@ -150,7 +150,7 @@ class TestMetadata:
             "isr_nodes": (2,),
         }  # fmt: skip
         topic = {"topic_id": NO_TOPIC_ID, "is_internal": False, "partitions": ()}
-        assert told(METADATA, version, response, KafkaMetadataRequest()) == expected(METADATA, version, {
+        assert encode_response(METADATA, version, response, KafkaMetadataRequest()) == expected(METADATA, version, {
             "throttle_time_ms": 0,
             "brokers": ({"node_id": 1, "host": "::1", "port": 9092},),
             "cluster_id": "cluster",
@@ -164,25 +164,27 @@ class TestMetadata:
         })  # fmt: skip
 
     @pytest.mark.parametrize("version", versions(METADATA, first=8))
-    def test_who_asks_is_told_that_everything_is_allowed(self, version: int) -> None:
+    def test_requested_operations_include_everything(self, version: int) -> None:
         request = KafkaMetadataRequest(topic_operations=True, cluster_operations=True)
         topics = (TopicMetadata(name="alpha"),)
         response = MetadataResponse(cluster_id="c", controller=1, brokers=(), topics=topics)
-        values = told(METADATA, version, response, request)
+        values = encode_response(METADATA, version, response, request)
         assert values["topics"][0]["topic_authorized_operations"] == 3576
         if version <= 10:
             assert values["cluster_authorized_operations"] == 8096
 
     @pytest.mark.parametrize("version", versions(METADATA))
     def test_a_large_reply_is_the_same_the_second_time_and_new_where_a_topic_is_new(self, version: int) -> None:
-        """The second one is put together from the pieces of the first."""
+        """Encode twice: the second response reuses parts of the first."""
         topics = tuple(TopicMetadata(name=f"topic-{number}") for number in range(300))
         response = MetadataResponse(cluster_id="c", controller=1, brokers=(), topics=topics)
         request = KafkaMetadataRequest()
-        first = told(METADATA, version, response, request)
-        assert told(METADATA, version, response, request) == first
+        first = encode_response(METADATA, version, response, request)
+        assert encode_response(METADATA, version, response, request) == first
         changed = TopicMetadata(name="topic-7", error=ErrorCode.LEADER_NOT_AVAILABLE)
-        again = told(METADATA, version, replace(response, topics=(*topics[:7], changed, *topics[8:])), request)
+        again = encode_response(
+            METADATA, version, replace(response, topics=(*topics[:7], changed, *topics[8:])), request
+        )
         assert again["topics"][7]["error_code"] == ErrorCode.LEADER_NOT_AVAILABLE
         assert (again["topics"][:7], again["topics"][8:]) == (first["topics"][:7], first["topics"][8:])
 
@@ -192,7 +194,7 @@ class TestOffsets:
     def test_questions_by_time(self, version: int) -> None:
         partitions = [{"partition_index": 4, "current_leader_epoch": 8, "timestamp": -2}]
         topics = [{"name": "a", "partitions": partitions}, {"name": "b", "partitions": partitions * 2}]
-        request = asked(
+        request = decode_request(
             LIST_OFFSETS, version, {"replica_id": -1, "isolation_level": 1, "topics": topics, "timeout_ms": 50}
         )
         epoch = 8 if version >= 4 else -1
@@ -217,29 +219,33 @@ class TestOffsets:
         ]  # fmt: skip
         values = {"throttle_time_ms": 0, "topics": topics}
         response = ListOffsetsResponse(partitions=tuple(found))
-        assert told(LIST_OFFSETS, version, response) == expected(LIST_OFFSETS, version, values)
+        assert encode_response(LIST_OFFSETS, version, response) == expected(LIST_OFFSETS, version, values)
 
     @pytest.mark.parametrize("version", versions(LEADER_EPOCH))
     def test_the_ends_of_leader_epochs(self, version: int) -> None:
         partitions = [{"partition": 1, "current_leader_epoch": 5, "leader_epoch": 3}]
-        request = asked(LEADER_EPOCH, version, {"replica_id": -1, "topics": [{"topic": "a", "partitions": partitions}]})
+        request = decode_request(
+            LEADER_EPOCH, version, {"replica_id": -1, "topics": [{"topic": "a", "partitions": partitions}]}
+        )
         query = EpochQuery(topic="a", partition=1, leader_epoch=3, current_leader_epoch=5)
         assert request == OffsetForLeaderEpochRequest(partitions=(query,))
         end = EpochEnd(topic="a", partition=1, leader_epoch=2, end_offset=60)
         values = {"error_code": 0, "partition": 1, "leader_epoch": 2, "end_offset": 60}
-        assert told(LEADER_EPOCH, version, OffsetForLeaderEpochResponse(partitions=(end,))) == {
+        assert encode_response(LEADER_EPOCH, version, OffsetForLeaderEpochResponse(partitions=(end,))) == {
             "throttle_time_ms": 0, "topics": ({"topic": "a", "partitions": (values,)},),
         }  # fmt: skip
 
     @pytest.mark.parametrize("version", versions(DELETE_RECORDS))
     def test_records_to_delete(self, version: int) -> None:
         partitions = [{"partition_index": 1, "offset": 40}]
-        request = asked(DELETE_RECORDS, version, {"topics": [{"name": "a", "partitions": partitions}], "timeout_ms": 9})
+        request = decode_request(
+            DELETE_RECORDS, version, {"topics": [{"name": "a", "partitions": partitions}], "timeout_ms": 9}
+        )
         wanted = RecordsToDelete(topic="a", partition=1, offset=40)
         assert request == DeleteRecordsRequest(partitions=(wanted,), timeout_ms=9)
         deleted = DeletedRecords(topic="a", partition=1, low_watermark=40)
         values = {"partition_index": 1, "low_watermark": 40, "error_code": 0}
-        assert told(DELETE_RECORDS, version, DeleteRecordsResponse(partitions=(deleted,))) == {
+        assert encode_response(DELETE_RECORDS, version, DeleteRecordsResponse(partitions=(deleted,))) == {
             "throttle_time_ms": 0, "topics": ({"name": "a", "partitions": (values,)},),
         }  # fmt: skip
 
@@ -253,7 +259,7 @@ class TestTopics:
             "configs": [{"name": "x", "value": "1"}, {"name": "y", "value": None}],
         }  # fmt: skip
         values = {"topics": [topic], "timeout_ms": -5, "validate_only": True}
-        assert asked(CREATE_TOPICS, version, values) == KafkaCreateTopicsRequest(
+        assert decode_request(CREATE_TOPICS, version, values) == KafkaCreateTopicsRequest(
             topics=(
                 KafkaNewTopic(
                     name="a", replication_factor=3, assignments=((0, (1, 2)),), configs={"x": "1"}, null_configs=("y",)
@@ -278,12 +284,12 @@ class TestTopics:
             {"name": "b", "topic_id": NO_TOPIC_ID, "error_code": 36, "error_message": "there",
              "num_partitions": -1, "replication_factor": -1, "configs": []},
         ]}  # fmt: skip
-        assert told(CREATE_TOPICS, version, response) == expected(CREATE_TOPICS, version, values)
+        assert encode_response(CREATE_TOPICS, version, response) == expected(CREATE_TOPICS, version, values)
 
     @pytest.mark.parametrize("version", versions(DELETE_TOPICS))
     def test_topics_to_delete_by_name(self, version: int) -> None:
         topics = [{"name": "a", "topic_id": NO_TOPIC_ID}, {"name": "b", "topic_id": NO_TOPIC_ID}]
-        request = asked(DELETE_TOPICS, version, {"topics": topics, "topic_names": ["a", "b"], "timeout_ms": 5})
+        request = decode_request(DELETE_TOPICS, version, {"topics": topics, "topic_names": ["a", "b"], "timeout_ms": 5})
         wanted = KafkaDeleteTopicsRequest(topics=("a", "b"), topic_ids=(NO_TOPIC_ID, NO_TOPIC_ID), timeout_ms=5)
         assert request == wanted
         response = DeleteTopicsResponse(
@@ -296,17 +302,17 @@ class TestTopics:
             {"name": "a", "topic_id": NO_TOPIC_ID, "error_code": 0, "error_message": None},
             {"name": "b", "topic_id": NO_TOPIC_ID, "error_code": 3, "error_message": "no"},
         ]}  # fmt: skip
-        assert told(DELETE_TOPICS, version, response, request) == expected(DELETE_TOPICS, version, values)
+        assert encode_response(DELETE_TOPICS, version, response, request) == expected(DELETE_TOPICS, version, values)
 
     def test_topics_to_delete_by_id(self) -> None:
         topics = [{"name": None, "topic_id": ID_A}, {"name": None, "topic_id": ID_B}]
-        request = asked(DELETE_TOPICS, 6, {"topics": topics, "timeout_ms": 5})
+        request = decode_request(DELETE_TOPICS, 6, {"topics": topics, "timeout_ms": 5})
         assert (request.topics, request.topic_ids) == (("alpha", ""), (ID_A, ID_B))
         unknown = TopicResult(name="", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message="no")
         response = DeleteTopicsResponse(topics=(TopicResult(name="alpha"), unknown))
         assert [
             (one["name"], one["topic_id"], one["error_code"])
-            for one in told(DELETE_TOPICS, 6, response, request)["responses"]
+            for one in encode_response(DELETE_TOPICS, 6, response, request)["responses"]
         ] == [("alpha", ID_A, 0), (None, ID_B, ErrorCode.UNKNOWN_TOPIC_ID)]
 
     @pytest.mark.parametrize("version", versions(CREATE_PARTITIONS))
@@ -315,7 +321,7 @@ class TestTopics:
             {"name": "a", "count": 6, "assignments": None},
             {"name": "b", "count": 2, "assignments": [{"broker_ids": [1]}]},
         ]
-        request = asked(CREATE_PARTITIONS, version, {"topics": topics, "timeout_ms": 5, "validate_only": True})
+        request = decode_request(CREATE_PARTITIONS, version, {"topics": topics, "timeout_ms": 5, "validate_only": True})
         assert request == CreatePartitionsRequest(
             topics=(NewPartitions(name="a", count=6), NewPartitions(name="b", count=2, assignments=((1,),))),
             timeout_ms=5,
@@ -323,7 +329,7 @@ class TestTopics:
         )
         refused = TopicResult(name="b", error=ErrorCode.INVALID_PARTITIONS, message="fewer")
         response = CreatePartitionsResponse(topics=(TopicResult(name="a"), refused))
-        assert told(CREATE_PARTITIONS, version, response)["results"] == (
+        assert encode_response(CREATE_PARTITIONS, version, response)["results"] == (
             {"name": "a", "error_code": 0, "error_message": None},
             {"name": "b", "error_code": 37, "error_message": "fewer"},
         )
@@ -337,7 +343,7 @@ class TestConfigs:
             {"resource_type": 99, "resource_name": "1", "configuration_keys": None},
         ]
         values = {"resources": resources, "include_synonyms": True, "include_documentation": True}
-        assert asked(DESCRIBE_CONFIGS, version, values) == DescribeConfigsRequest(
+        assert decode_request(DESCRIBE_CONFIGS, version, values) == DescribeConfigsRequest(
             resources=(
                 ConfigQuery(resource_type=ResourceType.TOPIC, name="a", keys=("x",)),
                 ConfigQuery(resource_type=99, name="1"),
@@ -347,7 +353,7 @@ class TestConfigs:
         )
 
     @pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
-    def test_settings_told(self, version: int) -> None:
+    def test_describe_configs_response(self, version: int) -> None:
         synonym = ConfigSynonym(name="log.x", value="0", source=ConfigSource.DEFAULT)
         entries = (
             ConfigEntry(
@@ -378,9 +384,9 @@ class TestConfigs:
             ],
         }]}  # fmt: skip
         response = DescribeConfigsResponse(resources=(described,))
-        told_values = told(DESCRIBE_CONFIGS, version, response)
+        told_values = encode_response(DESCRIBE_CONFIGS, version, response)
         wanted = expected(DESCRIBE_CONFIGS, version, values)
-        if version < 3:  # a text that may be null is empty where the version has none
+        if version < 3:  # a nullable string is empty if the version does not have it
             for config in (*told_values["results"][0]["configs"], *wanted["results"][0]["configs"]):
                 assert not config["documentation"]
         assert told_values == wanted
@@ -396,7 +402,7 @@ class TestConfigs:
         resource = {"resource_type": 2, "resource_name": "a", "configs": changes}
         is_incremental = key == INCREMENTAL_ALTER_CONFIGS
         operations = [ConfigOperation.APPEND, ConfigOperation.DELETE] if is_incremental else [ConfigOperation.SET] * 2
-        assert asked(key, version, {"resources": [resource], "validate_only": True}) == AlterConfigsRequest(
+        assert decode_request(key, version, {"resources": [resource], "validate_only": True}) == AlterConfigsRequest(
             resources=(
                 ConfigAlteration(
                     resource_type=ResourceType.TOPIC,
@@ -411,7 +417,7 @@ class TestConfigs:
             validate_only=True,
         )
         refused = AlteredConfigs(resource_type=2, name="a", error=ErrorCode.INVALID_CONFIG, message="no")
-        assert told(key, version, AlterConfigsResponse(resources=(refused,)))["responses"] == (
+        assert encode_response(key, version, AlterConfigsResponse(resources=(refused,)))["responses"] == (
             {"error_code": 40, "error_message": "no", "resource_type": 2, "resource_name": "a"},
         )
 
@@ -420,35 +426,38 @@ class TestCluster:
     @pytest.mark.parametrize("version", versions(DESCRIBE_CLUSTER))
     def test_the_brokers(self, version: int) -> None:
         values = {"include_cluster_authorized_operations": True, "endpoint_type": 2, "include_fenced_brokers": True}
-        assert asked(DESCRIBE_CLUSTER, version, values) == DescribeClusterRequest(
+        assert decode_request(DESCRIBE_CLUSTER, version, values) == DescribeClusterRequest(
             endpoint_type=2 if version >= 1 else 1, include_fenced_brokers=version >= 2, operations=True
         )
         response = DescribeClusterResponse(
             cluster_id="c", controller=1, brokers=(BrokerMetadata(node_id=1, host="h", port=2),)
         )
-        told_values = told(DESCRIBE_CLUSTER, version, response, DescribeClusterRequest())
+        told_values = encode_response(DESCRIBE_CLUSTER, version, response, DescribeClusterRequest())
         assert (told_values["cluster_id"], told_values["controller_id"]) == ("c", 1)
         assert told_values["brokers"] == ({"broker_id": 1, "host": "h", "port": 2, "rack": None, "is_fenced": False},)
 
     @pytest.mark.parametrize(("operations", "told_operations"), [(True, 8096), (False, -(1 << 31))])
-    def test_who_asks_is_told_that_everything_is_allowed(self, operations: bool, told_operations: int) -> None:
+    def test_requested_operations_include_everything(self, operations: bool, told_operations: int) -> None:
         request = DescribeClusterRequest(operations=operations)
         response = DescribeClusterResponse(cluster_id="c", controller=1, brokers=())
-        assert told(DESCRIBE_CLUSTER, 2, response, request)["cluster_authorized_operations"] == told_operations
+        assert (
+            encode_response(DESCRIBE_CLUSTER, 2, response, request)["cluster_authorized_operations"] == told_operations
+        )
 
     @pytest.mark.parametrize("version", versions(INIT_PRODUCER_ID))
     def test_producer_ids(self, version: int) -> None:
         values = {"transactional_id": None, "transaction_timeout_ms": 9, "producer_id": 1 << 40, "producer_epoch": 3}
         given = {"producer_id": 1 << 40, "producer_epoch": 3} if version >= 3 else {}
         wanted = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=9, **given)
-        assert asked(INIT_PRODUCER_ID, version, values) == wanted
-        assert told(INIT_PRODUCER_ID, version, InitProducerIdResponse(producer_id=1 << 40, producer_epoch=4)) == {
+        assert decode_request(INIT_PRODUCER_ID, version, values) == wanted
+        response = InitProducerIdResponse(producer_id=1 << 40, producer_epoch=4)
+        assert encode_response(INIT_PRODUCER_ID, version, response) == {
             "throttle_time_ms": 0, "error_code": 0, "producer_id": 1 << 40, "producer_epoch": 4,
         }  # fmt: skip
 
 
 @pytest.mark.parametrize("version", versions(METADATA, first=3))
-def test_the_throttle_time_is_told(version: int) -> None:
+def test_the_throttle_time_is_encoded(version: int) -> None:
     api = API_BY_KEY[METADATA]
     response = MetadataResponse(cluster_id="c", controller=1, brokers=(), topics=())
     pieces = Codec().encode(Call(api, version, 7, "", KafkaMetadataRequest()), response, throttle_ms=1234)

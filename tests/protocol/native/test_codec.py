@@ -1,4 +1,4 @@
-"""The native codec: round trips, another implementation of msgpack, and everything that can be wrong with a frame."""
+"""The native codec: round trips, compatibility with another msgpack implementation, and invalid frames."""
 
 import tracemalloc
 from contextlib import suppress
@@ -247,7 +247,7 @@ responses: st.SearchStrategy[Response] = st.one_of(
 
 
 class Slice:
-    """Stands where a broker has a slice of a file: it has a length and nothing else."""
+    """Stand in for a file slice: it has a length and nothing else."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -271,7 +271,7 @@ def joined(pieces: list[Any]) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """The value as an msgpack implementation that knows nothing of ours would give it."""
+    """Return the value as an independent msgpack implementation decodes it."""
     if isinstance(value, msgspec.Struct):
         fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
         return {name: content for name, content in fields.items() if content is not msgspec.UNSET}
@@ -294,14 +294,14 @@ def error_of(frame: bytes) -> RequestError:
 
 
 @given(request_id=request_ids, request=requests)
-def test_a_request_comes_back_as_it_was(request_id: int, request: Request) -> None:
+def test_a_request_survives_the_round_trip(request_id: int, request: Request) -> None:
     found_id, found = decode_request(only_frame(encode_request(request_id, request)))
     assert isinstance(found, type(request))
     assert (found_id, plain(found)) == (request_id, {**plain(request), "id": request_id})
 
 
 @given(request_id=request_ids, response=responses)
-def test_a_response_comes_back_as_it_was(request_id: int, response: Response) -> None:
+def test_a_response_survives_the_round_trip(request_id: int, response: Response) -> None:
     frame = only_frame(joined(encode_response(request_id, response)))
     assert decode_response(frame, type(response)) == (request_id, response)
 
@@ -331,7 +331,7 @@ def test_any_reply_may_be_an_error_instead(request_id: int, error: ErrorCode, me
 
 
 @given(sizes=st.lists(st.integers(0, 3) | st.integers(0, 1 << 17), max_size=20), request_id=request_ids)
-def test_fetched_records_stay_apart_and_only_their_length_is_used(sizes: list[int], request_id: int) -> None:
+def test_fetched_records_are_separate_and_only_their_length_is_used(sizes: list[int], request_id: int) -> None:
     slices = [Slice(size) for size in sizes]
     response = FetchResponse(
         partitions=tuple(FetchedPartition(topic="t", partition=i, records=s) for i, s in enumerate(slices))
@@ -456,7 +456,7 @@ def test_acks_has_its_own_error_code(acks: Any) -> None:
 
 
 @pytest.mark.parametrize("frame", [b"", b"\xc0", b"\x93\x01\x02\x03", b"\xc1", frame_of(), b"\x81\x01\x02"])
-def test_what_is_no_request_map_is_refused(frame: bytes) -> None:
+def test_a_frame_that_is_not_a_request_map_is_rejected(frame: bytes) -> None:
     assert error_of(frame).code is ErrorCode.INVALID_REQUEST
 
 
@@ -471,7 +471,7 @@ def test_deep_nesting_is_refused(nested: bytes) -> None:
     [(b"\xa8metadata\xa2id\x05\xa6topics", 10_001), (b"\xa5hello\xa2id\x05\xa8versions", 10_001)],
 )
 def test_an_array_that_is_too_long_is_refused_before_it_is_decoded(field: bytes, count: int) -> None:
-    """A text of one byte takes 300 when it is answered: a frame of 8 MiB once took 2.5 GB and 18 s of the loop."""
+    """Each one-byte name takes 300 bytes in the response: a frame of 8 MiB once took 2.5 GB and 18 s of the loop."""
     error = error_of(b"\x83\xa2op" + field + b"\xdd" + count.to_bytes(4, "big") + b"\xa0" * count)
     assert "length <= " in str(error)
     assert error.request_id == 5
@@ -495,7 +495,7 @@ def test_a_produce_may_be_as_large_as_a_frame() -> None:
 
 
 def decoded(pieces: list[Any]) -> Any:
-    """Arrays may have shorter or longer headers."""
+    """Decode a response frame, in which arrays may have longer headers than necessary."""
     data = b"".join(pieces)
     assert int.from_bytes(data[:4]) == len(data) - 4
     return msgpack.unpackb(data[4:])
@@ -518,7 +518,7 @@ def test_a_reply_encoded_in_pieces_is_the_same(topics: int, partitions: int) -> 
 
 @pytest.mark.parametrize("kind", [ProduceResponse, DescribeTopicsResponse])
 def test_fields_that_are_not_there_are_not_there_in_pieces_either(kind: Any) -> None:
-    """A produce's result has fields only where they say something (`UNSET`), and a description has deep arrays."""
+    """Produce results omit `UNSET` fields, and descriptions have nested arrays."""
     if kind is ProduceResponse:
         produced = [ProducedPartition(topic="t", partition=index, duplicate=True) for index in range(400)]
         response: Any = ProduceResponse(partitions=(*produced, ProducedPartition(topic="t", partition=400)))
@@ -557,7 +557,7 @@ def test_a_hostile_op_or_id_is_skipped_and_not_decoded(place: bytes) -> None:
     assert len(str(error)) < 400
 
 
-def test_what_a_frame_holds_is_quoted_in_part_only() -> None:
+def test_only_part_of_a_frame_is_quoted() -> None:
     assert len(str(error_of(frame_of(op="metadata", id=1, **{"x" * 1_000_000: 1})))) < 400
 
 
@@ -573,7 +573,7 @@ def test_a_hostile_frame_allocates_no_more_than_a_small_multiple_of_its_size(ite
     finally:
         tracemalloc.stop()
     assert error.request_id == 5
-    assert peak < 9 * len(frame)  # one pointer for each announced item at most
+    assert peak < 9 * len(frame)  # at most one pointer per stated item
 
 
 @given(st.binary(max_size=100))
@@ -590,6 +590,6 @@ def test_the_greatest_common_version_is_chosen() -> None:
 
 @pytest.mark.parametrize("offered", [[], [0], [4, 5]])
 def test_without_a_common_version_there_is_none(offered: list[int]) -> None:
-    with pytest.raises(VersionError, match="spoken here 1, 2, 3") as caught:
+    with pytest.raises(VersionError, match="this side supports 1, 2, 3") as caught:
         choose_version(offered)
     assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION

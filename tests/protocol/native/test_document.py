@@ -1,4 +1,4 @@
-"""docs/native-protocol.md held against the code: every field and default, every error, every byte of the example."""
+"""docs/native-protocol.md compared with the code: every field and default, every error, every byte of the example."""
 
 import re
 from pathlib import Path
@@ -21,15 +21,15 @@ from protocol.request import ProduceRequest
 from protocol.response import ErrorResponse
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "native-protocol.md").read_text()
-MODULES = (request, response, groups, native_groups, native_explain, native_producers)  # in which values are
-# What the document describes elsewhere.
+MODULES = (request, response, groups, native_groups, native_explain, native_producers)  # modules that define values
+# Values that the document describes outside of its tables.
 ELSEWHERE: dict[str, set[type]] = {
     "alter_topics": {response.TopicResult},
     "offset_delete": {groups.CommittedPartition},
 }
-# Where the document's name of a value is shorter than the code's.
+# Values whose name in the document is shorter than in the code.
 NAMES = {"Broker": "BrokerMetadata", "Topic": "TopicMetadata", "Partition": "PartitionMetadata"}
-# How a type may be written: integers by their least value (those of a reply have none), and the others.
+# Names of types in the document: integers by their minimum (None in responses), and the others.
 INTEGERS = {None: {"int32", "int64", "size"}, 0: {"size"}, -(1 << 31): {"int32"}, -(1 << 63): {"int64"}}
 SCALARS: dict[type, set[str]] = {
     inspect.LiteralType: {"int32"},
@@ -55,7 +55,7 @@ def section(heading: str) -> str:
 
 
 def tables(op: str) -> dict[str, list[list[str]]]:
-    """The rows of each table of an operation, by the line above it."""
+    """Return the rows of each table of an operation, by the line above it."""
     found = re.findall(r"^(\w+):\n\n((?:\|.*\n)+)", section(op), re.MULTILINE)
     return {name: [[c.strip() for c in row.split("|")[1:-1]] for row in rows.splitlines()[2:]] for name, rows in found}
 
@@ -71,7 +71,7 @@ def value_named(name: str) -> Any:
 
 
 def value_types(kind: type) -> set[type]:
-    """The value types that a value is made of, itself among them."""
+    """Return a value type and all value types nested in it."""
     found = {kind}
     for field in msgspec.structs.fields(kind):
         for part in re.findall(r"\w+", str(field.type)):
@@ -82,7 +82,7 @@ def value_types(kind: type) -> set[type]:
 
 
 def written(kind: inspect.Type) -> set[str]:
-    """How the document may write a type."""
+    """Return the names that the document may use for a type."""
     match kind:
         case inspect.IntType():
             return INTEGERS[kind.ge]
@@ -98,7 +98,7 @@ def written(kind: inspect.Type) -> set[str]:
 
 
 def default_of(field: inspect.Field) -> str:
-    """The default as the document writes it."""
+    """Format a default as the document does."""
     if field.default_factory is not NODEFAULT:
         return "{}"
     if field.default is NODEFAULT:
@@ -139,12 +139,12 @@ def test_every_error_that_is_named_is_in_the_table() -> None:
     assert named <= listed
 
 
-def test_the_version_is_the_one_spoken() -> None:
+def test_the_version_is_the_current_one() -> None:
     assert f"Version of the protocol: **{VERSIONS[-1]}**" in DOCUMENT
 
 
 @pytest.mark.parametrize("op", EXAMPLES)
-def test_the_bytes_of_an_example_request_are_what_is_encoded_and_decoded(op: str) -> None:
+def test_the_bytes_of_an_example_request_are_encoded_and_decoded(op: str) -> None:
     frame = hex_block(f"request {op}")
     request_id, decoded = decode_request(frame[LENGTH_SIZE:])
     assert isinstance(decoded, OPS[op].request)
@@ -153,7 +153,7 @@ def test_the_bytes_of_an_example_request_are_what_is_encoded_and_decoded(op: str
 
 
 @pytest.mark.parametrize("op", EXAMPLES)
-def test_the_bytes_of_an_example_reply_are_what_is_encoded_and_decoded(op: str) -> None:
+def test_the_bytes_of_an_example_response_are_encoded_and_decoded(op: str) -> None:
     frame = hex_block(f"reply {op}")
     request_id, decoded = decode_response(frame[LENGTH_SIZE:], OPS[op].received)
     assert not isinstance(decoded, ErrorResponse)

@@ -1,4 +1,4 @@
-"""The operations of groups: round trips of every value, and another implementation of msgpack that reads the same."""
+"""Group operations: round trips of every value, also through another msgpack implementation."""
 
 import enum
 from collections.abc import Callable
@@ -31,7 +31,7 @@ SIMPLE: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {
 
 
 def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
-    """Any value of a type."""
+    """Return a strategy for values of a type."""
     match kind:
         case inspect.StructType(cls=cls, fields=fields):
             return st.builds(cls, **{field.name: values(field.type) for field in fields})
@@ -45,7 +45,7 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
 
 
 def plain(value: Any) -> Any:
-    """As another implementation of msgpack sees it."""
+    """Return the value as another msgpack implementation decodes it."""
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, tuple):

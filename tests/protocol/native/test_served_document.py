@@ -1,4 +1,4 @@
-"""The worked example of docs/native-protocol.md, sent to a real broker as it is printed."""
+"""The example of docs/native-protocol.md, sent to a real broker as printed."""
 
 import re
 import socket
@@ -60,7 +60,7 @@ def test_a_new_broker_answers_the_example_exactly_so(warmlog_broker: Broker, pip
             replies.append(receive_frame(stream))
     for op, reply in zip(STEPS, replies, strict=True):
         printed = hex_block(f"reply {op}")
-        if op in {"hello", "create_topics"}:  # the version, the cluster's id and the topic's id are the broker's own
+        if op in {"hello", "create_topics"}:  # the version, cluster id and topic id differ
             assert _without_ids(op, reply) == _without_ids(op, printed)
         else:
             assert reply == printed
@@ -94,7 +94,7 @@ def test_with_acks_0_there_is_no_reply(warmlog_broker: Broker) -> None:
     assert replies[2] == hex_block("reply fetch")
 
 
-def test_what_comes_before_the_hello_is_refused_and_the_connection_goes_on(warmlog_broker: Broker) -> None:
+def test_a_request_before_the_hello_is_rejected_and_the_connection_goes_on(warmlog_broker: Broker) -> None:
     with connection(warmlog_broker) as stream:
         stream.sendall(hex_block("request fetch") + hex_block("request hello"))
         _, refused = decode_response(receive_frame(stream)[LENGTH_SIZE:], RESPONSES["fetch"])
@@ -113,7 +113,7 @@ def test_after_a_length_out_of_range_the_broker_answers_and_closes(warmlog_broke
 
 
 def test_a_new_broker_answers_the_example_of_a_group_exactly_so() -> None:
-    told_of = b"example-0c3f6b1e-6a0b-4f43-9f5c-2b2f4d0f6a11"  # as the document has it; ids are the broker's own
+    told_of = b"example-0c3f6b1e-6a0b-4f43-9f5c-2b2f4d0f6a11"  # the id in the document; the broker's differs
     hello = encode_request(1, HelloRequest(versions=(1, 2), client="example"))
     with Broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker, connection(broker) as stream:
         stream.sendall(hello + hex_block("request create_topics") + hex_block("request join_consumer_group"))

@@ -1,4 +1,4 @@
-"""A real broker answers what is wrong with the codes that docs/native-protocol.md promises, and goes on serving."""
+"""A real broker answers invalid requests with the error codes of docs/native-protocol.md and keeps serving."""
 
 import socket
 import struct
@@ -35,7 +35,7 @@ GOOD = build_batch([(5, None, b"x", ())])
 
 
 class Peer:
-    """One connection that asks one thing after the other."""
+    """A connection that sends one request at a time."""
 
     def __init__(self, broker: Broker) -> None:
         host, port = broker.native.rsplit(":", 1)
@@ -119,14 +119,14 @@ def offset(topic: str, partition: int) -> ListOffsetsRequest:
         (HelloRequest(versions=(4, 5)), "UNSUPPORTED_VERSION"),
     ],
 )
-def test_the_code_for_what_is_wrong(peer: Peer, request_: Any, code: str) -> None:
+def test_the_error_code(peer: Peer, request_: Any, code: str) -> None:
     reply = peer.ask(request_)
     parts = getattr(reply, "topics", None) or getattr(reply, "partitions", None) or [reply]
     assert [(part.error.name, bool(part.message)) for part in parts] == [(code, True)]
     assert peer.ask(produce(GOOD)).partitions[0].error is ErrorCode.NONE
 
 
-def test_out_of_range_says_what_is_there(peer: Peer) -> None:
+def test_out_of_range_names_the_available_offsets(peer: Peer) -> None:
     (fetched,) = peer.ask(fetch(1 << 40)).partitions
     assert fetched.log_start_offset == 0
     assert fetched.high_watermark > 0

@@ -1,4 +1,4 @@
-"""The two twins of the record codec, for tests that hold for either."""
+"""Fixtures for the compiled and the pure record codec."""
 
 import importlib
 from types import ModuleType
@@ -9,8 +9,8 @@ from protocol.records import record
 from tests.lacking import lacks
 
 
-def compiled_twin() -> ModuleType:
-    """The compiled twin; where it was not built the test is skipped, in CI it fails."""
+def compiled_codec() -> ModuleType:
+    """Import the compiled codec; if it is not built, skip the test, or fail it in CI."""
     try:
         return importlib.import_module("protocol.records._codec")
     except ImportError as error:
@@ -19,9 +19,9 @@ def compiled_twin() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def compiled() -> ModuleType:
-    return compiled_twin()
+    return compiled_codec()
 
 
 @pytest.fixture(scope="session", params=["pure", "compiled"])
-def twin(request: pytest.FixtureRequest) -> ModuleType:
-    return record if request.param == "pure" else compiled_twin()
+def variant(request: pytest.FixtureRequest) -> ModuleType:
+    return record if request.param == "pure" else compiled_codec()

@@ -1,11 +1,11 @@
-"""Batches made field by field, from the format's description alone: nothing here is taken from the code under test."""
+"""Batches built field by field from the format's description, independent of the code under test."""
 
 from collections.abc import Sequence
 from struct import pack
 
 
 def crc32c_by_bits(data: bytes) -> int:
-    """CRC-32C by its definition: the Castagnoli polynomial, reflected, a bit at a time."""
+    """Compute CRC-32C from its definition: the reflected Castagnoli polynomial, one bit at a time."""
     register = 0xFFFFFFFF
     for byte in data:
         register ^= byte
@@ -15,7 +15,7 @@ def crc32c_by_bits(data: bytes) -> int:
 
 
 def varint(number: int) -> bytes:
-    """A zig-zag number: 0, -1, 1, -2 … become 0, 1, 2, 3 …, then seven bits a byte."""
+    """Encode a zig-zag varint: 0, -1, 1, -2 … become 0, 1, 2, 3 …, with seven bits per byte."""
     rest = 2 * number if number >= 0 else -2 * number - 1
     digits = []
     while True:
@@ -41,7 +41,7 @@ def record(
     attributes: int = 0,
     after: bytes = b"",
 ) -> bytes:
-    """One record; `length`, `header_count` and `after` are for lies."""
+    """Encode one record; `length`, `header_count` and `after` make it invalid."""
     body = bytes([attributes]) + varint(timestamp_delta) + varint(offset_delta) + field(key) + field(value)
     body += varint(len(headers) if header_count is None else header_count)
     for name, content in headers:
@@ -67,7 +67,7 @@ def batch(
     base_sequence: int = -1,
     record_count: int = 1,
 ) -> bytes:
-    """One batch around `records`, with a right CRC unless one is given."""
+    """Encode one batch around `records`, with a valid CRC unless one is given."""
     last = record_count - 1 if last_offset_delta is None else last_offset_delta
     covered = pack(">h", attributes) + pack(">i", last) + pack(">q", base_timestamp) + pack(">q", max_timestamp)
     covered += pack(">q", producer_id) + pack(">h", producer_epoch) + pack(">i", base_sequence)

@@ -1,4 +1,4 @@
-"""Whole batches: found, checked and stamped. Each rule of `check_batches` by one batch that breaks only it."""
+"""Finding, checking and stamping batches. Each rule of `check_batches` is tested with a batch violating only that."""
 
 from contextlib import suppress
 from struct import pack_into
@@ -66,7 +66,7 @@ class TestReadHeader:
 
 
 class TestHeaders:
-    def test_whole_batches_are_found_one_after_the_other(self) -> None:
+    def test_complete_batches_are_found_one_after_the_other(self) -> None:
         found = list(headers(ONE + THREE + ONE))
         assert [position for position, _ in found] == [0, len(ONE), len(ONE) + len(THREE)]
         assert [header.record_count for _, header in found] == [1, 3, 1]
@@ -90,7 +90,7 @@ class TestHeaders:
 
 
 class TestVerifyCrc:
-    def test_a_whole_batch_passes(self) -> None:
+    def test_an_intact_batch_passes(self) -> None:
         verify_crc(b"??" + THREE, 2, read_header(THREE))
 
     def test_the_crc_covers_every_byte_from_the_attributes_on(self) -> None:
@@ -133,8 +133,8 @@ class TestCheckBatches:
             with pytest.raises(CorruptBatchError):
                 check_batches(THREE + ONE[:end])
 
-    def test_a_flipped_bit_is_always_refused(self) -> None:
-        # Outside the CRC lie base offset and leader epoch, which the broker overwrites, and the magic, looked at alone.
+    def test_a_flipped_bit_is_always_detected(self) -> None:
+        # The CRC does not cover base offset and leader epoch, which the broker overwrites, and the magic.
         for position in (*range(8, 12), *range(16, len(ONE))):
             for bit in range(8):
                 flipped = bytearray(ONE)
@@ -174,7 +174,7 @@ class TestCheckBatches:
             check_batches(batch(b"", attributes=1))
 
     @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-    def test_a_compressed_batch_is_not_opened_here(self, codec: int) -> None:
+    def test_a_compressed_batch_is_not_decompressed_here(self, codec: int) -> None:
         sent = batch(b"?", attributes=codec, record_count=100)
         check_batches(sent, BatchRules(walk=False))
         check_batches(sent, reencoded=True)
@@ -190,7 +190,7 @@ class TestCheckBatches:
     @pytest.mark.parametrize(
         ("bit", "error"), [(1 << 3, InvalidTimestampError), (1 << 5, InvalidRecordError), (1 << 6, InvalidRecordError)]
     )
-    def test_what_only_a_broker_sets_is_refused(self, bit: int, error: type[ProtocolError]) -> None:
+    def test_attributes_reserved_for_the_broker_are_rejected(self, bit: int, error: type[ProtocolError]) -> None:
         for codec in (0, 4):
             with pytest.raises(error, match=r"^only "):
                 check_batches(batch(record(), attributes=bit | codec))

@@ -1,4 +1,4 @@
-"""Batches as a producer makes them: against batches made by hand, through the broker's check, and back."""
+"""Batches from the builder: compared with handmade ones, validated as by the broker, and decoded."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ from tests.protocol.records.handmade import batch, record
 from tests.protocol.records.strategies import ROWS
 
 
-def test_a_batch_is_what_the_format_says_byte_for_byte() -> None:
+def test_a_batch_matches_the_format_byte_for_byte() -> None:
     built = build_batch(
         [(1000, b"k", b"v", ()), (900, None, b"w", [("h", None)]), (1300, b"k", None, ())],
         base_offset=77,
@@ -41,11 +41,11 @@ def test_a_batch_is_what_the_format_says_byte_for_byte() -> None:
     )
 
 
-def test_what_is_not_said_is_none() -> None:
+def test_fields_that_are_not_given_are_minus_one() -> None:
     assert build_batch([(1000, None, b"v", ())]) == batch(record())
 
 
-def test_the_codec_is_written_whatever_the_attributes_say() -> None:
+def test_the_codec_overrides_the_bits_in_the_attributes() -> None:
     header = read_header(build_batch([(5, b"", b"", ())], compression=Codec.LZ4, attributes=CONTROL_BIT | 7))
     assert header.codec is Codec.LZ4
     assert header.is_control
@@ -65,7 +65,7 @@ def test_every_batch_passes_the_brokers_check_and_is_read_again(rows: list[Row],
 
 
 class TestBatchBuilder:
-    def test_it_tells_its_size_before_it_builds(self) -> None:
+    def test_its_size_is_known_before_it_builds(self) -> None:
         builder = BatchBuilder()
         assert builder.size == 61
         for count in range(1, 200):
@@ -73,7 +73,7 @@ class TestBatchBuilder:
             assert builder.size == 61 + size == 61 + builder.records_size
         assert len(builder.build()) == builder.size
 
-    def test_it_can_build_again_and_begin_anew(self) -> None:
+    def test_it_can_build_again_and_be_cleared(self) -> None:
         builder = BatchBuilder()
         builder.append(None, b"v", 1000)
         assert builder.build() == builder.build() == batch(record())

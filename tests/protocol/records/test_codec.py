@@ -1,4 +1,4 @@
-"""Which twin of the record codec serves, and what is said of it."""
+"""The choice between the compiled and the pure record codec, and its log line."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ TOLD = "cannot import the compiled record codec; falling back to the slower pure
 
 
 def run(program: str, **environment: str) -> tuple[list[str], str]:
-    """What a fresh interpreter prints and logs."""
+    """Run a program in a new interpreter; return what it prints and logs."""
     clean = {name: value for name, value in os.environ.items() if name != "WARMLOG_PURE"}
     done = subprocess.run(
         [sys.executable, "-c", program], env=clean | environment, capture_output=True, text=True, check=True
@@ -19,26 +19,26 @@ def run(program: str, **environment: str) -> tuple[list[str], str]:
     return done.stdout.split(), done.stderr
 
 
-def test_the_compiled_twin_serves_where_it_is_built(compiled: ModuleType) -> None:
+def test_the_compiled_codec_is_used_if_it_is_built(compiled: ModuleType) -> None:
     assert run(REPORT) == (["True", compiled.__name__], "")
     assert run(REPORT, WARMLOG_PURE="0") == (["True", compiled.__name__], "")
 
 
-def test_the_pure_twin_serves_when_asked_for_and_nothing_is_said() -> None:
+def test_the_pure_codec_is_used_on_request_without_a_log_line() -> None:
     assert run(REPORT, WARMLOG_PURE="1") == (["False", "protocol.records.record"], "")
 
 
-def test_the_pure_twin_serves_where_nothing_was_compiled_and_one_line_tells() -> None:
+def test_the_pure_codec_is_the_fallback_and_is_logged_once() -> None:
     printed, logged = run(WITHOUT)
     assert printed == ["False", "protocol.records.record"] * 2
     assert logged.count(TOLD) == 1
     assert logged.count("\n") == 1
 
 
-def test_both_twins_offer_the_same_names(compiled: ModuleType) -> None:
+def test_compiled_and_pure_codec_have_the_same_names(compiled: ModuleType) -> None:
     from protocol.records import codec, record
 
-    for name in set(codec.__all__) - {"compiled", "accept_batch"}:  # a short cut needs no twin
+    for name in set(codec.__all__) - {"compiled", "accept_batch"}:  # only compiled
         assert hasattr(record, name)
         assert hasattr(compiled, name)
     assert compiled.Record is record.Record

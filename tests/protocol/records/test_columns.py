@@ -1,4 +1,4 @@
-"""Records as Arrow columns: both twins against the record codec, and against each other."""
+"""Records as Arrow columns: both builders against the record codec, and against each other."""
 
 import importlib
 from array import array
@@ -63,7 +63,7 @@ def headers_of(column: HeaderColumn) -> list[list[tuple[str, bytes | None]] | No
 
 
 def rows_of(taken: Columns) -> list[tuple[Any, ...]]:
-    """What the columns say, a tuple a record."""
+    """Return the contents of the columns as one tuple per record."""
     fixed = [numbers("q", taken.offsets), numbers("q", taken.timestamps_us), numbers("i", taken.timestamp_types)]
     variable = [values_of(column) if column else [] for column in (taken.keys, taken.values)]
     present: list[list[Any]] = [*fixed, *(column for column in variable if column)]
@@ -98,7 +98,7 @@ def batch_of(*values: bytes | None, base_offset: int = BASE_OFFSET) -> bytes:
 
 
 @given(groups=st.lists(ROWS.filter(bool), min_size=1, max_size=4))
-def test_columns_say_what_the_record_codec_says(make_builder: BuilderType, groups: list[Any]) -> None:
+def test_columns_match_the_record_codec(make_builder: BuilderType, groups: list[Any]) -> None:
     builder = make_builder(headers=True)
     records: list[Record] = []
     for rows in groups:
@@ -142,7 +142,7 @@ def test_a_batch_that_is_refused_leaves_no_trace(make_builder: BuilderType, data
 
 
 @given(rows=ROWS.filter(bool), first=st.integers(0, 12), last=st.integers(0, 12), times=st.tuples(*[st.integers()] * 2))
-def test_only_what_is_wanted_is_taken(
+def test_only_matching_records_are_added(
     make_builder: BuilderType, rows: Any, first: int, last: int, times: tuple[int, int]
 ) -> None:
     low, high = (max(-MAX_INT64, min(time, MAX_INT64)) for time in times)
@@ -159,7 +159,7 @@ def test_only_what_is_wanted_is_taken(
 
 
 @given(rows=ROWS.filter(bool))
-def test_both_twins_give_the_same_buffers(rows: Any) -> None:
+def test_compiled_and_pure_builder_return_the_same_buffers(rows: Any) -> None:
     call = arguments(build_batch(rows))
     builders = [columns.ColumnBuilder(headers=True), compiled_builder()(headers=True)]
     for builder in builders:
@@ -171,7 +171,7 @@ def test_both_twins_give_the_same_buffers(rows: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The same with bytes in place of every buffer."""
+    """Return the columns with every buffer copied to bytes."""
     if isinstance(value, tuple):
         return tuple(map(plain, value))
     return value if value is None or isinstance(value, int) else bytes(value)
@@ -207,7 +207,7 @@ def test_a_header_key_that_is_no_text_is_read_as_the_codec_reads_it(make_builder
     assert row[-1] == [("\ufffd\ufffd", b"x"), ("é", None)] == list(decode_records(*arguments(batch))[0].headers)
 
 
-def test_taken_columns_stay_as_they_are(make_builder: BuilderType) -> None:
+def test_returned_columns_do_not_change(make_builder: BuilderType) -> None:
     builder = make_builder()
     builder.add(*arguments(batch_of(*[b"first"] * 100)))
     first = builder.take()

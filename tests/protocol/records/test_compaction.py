@@ -1,4 +1,4 @@
-"""Batches without what is superseded: both twins of the offset map against a dictionary, and against each other."""
+"""Filtering of superseded records: both offset maps against a dictionary, and against each other."""
 
 import importlib
 import struct
@@ -47,7 +47,7 @@ def make_map(request: pytest.FixtureRequest) -> MapType:
 
 
 def batch(pairs: Iterable[tuple[str | None, str | None]], **header: Any) -> bytes:
-    """A batch of keys and values, 1 ms apart."""
+    """Build a batch of keys and values, 1 ms apart."""
     rows = [
         (START_MS + at, None if key is None else key.encode(), None if value is None else value.encode(), ())
         for at, (key, value) in enumerate(pairs)
@@ -56,7 +56,7 @@ def batch(pairs: Iterable[tuple[str | None, str | None]], **header: Any) -> byte
 
 
 def with_header(data: bytes, **fields: Any) -> bytes:
-    """The batch with these header fields, and a CRC that fits."""
+    """Return the batch with these header fields and a valid CRC."""
     header = read_header(data)._replace(**fields)
     changed = bytearray(compaction.HEADER.pack(*header) + data[61:])
     changed[17:21] = compaction.crc32c(bytes(changed[CRC_START:])).to_bytes(4)
@@ -64,7 +64,7 @@ def with_header(data: bytes, **fields: Any) -> bytes:
 
 
 def clean(make_map: MapType, log: bytes, rules: FilterRules = NONE_KEPT, *, room: int = ROOM) -> bytes:
-    """Compact one run of ordinary batches by what they hold themselves."""
+    """Compact a run of ordinary batches with a map of their own keys."""
     known, out = make_map(room), bytearray()
     assert known.add_batches(log, 0, len(log), 0) == len(log)
     filtered = known.filter_batches(log, 0, len(log), rules, out)
@@ -80,11 +80,11 @@ def contents(log: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(record.offset, record.key, record.value) for record in records_in(log)]
 
 
-# -- what stays --------------------------------------------------------------------------------------------------------
+# -- kept records ------------------------------------------------------------------------------------------------------
 
 
 def test_nine_records_of_which_six_remain(make_map: MapType) -> None:
-    """The worked example: the latest record of each of six keys, at the offsets they had."""
+    """Keep the latest record of each of six keys, at its original offset."""
     keys = ["k1", "k2", "k1", "k3", "k4", "k5", "k5", "k2", "k6"]
     log = b"".join(batch([(key, f"v{at}")], base_offset=at) for at, key in enumerate(keys))
     cleaned = contents(clean(make_map, log))
@@ -108,12 +108,12 @@ def test_a_batch_keeps_its_offsets_its_producer_and_its_sequence(make_map: MapTy
     assert [record.timestamp for record in records_in(cleaned)][:2] == [START_MS + 1, START_MS + 2]
 
 
-def test_batches_without_change_stay_byte_for_byte(make_map: MapType) -> None:
+def test_unchanged_batches_are_identical_byte_for_byte(make_map: MapType) -> None:
     log = b"".join(batch([(f"{at}", "x"), (f"{at}b", "y")], base_offset=2 * at) for at in range(20))
     assert clean(make_map, log) == log
 
 
-def test_a_batch_without_records_goes_unless_it_must_be_kept(make_map: MapType) -> None:
+def test_a_batch_without_records_is_removed_unless_it_must_be_kept(make_map: MapType) -> None:
     log = batch([("a", "1"), ("b", "1")], producer_id=5, producer_epoch=1, base_sequence=9) + batch(
         [("a", "2"), ("b", "2")], base_offset=2
     )
@@ -133,7 +133,7 @@ def test_records_without_a_key_go(make_map: MapType) -> None:
     assert contents(clean(make_map, batch([(None, "1"), ("a", "2"), (None, None)]))) == [(1, b"a", b"2")]
 
 
-def test_what_lies_past_the_map_stays(make_map: MapType) -> None:
+def test_records_past_the_map_are_kept(make_map: MapType) -> None:
     log = batch([("a", "1"), (None, "1")]) + batch([("a", "2"), ("a", None), (None, "x")], base_offset=2)
     known, out = make_map(ROOM), bytearray()
     known.add_batches(log, 0, read_header(log).size, 0)
@@ -145,7 +145,7 @@ def test_what_lies_past_the_map_stays(make_map: MapType) -> None:
 # -- tombstones --------------------------------------------------------------------------------------------------------
 
 
-def test_a_tombstone_gets_a_horizon_and_goes_after_it(make_map: MapType) -> None:
+def test_a_tombstone_gets_a_delete_horizon_and_is_removed_after_it(make_map: MapType) -> None:
     log = batch([("a", "1"), ("b", "1"), ("a", None)])
     first = clean(make_map, log)
     header = read_header(first)
@@ -155,7 +155,7 @@ def test_a_tombstone_gets_a_horizon_and_goes_after_it(make_map: MapType) -> None
     assert [record.timestamp for record in records_in(first)] == [START_MS + 1, START_MS + 2]
     assert header.max_timestamp == START_MS + 2
     before = clean(make_map, first, FilterRules(START_MS + DAY_MS - 1, DAY_MS, frozenset()))
-    assert before == first  # the horizon stays where it was
+    assert before == first  # the horizon is unchanged
     after = clean(make_map, first, FilterRules(START_MS + DAY_MS, DAY_MS, frozenset()))
     assert contents(after) == [(1, b"b", b"1")]
     assert read_header(after).delete_horizon_ms == START_MS + DAY_MS
@@ -169,7 +169,7 @@ def test_a_horizon_before_the_records_times_and_far_after_them(make_map: MapType
         assert [record.timestamp for record in records_in(cleaned)] == [START_MS, START_MS + 1]
 
 
-def test_log_append_time_stays_the_time_of_every_record(make_map: MapType) -> None:
+def test_log_append_time_remains_the_timestamp_of_every_record(make_map: MapType) -> None:
     data = with_header(batch([("a", "1"), ("a", None), ("b", "1")]), attributes=LOG_APPEND_TIME_BIT, max_timestamp=42)
     cleaned = clean(make_map, data)
     assert [(record.key, record.timestamp) for record in records_in(cleaned)] == [(b"a", 42), (b"b", 42)]
@@ -180,7 +180,7 @@ def test_log_append_time_stays_the_time_of_every_record(make_map: MapType) -> No
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_a_compressed_batch_is_opened_and_compressed_again(make_map: MapType, codec: Codec) -> None:
+def test_a_compressed_batch_is_decompressed_and_compressed_again(make_map: MapType, codec: Codec) -> None:
     rows = [(f"k{at % 7}", f"value {at}") for at in range(50)]
     data = batch(rows, compression=codec)
     known = make_map(ROOM)
@@ -196,7 +196,7 @@ def test_a_compressed_batch_is_opened_and_compressed_again(make_map: MapType, co
     assert filter_batch(known, untouched, read_header(untouched), NONE_KEPT) is untouched
 
 
-def test_what_is_discarded_leaves_nothing_or_a_header(make_map: MapType) -> None:
+def test_a_discarded_batch_leaves_nothing_or_a_header(make_map: MapType) -> None:
     data = batch([("a", "1")], attributes=TRANSACTIONAL_BIT, producer_id=1, producer_epoch=0, base_sequence=0)
     known, header = make_map(ROOM), read_header(data)
     assert filter_batch(known, data, header, NONE_KEPT, discard=True) == b""
@@ -225,7 +225,7 @@ def test_a_marker_of_nothing_gets_a_horizon(make_map: MapType) -> None:
 # -- the map -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_map_says_up_to_where_it_knows_every_record(make_map: MapType) -> None:
+def test_a_full_map_reports_up_to_which_offset_it_is_complete(make_map: MapType) -> None:
     known = make_map(make_map.ENTRY_SIZE * 10, 0.5)
     assert known.max_entries == 5
     log = batch([("a", "1"), ("b", "1"), ("a", "2")]) + batch([(f"{at}", "1") for at in range(9)], base_offset=3)
@@ -242,7 +242,7 @@ def test_a_full_map_says_up_to_where_it_knows_every_record(make_map: MapType) ->
     assert known.latest_offset == 10
 
 
-def test_a_map_that_holds_nothing_is_refused(make_map: MapType) -> None:
+def test_a_buffer_too_small_for_one_key_is_rejected(make_map: MapType) -> None:
     with pytest.raises(ValueError, match="too small"):
         make_map(10)
 
@@ -260,11 +260,11 @@ def test_many_keys(make_map: MapType) -> None:
     assert [known.find(b"key %d" % at) for at in range(3600)] == list(range(3600))
 
 
-# -- what is not sound -------------------------------------------------------------------------------------------------
+# -- corrupt batches ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("position", [16, 17, 21, *range(23, 90, 3)])
-def test_a_flipped_bit_is_told_and_not_copied(make_map: MapType, position: int) -> None:
+def test_a_flipped_bit_raises_and_is_not_copied(make_map: MapType, position: int) -> None:
     data = bytearray(batch([("a", "1"), ("b", "2"), ("c", "3" * 30)]))
     data[position] ^= 4
     known, out = make_map(ROOM), bytearray()
@@ -375,7 +375,7 @@ def test_against_a_dictionary(
     now=st.integers(0, 3),
 )
 @settings(max_examples=200)
-def test_the_twins_are_one(
+def test_the_compiled_and_the_pure_map_agree(
     batches: list[list[tuple[str | None, str | None]]],
     room: int,
     first_offset: int,

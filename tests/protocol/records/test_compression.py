@@ -1,4 +1,4 @@
-"""Compressed blocks: every codec both ways, framings that others write, and blocks that lie."""
+"""Compressed blocks: round trips with every codec, framings of other writers, and malicious blocks."""
 
 import gzip
 import zlib
@@ -30,7 +30,7 @@ CONTENTS = [
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("content", CONTENTS, ids=range(len(CONTENTS)))
 class TestEveryCodec:
-    def test_what_is_compressed_is_opened(self, codec: Codec, content: bytes) -> None:
+    def test_compressed_data_is_decompressed(self, codec: Codec, content: bytes) -> None:
         for kind in (bytes, bytearray, memoryview):
             block = compress(codec, kind(content))
             assert type(block) is bytes
@@ -51,13 +51,13 @@ class TestBrokenBlocks:
     def test_a_block_cut_anywhere_is_refused(self, codec: Codec) -> None:
         block = compress(codec, bytes(i * i % 251 for i in range(500)))
         for end in range(len(block)):
-            # After xerial's header alone there is a whole block of nothing.
+            # xerial's header alone is a valid empty block.
             if codec is Codec.SNAPPY and end == len(XERIAL):
                 continue
             with pytest.raises(CompressionError):
                 decompress(codec, block[:end])
 
-    def test_a_changed_byte_is_refused_or_opened_but_nothing_else(self, codec: Codec) -> None:
+    def test_a_changed_byte_raises_only_compression_errors(self, codec: Codec) -> None:
         block = compress(codec, b"some words, and some words again " * 5)
         for position in range(len(block)):
             for byte in (0, 1, 127, 128, 255):
@@ -66,7 +66,7 @@ class TestBrokenBlocks:
                     assert len(decompress(codec, changed, max_size=1 << 20)) <= 1 << 20
 
     @given(noise=st.binary(max_size=60))
-    def test_noise_is_refused_or_opened_but_nothing_else(self, codec: Codec, noise: bytes) -> None:
+    def test_noise_raises_only_compression_errors(self, codec: Codec, noise: bytes) -> None:
         with suppress(CompressionError):
             assert len(decompress(codec, noise, max_size=1000)) <= 1000
 
@@ -124,7 +124,7 @@ class TestSnappy:
             position += 4 + length
         assert sizes == [32768, 32768, 14464]
 
-    def test_a_raw_block_is_opened(self) -> None:
+    def test_a_raw_block_is_decompressed(self) -> None:
         assert decompress(Codec.SNAPPY, raw_snappy(b"abc" * 100)) == b"abc" * 100
 
     def test_a_header_alone_holds_nothing(self) -> None:
@@ -148,13 +148,13 @@ class TestSnappy:
         with pytest.raises(CompressionError, match="its chunk at byte 16"):
             decompress(Codec.SNAPPY, XERIAL + pack(">i", length) + raw_snappy(b"abc"))
 
-    def test_an_announced_size_is_not_believed(self) -> None:
-        # Four GiB in six bytes, then 3,000 in six, with room for them.
+    def test_a_stated_size_is_not_trusted(self) -> None:
+        # A stated size of 4 GiB in six bytes, then 3,000 in six, which is below the limit.
         for announced in ("ffffffff0f", "b817"):
             with pytest.raises(CompressionError, match="cannot hold"):
                 decompress(Codec.SNAPPY, bytes.fromhex(announced) + b"\x00")
 
-    def test_the_densest_block_is_believed(self) -> None:
+    def test_the_densest_block_is_accepted(self) -> None:
         # One literal zero, then copies of 64 bytes from one byte back, three bytes each.
         block = bytes.fromhex("81 80 04 00 00".replace(" ", "")) + bytes.fromhex("fe0100") * 1024
         assert decompress(Codec.SNAPPY, block) == bytes(65537)
@@ -178,7 +178,7 @@ class TestLz4:
     @pytest.mark.parametrize("linked", [True, False])
     @pytest.mark.parametrize("store_size", [True, False])
     @pytest.mark.parametrize("checksum", [True, False])
-    def test_every_kind_of_frame_is_opened(self, linked: bool, store_size: bool, checksum: bool) -> None:
+    def test_every_kind_of_frame_is_decompressed(self, linked: bool, store_size: bool, checksum: bool) -> None:
         content = b"some words " * 30_000
         block = frame.compress(
             content, block_linked=linked, store_size=store_size, content_checksum=checksum, block_checksum=checksum
@@ -196,7 +196,7 @@ class TestLz4:
 
 
 class TestZstd:
-    def test_a_frame_without_its_content_size_is_opened(self) -> None:
+    def test_a_frame_without_its_content_size_is_decompressed(self) -> None:
         content = b"some words " * 30_000
         compressor = cramjam.zstd.Compressor()
         compressor.compress(content)

@@ -1,4 +1,4 @@
-"""The records inside what Kafka wrote, of every codec and in control batches: read by both twins and written again."""
+"""Records in batches written by Kafka, with every compression codec and in control batches, decoded and re-encoded."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,31 +10,33 @@ from protocol.records.layout import CODEC_MASK, CONTROL_BIT, HEADER_SIZE
 
 
 def golden_batches(fixtures: Path) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every whole batch: its header, and its block."""
+    """Yield the header and the block of every complete batch."""
     for log in sorted(fixtures.glob("*/*/*.log")):
         content = log.read_bytes()
         for position, header in headers(content):
             yield header, content[position + HEADER_SIZE : position + header.size]
 
 
-def test_both_twins_read_every_batch_alike(kafka_fixtures: Path, twin: ModuleType, compiled: ModuleType) -> None:
+def test_compiled_and_pure_codec_decode_every_batch_alike(
+    kafka_fixtures: Path, variant: ModuleType, compiled: ModuleType
+) -> None:
     for header, block in golden_batches(kafka_fixtures):
         records = decompress(header.codec, block)
         arguments = (header.record_count, header.base_offset, header.base_timestamp, header.append_time_ms)
-        found = twin.decode_records(records, 0, len(records), *arguments)
+        found = variant.decode_records(records, 0, len(records), *arguments)
         assert found == compiled.decode_records(records, 0, len(records), *arguments)
         assert len(found) == header.record_count
 
 
-def test_records_written_again_are_the_same_bytes(kafka_fixtures: Path, twin: ModuleType) -> None:
+def test_records_written_again_are_the_same_bytes(kafka_fixtures: Path, variant: ModuleType) -> None:
     for header, block in golden_batches(kafka_fixtures):
         records = decompress(header.codec, block)
         assert decompress(header.codec, compress(header.codec, records)) == records
         if header.delete_horizon_ms is not None or header.record_count != header.last_offset_delta + 1:
-            continue  # compaction wrote it: offsets with gaps, times that count from elsewhere
-        twin.walk_records(records, 0, len(records), header.record_count)
-        encoder = twin.RecordEncoder()
-        for one in twin.decode_records(records, 0, len(records), header.record_count, 0, header.base_timestamp):
+            continue  # written by compaction: offsets have gaps, and timestamps another base
+        variant.walk_records(records, 0, len(records), header.record_count)
+        encoder = variant.RecordEncoder()
+        for one in variant.decode_records(records, 0, len(records), header.record_count, 0, header.base_timestamp):
             encoder.append(one.key, one.value, one.timestamp, one.headers)
         assert encoder.base_timestamp == header.base_timestamp
         assert encoder.records() == records

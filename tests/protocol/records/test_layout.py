@@ -1,11 +1,11 @@
-"""The header as a value: each field where the format says, each property from its bits."""
+"""Batch headers: each field at its position in the format, each property from its bits."""
 
 import pytest
 
 from protocol.records import layout
 from protocol.records.layout import HEADER, BatchHeader, Codec, TimestampType
 
-# Every field with a value of its own, so that no two can be taken for each other.
+# Every field has a different value, so that swapped fields are detected.
 HEADER_BYTES = bytes.fromhex(
     "0102030405060708"  # base offset
     "00000064"  # batch length 100
@@ -85,7 +85,7 @@ def test_bits_without_a_codec_are_a_value_error() -> None:
             _ = header(attributes=bits).codec
 
 
-def test_each_attribute_bit_says_one_thing() -> None:
+def test_each_attribute_bit_has_one_meaning() -> None:
     plain = header(attributes=0, max_timestamp=77, base_timestamp=55)
     assert not plain.is_control
     assert not plain.is_transactional

@@ -1,4 +1,4 @@
-"""From fetched bytes to records: whole batches, cut tails, control batches, offsets to begin at."""
+"""Decoding fetched bytes: complete and truncated batches, control batches, start offsets."""
 
 import pytest
 
@@ -32,7 +32,7 @@ class TestDecodeBatch:
             Record(8, 1000, None, b"b"),
         ]
 
-    def test_records_have_the_brokers_time_where_the_batch_says_so(self) -> None:
+    def test_records_have_the_append_time_if_the_batch_is_marked_so(self) -> None:
         content = batch(record(timestamp_delta=5), attributes=LOG_APPEND_TIME_BIT, max_timestamp=7777)
         assert [found.timestamp for found in decode_batch(content, 0, read_header(content))] == [7777]
 
@@ -71,7 +71,7 @@ class TestDecodeBatch:
             with pytest.raises(InvalidRecordError):
                 decode_batch(content, 0, lying)
 
-    def test_a_bomb_is_not_opened(self) -> None:
+    def test_a_decompression_bomb_is_rejected(self) -> None:
         content = built(0, bytes(1 << 20), codec=Codec.ZSTD)
         assert len(decode_batch(content, 0, read_header(content), max_decompressed_size=1 << 21)) == 1
         with pytest.raises(CompressionError):
@@ -84,7 +84,7 @@ class TestDecodeBatch:
 
 
 class TestManyBatches:
-    def test_every_record_of_every_batch_is_given_in_order(self) -> None:
+    def test_every_record_of_every_batch_is_yielded_in_order(self) -> None:
         assert [(found.offset, found.value) for found in records_in(FETCHED)] == [
             (10, b"a"),
             (11, b"b"),
@@ -104,11 +104,11 @@ class TestManyBatches:
         found = list(records_in(FETCHED, from_offset=first))
         assert [one.offset for one in found] == list(range(max(first, 10), 15))
 
-    def test_batches_wholly_below_the_offset_are_not_opened(self) -> None:
+    def test_batches_entirely_below_the_offset_are_not_decoded(self) -> None:
         broken = batch(b"?", attributes=4, base_offset=0, crc=1)
         assert [found.offset for found in records_in(broken + FETCHED, from_offset=13)] == [13, 14]
 
-    def test_control_batches_are_left_out_but_their_offsets_are_told(self) -> None:
+    def test_control_batches_come_without_records_but_with_their_header(self) -> None:
         fetched = built(0, b"a") + built(1, b"\0\0\0\0\0\0", attributes=CONTROL_BIT) + built(2, b"b")
         assert [found.offset for found in records_in(fetched)] == [0, 2]
         assert [(header.next_offset, len(found)) for header, found in decoded_batches(fetched)] == [
@@ -117,7 +117,7 @@ class TestManyBatches:
             (3, 1),
         ]
 
-    def test_the_crc_is_checked_unless_it_is_said_not_to(self) -> None:
+    def test_the_crc_is_checked_unless_disabled(self) -> None:
         flipped = bytearray(FETCHED)
         flipped[-2] ^= 4
         found = records_in(flipped)

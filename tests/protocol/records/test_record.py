@@ -1,4 +1,4 @@
-"""Both twins of the record codec against bytes made by hand, and each rule of the format by itself."""
+"""Both record codecs against handmade bytes, and each rule of the format separately."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -19,53 +19,55 @@ KNOWN_ROW = (1_300, b"k1", b"hello", (("h", b"x"), ("ü", None)))
 MAX_INT64 = 2**63 - 1
 
 
-def decoded(twin: ModuleType, data: bytes, count: int = 1, *, base_offset: int = 0, base_time: int = 0) -> list[Record]:
-    records: list[Record] = twin.decode_records(data, 0, len(data), count, base_offset, base_time)
+def decoded(
+    variant: ModuleType, data: bytes, count: int = 1, *, base_offset: int = 0, base_time: int = 0
+) -> list[Record]:
+    records: list[Record] = variant.decode_records(data, 0, len(data), count, base_offset, base_time)
     return records
 
 
-def encoded(twin: ModuleType, *rows: tuple[object, ...]) -> bytes:
-    encoder = twin.RecordEncoder()
+def encoded(variant: ModuleType, *rows: tuple[object, ...]) -> bytes:
+    encoder = variant.RecordEncoder()
     encoder.extend(rows)
     data: bytes = encoder.records()
     return data
 
 
-def refused(twin: ModuleType, data: bytes, count: int, match: str) -> None:
-    """Both to walk and to decode."""
+def refused(variant: ModuleType, data: bytes, count: int, match: str) -> None:
+    """Check that both walking and decoding raise."""
     with pytest.raises(InvalidRecordError, match=match):
-        twin.walk_records(data, 0, len(data), count)
+        variant.walk_records(data, 0, len(data), count)
     with pytest.raises(InvalidRecordError, match=match):
-        decoded(twin, data, count)
+        decoded(variant, data, count)
 
 
 class TestKnownBytes:
-    def test_a_record_is_read_field_by_field(self, twin: ModuleType) -> None:
-        assert decoded(twin, KNOWN_RECORD, base_offset=7, base_time=1000) == [
+    def test_a_record_is_read_field_by_field(self, variant: ModuleType) -> None:
+        assert decoded(variant, KNOWN_RECORD, base_offset=7, base_time=1000) == [
             Record(offset=7, timestamp=1300, key=b"k1", value=b"hello", headers=(("h", b"x"), ("ü", None)))
         ]
-        twin.walk_records(KNOWN_RECORD, 0, len(KNOWN_RECORD), 1)
+        variant.walk_records(KNOWN_RECORD, 0, len(KNOWN_RECORD), 1)
 
-    def test_a_record_is_written_field_by_field(self, twin: ModuleType) -> None:
+    def test_a_record_is_written_field_by_field(self, variant: ModuleType) -> None:
         first = record(value=None)
         second = bytes.fromhex("2c 00 d804 02 04 6b31 0a 68656c6c6f 04 02 68 02 78 04 c3bc 01")
-        assert encoded(twin, (1000, None, None, ()), KNOWN_ROW) == first + second
+        assert encoded(variant, (1000, None, None, ()), KNOWN_ROW) == first + second
 
-    def test_null_and_empty_stay_apart(self, twin: ModuleType) -> None:
+    def test_null_and_empty_are_distinct(self, variant: ModuleType) -> None:
         rows = [(5, None, b"", ()), (5, b"", None, (("", b""), ("", None)))]
-        data = encoded(twin, *rows)
+        data = encoded(variant, *rows)
         assert data == record(value=b"") + record(
             offset_delta=1, key=b"", value=None, headers=[(b"", b""), (b"", None)]
         )
-        assert [(r.timestamp, r.key, r.value, r.headers) for r in decoded(twin, data, 2, base_time=5)] == rows
+        assert [(r.timestamp, r.key, r.value, r.headers) for r in decoded(variant, data, 2, base_time=5)] == rows
 
-    def test_the_smallest_record_has_seven_bytes(self, twin: ModuleType) -> None:
-        assert len(encoded(twin, (0, None, None, ()))) == 7
+    def test_the_smallest_record_has_seven_bytes(self, variant: ModuleType) -> None:
+        assert len(encoded(variant, (0, None, None, ()))) == 7
 
     @pytest.mark.parametrize(
         ("text", "digest"),
         [
-            # Kafka's own test of it (UtilsTest.testMurmur2).
+            # From Kafka's UtilsTest.testMurmur2.
             (b"21", -973932308),
             (b"foobar", -790332482),
             (b"a-little-bit-long-string", -985981536),
@@ -74,165 +76,165 @@ class TestKnownBytes:
             (b"abc", 479470107),
         ],
     )
-    def test_murmur2_gives_javas_numbers(self, twin: ModuleType, text: bytes, digest: int) -> None:
-        assert twin.murmur2(text) == digest
+    def test_murmur2_gives_javas_numbers(self, variant: ModuleType, text: bytes, digest: int) -> None:
+        assert variant.murmur2(text) == digest
 
 
 class TestNumbers:
     @pytest.mark.parametrize("delta", [0, 1, -1, 63, -64, 64, -65, 8191, 8192, -8193, 2**31, -(2**62), 2**63 - 1])
-    def test_times_of_any_distance_are_read(self, twin: ModuleType, delta: int) -> None:
-        assert decoded(twin, record(timestamp_delta=delta))[0].timestamp == delta
-        assert decoded(twin, record(timestamp_delta=-(2**63)), base_time=2**63 - 1)[0].timestamp == -1
+    def test_times_of_any_distance_are_read(self, variant: ModuleType, delta: int) -> None:
+        assert decoded(variant, record(timestamp_delta=delta))[0].timestamp == delta
+        assert decoded(variant, record(timestamp_delta=-(2**63)), base_time=2**63 - 1)[0].timestamp == -1
 
     @pytest.mark.parametrize("delta", [0, 1, 63, 64, 8191, 8192, 2**20, 2**28, 2**31 - 1, -1, -(2**31)])
-    def test_offset_deltas_of_32_bits_are_read(self, twin: ModuleType, delta: int) -> None:
-        assert decoded(twin, record(offset_delta=delta), base_offset=2**40)[0].offset == 2**40 + delta
+    def test_offset_deltas_of_32_bits_are_read(self, variant: ModuleType, delta: int) -> None:
+        assert decoded(variant, record(offset_delta=delta), base_offset=2**40)[0].offset == 2**40 + delta
 
     @pytest.mark.parametrize("later", [0, 1, 63, 64, 8191, 8192, 2**35, MAX_INT64 - 1000])
-    def test_times_are_written_as_they_are_read(self, twin: ModuleType, later: int) -> None:
-        data = encoded(twin, (1000, None, None, ()), (1000 + later, None, None, ()))
-        assert [r.timestamp for r in decoded(twin, data, 2, base_time=1000)] == [1000, 1000 + later]
+    def test_times_are_written_as_they_are_read(self, variant: ModuleType, later: int) -> None:
+        data = encoded(variant, (1000, None, None, ()), (1000 + later, None, None, ()))
+        assert [r.timestamp for r in decoded(variant, data, 2, base_time=1000)] == [1000, 1000 + later]
 
-    def test_a_number_written_with_surplus_zeros_is_read(self, twin: ModuleType) -> None:
+    def test_a_number_written_with_surplus_zeros_is_read(self, variant: ModuleType) -> None:
         body = b"\0" + b"\x80\x00" + b"\x80\x80\x00" + b"\x81\x00" + b"\x01" + b"\x80\x80\x80\x80\x00"
-        assert decoded(twin, varint(len(body)) + body) == [Record(offset=0, timestamp=0, key=None, value=None)]
+        assert decoded(variant, varint(len(body)) + body) == [Record(offset=0, timestamp=0, key=None, value=None)]
 
     @pytest.mark.parametrize(
         "number",
         [b"\x80\x80\x80\x80\x80\x00", b"\xff\xff\xff\xff\x1f", b"\x80\x80\x80\x80\x10", b"\xff" * 12],
     )
-    def test_more_than_32_bits_are_refused(self, twin: ModuleType, number: bytes) -> None:
+    def test_more_than_32_bits_are_refused(self, variant: ModuleType, number: bytes) -> None:
         body = b"\0\0" + number + varint(-1) + varint(-1) + b"\0" + bytes(20)
-        refused(twin, varint(len(body)) + body, 1, "record at index 0 of 1: a varint has too many bytes")
-        refused(twin, number + bytes(20), 1, "too many bytes")
+        refused(variant, varint(len(body)) + body, 1, "record at index 0 of 1: a varint has too many bytes")
+        refused(variant, number + bytes(20), 1, "too many bytes")
 
     @pytest.mark.parametrize("number", [b"\x80" * 9 + b"\x02", b"\x80" * 10 + b"\x00", b"\xff" * 12])
-    def test_more_than_64_bits_are_refused(self, twin: ModuleType, number: bytes) -> None:
+    def test_more_than_64_bits_are_refused(self, variant: ModuleType, number: bytes) -> None:
         body = b"\0" + number + b"\0" + varint(-1) + varint(-1) + b"\0"
-        refused(twin, varint(len(body)) + body, 1, "too many bytes")
+        refused(variant, varint(len(body)) + body, 1, "too many bytes")
 
-    def test_a_time_that_the_record_ends_inside_is_refused(self, twin: ModuleType) -> None:
-        refused(twin, varint(6) + b"\0" + b"\x80" * 5 + bytes(20), 1, "it is cut off")
+    def test_a_time_that_the_record_ends_inside_is_refused(self, variant: ModuleType) -> None:
+        refused(variant, varint(6) + b"\0" + b"\x80" * 5 + bytes(20), 1, "it is cut off")
 
-    def test_offsets_and_times_beyond_64_bits_are_refused(self, twin: ModuleType) -> None:
+    def test_offsets_and_times_beyond_64_bits_are_refused(self, variant: ModuleType) -> None:
         with pytest.raises(InvalidRecordError, match="exceeds 64 bits"):
-            decoded(twin, record(offset_delta=1), base_offset=MAX_INT64)
+            decoded(variant, record(offset_delta=1), base_offset=MAX_INT64)
         with pytest.raises(InvalidRecordError, match="exceeds 64 bits"):
-            decoded(twin, record(timestamp_delta=1), base_time=MAX_INT64)
+            decoded(variant, record(timestamp_delta=1), base_time=MAX_INT64)
         with pytest.raises(InvalidRecordError, match="exceeds 64 bits"):
-            decoded(twin, record(offset_delta=-1), base_offset=-(2**63))
+            decoded(variant, record(offset_delta=-1), base_offset=-(2**63))
 
 
-class TestLies:
+class TestInvalidRecords:
     @pytest.mark.parametrize("length", [-1, -(2**31), 0, 5, 2**31 - 1])
-    def test_a_length_that_does_not_fit_is_refused(self, twin: ModuleType, length: int) -> None:
-        refused(twin, record(length=length), 1, "record at index 0 of 1: its length does not match")
+    def test_a_length_that_does_not_fit_is_refused(self, variant: ModuleType, length: int) -> None:
+        refused(variant, record(length=length), 1, "record at index 0 of 1: its length does not match")
 
-    def test_a_record_shorter_than_its_length_is_refused(self, twin: ModuleType) -> None:
-        refused(twin, record(after=b"x"), 1, "left over after its last field")
+    def test_a_record_shorter_than_its_length_is_refused(self, variant: ModuleType) -> None:
+        refused(variant, record(after=b"x"), 1, "left over after its last field")
 
-    def test_a_record_longer_than_its_length_is_refused(self, twin: ModuleType) -> None:
-        refused(twin, record(length=6, value=b"more") + bytes(7), 1, "the length of a key, value or header")
+    def test_a_record_longer_than_its_length_is_refused(self, variant: ModuleType) -> None:
+        refused(variant, record(length=6, value=b"more") + bytes(7), 1, "the length of a key, value or header")
 
     @pytest.mark.parametrize("length", [-2, -(2**31), 4, 2**31 - 1])
-    def test_a_key_or_value_that_does_not_fit_is_refused(self, twin: ModuleType, length: int) -> None:
+    def test_a_key_or_value_that_does_not_fit_is_refused(self, variant: ModuleType, length: int) -> None:
         for body in (b"\0\0\0" + varint(length) + b"ab\0", b"\0\0\0" + varint(-1) + varint(length) + b"ab\0"):
-            refused(twin, varint(len(body)) + body, 1, "the length of a key, value or header")
+            refused(variant, varint(len(body)) + body, 1, "the length of a key, value or header")
 
     @pytest.mark.parametrize("count", [-1, -(2**31), 4, 1_000_000, 2**31 - 1])
-    def test_a_header_count_that_does_not_fit_is_refused(self, twin: ModuleType, count: int) -> None:
-        refused(twin, record(header_count=count, after=bytes(6)), 1, "its header count does not match")
+    def test_a_header_count_that_does_not_fit_is_refused(self, variant: ModuleType, count: int) -> None:
+        refused(variant, record(header_count=count, after=bytes(6)), 1, "its header count does not match")
 
-    def test_a_header_count_too_small_is_refused(self, twin: ModuleType) -> None:
-        refused(twin, record(headers=[(b"a", b"b"), (b"c", b"d")], header_count=1), 1, "left over")
-        refused(twin, record(headers=[(b"a", b"b")], header_count=0), 1, "left over")
+    def test_a_header_count_too_small_is_refused(self, variant: ModuleType) -> None:
+        refused(variant, record(headers=[(b"a", b"b"), (b"c", b"d")], header_count=1), 1, "left over")
+        refused(variant, record(headers=[(b"a", b"b")], header_count=0), 1, "left over")
 
-    def test_a_header_count_too_large_by_one_is_refused(self, twin: ModuleType) -> None:
-        refused(twin, record(headers=[(b"a", b"b")], header_count=2), 1, "it is cut off")
+    def test_a_header_count_too_large_by_one_is_refused(self, variant: ModuleType) -> None:
+        refused(variant, record(headers=[(b"a", b"b")], header_count=2), 1, "it is cut off")
 
-    def test_a_header_without_a_key_is_refused(self, twin: ModuleType) -> None:
-        refused(twin, record(header_count=1, after=varint(-1) + varint(-1)), 1, "a key, value or header")
+    def test_a_header_without_a_key_is_refused(self, variant: ModuleType) -> None:
+        refused(variant, record(header_count=1, after=varint(-1) + varint(-1)), 1, "a key, value or header")
 
-    def test_a_record_cut_at_any_byte_is_refused(self, twin: ModuleType) -> None:
+    def test_a_record_cut_at_any_byte_is_refused(self, variant: ModuleType) -> None:
         for end in range(7, len(KNOWN_RECORD)):
-            refused(twin, KNOWN_RECORD[:end], 1, "does not match")
+            refused(variant, KNOWN_RECORD[:end], 1, "does not match")
             body = KNOWN_RECORD[1:end]
-            refused(twin, varint(len(body)) + body, 1, "record at index 0 of 1")
+            refused(variant, varint(len(body)) + body, 1, "record at index 0 of 1")
 
     @pytest.mark.parametrize("count", [-1, 3, 2**31 - 1])
-    def test_a_count_that_the_bytes_cannot_hold_is_refused(self, twin: ModuleType, count: int) -> None:
-        refused(twin, record() + record(offset_delta=1), count, f"16 bytes cannot hold {count} records")
+    def test_a_count_that_the_bytes_cannot_hold_is_refused(self, variant: ModuleType, count: int) -> None:
+        refused(variant, record() + record(offset_delta=1), count, f"16 bytes cannot hold {count} records")
 
-    def test_a_count_too_small_leaves_bytes_over(self, twin: ModuleType) -> None:
-        refused(twin, record() + record(offset_delta=1), 1, "8 bytes are left over after 1 records")
-        refused(twin, b"x", 0, "1 bytes are left over after 0 records")
+    def test_a_count_too_small_leaves_bytes_over(self, variant: ModuleType) -> None:
+        refused(variant, record() + record(offset_delta=1), 1, "8 bytes are left over after 1 records")
+        refused(variant, b"x", 0, "1 bytes are left over after 0 records")
 
-    def test_a_count_too_large_by_one_is_refused(self, twin: ModuleType) -> None:
+    def test_a_count_too_large_by_one_is_refused(self, variant: ModuleType) -> None:
         data = record(value=bytes(20)) + record(offset_delta=1)
-        refused(twin, data, 3, "record at index 2 of 3: it is cut off")
+        refused(variant, data, 3, "record at index 2 of 3: it is cut off")
 
     @pytest.mark.parametrize("deltas", [(1, 2), (0, 0), (0, 2), (1, 0), (0, -1)])
-    def test_walking_asks_for_consecutive_offsets(self, twin: ModuleType, deltas: tuple[int, int]) -> None:
+    def test_walking_asks_for_consecutive_offsets(self, variant: ModuleType, deltas: tuple[int, int]) -> None:
         data = b"".join(record(offset_delta=delta) for delta in deltas)
         with pytest.raises(InvalidRecordError, match="its offset does not follow"):
-            twin.walk_records(data, 0, len(data), 2)
+            variant.walk_records(data, 0, len(data), 2)
 
-    def test_reading_takes_the_gaps_that_compaction_leaves(self, twin: ModuleType) -> None:
+    def test_reading_takes_the_gaps_that_compaction_leaves(self, variant: ModuleType) -> None:
         data = record(offset_delta=3) + record(offset_delta=9)
-        assert [r.offset for r in decoded(twin, data, 2, base_offset=100)] == [103, 109]
+        assert [r.offset for r in decoded(variant, data, 2, base_offset=100)] == [103, 109]
 
 
 class TestRanges:
-    def test_records_are_read_from_inside_a_buffer(self, twin: ModuleType) -> None:
+    def test_records_are_read_from_inside_a_buffer(self, variant: ModuleType) -> None:
         around = b"\xff" * 9 + KNOWN_RECORD + b"\xff" * 9
         for buffer in (around, bytearray(around), memoryview(around), memoryview(bytearray(around))):
-            twin.walk_records(buffer, 9, 9 + len(KNOWN_RECORD), 1)
-            assert twin.decode_records(buffer, 9, 9 + len(KNOWN_RECORD), 1, 0, 0)[0].key == b"k1"
+            variant.walk_records(buffer, 9, 9 + len(KNOWN_RECORD), 1)
+            assert variant.decode_records(buffer, 9, 9 + len(KNOWN_RECORD), 1, 0, 0)[0].key == b"k1"
 
-    def test_bytes_behind_the_end_are_not_read(self, twin: ModuleType) -> None:
+    def test_bytes_behind_the_end_are_not_read(self, variant: ModuleType) -> None:
         with pytest.raises(InvalidRecordError, match="does not match"):
-            twin.walk_records(KNOWN_RECORD, 0, len(KNOWN_RECORD) - 1, 1)
+            variant.walk_records(KNOWN_RECORD, 0, len(KNOWN_RECORD) - 1, 1)
 
     @pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 4), (0, 24), (24, 24)])
-    def test_a_range_outside_the_buffer_is_the_callers_mistake(self, twin: ModuleType, start: int, end: int) -> None:
+    def test_a_range_outside_the_buffer_is_the_callers_mistake(self, variant: ModuleType, start: int, end: int) -> None:
         with pytest.raises(ValueError, match="are outside the buffer of 23 bytes"):
-            twin.walk_records(KNOWN_RECORD, start, end, 1)
+            variant.walk_records(KNOWN_RECORD, start, end, 1)
         with pytest.raises(ValueError, match="are outside the buffer of 23 bytes"):
-            twin.decode_records(KNOWN_RECORD, start, end, 1, 0, 0)
+            variant.decode_records(KNOWN_RECORD, start, end, 1, 0, 0)
 
-    def test_no_records_are_read_from_no_bytes(self, twin: ModuleType) -> None:
-        twin.walk_records(b"", 0, 0, 0)
-        assert twin.decode_records(b"", 0, 0, 0, 0, 0) == []
+    def test_no_records_are_read_from_no_bytes(self, variant: ModuleType) -> None:
+        variant.walk_records(b"", 0, 0, 0)
+        assert variant.decode_records(b"", 0, 0, 0, 0, 0) == []
 
-    def test_what_was_read_outlives_the_buffer(self, twin: ModuleType) -> None:
+    def test_decoded_records_outlive_the_buffer(self, variant: ModuleType) -> None:
         buffer = bytearray(KNOWN_RECORD)
-        (found,) = twin.decode_records(buffer, 0, len(buffer), 1, 0, 0)
+        (found,) = variant.decode_records(buffer, 0, len(buffer), 1, 0, 0)
         buffer[:] = bytes(len(buffer))
         buffer.clear()
         assert (found.key, found.value) == (b"k1", b"hello")
 
 
 class TestMaking:
-    def test_a_caller_makes_its_own_records(self, twin: ModuleType) -> None:
-        made = twin.decode_records(KNOWN_RECORD, 0, 23, 1, 7, 1000, None, lambda *fields: fields, ("topic", 3))
+    def test_a_caller_makes_its_own_records(self, variant: ModuleType) -> None:
+        made = variant.decode_records(KNOWN_RECORD, 0, 23, 1, 7, 1000, None, lambda *fields: fields, ("topic", 3))
         assert made == [("topic", 3, 7, 1300, b"k1", b"hello", (("h", b"x"), ("ü", None)))]
 
-    def test_the_brokers_time_replaces_every_records_own(self, twin: ModuleType) -> None:
+    def test_the_brokers_time_replaces_every_records_own(self, variant: ModuleType) -> None:
         data = record(timestamp_delta=1) + record(offset_delta=1, timestamp_delta=MAX_INT64)
-        assert [r.timestamp for r in twin.decode_records(data, 0, len(data), 2, 0, 1000, 77)] == [77, 77]
+        assert [r.timestamp for r in variant.decode_records(data, 0, len(data), 2, 0, 1000, 77)] == [77, 77]
 
-    def test_what_the_maker_raises_comes_through(self, twin: ModuleType) -> None:
+    def test_exceptions_from_make_propagate(self, variant: ModuleType) -> None:
         with pytest.raises(ZeroDivisionError):
-            twin.decode_records(KNOWN_RECORD, 0, 23, 1, 0, 0, None, lambda *_: 1 // 0)
+            variant.decode_records(KNOWN_RECORD, 0, 23, 1, 0, 0, None, lambda *_: 1 // 0)
 
-    def test_a_header_key_that_is_no_utf8_stops_nobody(self, twin: ModuleType) -> None:
-        (found,) = decoded(twin, record(headers=[(b"\xff\xfe", b"x")]))
+    def test_a_header_key_that_is_no_utf8_stops_nobody(self, variant: ModuleType) -> None:
+        (found,) = decoded(variant, record(headers=[(b"\xff\xfe", b"x")]))
         assert found.headers == (("\ufffd\ufffd", b"x"),)
 
 
 class TestEncoder:
-    def test_it_counts_what_it_holds(self, twin: ModuleType) -> None:
-        encoder = twin.RecordEncoder()
+    def test_it_counts_records_and_bytes(self, variant: ModuleType) -> None:
+        encoder = variant.RecordEncoder()
         assert (encoder.count, encoder.records_size, encoder.base_timestamp, encoder.max_timestamp) == (0, 0, -1, -1)
         assert encoder.append(b"k", b"v", 50) == 9
         assert encoder.append(b"k", b"v", 20, ()) == 18
@@ -242,8 +244,8 @@ class TestEncoder:
         assert (encoder.count, encoder.records_size, encoder.base_timestamp, encoder.max_timestamp) == (0, 0, -1, -1)
         assert encoder.records() == b""
 
-    def test_a_cleared_encoder_begins_anew(self, twin: ModuleType) -> None:
-        encoder = twin.RecordEncoder()
+    def test_a_cleared_encoder_is_empty(self, variant: ModuleType) -> None:
+        encoder = variant.RecordEncoder()
         encoder.append(b"key", b"value" * 1000, 50)
         encoder.clear()
         encoder.append(None, b"v", 99)
@@ -269,10 +271,10 @@ class TestEncoder:
         ],
     )
     def test_a_refused_record_leaves_no_trace(
-        self, twin: ModuleType, fields: tuple[object, ...], error: type[Exception], match: str
+        self, variant: ModuleType, fields: tuple[object, ...], error: type[Exception], match: str
     ) -> None:
         for held in ([], [(5, b"k", b"v", ())]):
-            encoder = twin.RecordEncoder()
+            encoder = variant.RecordEncoder()
             encoder.extend(held)
             facts = (encoder.count, encoder.records(), encoder.base_timestamp, encoder.max_timestamp)
             with pytest.raises(error, match=match):
@@ -280,40 +282,40 @@ class TestEncoder:
             assert (encoder.count, encoder.records(), encoder.base_timestamp, encoder.max_timestamp) == facts
 
     @pytest.mark.parametrize("row", [(5, b"k", b"v"), [5, b"k", b"v", ()], None, (5, b"k", b"v", (), ())])
-    def test_a_row_is_a_tuple_of_four(self, twin: ModuleType, row: object) -> None:
-        encoder = twin.RecordEncoder()
+    def test_a_row_is_a_tuple_of_four(self, variant: ModuleType, row: object) -> None:
+        encoder = variant.RecordEncoder()
         with pytest.raises(TypeError, match="each row must be a tuple"):
             encoder.extend([(5, b"k", b"v", ()), row])
         assert encoder.count == 1
 
-    def test_more_than_a_batch_can_hold_is_refused_before_it_is_copied(self, twin: ModuleType) -> None:
-        encoder = twin.RecordEncoder()
+    def test_more_than_a_batch_can_hold_is_refused_before_it_is_copied(self, variant: ModuleType) -> None:
+        encoder = variant.RecordEncoder()
         encoder.append(None, b"v", 5)
         with pytest.raises(ValueError, match="the records of one batch exceed 2147483586 bytes"):
             encoder.append(None, bytes(2**31 - 1), 5)
         assert encoder.records() == record()
 
-    def test_times_too_far_apart_are_refused(self, twin: ModuleType) -> None:
-        encoder = twin.RecordEncoder()
+    def test_times_too_far_apart_are_refused(self, variant: ModuleType) -> None:
+        encoder = variant.RecordEncoder()
         encoder.append(None, None, -1)
         with pytest.raises(ValueError, match="timestamp must be"):
             encoder.append(None, None, MAX_INT64)
         assert encoder.count == 1
 
-    def test_headers_that_change_while_they_are_read_are_taken_once(self, twin: ModuleType) -> None:
+    def test_headers_that_change_while_they_are_read_are_taken_once(self, variant: ModuleType) -> None:
         class Growing(list[tuple[str, bytes]]):
             def __iter__(self) -> Iterator[tuple[str, bytes]]:
                 self.append(("more", bytes(100)))
                 return iter(self[:])
 
-        encoder = twin.RecordEncoder()
+        encoder = variant.RecordEncoder()
         encoder.append(None, None, 5, Growing([("a", b"b")]))
-        assert decoded(twin, encoder.records(), base_time=5)[0].headers[0] == ("a", b"b")
+        assert decoded(variant, encoder.records(), base_time=5)[0].headers[0] == ("a", b"b")
 
-    def test_a_header_for_every_size_of_number(self, twin: ModuleType) -> None:
+    def test_a_header_for_every_size_of_number(self, variant: ModuleType) -> None:
         headers = tuple((f"{size}", bytes(size)) for size in (0, 63, 64, 8191, 8192)) + (("n" * 70, None),) * 70
-        data = encoded(twin, (1, b"k" * 64, b"v" * 20_000, headers))
-        (found,) = decoded(twin, data, base_time=1)
+        data = encoded(variant, (1, b"k" * 64, b"v" * 20_000, headers))
+        (found,) = decoded(variant, data, base_time=1)
         assert (found.key, found.value, found.headers) == (b"k" * 64, b"v" * 20_000, headers)
 
 

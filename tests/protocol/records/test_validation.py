@@ -1,4 +1,4 @@
-"""A topic's rules: which records are refused, what is put right in a header, and when a batch must be opened."""
+"""A topic's rules: which records are rejected, which headers corrected, and which batches need reencoding."""
 
 from types import ModuleType
 
@@ -31,16 +31,16 @@ COMPRESSED = [codec for codec in Codec if codec]
 
 @pytest.fixture(params=["pure", "compiled"], autouse=True)
 def both_twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, compiled: ModuleType) -> None:
-    """Every test here holds with the short cut and the compiled walk, and without."""
+    """Run every test here with and without the compiled codec and `accept_batch`."""
     from protocol.records import record as pure
 
-    twin = compiled if request.param == "compiled" else pure
-    monkeypatch.setattr(validation, "scan_records", twin.scan_records)
-    monkeypatch.setattr(validation, "accept_batch", compiled.accept_batch if twin is compiled else None)
+    variant = compiled if request.param == "compiled" else pure
+    monkeypatch.setattr(validation, "scan_records", variant.scan_records)
+    monkeypatch.setattr(validation, "accept_batch", compiled.accept_batch if variant is compiled else None)
 
 
 def timed(*times: int, codec: Codec = Codec.NONE, key: bytes | None = b"k", **fields: int) -> bytes:
-    """A batch of records with these times; the header's fields can be others than theirs."""
+    """Encode a batch of records with these timestamps; header fields may contradict them."""
     records = b"".join(
         record(offset_delta=offset, timestamp_delta=time - times[0], key=key) for offset, time in enumerate(times)
     )
@@ -50,7 +50,7 @@ def timed(*times: int, codec: Codec = Codec.NONE, key: bytes | None = b"k", **fi
 
 
 def checked(data: bytes, rules: BatchRules) -> bytes:
-    """What would be stored of these batches, but for offset and leader epoch."""
+    """Return these batches as they would be stored, except offset and leader epoch."""
     try:
         found = check_batches(data, rules, NOW)
     except NeedsReencodingError:
@@ -83,7 +83,7 @@ class TestLimits:
         assert refusal(timed(NOW - HOUR - 1), BOTH).code is ErrorCode.INVALID_TIMESTAMP
         assert checked(timed(0), AFTER) == timed(0)
 
-    def test_it_is_told_which_records_and_nothing_is_taken(self) -> None:
+    def test_the_error_names_the_records_and_nothing_is_accepted(self) -> None:
         error = refusal(timed(NOW, NOW - 2 * HOUR, NOW, NOW + 2 * HOUR), BOTH)
         assert [index for index, _ in error.record_errors] == [1, 3]
         assert str(NOW + 2 * HOUR) in error.record_errors[1][1]
@@ -93,7 +93,7 @@ class TestLimits:
     def test_a_long_list_ends(self) -> None:
         assert len(refusal(timed(*[NOW + 2 * HOUR] * 300), AFTER).record_errors) == MAX_FAULTS
 
-    def test_no_time_is_always_allowed(self) -> None:
+    def test_records_without_a_timestamp_are_always_allowed(self) -> None:
         sent = timed(NO_TIMESTAMP)
         assert checked(sent, BOTH) == sent
         mixed = timed(NOW, NO_TIMESTAMP, NOW)
@@ -112,7 +112,7 @@ class TestLimits:
             checked(batch(record(timestamp_delta=1), base_timestamp=MAX_INT64, max_timestamp=MAX_INT64), AFTER)
 
     @pytest.mark.parametrize("codec", COMPRESSED)
-    def test_a_compressed_batch_is_opened_where_its_header_is_out_of_range(self, codec: Codec) -> None:
+    def test_a_compressed_batch_is_decompressed_if_its_header_is_out_of_range(self, codec: Codec) -> None:
         error = refusal(timed(NOW, NOW + 2 * HOUR, codec=codec), AFTER)
         assert [index for index, _ in error.record_errors] == [1]
         lying = timed(NOW, NOW, codec=codec, max_timestamp=NOW + 2 * HOUR)
@@ -132,7 +132,7 @@ class TestLimits:
 
     @pytest.mark.parametrize("codec", Codec)
     @pytest.mark.parametrize("told", [NO_TIMESTAMP, NOW - 1, 0])
-    def test_without_a_walk_a_largest_time_below_the_first_is_put_right(self, codec: Codec, told: int) -> None:
+    def test_without_a_walk_a_max_timestamp_below_the_first_is_corrected(self, codec: Codec, told: int) -> None:
         """sarama up to 1.45.0 leaves it at -1 in compressed batches."""
         careless = BatchRules(walk=False)
         sent = timed(NOW, NOW + 7, NOW + 3, max_timestamp=told, codec=codec)
@@ -146,7 +146,7 @@ class TestLargestTime:
         sent = timed(NOW - 9, NOW, NOW - 3, max_timestamp=told, codec=codec)
         assert checked(sent, BatchRules()) == timed(NOW - 9, NOW, NOW - 3, codec=codec)
 
-    def test_unknown_attribute_bits_stay_unless_the_header_is_made_anew(self) -> None:
+    def test_unknown_attribute_bits_are_kept_unless_the_header_is_rewritten(self) -> None:
         assert read_header(checked(timed(NOW, attributes=1 << 9), AFTER)).attributes == 1 << 9
         assert read_header(checked(timed(NOW, attributes=1 << 9, max_timestamp=3), AFTER)).attributes == 0
 
@@ -167,7 +167,7 @@ class TestAppendTime:
         assert header.base_timestamp == NOW + 9 * HOUR
         assert [one.timestamp for one in records_in(stored)] == [NOW, NOW]
 
-    def test_the_records_themselves_stay(self) -> None:
+    def test_the_bytes_of_records_are_unchanged(self) -> None:
         assert checked(timed(5, 6), APPEND_TIME)[HEADER_SIZE:] == timed(5, 6)[HEADER_SIZE:]
 
     def test_of_several_batches(self) -> None:
@@ -186,7 +186,7 @@ class TestKeys:
     def test_an_empty_one_is_a_key(self, codec: Codec) -> None:
         assert checked(timed(NOW, key=b"", codec=codec), KEYED) == timed(NOW, key=b"", codec=codec)
 
-    def test_a_missing_key_is_told_before_a_wrong_time_and_a_wrong_time_names_the_error(self) -> None:
+    def test_a_missing_key_is_reported_first_and_a_wrong_timestamp_sets_the_code(self) -> None:
         rules = BatchRules(need_keys=True, after_max_ms=HOUR)
         assert refusal(timed(NOW + 2 * HOUR, key=None), rules).code is ErrorCode.INVALID_RECORD
         mixed = record(key=None) + record(offset_delta=1, timestamp_delta=2 * HOUR, key=b"k")
@@ -233,14 +233,14 @@ class TestCodec:
         with pytest.raises(NeedsReencodingError):
             check_batches(sent, BatchRules(codec=Codec.LZ4, walk=False), NOW)
 
-    def test_what_becomes_too_large_is_refused(self) -> None:
+    def test_a_block_that_decompresses_beyond_the_limit_is_rejected(self) -> None:
         sent = build_batch([(NOW, None, bytes(5000), ())], compression=Codec.GZIP)
         with pytest.raises(BatchTooLargeError):
             checked(sent, BatchRules(codec=Codec.NONE, max_batch_size=1000))
 
 
 class TestOpening:
-    def test_what_is_as_it_should_be_comes_back_as_it_is(self) -> None:
+    def test_valid_batches_are_returned_unchanged(self) -> None:
         sent = timed(NOW, codec=Codec.GZIP) + timed(NOW)
         assert reencode_batches(sent, KEYED, NOW) == sent
 
@@ -251,7 +251,7 @@ class TestOpening:
                 reencode_batches(sent, KEYED, NOW, max_decompressed_size=1_000_000)
 
     @pytest.mark.parametrize("codec", COMPRESSED)
-    def test_what_cannot_be_opened_is_refused(self, codec: Codec) -> None:
+    def test_an_invalid_block_is_rejected(self, codec: Codec) -> None:
         with pytest.raises(CompressionError):
             checked(batch(b"no such block", attributes=codec), KEYED)
 
@@ -270,7 +270,7 @@ class TestOpening:
 
 class TestScan:
     @given(rows=ROWS)
-    def test_both_twins_say_the_same(self, compiled: ModuleType, rows: list[object]) -> None:
+    def test_compiled_and_pure_codec_report_the_same(self, compiled: ModuleType, rows: list[object]) -> None:
         from protocol.records import record as pure
 
         encoder = pure.RecordEncoder()
@@ -290,8 +290,8 @@ class TestScan:
             data = record(value=bytes(1 << 20)) + rest
             arguments = (data, 0, len(data), 2, 5, 0, 20, True)
             if fault is None:
-                for twin in (pure, compiled):
+                for variant in (pure, compiled):
                     with pytest.raises(InvalidRecordError):
-                        twin.scan_records(*arguments)
+                        variant.scan_records(*arguments)
             else:
                 assert pure.scan_records(*arguments) == compiled.scan_records(*arguments) == (55, [(0, None), fault])

@@ -252,7 +252,7 @@ def test_generations_and_tombstones_are_decoded_and_what_is_neither_is_said(tmp_
     assert generation["decoded_value"]["members"][0]["assignment_base64"] == "YQ=="
     assert tombstone["decoded_value"] is None
     assert foreign["decoded_key"] == {"type": 9}
-    assert "a key of no group record" in broken["reason"]
+    assert "invalid key of a group record" in broken["reason"]
     assert 'value="x"' in dump(log, "--offsets-decoder").stdout
 
 

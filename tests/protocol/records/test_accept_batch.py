@@ -1,4 +1,4 @@
-"""The compiled short cut accepts what the reference accepts, says the same of it, and nothing else."""
+"""`accept_batch` accepts exactly the plain batches that the reference accepts, with the same header."""
 
 from struct import pack_into
 from types import ModuleType
@@ -21,7 +21,7 @@ GOOD = build_batch([(5, b"key", b"value", (("h", b"1"),)), (6, None, b"x", ()), 
 
 @pytest.fixture
 def reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `check_batches` go the long way."""
+    """Make `check_batches` use the reference."""
     monkeypatch.setattr(validation, "accept_batch", None)
 
 
@@ -37,7 +37,7 @@ RULES = (
 
 
 def by_reference(data: bytes, rules: BatchRules, now_ms: int) -> BatchHeader | None:
-    """The header of one plain batch, or None where the reference refuses the bytes, changes them, or has to do more."""
+    """Return the header of one plain batch, or None if the reference rejects, changes or reencodes it."""
     try:
         found = check_batches(data, rules, now_ms)
     except (ProtocolError, NeedsReencodingError):
@@ -88,7 +88,7 @@ class TestAgreement:
                 agree(compiled, bytes(changed))
                 agree(compiled, with_its_crc(changed))
 
-    def test_on_every_cut_and_on_what_follows(self, compiled: ModuleType) -> None:
+    def test_on_every_truncation_and_on_trailing_bytes(self, compiled: ModuleType) -> None:
         for size in range(len(GOOD)):
             agree(compiled, GOOD[:size])
         agree(compiled, GOOD + b"x")

@@ -1,4 +1,4 @@
-"""Where messages and values meet: a request as it is decoded, a response as it is encoded."""
+"""Decode requests to values and encode responses to fields through the codec of the API table."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ def versions(key: int, first: int = 0) -> list[int]:
     return list(range(max(api.first, first), api.last + 1))
 
 
-def asked(key: int, version: int, values: dict[str, Any]) -> Any:
-    """The request that these fields are."""
+def decode_request(key: int, version: int, values: dict[str, Any]) -> Any:
+    """Encode the fields as a request frame and decode it."""
     api = API_BY_KEY[key]
     return (
         Codec(topic_names=NAMES.get)
@@ -24,13 +24,13 @@ def asked(key: int, version: int, values: dict[str, Any]) -> Any:
     )
 
 
-def told(key: int, version: int, response: Any, request: Any = None) -> dict[str, Any]:
-    """The fields that a client is told."""
+def encode_response(key: int, version: int, response: Any, request: Any = None) -> dict[str, Any]:
+    """Encode the response and return the fields that a client reads."""
     api = API_BY_KEY[key]
     pieces = Codec().encode(Call(api, version, 7, "", request), response, throttle_ms=0)
     return parsed(f"{api.name}Response", api, version, reply_body(api, version, pieces))
 
 
 def expected(key: int, version: int, values: dict[str, Any]) -> dict[str, Any]:
-    """Fields, with those that a version has not as they are by default."""
+    """Return the fields, with the default for those that the version does not have."""
     return with_defaults(TABLES[f"{API_BY_KEY[key].name}Response"], version, values)

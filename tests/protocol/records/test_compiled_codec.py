@@ -1,4 +1,4 @@
-"""The two twins of the record codec do the same: on good records, on broken ones, on noise."""
+"""The compiled and the pure record codec behave the same on valid, corrupted and random bytes."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -14,7 +14,7 @@ FIELDS = ("offset", "timestamp", "key", "value", "headers")
 
 
 def outcome(call: Callable[[], object]) -> object:
-    """What a call gives, or how it fails."""
+    """Return the result of a call, or the type and text of its error."""
     try:
         return call()
     except (ValueError, TypeError, pure.InvalidRecordError) as error:
@@ -22,28 +22,28 @@ def outcome(call: Callable[[], object]) -> object:
 
 
 def both(compiled: ModuleType, use: Callable[[ModuleType], object]) -> object:
-    """What both twins say, which is one thing."""
+    """Check that both codecs have the same outcome, and return it."""
     reference = outcome(lambda: use(pure))
     assert outcome(lambda: use(compiled)) == reference
     return reference
 
 
-def encode(twin: ModuleType, rows: list[pure.Row]) -> tuple[bytes, int, int, int, int]:
-    encoder = twin.RecordEncoder()
+def encode(variant: ModuleType, rows: list[pure.Row]) -> tuple[bytes, int, int, int, int]:
+    encoder = variant.RecordEncoder()
     size = encoder.extend(rows)
     return encoder.records(), size, encoder.count, encoder.base_timestamp, encoder.max_timestamp
 
 
 @given(rows=ROWS)
 @settings(max_examples=100)
-def test_what_is_written_is_read(compiled: ModuleType, rows: list[pure.Row]) -> None:
-    written = both(compiled, lambda twin: encode(twin, rows))
+def test_written_values_are_read(compiled: ModuleType, rows: list[pure.Row]) -> None:
+    written = both(compiled, lambda variant: encode(variant, rows))
     assert isinstance(written, tuple)
     data, size, count, base, latest = written
     assert (len(data), len(rows)) == (size, count)
     assert latest == max((row[0] for row in rows), default=-1)
-    both(compiled, lambda twin: twin.walk_records(data, 0, size, count))
-    records = both(compiled, lambda twin: twin.decode_records(data, 0, size, count, 500, base))
+    both(compiled, lambda variant: variant.walk_records(data, 0, size, count))
+    records = both(compiled, lambda variant: variant.decode_records(data, 0, size, count, 500, base))
     assert records == [
         pure.Record(500 + index, time, key, value, tuple(headers))
         for index, (time, key, value, headers) in enumerate(rows)
@@ -51,8 +51,8 @@ def test_what_is_written_is_read(compiled: ModuleType, rows: list[pure.Row]) -> 
 
 
 def read(compiled: ModuleType, data: bytes, count: int, base_offset: int, base_time: int) -> None:
-    both(compiled, lambda twin: twin.walk_records(data, 0, len(data), count))
-    both(compiled, lambda twin: twin.decode_records(data, 0, len(data), count, base_offset, base_time))
+    both(compiled, lambda variant: variant.walk_records(data, 0, len(data), count))
+    both(compiled, lambda variant: variant.decode_records(data, 0, len(data), count, base_offset, base_time))
 
 
 @given(data=st.data(), rows=ROWS, more=st.integers(-1, 1))
@@ -109,4 +109,4 @@ def test_every_single_byte_changed_is_refused_or_read_alike(compiled: ModuleType
 @settings(max_examples=150)
 def test_rows_of_wrong_types_are_refused_alike(compiled: ModuleType, fields: tuple[object, ...]) -> None:
     key, value, time, headers = fields
-    both(compiled, lambda twin: encode(twin, [(time, key, value, headers)]))  # type: ignore[list-item]
+    both(compiled, lambda variant: encode(variant, [(time, key, value, headers)]))  # type: ignore[list-item]
