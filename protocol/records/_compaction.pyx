@@ -52,7 +52,8 @@ cdef struct Entry:
     int64_t offset_plus_one  # 0: free
 
 
-# A record: bytes [start, end), with its first field after the length at `fields` and the one after the timestamp at `rest`.
+# A record: bytes [start, end), with its first field after the length at `fields` and the field after its timestamp at
+# `rest`.
 cdef struct RecordSpan:
     const uint8_t *start
     const uint8_t *fields

@@ -124,7 +124,7 @@ def _gunzip(data: memoryview, max_size: int) -> bytes:
 
 
 def _join(parts: list[bytes]) -> bytes:
-    """Join parts without copying a single one; `join` releases the GIL for more than 1 MiB."""
+    """Join the parts; a single one is not copied, and `join` releases the GIL for more than 1 MiB."""
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
