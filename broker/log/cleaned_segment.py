@@ -62,7 +62,7 @@ class CleanedSegment:
         write_all(self._disk, self._fd, [batches], self._tail.size)
         for position, header in headers(batches):
             largest = header.max_timestamp
-            if header.has_doubtful_time:
+            if header.has_invalid_max_timestamp:
                 largest = max_record_timestamp(batches, position, header)
             entries = self._tail.add(BatchExtent(header.last_offset, largest, header.size))
             if entries is not None:

@@ -124,7 +124,7 @@ def timed(file: Descriptor, position: int, header: BatchHeader) -> BatchHeader:
     Such a batch is read and decompressed: not for the event loop. What cannot be opened has the time of its first
     record. Raises OSError.
     """
-    if not header.has_doubtful_time:
+    if not header.has_invalid_max_timestamp:
         return header
     try:
         largest = max_record_timestamp(file.pread(header.size, position), 0, header)

@@ -427,7 +427,7 @@ class Segment:
             positions.append(offsets.entry_at(offsets.entries // 2).position)
         for position in positions:
             header = self._header_at(position)
-            if header.has_doubtful_time:
+            if header.has_invalid_max_timestamp:
                 slot = times.value_ceiling(header.last_offset - self.base_offset)
                 told = times.entry_at(slot) if slot < times.entries else times.last()
                 if told.timestamp < self._timed_header_at(position).max_timestamp:

@@ -163,7 +163,7 @@ class BatchHeader(NamedTuple):
         return self.max_timestamp if self.attributes & LOG_APPEND_TIME_BIT else None
 
     @property
-    def has_doubtful_time(self) -> bool:
+    def has_invalid_max_timestamp(self) -> bool:
         """Whether the max timestamp is wrong: smaller than the first record's.
 
         sarama up to 1.45.0 leaves it at -1 in compressed batches, and some brokers store it so.

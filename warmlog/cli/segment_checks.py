@@ -149,7 +149,7 @@ class SegmentCheck:
             yield Finding(self.segment.log, what, batch.position)
         yield from self._remember(batch)
         self.next_offset = max(self.next_offset, header.next_offset)
-        if header.has_doubtful_time and self._records:
+        if header.has_invalid_max_timestamp and self._records:
             header = header._replace(max_timestamp=max(record.timestamp for record in self._records))
         for index in self._indexes:
             yield from index.batch(batch.position, header)
@@ -222,5 +222,5 @@ def record_faults(header: BatchHeader, records: list[Record]) -> Iterator[str]:
     elif offsets and (offsets[0] < header.base_offset or offsets[-1] > header.last_offset):
         yield f"a record has an offset outside {header.base_offset} to {header.last_offset}"
     largest = max((record.timestamp for record in records), default=header.max_timestamp)
-    if largest != header.max_timestamp and not header.has_doubtful_time:
+    if largest != header.max_timestamp and not header.has_invalid_max_timestamp:
         yield f"its largest time is {largest}, its header says {header.max_timestamp}"

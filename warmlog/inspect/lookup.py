@@ -69,7 +69,7 @@ def position_after_damage(file: LogFile, segment: Segment, position: int, end: i
 
 def may_hold(header: BatchHeader, timestamp_ms: int) -> bool:
     """Whether a batch may hold a record at or past the time, by its header alone."""
-    return header.max_timestamp >= timestamp_ms or header.has_doubtful_time
+    return header.max_timestamp >= timestamp_ms or header.has_invalid_max_timestamp
 
 
 def first_offset_at_time(

@@ -139,7 +139,7 @@ class TestLimits:
         assert checked(sent, careless) == timed(NOW, NOW + 7, NOW + 3, codec=codec)
 
 
-class TestLargestTime:
+class TestMaxTimestamp:
     @pytest.mark.parametrize("codec", Codec)
     @pytest.mark.parametrize("told", [NOW - 5, NOW + 5, NO_TIMESTAMP, -7, MAX_INT64])
     def test_it_is_the_records(self, told: int, codec: Codec) -> None:
@@ -239,7 +239,7 @@ class TestCodec:
             checked(sent, BatchRules(codec=Codec.NONE, max_batch_size=1000))
 
 
-class TestOpening:
+class TestReencoding:
     def test_valid_batches_are_returned_unchanged(self) -> None:
         sent = timed(NOW, codec=Codec.GZIP) + timed(NOW)
         assert reencode_batches(sent, KEYED, NOW) == sent
