@@ -92,7 +92,7 @@ class FrameReader:
             return None
         (length,) = LENGTH.unpack_from(self._chunk, self._position)
         if not 0 <= length <= self.max_frame_bytes:
-            raise FrameError(f"frame length {length} is out of range; the limit is {self.max_frame_bytes} bytes")
+            raise FrameError(f"a frame length of {length} bytes is out of range; the limit is {self.max_frame_bytes}")
         end = start + length
         if end > len(self._chunk):
             if length >= LARGE_FRAME_BYTES:

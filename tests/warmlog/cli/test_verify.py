@@ -97,7 +97,7 @@ def flip_a_record_byte(partition: Path) -> str:
 
 def flip_the_magic(partition: Path) -> str:
     overwrite(log_of(partition, 0), 16, b"\x03")
-    return "format 3"
+    return "format version 3"
 
 
 def cut_a_closed_segment(partition: Path) -> str:
