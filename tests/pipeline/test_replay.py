@@ -14,7 +14,7 @@ from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.test_archive import archived, asked
 from warmlog.cli.pipeline_replay import replay as command
 from warmlog.client.blocking import Client
-from warmlog.client.producer import Message
+from warmlog.client.producing.producer import Message
 from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter

@@ -23,7 +23,7 @@ from protocol.records.reader import Record, decoded_batches
 from protocol.request import FetchPartition, FetchRequest, MetadataRequest, ProduceRequest
 from protocol.response import MetadataResponse, ProducedPartition, ProduceResponse
 from warmlog.client.blocking import Client
-from warmlog.client.partitioner import partition_of
+from warmlog.client.producing.partitioner import partition_of
 from warmlog.pipeline.broker import BrokerConnection, PatientBroker, Retry, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.sink.attempts import EPOCHS, FETCH_BYTES, FIRST_ID, Identity, batch_identity, stream_identity

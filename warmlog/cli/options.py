@@ -114,7 +114,7 @@ def assignment(value: str) -> tuple[str, str]:
 
 def start_position(value: str) -> str:
     """`beginning`, `end`, an offset, or a time in ISO 8601, checked."""
-    from warmlog.client.start import parse_start  # as above
+    from warmlog.client.consuming.subscription import parse_start  # as above
 
     try:
         parse_start(value, 0)

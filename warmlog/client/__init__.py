@@ -1,14 +1,12 @@
-"""The client: produce to a broker and read from it, on asyncio, on trio, or blocking.
+"""The Python client: produce, consume and administer over the native protocol; on asyncio, on trio, or blocking.
 
-Stands on anyio and on `protocol`; knows nothing of the broker's own code. Where to read: `client` (what users see),
-`producer` -> `batches` -> `sender` -> `lane` (records in), `stream` -> `fetching` (records out), both over `cluster`
-(who leads what) and `connection` (requests and replies) -> `wire` (the socket). `group_stream` -> `membership` share
-the partitions of a topic with the other members of a group. `blocking` and `blocking_group` put a blocking face on it.
+Start with `client` (what `connect` returns); `blocking` is the same from a plain thread. Below them: `producing`,
+`consuming`, `groups`, and `connection` with cluster metadata. Depends on anyio and `protocol`, never on `broker`.
 """
 
-from warmlog.client.batches import Delivery, RecordMetadata
 from warmlog.client.blocking import Client
 from warmlog.client.client import AsyncClient, connect
+from warmlog.client.consuming.stream import BatchStream, ConsumedRecord, RecordStream
 from warmlog.client.errors import (
     BrokerError,
     BufferFullError,
@@ -24,10 +22,10 @@ from warmlog.client.errors import (
     UnknownTopicError,
     WarmlogError,
 )
-from warmlog.client.group_stream import GroupBatchStream, GroupRecordStream
-from warmlog.client.producer import Message, PartitionSummary, Summary
+from warmlog.client.groups.group_stream import GroupBatchStream, GroupRecordStream
+from warmlog.client.producing.batches import Delivery, RecordMetadata
+from warmlog.client.producing.producer import Message, PartitionSummary, Summary
 from warmlog.client.settings import Settings
-from warmlog.client.stream import BatchStream, ConsumedRecord, RecordStream
 
 __all__ = [
     "AsyncClient",

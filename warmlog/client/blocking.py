@@ -1,9 +1,7 @@
-"""The client for programs without an event loop.
+"""The blocking client, for programs without an event loop.
 
-Owns: the thread with the loop, and carrying calls over to it. Must not know: what the calls do.
-
-A hand-over to the other thread costs 100 µs or so. So records cross in lists, in both directions, and the next list is
-under way while the last one is worked on.
+An event loop in a thread of its own runs an `AsyncClient`. A hand-over between the threads costs about 100 µs, so
+records cross in lists, and the next list is in progress while the caller works on the last one.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -24,34 +22,33 @@ from protocol.groups import ListedGroup
 from protocol.native.explain import ExplainResponse
 from protocol.native.groups import DescribedConsumerGroup
 from protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
-from warmlog.client.batches import RecordMetadata
-from warmlog.client.blocking_group import BlockingGroupStream
 from warmlog.client.client import AsyncClient, connect
-from warmlog.client.cluster import Topic
+from warmlog.client.connection.cluster import Topic
+from warmlog.client.consuming.stream import BatchStream, ConsumedRecord
+from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
 from warmlog.client.errors import BufferFullError, ClosedError
-from warmlog.client.group_options import GroupNames
-from warmlog.client.producer import GivenHeaders, Summary, Timestamp
-from warmlog.client.reading import ReadingNames, make_reading
+from warmlog.client.groups.blocking_stream import BlockingGroupStream
+from warmlog.client.groups.member_options import GroupConsumeOptions
+from warmlog.client.producing.batches import RecordMetadata
+from warmlog.client.producing.producer import GivenHeaders, Summary, Timestamp
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
-from warmlog.client.start import Start
-from warmlog.client.stream import BatchStream, ConsumedRecord
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Of one hand-over: by then its cost is spread thin enough.
+# Per hand-over; more records would hardly lower the cost per record.
 MAX_CHUNK_RECORDS = 2000
-# A source that takes longer for a chunk is slow, and its records are not kept waiting for more.
+# A source that takes longer for a chunk is slow: its records are sent without waiting for more.
 SLOW_CHUNK_S = 0.005
-# Calls of `produce_nowait` whose record is not acknowledged; each is a task of its own, a few kB.
+# Unacknowledged calls of `produce_nowait`; each is a task of a few kB.
 MAX_UNACKNOWLEDGED = 10_000
 
 
 class Client:
-    """The blocking client: `with Client("127.0.0.1:9091") as client`. Any number of threads may use it.
+    """The blocking client: `with Client("127.0.0.1:9091") as client`. Thread-safe.
 
-    Arguments as for `warmlog.connect`; methods as those of `AsyncClient`. Entering raises ConnectError where no broker
-    answers. Leaving sends what was produced and waits for it; leaving by an exception does not.
+    Arguments as for `warmlog.connect`; methods as those of `AsyncClient`. Entering raises ConnectError if no broker
+    answers. Leaving flushes produced records; leaving by an exception does not.
     """
 
     def __init__(self, bootstrap: str | Iterable[str] = DEFAULT_ADDRESS, **settings: Unpack[SettingNames]) -> None:
@@ -70,7 +67,7 @@ class Client:
             portal = stack.enter_context(start_blocking_portal("asyncio", name="warmlog-client"))
             connected = portal.wrap_async_context_manager(connect(self._bootstrap, **self._settings))
             self._running = portal, stack.enter_context(connected)
-            stack.callback(self._forget)
+            stack.callback(self._mark_closed)
             self._stack = stack.pop_all()
         return self
 
@@ -79,7 +76,7 @@ class Client:
     ) -> None:
         self._stack.__exit__(kind, error, traceback)
 
-    def _forget(self) -> None:
+    def _mark_closed(self) -> None:
         self._running = None
 
     # -- producing --
@@ -94,7 +91,7 @@ class Client:
         timestamp: Timestamp | None = None,
         partition: int | None = None,
     ) -> RecordMetadata:
-        """Store a record; return where it is when it is acknowledged. See `AsyncClient.produce`."""
+        """Produce a record; return its partition and offset once acknowledged. See `AsyncClient.produce`."""
         produce = partial(self._client.produce, topic, value=value, key=key)
         return self._call(produce, headers=headers, timestamp=timestamp, partition=partition)
 
@@ -108,12 +105,12 @@ class Client:
         timestamp: Timestamp | None = None,
         partition: int | None = None,
     ) -> "Future[RecordMetadata]":
-        """Store a record without waiting; the future tells what became of it, and `flush` raises what went wrong.
+        """Produce a record without waiting; return a future of the result. `flush` raises the first error.
 
-        Raises BufferFullError if 10,000 calls wait for their acknowledgement. For many records take `produce_many`.
+        Raises BufferFullError if 10,000 calls are not acknowledged. For many records use `produce_many`.
         """
         if len(self._unacknowledged) >= MAX_UNACKNOWLEDGED:
-            raise BufferFullError(f"{MAX_UNACKNOWLEDGED} records wait for their acknowledgement already: flush()")
+            raise BufferFullError(f"{MAX_UNACKNOWLEDGED} records are not acknowledged yet: flush() first")
         produce = partial(self._client.produce, topic, value=value, key=key)
         future = self._start(produce, headers=headers, timestamp=timestamp, partition=partition)
         with self._lock:
@@ -128,9 +125,9 @@ class Client:
                 self._unseen_error = self._unseen_error or future.exception()
 
     def produce_many(self, topic: str, records: Iterable[Any], *, partition: int | None = None) -> Summary:
-        """Store many records, as fast as it goes, and return when all are acknowledged. See `AsyncClient`.
+        """Produce many records; return when all are acknowledged. See `AsyncClient.produce_many`.
 
-        `records` is iterated in the calling thread. It may be slow; what it has given is on its way meanwhile.
+        `records` is iterated in the calling thread. It may be slow: earlier records are sent meanwhile.
         """
         send, receive = anyio.create_memory_object_stream[list[Any]](1)
         summary = self._start(self._produce_from, topic, receive, partition)
@@ -138,7 +135,7 @@ class Client:
             for chunk in _chunks(records):
                 self._call(send.send, chunk)
         except anyio.BrokenResourceError:
-            pass  # producing has failed, and the summary says why
+            pass  # producing failed; the summary raises the reason
         finally:
             self._call(send.aclose)
         return summary.result()
@@ -150,7 +147,7 @@ class Client:
             return await self._client.produce_many(topic, records, partition=partition)
 
     def flush(self) -> None:
-        """Return when everything produced so far is acknowledged. Raises the first error of `produce_nowait`."""
+        """Wait until every record produced so far is acknowledged. Raises the first error of `produce_nowait`."""
         with self._lock:
             unacknowledged = list(self._unacknowledged)
         self._call(self._client.flush)
@@ -160,22 +157,22 @@ class Client:
         if error is not None:
             raise error
 
-    # -- reading --
+    # -- consuming --
 
     @overload
     def consume(
-        self, topics: str | Iterable[str], start: Start = ..., *, group: None = None, **options: Unpack[ReadingNames]
+        self, topics: str | Iterable[str], start: Start = ..., *, group: None = None, **options: Unpack[ConsumeOptions]
     ) -> Iterator[ConsumedRecord]: ...
     @overload
     def consume(
-        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupNames]
+        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupConsumeOptions]
     ) -> BlockingGroupStream: ...
     def consume(
         self, topics: str | Iterable[str], start: Start = "beginning", *, group: str | None = None, **options: Any
     ) -> Iterator[ConsumedRecord] | BlockingGroupStream:
-        """Read records: `for record in client.consume("orders")`. Arguments as for `AsyncClient.consume`.
+        """Consume records: `for record in client.consume("orders")`. Arguments as for `AsyncClient.consume`.
 
-        Without a group, the next records are fetched and opened while these are worked on.
+        Without a group, the next records are fetched and decoded while the caller works on the last ones.
         """
         if group is None:
             return chain.from_iterable(self.consume_batches(topics, start, **options))
@@ -184,41 +181,41 @@ class Client:
         return BlockingGroupStream(reader, self._call, self._start)
 
     def consume_batches(
-        self, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[ReadingNames]
+        self, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[ConsumeOptions]
     ) -> Iterator[list[ConsumedRecord]]:
-        """Read lists of records, as they come."""
+        """Consume lists of records, as they arrive."""
         topics = topics if isinstance(topics, str) else tuple(topics)
-        make_reading(topics, start, **options)  # what is wrong with the arguments is said here, not in the loop
+        make_subscription(topics, start, **options)  # raises here, not at the first step
         return self._batches(partial(self._client.consume_batches, topics, start, **options))
 
     def _batches(self, open_stream: Callable[[], BatchStream]) -> Iterator[list[ConsumedRecord]]:
         stream = self._portal.call(open_stream)
-        following = self._start(_next_batch, stream)
+        next_batch = self._start(_next_batch, stream)
         try:
-            while (batch := following.result()) is not None:
-                following = self._start(_next_batch, stream)
+            while (batch := next_batch.result()) is not None:
+                next_batch = self._start(_next_batch, stream)
                 yield batch
         finally:
-            following.cancel()
-            if self._running is not None:  # else the client was left first, and has closed it
+            next_batch.cancel()
+            if self._running is not None:  # else the client was closed first, and has closed the stream
                 self._portal.call(stream.close)
 
     def offsets(self, topic: str, at: Start = "end", *, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """By partition, the offset that a start stands for. See `AsyncClient.offsets`."""
+        """Return by partition the offset that a start stands for. See `AsyncClient.offsets`."""
         return self._call(self._client.offsets, topic, at, partitions=partitions)
 
     # -- topics --
 
     def topic(self, name: str, *, auto_create: bool = True) -> Topic:
-        """The topic's id and leaders. See `AsyncClient.topic`."""
+        """Return the topic's id and leaders. See `AsyncClient.topic`."""
         return self._call(self._client.topic, name, auto_create=auto_create)
 
     def metadata(self, topics: Iterable[str] | None = None) -> MetadataResponse:
-        """Brokers and topics. See `AsyncClient.metadata`."""
+        """Return brokers and topics. See `AsyncClient.metadata`."""
         return self._call(self._client.metadata, topics)
 
     def list_topics(self) -> tuple[TopicMetadata, ...]:
-        """All topics, by name."""
+        """Return all topics by name."""
         return self._call(self._client.list_topics)
 
     def create_topic(
@@ -241,11 +238,11 @@ class Client:
     def alter_topic(
         self, name: str, *, configs: Mapping[str, str | None] | None = None, partitions: int | None = None
     ) -> None:
-        """Change settings, or give it more partitions. See `AsyncClient.alter_topic`."""
+        """Change settings or add partitions. See `AsyncClient.alter_topic`."""
         self._call(self._client.alter_topic, name, configs=configs, partitions=partitions)
 
     def describe_topics(self, *names: str) -> tuple[TopicDescription, ...]:
-        """Settings, offsets and segments."""
+        """Return settings, offsets and segments."""
         return self._call(self._client.describe_topics, *names)
 
     def explain(
@@ -257,17 +254,17 @@ class Client:
         timestamp: int | None = None,
         plain: bool = False,
     ) -> ExplainResponse:
-        """The way of a fetch, and what of it is in memory. See `AsyncClient.explain`."""
+        """Explain how a fetch would be served, and which pages are resident. See `AsyncClient.explain`."""
         return self._call(self._client.explain, topic, partition, offset=offset, timestamp=timestamp, plain=plain)
 
     # -- groups --
 
     def list_groups(self, *, states: Iterable[str] = ()) -> tuple[ListedGroup, ...]:
-        """Groups by name. See `AsyncClient.list_groups`."""
+        """Return groups by name. See `AsyncClient.list_groups`."""
         return self._call(self._client.list_groups, states=states)
 
     def describe_groups(self, *names: str) -> tuple[DescribedConsumerGroup, ...]:
-        """Members, assignments, committed offsets, ends of logs. See `AsyncClient.describe_groups`."""
+        """Return members, assignments, committed offsets and log end offsets. See `AsyncClient.describe_groups`."""
         return self._call(self._client.describe_groups, *names)
 
     def delete_group(self, name: str) -> None:
@@ -275,19 +272,19 @@ class Client:
         self._call(self._client.delete_group, name)
 
     def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Set where a group without members goes on. See `AsyncClient.commit_offsets`."""
+        """Set the committed offsets of a group without members. See `AsyncClient.commit_offsets`."""
         self._call(self._client.commit_offsets, group, offsets)
 
     def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
-        """Forget where a group is. See `AsyncClient.delete_offsets`."""
+        """Delete a group's committed offsets. See `AsyncClient.delete_offsets`."""
         self._call(self._client.delete_offsets, group, partitions)
 
-    # -- the other thread --
+    # -- the client's thread --
 
     @property
     def _client(self) -> AsyncClient:
         if self._running is None:
-            raise ClosedError("the client is not open: use it as `with Client(...) as client`")
+            raise ClosedError("client not open: use it as `with Client(...) as client`")
         return self._running[1]
 
     @property
@@ -297,11 +294,11 @@ class Client:
         return self._running[0]
 
     def _call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Await a coroutine function in the other thread."""
+        """Run a coroutine function in the client's thread and wait for it."""
         return self._portal.call(partial(function, *args, **kwargs))
 
     def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        """Start a coroutine function in the other thread."""
+        """Start a coroutine function in the client's thread."""
         return self._portal.start_task_soon(partial(function, *args, **kwargs))
 
 
@@ -310,7 +307,7 @@ async def _next_batch(stream: BatchStream) -> list[ConsumedRecord] | None:
 
 
 def _chunks(records: Iterable[Any]) -> Iterator[list[Any]]:
-    """The records in lists: the faster they come, the longer, so that those of a slow source are not kept waiting."""
+    """Yield the records in lists, longer ones the faster they arrive, so that a slow source is not delayed."""
     items, size = iter(records), 1
     while True:
         began_at = perf_counter()

@@ -1,7 +1,4 @@
-"""The client: one object for producing, reading and looking after topics and groups.
-
-Owns: the face that users see, and the life of what is behind it. Must not know: how any of it is done.
-"""
+"""The async client that users see: `connect` and `AsyncClient`."""
 
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
@@ -34,29 +31,28 @@ from protocol.response import (
     TopicMetadata,
     TopicResult,
 )
-from warmlog.client.batches import Delivery, RecordMetadata
-from warmlog.client.cluster import Cluster, Topic
+from warmlog.client.connection.cluster import Cluster, Topic
+from warmlog.client.consuming.stream import BatchStream, RecordStream
+from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
 from warmlog.client.errors import broker_error
-from warmlog.client.group_options import GroupNames, make_group_reading
-from warmlog.client.group_stream import GroupBatchStream, GroupReader, GroupRecordStream
-from warmlog.client.groups import Groups
-from warmlog.client.membership import Membership
-from warmlog.client.producer import GivenHeaders, Message, Producer, Summary, Timestamp
-from warmlog.client.reading import ReadingNames, make_reading
+from warmlog.client.groups.admin import GroupAdmin
+from warmlog.client.groups.group_stream import GroupBatchStream, GroupReader, GroupRecordStream
+from warmlog.client.groups.member_options import GroupConsumeOptions, make_group_subscription
+from warmlog.client.groups.membership import Membership
+from warmlog.client.producing.batches import Delivery, RecordMetadata
+from warmlog.client.producing.producer import GivenHeaders, Message, Producer, Summary, Timestamp
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
-from warmlog.client.start import Start
-from warmlog.client.stream import BatchStream, RecordStream
 
 
 @asynccontextmanager
 async def connect(
     bootstrap: str | Iterable[str] = DEFAULT_ADDRESS, **settings: Unpack[SettingNames]
 ) -> AsyncIterator["AsyncClient"]:
-    """A connected client, for `async with`; on asyncio and on trio.
+    """Connect to a cluster, on asyncio or trio; for `async with`.
 
-    `bootstrap`: addresses of one broker or several, "host:port" (also separated by commas). Settings: see
-    `warmlog.client.Settings`. Raises ConnectError where no broker answers, ValueError for a bad address or setting.
-    Leaving the block sends what was produced and waits for it; leaving it by an exception does not.
+    `bootstrap`: "host:port" of one broker or several (comma-separated or an iterable). Settings: see
+    `warmlog.client.Settings`. Raises ConnectError if no broker answers, ValueError for an invalid address or setting.
+    Leaving the block flushes produced records; leaving it by an exception does not.
     """
     addresses, checked, random = parse_bootstrap(bootstrap), Settings(**settings), Random()  # noqa: S311 - for jitter
     failure: BaseException | None = None
@@ -76,7 +72,7 @@ async def connect(
                 cluster.close()
         except anyio.get_cancelled_exc_class():
             raise
-        except BaseException as error:  # noqa: BLE001 - raised below, but not out of the task group, which would wrap it
+        except BaseException as error:  # noqa: BLE001 - raised below, outside the task group, which would wrap it
             failure = error
         tasks.cancel_scope.cancel()
     if failure is not None:
@@ -88,14 +84,14 @@ def _now_ms() -> int:
 
 
 class AsyncClient:
-    """What `connect` gives. Any number of tasks of one event loop may use it at the same time."""
+    """The client that `connect` returns. Tasks of one event loop may share it."""
 
     def __init__(self, cluster: Cluster, producer: Producer, settings: Settings, random: Random) -> None:
         self._cluster = cluster
         self._producer = producer
         self._settings = settings
         self._random = random
-        self._groups = Groups(cluster)
+        self._groups = GroupAdmin(cluster)
         self._memberships: list[Membership] = []
 
     # -- producing --
@@ -110,13 +106,13 @@ class AsyncClient:
         timestamp: Timestamp | None = None,
         partition: int | None = None,
     ) -> RecordMetadata:
-        """Store a record; return where it is when it is acknowledged.
+        """Produce a record; return its partition and offset once acknowledged.
 
-        Calls made at the same time share batches. `value` None with a key is a tombstone. `headers`: a mapping or
-        pairs. `timestamp`: ms since the epoch or a datetime, by default now. `partition`: by default the key's (where
-        Kafka's clients put it), or for records without a key one that changes with each batch. The topic is created
-        on first use, if the broker allows that. A call that is cancelled may still store the record.
-        Raises WarmlogError if it is not stored, or if nobody knows; TypeError, ValueError for wrong arguments.
+        Concurrent calls share batches. `value` None with a key is a tombstone. `headers`: a mapping or pairs.
+        `timestamp`: ms since the epoch or a datetime, by default now. `partition`: by default the key's (as in Kafka's
+        clients); records without a key stick to one partition per batch. The topic is created on first use if the
+        broker allows that. A cancelled call may still store the record. Raises WarmlogError if the record is not stored
+        or its fate is unknown; TypeError, ValueError for invalid arguments.
         """
         return await self._producer.produce(topic, Message(value, key, headers, timestamp, partition))
 
@@ -130,62 +126,63 @@ class AsyncClient:
         timestamp: Timestamp | None = None,
         partition: int | None = None,
     ) -> Delivery:
-        """Store a record without waiting; what is given tells later what became of it.
+        """Produce a record without waiting; the returned `Delivery` holds the result later.
 
-        An error that nobody asks for there is raised by the next `flush`. Arguments as for `produce`. The topic must
-        have been used or asked for (`topic`) before. Raises BufferFullError if too much waits already, then `flush`.
+        Arguments as for `produce`. The topic must be in the metadata cache: produce to it or call `topic` first. An
+        error that nobody reads from the `Delivery` is raised by the next `flush`. Raises BufferFullError if
+        `buffer_bytes` are unacknowledged.
         """
         return self._producer.produce_nowait(topic, Message(value, key, headers, timestamp, partition))
 
     async def produce_many(
         self, topic: str, records: Iterable[Any] | AsyncIterable[Any], *, partition: int | None = None
     ) -> Summary:
-        """Store many records, as fast as it goes, and return when all are acknowledged.
+        """Produce many records as fast as they are acknowledged; return when all are.
 
-        Each is bytes (a value), a tuple (key, value) or a `Message`; an asynchronous iterable may also give lists of
-        these. Raises at the first that is not stored; others may be stored then.
+        Each record is bytes (a value), a tuple (key, value) or a `Message`; an async iterable may also yield lists of
+        these. Raises the error of the first record that is not stored; others may be stored.
         """
         return await self._producer.produce_many(topic, records, partition)
 
     async def flush(self) -> None:
-        """Return when everything produced so far is acknowledged. Raises the first error nobody was told of yet."""
+        """Wait until every record produced so far is acknowledged. Raises the first error that no caller has seen."""
         await self._producer.flush()
 
-    # -- reading --
+    # -- consuming --
 
     @overload
     def consume(
-        self, topics: str | Iterable[str], start: Start = ..., *, group: None = None, **options: Unpack[ReadingNames]
+        self, topics: str | Iterable[str], start: Start = ..., *, group: None = None, **options: Unpack[ConsumeOptions]
     ) -> RecordStream: ...
     @overload
     def consume(
-        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupNames]
+        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupConsumeOptions]
     ) -> GroupRecordStream: ...
     def consume(
         self, topics: str | Iterable[str], start: Start = "beginning", *, group: str | None = None, **options: Any
     ) -> RecordStream | GroupRecordStream:
-        """Read records: `async for record in client.consume("orders", start="beginning")`.
+        """Consume records: `async for record in client.consume("orders", start="beginning")`.
 
-        `start`: "beginning", "end", an offset, a time (a datetime or ISO 8601 text; without a zone it is local time),
-        or a mapping from partition to offset. Options:
+        `start`: "beginning", "end", an offset, a time (a datetime or ISO 8601 text; local time without a zone), or a
+        mapping from partition to offset. Options:
         `partitions`: by default all, or those of that mapping.
-        `until_end`: stop at the end as it was when the stream was opened; else wait for more, for ever.
-        `out_of_range`: where the offset to read is not there (any more), raise OffsetOutOfRangeError ("error"), or go
-        on at the "beginning" or the "end".
+        `until_end`: stop at the log end as of opening the stream; otherwise wait for more records forever.
+        `out_of_range`: if the offset does not exist (any more), raise OffsetOutOfRangeError ("error"), or continue at
+        the "beginning" or the "end".
         `isolation`: "read_uncommitted" or "read_committed".
-        `auto_create`: whether a topic that does not exist may be created; by default unless `until_end`.
+        `auto_create`: whether to create a missing topic; by default unless `until_end`.
 
-        The stream is opened at its first step, or by `async with`. It need not be closed: leaving the loop is enough.
-        Its steps raise WarmlogError; errors that may pass are tried again for `delivery_timeout_s`.
+        The stream opens at its first step or by `async with`, and need not be closed: leaving the loop is enough. Its
+        steps raise WarmlogError; retriable errors are retried for `delivery_timeout_s`.
 
-        With a `group`, the partitions are shared with its other members (also Kafka's), and reading begins where the
-        group has committed, at `start` where it has not. Read within `async with`, which leaves the group at its end
-        (see `GroupStream`). No `partitions` then, and `out_of_range` goes to an end by default. Further options:
-        `auto_commit`: commit every `commit_interval_s`, before partitions go to others, and at the end; a record is
-        done when the next one is asked for. Without, call the stream's `commit`.
-        `session_timeout_s`: a member that is not heard of for so long is out.
-        `rebalance_timeout_s`: so long may one record take while others wait for a share.
-        `instance_id`: makes the member a static one, that finds its partitions again after a restart.
+        With a `group`, its members (also clients of Kafka's protocol) share the partitions, and reading starts at the
+        committed offset, or at `start` if there is none. Read inside `async with`, which leaves the group (see
+        `GroupStream`). `partitions` is not allowed then, and `out_of_range` defaults to an end. Further options:
+        `auto_commit`: commit every `commit_interval_s`, before a rebalance and at the end; a record is processed when
+        the next one is requested. Otherwise call the stream's `commit`.
+        `session_timeout_s`: a member without heartbeats for that long is removed.
+        `rebalance_timeout_s`: how long one record may take during a rebalance.
+        `instance_id`: makes this a static member, which gets its partitions back after a restart.
         """
         if group is None:
             return RecordStream(self.consume_batches(topics, start, **options))
@@ -193,45 +190,49 @@ class AsyncClient:
 
     @overload
     def consume_batches(
-        self, topics: str | Iterable[str], start: Start = ..., *, group: None = None, **options: Unpack[ReadingNames]
+        self, topics: str | Iterable[str], start: Start = ..., *, group: None = None, **options: Unpack[ConsumeOptions]
     ) -> BatchStream: ...
     @overload
     def consume_batches(
-        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupNames]
+        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupConsumeOptions]
     ) -> GroupBatchStream: ...
     def consume_batches(
         self, topics: str | Iterable[str], start: Start = "beginning", *, group: str | None = None, **options: Any
     ) -> BatchStream | GroupBatchStream:
-        """Read lists of records, as they come: the same as `consume`, with less work for each record."""
+        """Consume lists of records: like `consume`, at less cost per record."""
         if group is None:
-            return BatchStream(self._cluster, self._settings, self._random, make_reading(topics, start, **options))
+            return BatchStream(self._cluster, self._settings, self._random, make_subscription(topics, start, **options))
         return GroupBatchStream(self.group_reader(group, topics, start, **options))
 
     def group_reader(
-        self, group: str, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[GroupNames]
+        self,
+        group: str,
+        topics: str | Iterable[str],
+        start: Start = "beginning",
+        **options: Unpack[GroupConsumeOptions],
     ) -> GroupReader:
-        """What the streams of a group stand on; for faces of another kind."""
-        reading, checked = make_group_reading(group, topics, start, **options)
-        reader = GroupReader(self._cluster, self._settings, self._random, reading, checked)
-        self._memberships = [one for one in self._memberships if not one.has_ended] + [reader.membership]
+        """Return the reader behind a group's streams, for other faces of it."""
+        subscription, member_options = make_group_subscription(group, topics, start, **options)
+        reader = GroupReader(self._cluster, self._settings, self._random, subscription, member_options)
+        self._memberships = [each for each in self._memberships if not each.has_ended] + [reader.membership]
         return reader
 
     async def leave_groups(self) -> None:
-        """Leave all groups, without what was read last: nobody can tell whether that is done."""
+        """Leave all groups. Records taken last do not count as processed: the client cannot know."""
         for membership in self._memberships:
-            membership.stop(with_last=False)
-        with anyio.CancelScope(shield=True):  # each has a time limit of its own
+            membership.stop(include_last=False)
+        with anyio.CancelScope(shield=True):  # each has its own timeout
             for membership in self._memberships:
                 await membership.wait_ended()
 
     async def offsets(
         self, topic: str, at: Start = "end", *, partitions: Iterable[int] | None = None
     ) -> dict[int, int]:
-        """By partition, the offset that a start stands for: the ends, or the first record at or past a time.
+        """Return by partition the offset that a start stands for: an end, or the first record at or after a time.
 
-        A time past all records gives the end. Raises WarmlogError, ValueError.
+        A time after all records gives the end. Raises WarmlogError, ValueError.
         """
-        options = ReadingNames(auto_create=False)
+        options = ConsumeOptions(auto_create=False)
         if partitions is not None:
             options["partitions"] = partitions
         async with self.consume_batches(topic, at, **options) as stream:
@@ -240,15 +241,15 @@ class AsyncClient:
     # -- topics --
 
     async def topic(self, name: str, *, auto_create: bool = True) -> Topic:
-        """The topic's id and leaders; creates it if it does not exist and that is allowed. Raises UnknownTopicError."""
+        """Return the topic's id and leaders, creating the topic if allowed. Raises UnknownTopicError."""
         return await self._cluster.topic(name, auto_create=auto_create)
 
     async def metadata(self, topics: Iterable[str] | None = None) -> MetadataResponse:
-        """Brokers and topics (None: all), as the broker tells them; a topic's own error stands in its entry."""
+        """Return brokers and topics (None: all) as the broker reports them; a topic's error is in its entry."""
         return await self._cluster.metadata(topics)
 
     async def list_topics(self) -> tuple[TopicMetadata, ...]:
-        """All topics, by name."""
+        """Return all topics by name."""
         return (await self._cluster.metadata()).topics
 
     async def create_topic(
@@ -260,9 +261,9 @@ class AsyncClient:
         validate_only: bool = False,
         if_not_exists: bool = False,
     ) -> CreatedTopic | None:
-        """Create a topic. `partitions` -1: the broker's default. None where it exists and `if_not_exists`.
+        """Create a topic. `partitions` -1: the broker's default. Return None if it exists and `if_not_exists`.
 
-        Raises TopicExistsError and other BrokerErrors. If the connection is lost, nobody knows whether it was created.
+        Raises TopicExistsError and other BrokerErrors. After ConnectionLostError the topic may or may not exist.
         """
         topic = NewTopic(name=name, partitions=partitions, configs=dict(configs or {}))
         request = CreateTopicsRequest(topics=(topic,), validate_only=validate_only)
@@ -276,23 +277,23 @@ class AsyncClient:
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Raises UnknownTopicError and other BrokerErrors."""
         request = DeleteTopicsRequest(topics=(name,))
-        _check((await self._cluster.ask(request, DeleteTopicsResponse, repeatable=False)).topics)
+        _raise_first_error((await self._cluster.ask(request, DeleteTopicsResponse, repeatable=False)).topics)
         self._cluster.forget(name)
 
     async def alter_topic(
         self, name: str, *, configs: Mapping[str, str | None] | None = None, partitions: int | None = None
     ) -> None:
-        """Change settings (None takes the topic's own value away), or give it more partitions. Raises BrokerError."""
+        """Change settings (None resets to the default) or add partitions. Raises BrokerError."""
         topic = TopicAlteration(name=name, configs=dict(configs or {}), partitions=partitions)
         request = AlterTopicsRequest(topics=(topic,))
-        _check((await self._cluster.ask(request, AlterTopicsResponse, repeatable=False)).topics)
+        _raise_first_error((await self._cluster.ask(request, AlterTopicsResponse, repeatable=False)).topics)
         self._cluster.forget(name)
 
     async def describe_topics(self, *names: str) -> tuple[TopicDescription, ...]:
-        """Settings, offsets and segments. Raises UnknownTopicError and other BrokerErrors."""
+        """Return settings, offsets and segments. Raises UnknownTopicError and other BrokerErrors."""
         request = DescribeTopicsRequest(topics=names)
         topics = (await self._cluster.ask(request, DescribeTopicsResponse)).topics
-        _check(topics)
+        _raise_first_error(topics)
         return topics
 
     async def explain(
@@ -304,10 +305,10 @@ class AsyncClient:
         timestamp: int | None = None,
         plain: bool = False,
     ) -> ExplainResponse:
-        """The way of a fetch to an offset, or to the first record at or past a time (ms), and what of it is in memory.
+        """Explain how a fetch from an offset or a time (ms) would be served, and which pages are resident.
 
-        `plain`: with the plain binary search beside the broker's. Raises OffsetOutOfRangeError, UnknownTopicError and
-        other BrokerErrors.
+        `plain`: also explain a plain binary search. Raises OffsetOutOfRangeError, UnknownTopicError and other
+        BrokerErrors.
         """
         request = ExplainRequest(topic=topic, partition=partition, offset=offset, timestamp=timestamp, plain=plain)
         return await self._cluster.ask(request, ExplainResponse)
@@ -315,11 +316,11 @@ class AsyncClient:
     # -- groups --
 
     async def list_groups(self, *, states: Iterable[str] = ()) -> tuple[ListedGroup, ...]:
-        """Groups by name, those in one of these states ("Stable", "Empty" ...) or all."""
+        """Return groups by name, all or those in these states ("Stable", "Empty" ...)."""
         return await self._groups.list(states)
 
     async def describe_groups(self, *names: str) -> tuple[DescribedConsumerGroup, ...]:
-        """Members, who has which partition, what is committed, where logs end. Raises UnknownGroupError."""
+        """Return members, assignments, committed offsets and log end offsets. Raises UnknownGroupError."""
         return await self._groups.describe(names)
 
     async def delete_group(self, name: str) -> None:
@@ -327,15 +328,15 @@ class AsyncClient:
         await self._groups.delete(name)
 
     async def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Set where a group without members goes on, by (topic, partition). Raises WarmlogError."""
+        """Set the committed offsets of a group without members, by (topic, partition). Raises WarmlogError."""
         await self._groups.commit(group, offsets)
 
     async def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
-        """Forget where a group is in these partitions, of topics that no member reads. Raises WarmlogError."""
-        await self._groups.forget(group, partitions)
+        """Delete a group's committed offsets, in topics that no member is subscribed to. Raises WarmlogError."""
+        await self._groups.delete_offsets(group, partitions)
 
 
-def _check(results: Iterable[TopicResult | TopicDescription]) -> None:
+def _raise_first_error(results: Iterable[TopicResult | TopicDescription]) -> None:
     for result in results:
         if result.error:
             raise broker_error(result.error, result.message)

@@ -1,14 +1,12 @@
-"""What can go wrong for a user of the client.
+"""The client's exceptions.
 
-Owns: `WarmlogError`, the one root, and the few kinds below it that a program reacts to differently; and which error
-codes are worth another try. Must not know: how a retry is done (`backoff`).
-
-Wrong arguments (a str where bytes belong, a negative offset) raise TypeError and ValueError as everywhere in Python.
+`WarmlogError` is the root; a subclass exists where a program may react differently. Invalid arguments (str instead of
+bytes, a negative offset) raise TypeError and ValueError.
 """
 
 from protocol.errors import ErrorCode
 
-# Codes that may be gone a moment later, after a look at fresh metadata.
+# Errors that may be gone after a retry with fresh metadata.
 RETRIABLE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -36,8 +34,7 @@ RETRIABLE = frozenset(
 class WarmlogError(Exception):
     """Root of all errors of the client.
 
-    `code`: Kafka's number for it. `message`: a sentence for people. `is_final`: another try was made or makes no sense,
-    whatever the code.
+    `code`: Kafka's error code. `message`: for people. `is_final`: whether retrying is pointless whatever the code.
     """
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR) -> None:
@@ -60,60 +57,60 @@ class ConnectError(WarmlogError):
 
 
 class ConnectionLostError(WarmlogError):
-    """The connection ended before the reply: nobody knows whether the request was carried out."""
+    """The connection ended before the reply: the request may or may not have been carried out."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ErrorCode.NETWORK_EXCEPTION)
 
 
 class RequestTimeoutError(WarmlogError):
-    """The broker did not answer in time."""
+    """The broker did not reply in time."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ErrorCode.REQUEST_TIMED_OUT)
 
 
 class ClosedError(WarmlogError):
-    """The client, or the stream of records, was closed."""
+    """The client or the stream was closed."""
 
     def __init__(self, message: str = "the client is closed") -> None:
         super().__init__(message, ErrorCode.NETWORK_EXCEPTION)
-        self.is_final = True  # somebody wanted it so
+        self.is_final = True  # closed on purpose
 
 
 class BufferFullError(WarmlogError):
-    """`produce_nowait` found `buffer_bytes` of records waiting already: `await client.flush()`, then go on."""
+    """`produce_nowait` found `buffer_bytes` of unacknowledged records: `await client.flush()`, then retry."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 
 class BrokerError(WarmlogError):
-    """The broker said no; `code` is its reason."""
+    """The broker returned an error; `code` is the reason."""
 
 
 class UnknownTopicError(BrokerError):
-    """There is no such topic or partition."""
+    """The topic or partition does not exist."""
 
 
 class TopicExistsError(BrokerError):
-    """There is a topic of that name already."""
+    """A topic of that name exists."""
 
 
 class GroupMovedOnError(BrokerError):
-    """The group went on without this member: what it read since its last commit is read again, by another one."""
+    """The group rebalanced without this member: records read since its last commit are read again by another member."""
 
 
 class GroupNotEmptyError(BrokerError):
-    """The group has members, and what was asked is only done to one without."""
+    """The group has members, and the request needs a group without any."""
 
 
 class UnknownGroupError(BrokerError):
-    """There is no such group."""
+    """The group does not exist."""
 
 
 class OffsetOutOfRangeError(BrokerError):
-    """The offset to read from is not there, or no longer: offsets from `log_start_offset` to `high_watermark` are."""
+    """The requested offset does not exist; those from `log_start_offset` to `high_watermark` do."""
 
     def __init__(self, message: str, *, log_start_offset: int, high_watermark: int) -> None:
         super().__init__(message, ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -121,7 +118,7 @@ class OffsetOutOfRangeError(BrokerError):
         self.high_watermark = high_watermark
 
 
-_KINDS: dict[ErrorCode, type[BrokerError]] = {
+_CLASSES: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopicError,
     ErrorCode.TOPIC_ALREADY_EXISTS: TopicExistsError,
     ErrorCode.UNKNOWN_MEMBER_ID: GroupMovedOnError,
@@ -131,20 +128,20 @@ _KINDS: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.NON_EMPTY_GROUP: GroupNotEmptyError,
     ErrorCode.GROUP_ID_NOT_FOUND: UnknownGroupError,
 }
-# Where the broker says no more than the code.
-_SENTENCES = {
-    ErrorCode.UNKNOWN_MEMBER_ID: "the group went on without this member",
-    ErrorCode.ILLEGAL_GENERATION: "the group went on without this member",
-    ErrorCode.REBALANCE_IN_PROGRESS: "the group is dividing its partitions anew",
-    ErrorCode.FENCED_INSTANCE_ID: "another member with the same instance id has taken this one's place",
+# Used where the broker sends a code without a message.
+_DEFAULT_MESSAGES = {
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group rebalanced without this member",
+    ErrorCode.ILLEGAL_GENERATION: "the group rebalanced without this member",
+    ErrorCode.REBALANCE_IN_PROGRESS: "the group is rebalancing",
+    ErrorCode.FENCED_INSTANCE_ID: "another member with the same group.instance.id has replaced this one",
     ErrorCode.NON_EMPTY_GROUP: "the group has members",
-    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
-    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group read the topic",
-    ErrorCode.INVALID_GROUP_ID: "that is no name for a group",
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "the group has members subscribed to the topic",
+    ErrorCode.INVALID_GROUP_ID: "invalid group name",
 }
 
 
 def broker_error(code: ErrorCode, message: str | None, *, about: str = "") -> BrokerError:
-    """The exception for an error code in a reply; `about` names the topic or partition where the message may not."""
-    text = message or _SENTENCES.get(code, code.name)
-    return _KINDS.get(code, BrokerError)(f"{about}: {text}" if about else text, code)
+    """Return the exception for an error code in a reply. `about`: topic, partition or group, as a prefix."""
+    text = message or _DEFAULT_MESSAGES.get(code, code.name)
+    return _CLASSES.get(code, BrokerError)(f"{about}: {text}" if about else text, code)

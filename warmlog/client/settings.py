@@ -1,6 +1,6 @@
-"""What a user can set on a client: names, units, defaults, checks.
+"""The client's settings: names, units, defaults and validation.
 
-Owns: `Settings`. Must not know: who uses which. Names are Kafka's where Kafka has the setting, with the unit behind.
+Names follow Kafka's, with the unit appended.
 """
 
 import re
@@ -39,36 +39,37 @@ class SettingNames(TypedDict, total=False):
 class Settings:
     """Settings of a client. Raises ValueError for a value out of range.
 
-    `client`: a name for the broker's logs. `acks`: 0 (do not wait, and never know), 1 (the leader has written it),
-    "all". `linger_ms`: how long a batch waits for more records; with 0 what is produced at the same moment still
-    shares one. `batch_bytes`: of one batch, uncompressed. `buffer_bytes`: of records not yet acknowledged; beyond it
-    `produce` waits. `max_in_flight`: produce requests at a time; with 1, records keep their order even where a request
-    had to be repeated. `delivery_timeout_s`: how long a record is tried. `request_timeout_s`: for one reply.
-    `fetch_bytes`, `fetch_partition_bytes`: of one fetch, and of each partition in it; the next fetch is under way while
-    the last is read, so a stream takes twice that. `fetch_max_wait_ms`: how long the broker holds a fetch back while
-    there is nothing.
+    `client`: name for the broker's logs. `acks`: 0 (no acknowledgement), 1 (written by the leader) or "all".
+    `linger_ms`: how long a batch waits for more records; with 0, records produced at the same moment still share one.
+    `batch_bytes`: limit of one batch, uncompressed. `buffer_bytes`: limit of unacknowledged records; beyond it
+    `produce`
+    waits. `max_in_flight`: concurrent produce requests per broker; with 1, records keep their order across retries.
+    `delivery_timeout_s`: how long a record is retried. `request_timeout_s`: limit for one reply.
+    `fetch_bytes`, `fetch_partition_bytes`: limits of one fetch and of each partition in it. The next fetch is in flight
+    while the last one is read, so a stream uses twice that. `fetch_max_wait_ms`: how long the broker holds a fetch
+    while there are no records.
     """
 
     client: str = ""
     acks: Acks = "all"
     compression: Compression = "none"
     linger_ms: float = 0
-    batch_bytes: int = 256 << 10  # a quarter of what a broker takes by default, and past it bigger is not faster
+    batch_bytes: int = 256 << 10  # a quarter of the broker's default limit; larger is not faster
     buffer_bytes: int = 32 << 20  # Kafka's buffer.memory
     max_in_flight: int = 5  # Kafka's max.in.flight.requests.per.connection
     delivery_timeout_s: float = 120  # Kafka's delivery.timeout.ms
     request_timeout_s: float = 30  # Kafka's request.timeout.ms
     connect_timeout_s: float = 10  # Kafka's socket.connection.setup.timeout.ms
-    fetch_bytes: int = 8 << 20  # Kafka takes 50 MiB, which is the memory of a hundred idle brokers
+    fetch_bytes: int = 8 << 20  # Kafka's default of 50 MiB costs too much memory
     fetch_partition_bytes: int = 1 << 20  # Kafka's max.partition.fetch.bytes
     fetch_max_wait_ms: int = 500  # Kafka's fetch.max.wait.ms
 
     def __post_init__(self) -> None:
         if self.acks not in {0, 1, -1, "all"}:
-            raise ValueError(f"acks is 0, 1 or 'all', not {self.acks!r}")
+            raise ValueError(f"acks must be 0, 1 or 'all', not {self.acks!r}")
         if self.compression.upper() not in Codec.__members__:
             known = ", ".join(name.lower() for name in Codec.__members__)
-            raise ValueError(f"compression is one of {known}, not {self.compression!r}")
+            raise ValueError(f"compression must be one of {known}, not {self.compression!r}")
         for name in ("linger_ms", "fetch_max_wait_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
@@ -78,12 +79,12 @@ class Settings:
 
     @property
     def required_acks(self) -> Literal[-1, 0, 1]:
-        """`acks` as it stands in a request."""
+        """`acks` as encoded in a request."""
         return -1 if self.acks == "all" else self.acks
 
     @property
     def codec(self) -> Codec:
-        """`compression` as a batch names it."""
+        """`compression` as encoded in a batch."""
         return Codec[self.compression.upper()]
 
 
@@ -103,17 +104,17 @@ _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^]]+)\]|(?P<host>[^:]+))(?::(?P<port
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port", "host" (port 9091), "[::1]:port". Raises ValueError."""
+    """Parse "host:port", "host" (port 9091) or "[::1]:port". Raises ValueError."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
-        raise ValueError(f"an address is host:port, not {address!r}")
+        raise ValueError(f"address must be host:port, not {address!r}")
     port = int(found["port"] or DEFAULT_PORT)
     if not 0 < port < 1 << 16:
-        raise ValueError(f"a port is a number from 1 to 65535, not {port}")
+        raise ValueError(f"port must be from 1 to 65535, not {port}")
     return found["bracketed"] or found["host"], port
 
 
 def parse_bootstrap(bootstrap: str | Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """Addresses of brokers to begin with: "host:port,host:port" or one text for each. Raises ValueError."""
+    """Parse the addresses of the first brokers: "host:port,host:port", or one text per address. Raises ValueError."""
     addresses = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
     return tuple(parse_address(address.strip()) for address in addresses)

@@ -9,7 +9,7 @@ import pytest
 from protocol.errors import ErrorCode
 from tests.warmlog.client.both_loops import on_both_loops
 from warmlog import BrokerError, Message, OffsetOutOfRangeError, UnknownTopicError, connect
-from warmlog.client.partitioner import partition_of
+from warmlog.client.producing.partitioner import partition_of
 from warmlog.testing import Broker
 
 WORDS = [b"%06d %s" % (number, b"word" * (number % 7)) for number in range(5000)]

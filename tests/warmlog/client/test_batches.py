@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from protocol.errors import ErrorCode
 from protocol.records.builder import Codec
 from protocol.records.reader import records_in
-from warmlog.client.batches import Batch, Delivery, PartitionQueue
 from warmlog.client.errors import BrokerError
+from warmlog.client.producing.batches import Batch, Delivery, PartitionQueue
 
 REFUSED = BrokerError("no", ErrorCode.INVALID_RECORD)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.client.partitioner import StickyChoice, partition_of
+from warmlog.client.producing.partitioner import StickyPartitions, partition_of
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_key_has_one_partition(key: bytes, partitions: int) -> None:
 
 @given(st.integers(2, 10), st.integers())
 def test_without_a_key_records_stay_until_a_batch_is_full_and_then_go_elsewhere(partitions: int, seed: int) -> None:
-    sticky = StickyChoice(Random(seed))
+    sticky = StickyPartitions(Random(seed))
     seen = set()
     for _ in range(100):
         before = sticky.current("t", partitions)
@@ -49,13 +49,13 @@ def test_without_a_key_records_stay_until_a_batch_is_full_and_then_go_elsewhere(
 
 
 def test_of_one_partition_there_is_no_other() -> None:
-    sticky = StickyChoice(Random(1))
+    sticky = StickyPartitions(Random(1))
     sticky.move_on("t", sticky.current("t", 1), 1)
     assert sticky.current("t", 1) == 0
 
 
 def test_a_choice_beyond_the_partitions_is_made_anew() -> None:
-    sticky = StickyChoice(Random(1))
+    sticky = StickyPartitions(Random(1))
     while sticky.current("t", 9) == 0:
         sticky.move_on("t", 0, 9)
     assert sticky.current("t", 1) == 0

@@ -13,7 +13,7 @@ from protocol.response import ErrorResponse, ProducedPartition, ProduceResponse
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.fake_broker import FakeCluster, fake_cluster
 from warmlog import BrokerError, BufferFullError, ClosedError, Message, RequestTimeoutError, UnknownTopicError, connect
-from warmlog.client.partitioner import partition_of
+from warmlog.client.producing.partitioner import partition_of
 
 
 def values(cluster: FakeCluster, topic: str, partition: int = 0) -> list[bytes]:
@@ -85,7 +85,7 @@ async def test_flush_does_not_linger() -> None:
         await client.topic("t")
         delivery = client.produce_nowait("t", value=b"x")
         assert not delivery.done
-        with pytest.raises(RuntimeError, match="still on its way"):
+        with pytest.raises(RuntimeError, match="not acknowledged yet"):
             delivery.metadata()
         await client.flush()
         assert delivery.done
@@ -307,8 +307,8 @@ async def test_at_most_max_in_flight_requests_are_unanswered() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.produce_many, "t", [b"x" * 40] * 10)
             await anyio.wait_all_tasks_blocked()
-            assert len(client._producer._sender._lanes) == 1
-            assert client._producer._sender._lanes[1].in_flight == 2
+            assert len(client._producer._dispatcher._broker_senders) == 1
+            assert client._producer._dispatcher._broker_senders[1].in_flight == 2
             answer.set()
         assert len(values(cluster, "t")) == 11
 
@@ -399,7 +399,7 @@ async def test_an_error_of_produce_nowait_is_raised_by_flush_unless_somebody_ask
 @on_both_loops
 async def test_produce_nowait_needs_a_topic_that_was_asked_for() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
-        with pytest.raises(UnknownTopicError, match="has not been asked for yet"):
+        with pytest.raises(UnknownTopicError, match="not in the metadata cache"):
             client.produce_nowait("t", value=b"x")
 
 

@@ -23,7 +23,7 @@ def test_addresses(address: str, parsed: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("address", ["", ":9091", "a:b", "::1", "a:1:2", "[::1", "[::1]9091", "a:", "a:-1", "a:+1"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="an address is host:port"):
+    with pytest.raises(ValueError, match="address must be host:port"):
         parse_address(address)
 
 

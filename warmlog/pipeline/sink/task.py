@@ -20,7 +20,7 @@ from protocol.native.producers import DescribeProducerRequest, DescribeProducerR
 from protocol.records.builder import BatchBuilder
 from protocol.request import MetadataRequest
 from protocol.response import MetadataResponse, TopicMetadata
-from warmlog.client.partitioner import partition_of
+from warmlog.client.producing.partitioner import partition_of
 from warmlog.pipeline.broker import PatientBroker, Retry, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, StoredReader, StoredRecords

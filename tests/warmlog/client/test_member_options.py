@@ -2,13 +2,15 @@ from typing import Any
 
 import pytest
 
-from warmlog.client.group_options import make_group_reading
-from warmlog.client.reading import make_reading
+from warmlog.client.consuming.subscription import make_subscription
+from warmlog.client.groups.member_options import make_group_subscription
 
 
 def test_what_is_said_and_what_stands_in_for_the_rest() -> None:
-    reading, options = make_group_reading("g", ["a", "b", "a"], "end", session_timeout_s=7, isolation="read_committed")
-    assert (reading.topics, reading.start, reading.isolation) == (("a", "b"), "end", "read_committed")
+    subscription, options = make_group_subscription(
+        "g", ["a", "b", "a"], "end", session_timeout_s=7, isolation="read_committed"
+    )
+    assert (subscription.topics, subscription.start, subscription.isolation) == (("a", "b"), "end", "read_committed")
     assert (options.group, options.topics, options.session_timeout_s) == ("g", ("a", "b"), 7)
     assert (options.auto_commit, options.commit_interval_s, options.rebalance_timeout_s) == (True, 5, 300)
     assert options.auto_create
@@ -16,8 +18,8 @@ def test_what_is_said_and_what_stands_in_for_the_rest() -> None:
 
 @pytest.mark.parametrize(("start", "instead"), [("end", "end"), ("beginning", "beginning"), (17, "beginning")])
 def test_a_committed_offset_that_is_gone_is_no_error_unless_that_is_wanted(start: Any, instead: str) -> None:
-    assert make_group_reading("g", "t", start)[0].out_of_range == instead
-    assert make_group_reading("g", "t", start, out_of_range="error")[0].out_of_range == "error"
+    assert make_group_subscription("g", "t", start)[0].out_of_range == instead
+    assert make_group_subscription("g", "t", start, out_of_range="error")[0].out_of_range == "error"
 
 
 @pytest.mark.parametrize(
@@ -35,9 +37,9 @@ def test_a_committed_offset_that_is_gone_is_no_error_unless_that_is_wanted(start
 )
 def test_what_makes_no_sense_is_refused(arguments: Any, options: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        make_group_reading(*arguments, **options)
+        make_group_subscription(*arguments, **options)
 
 
 def test_without_a_group_its_options_are_refused() -> None:
     with pytest.raises(TypeError, match="auto_commit"):
-        make_reading("t", "end", auto_commit=False)  # type: ignore[arg-type]
+        make_subscription("t", "end", auto_commit=False)  # type: ignore[arg-type]

@@ -1,16 +1,13 @@
-"""Records out of partitions, as a user gets them.
+"""Read records from partitions: find the start offsets, fetch, decode, recover from errors.
 
-Owns: a stream from its start to its end: which partitions, from where, decoding, what to do about errors. Must not
-know: how a fetch is made (`fetching`), or how a user says what to read (`reading`).
-
-    _connect -> _place -> FetchLane.ask -> FetchLane.take -> ask again -> _decode -> the user
+    _connect -> _position_cursors -> BrokerFetcher.fetch_next -> BrokerFetcher.take -> fetch_next -> _decode -> caller
 
 Invariants:
-1. A stream has no task of its own. What is under way belongs to a connection, which ends with the stream: at its end,
-   by `aclose`, or when nobody holds the stream any more. So leaving a loop leaves nothing behind.
-2. Records of a partition come in the order of their offsets, each once, over lost connections, too.
-3. An error comes after all records that were fetched before it.
-4. A call that is cancelled has taken nothing: the next one gives the same records.
+1. A stream has no task of its own. Work in progress belongs to its connections, which close with the stream: at its
+   end, by `aclose`, or when the stream is garbage collected. So a caller may simply leave its loop.
+2. A partition's records arrive in offset order, each once, even across reconnects.
+3. An error is raised after all records that were fetched before it.
+4. A cancelled call has consumed nothing: the next call returns the same records.
 """
 
 from collections import deque
@@ -29,21 +26,20 @@ from protocol.records.layout import BatchHeader
 from protocol.records.reader import decoded_batches
 from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
 from protocol.response import FoundOffset, ListOffsetsResponse
-from warmlog.client.backoff import delay_s
-from warmlog.client.cluster import NO_LEADER, Cluster
+from warmlog.client.connection.backoff import delay_s
+from warmlog.client.connection.cluster import NO_LEADER, Cluster
+from warmlog.client.consuming.broker_fetcher import BrokerFetcher, Cursor, Fetched
+from warmlog.client.consuming.subscription import AtOffset, Subscription
 from warmlog.client.errors import OffsetOutOfRangeError, WarmlogError, broker_error
-from warmlog.client.fetching import Cursor, Fetched, FetchLane
-from warmlog.client.reading import Reading
 from warmlog.client.settings import Settings
-from warmlog.client.start import AtOffset
 
-# So many records are handed over at a time, if so many are there: it is what a turn of the event loop (a few µs) is
-# spread over where batches are small.
-ENOUGH_RECORDS = 500
+# Records per list, if that many have arrived: where batches are small, this spreads the cost of an event loop turn
+# (a few µs).
+RECORDS_PER_LIST = 500
 
 
 class ConsumedRecord(Struct, frozen=True, gc=False):
-    """A record as read. `timestamp`: ms since the epoch; `value` is None for a tombstone."""
+    """A record as read. `timestamp`: ms since the epoch. `value` is None for a tombstone."""
 
     topic: str
     partition: int
@@ -55,7 +51,7 @@ class ConsumedRecord(Struct, frozen=True, gc=False):
 
 
 class _Signal:
-    """Lets a stream wait for its connections without their knowing it (invariant 1)."""
+    """Wakes a stream. Connections hold this instead of the stream, so it can be garbage collected (invariant 1)."""
 
     __slots__ = ("_event",)
 
@@ -71,21 +67,21 @@ class _Signal:
 
 
 class BatchStream:
-    """An async iterator of lists of records, and an async context manager. Not for several tasks at a time.
+    """An async iterator of lists of records, and an async context manager. For one task at a time.
 
-    A list holds what is there, of one partition or several, and is never empty.
+    A list holds records of one or more partitions, and is never empty.
     """
 
-    def __init__(self, cluster: Cluster, settings: Settings, random: Random, reading: Reading) -> None:
-        self._lanes: dict[int, FetchLane] = {}
+    def __init__(self, cluster: Cluster, settings: Settings, random: Random, reading: Subscription) -> None:
+        self._fetchers: dict[int, BrokerFetcher] = {}
         self._cluster = cluster
         self._settings = settings
         self._random = random
-        self._reading = reading
+        self._subscription = reading
         self._signal = _Signal()
         self._cursors: list[Cursor] = []
-        self._unplaced: list[Cursor] = []
-        self._grouped = False
+        self._unpositioned: list[Cursor] = []
+        self._connected = False
         self._arrived: deque[tuple[Cursor, Iterator[tuple[BatchHeader, list[ConsumedRecord]]]]] = deque()
         self._failure: WarmlogError | None = None
         self._failed_since: float | None = None
@@ -96,16 +92,16 @@ class BatchStream:
 
     @property
     def positions(self) -> dict[tuple[str, int], int]:
-        """By topic and partition, the offset of the next record to come: where another stream would go on."""
+        """By topic and partition, the offset of the next record to deliver."""
         return {(cursor.topic, cursor.partition): cursor.position for cursor in self._cursors}
 
     @property
     def high_watermarks(self) -> dict[tuple[str, int], int]:
-        """By topic and partition, the end of the log as last heard, -1 before that."""
+        """By topic and partition, the last known high watermark, -1 before the first."""
         return {(cursor.topic, cursor.partition): cursor.high_watermark for cursor in self._cursors}
 
     async def __aenter__(self) -> Self:
-        with self._alone():
+        with self._exclusive():
             await self._open()
         return self
 
@@ -118,7 +114,7 @@ class BatchStream:
         return self
 
     async def __anext__(self) -> list[ConsumedRecord]:
-        with self._alone():
+        with self._exclusive():
             records = await self._next_records()
         if not records:
             self.close()
@@ -126,22 +122,22 @@ class BatchStream:
         return records
 
     def close(self) -> None:
-        """Stop reading. The next step of the iterator ends it."""
+        """Stop reading; the iterator ends at its next step."""
         self._closed = True
         self._arrived.clear()
-        self._hang_up()
+        self._close_connections()
 
     async def aclose(self) -> None:
-        """Stop reading, for `contextlib.aclosing`."""
+        """Stop reading; for `contextlib.aclosing`."""
         self.close()
 
     def __del__(self) -> None:
-        self._hang_up()
+        self._close_connections()
 
     # -- steps --
 
     async def _next_records(self) -> list[ConsumedRecord]:
-        """What comes next, empty at the end."""
+        """Return the next records, an empty list at the end."""
         await checkpoint()
         await self._open()
         while not (records := self._decode()):
@@ -151,33 +147,33 @@ class BatchStream:
         return records
 
     async def _open(self) -> None:
-        """Find the partitions and where to begin in each."""
+        """Find the partitions and their start offsets."""
         if not self._opened:
-            self._unplaced = self._cursors = await self._find_partitions()
+            self._unpositioned = self._cursors = await self._find_partitions()
             self._opened = True
-        while self._unplaced and not self._closed:
+        while self._unpositioned and not self._closed:
             await self._step()
 
     async def _step(self) -> None:
-        """Get one step on. Raises WarmlogError if trying again makes no sense, or not any more."""
+        """Make progress once, or recover from an error. Raises WarmlogError if that is not possible."""
         try:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
-            if not self._grouped:
+            if not self._connected:
                 await self._connect()
-            if self._unplaced:
-                await self._place()
+            if self._unpositioned:
+                await self._position_cursors()
             else:
                 await self._receive()
         except WarmlogError as error:
             await self._recover(error)
 
     def _is_finished(self) -> bool:
-        return self._closed or (self._failure is None and not any(cursor.is_wanted for cursor in self._cursors))
+        return self._closed or (self._failure is None and not any(cursor.wants_more for cursor in self._cursors))
 
     async def _recover(self, error: WarmlogError) -> None:
-        """Wait, and look again who leads what; give up where that makes no sense, or for too long made none."""
+        """Wait before the next attempt. Raises the error if it is final or has lasted `delivery_timeout_s`."""
         if self._closed:
             return
         if not error.is_retriable:
@@ -190,21 +186,21 @@ class BatchStream:
         elif now > self._failed_since + self._settings.delivery_timeout_s:
             self.close()
             raise error
-        self._grouped = False
+        self._connected = False
         if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
-            for topic in self._reading.topics:
+            for topic in self._subscription.topics:
                 self._cluster.forget_leaders(topic)
         await anyio.sleep(delay_s(self._attempts, self._random))
 
-    # -- where to read --
+    # -- start offsets --
 
     async def _find_partitions(self) -> list[Cursor]:
-        if self._reading.places is not None:
-            return [Cursor(*place) for place in self._reading.places]
+        if self._subscription.starts is not None:
+            return [Cursor(*key) for key in self._subscription.starts]
         cursors = []
-        for name in self._reading.topics:
-            topic = await self._cluster.topic(name, auto_create=self._reading.auto_create)
-            wanted = self._reading.partitions
+        for name in self._subscription.topics:
+            topic = await self._cluster.topic(name, auto_create=self._subscription.auto_create)
+            wanted = self._subscription.partitions
             for partition in range(topic.partitions) if wanted is None else wanted:
                 if not 0 <= partition < topic.partitions:
                     raise ValueError(f"topic {name!r} has partitions 0 to {topic.partitions - 1}, not {partition}")
@@ -212,20 +208,20 @@ class BatchStream:
         return cursors
 
     async def _connect(self) -> None:
-        """Give each cursor to the lane of its leader."""
+        """Assign each cursor to the fetcher of its leader."""
         groups: dict[int, list[Cursor]] = {}
         for cursor in self._cursors:
             groups.setdefault(await self._leader(cursor), []).append(cursor)
-        for node_id in self._lanes.keys() - groups.keys():
-            self._lanes.pop(node_id).connection.close()
+        for node_id in self._fetchers.keys() - groups.keys():
+            self._fetchers.pop(node_id).connection.close()
         for node_id, cursors in groups.items():
-            lane = self._lanes.get(node_id)
-            if lane is None or lane.connection.closed:
+            fetcher = self._fetchers.get(node_id)
+            if fetcher is None or fetcher.connection.closed:
                 connection = await self._cluster.open(node_id)
-                lane = FetchLane(connection, self._settings, self._reading.isolation, self._signal.set)
-                self._lanes[node_id] = lane
-            lane.cursors = cursors
-        self._grouped = True
+                fetcher = BrokerFetcher(connection, self._settings, self._subscription.isolation, self._signal.set)
+                self._fetchers[node_id] = fetcher
+            fetcher.cursors = cursors
+        self._connected = True
 
     async def _leader(self, cursor: Cursor) -> int:
         leader = self._cluster.leader(cursor.topic, cursor.partition)
@@ -234,67 +230,67 @@ class BatchStream:
         topic = await self._cluster.refresh(cursor.topic, auto_create=False)
         return topic.leaders[cursor.partition]
 
-    async def _place(self) -> None:
-        """Ask for the ends of the partitions, and for offsets by time, and put the cursors there."""
-        for lane in self._lanes.values():
-            unplaced = [cursor for cursor in lane.cursors if cursor in self._unplaced]
-            queries = tuple(query for cursor in unplaced for query in self._queries(cursor))
-            request = ListOffsetsRequest(partitions=queries, isolation=self._reading.isolation)
-            found = iter((await lane.connection.ask(request, ListOffsetsResponse)).partitions)
-            for cursor in unplaced:
-                self._put(cursor, [next(found) for _ in self._queries(cursor)])
-        self._unplaced = []
+    async def _position_cursors(self) -> None:
+        """Look up the ends of the partitions and offsets by time, and move the cursors there."""
+        for fetcher in self._fetchers.values():
+            unpositioned = [cursor for cursor in fetcher.cursors if cursor in self._unpositioned]
+            queries = tuple(query for cursor in unpositioned for query in self._queries(cursor))
+            request = ListOffsetsRequest(partitions=queries, isolation=self._subscription.isolation)
+            found = iter((await fetcher.connection.ask(request, ListOffsetsResponse)).partitions)
+            for cursor in unpositioned:
+                self._set_position(cursor, [next(found) for _ in self._queries(cursor)])
+        self._unpositioned = []
 
     def _queries(self, cursor: Cursor) -> list[OffsetQuery]:
-        start = self._reading.start_of(cursor.topic, cursor.partition)
+        start = self._subscription.start_of(cursor.topic, cursor.partition)
         times = [EARLIEST_TIMESTAMP, LATEST_TIMESTAMP]
         if not isinstance(start, AtOffset):
             times.append(start.timestamp)
         return [OffsetQuery(topic=cursor.topic, partition=cursor.partition, timestamp=time) for time in times]
 
-    def _put(self, cursor: Cursor, found: list[FoundOffset]) -> None:
-        for told in found:
-            if told.error:
-                raise broker_error(told.error, told.message, about=str(cursor))
+    def _set_position(self, cursor: Cursor, found: list[FoundOffset]) -> None:
+        for result in found:
+            if result.error:
+                raise broker_error(result.error, result.message, about=str(cursor))
         first, end = found[0].offset, found[1].offset
-        start = self._reading.start_of(cursor.topic, cursor.partition)
+        start = self._subscription.start_of(cursor.topic, cursor.partition)
         cursor.high_watermark = end
-        cursor.end = end if self._reading.until_end else None
+        cursor.end = end if self._subscription.until_end else None
         if not isinstance(start, AtOffset):
             by_time = found[2].offset
             cursor.seek(end if by_time < 0 else by_time)
         elif first <= start.offset <= end:
             cursor.seek(start.offset)
         else:
-            cursor.seek(self._instead_of(cursor, start.offset, first, end))
+            cursor.seek(self._fallback_offset(cursor, start.offset, first, end))
 
-    def _instead_of(self, cursor: Cursor, offset: int, log_start_offset: int, high_watermark: int) -> int:
-        """Where to read instead of an offset that is not there. Raises OffsetOutOfRangeError if that is not wanted."""
-        if self._reading.out_of_range == "error":
+    def _fallback_offset(self, cursor: Cursor, offset: int, log_start_offset: int, high_watermark: int) -> int:
+        """Return where to read instead of an offset out of range. Raises OffsetOutOfRangeError unless configured."""
+        if self._subscription.out_of_range == "error":
             raise OffsetOutOfRangeError(
-                f"{cursor}: offset {offset} is not there; offsets {log_start_offset} to {high_watermark} are",
+                f"{cursor}: offset {offset} is out of range: offsets {log_start_offset} to {high_watermark} exist",
                 log_start_offset=log_start_offset,
                 high_watermark=high_watermark,
             )
-        return log_start_offset if self._reading.out_of_range == "beginning" else high_watermark
+        return log_start_offset if self._subscription.out_of_range == "beginning" else high_watermark
 
     # -- reading --
 
     async def _receive(self) -> None:
-        """Wait until something has come, and take it."""
-        for lane in self._lanes.values():
-            lane.ask()
-        while not self._closed and not any(lane.has_arrived for lane in self._lanes.values()):
+        """Wait until a reply arrives, and take it."""
+        for fetcher in self._fetchers.values():
+            fetcher.fetch_next()
+        while not self._closed and not any(fetcher.has_arrived for fetcher in self._fetchers.values()):
             await self._signal.wait()
-        for lane in list(self._lanes.values()):
-            if lane.has_arrived:
-                self._take(lane)
+        for fetcher in list(self._fetchers.values()):
+            if fetcher.has_arrived:
+                self._take(fetcher)
 
-    def _take(self, lane: FetchLane) -> None:
+    def _take(self, fetcher: BrokerFetcher) -> None:
         try:
-            fetched = lane.take()
+            fetched = fetcher.take()
         except ProtocolError as problem:
-            message = f"{lane.connection.address} sent what are no record batches: {problem}"
+            message = f"{fetcher.connection.address} sent invalid record batches: {problem}"
             raise WarmlogError(message, problem.code) from problem
         for part in fetched:
             if part.partition.error:
@@ -304,14 +300,14 @@ class BatchStream:
         if self._failure is None:
             self._attempts = 0
             self._failed_since = None
-            lane.ask()
+            fetcher.fetch_next()
 
     def _take_error(self, part: Fetched) -> None:
-        cursor, offset, told = part
+        cursor, offset, result = part
         try:
-            if told.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise broker_error(told.error, told.message, about=str(cursor))
-            cursor.seek(self._instead_of(cursor, offset, told.log_start_offset, told.high_watermark))
+            if result.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise broker_error(result.error, result.message, about=str(cursor))
+            cursor.seek(self._fallback_offset(cursor, offset, result.log_start_offset, result.high_watermark))
         except WarmlogError as error:
             self._failure = self._failure or error
 
@@ -321,9 +317,9 @@ class BatchStream:
         return decoded_batches(part.partition.records, from_offset=part.offset, make=ConsumedRecord, prefix=prefix)
 
     def _decode(self) -> list[ConsumedRecord]:
-        """Records that are there: enough of them, or all. Empty if there are none."""
+        """Decode received records: at least RECORDS_PER_LIST, or all. Empty if there are none."""
         out: list[ConsumedRecord] = []
-        while self._arrived and len(out) < ENOUGH_RECORDS:
+        while self._arrived and len(out) < RECORDS_PER_LIST:
             cursor, batches = self._arrived[0]
             try:
                 header, records = next(batches)
@@ -331,7 +327,7 @@ class BatchStream:
                 self._arrived.popleft()
             except ProtocolError as problem:
                 self._arrived.clear()
-                message = f"{cursor}: the batch at offset {cursor.position} is damaged: {problem}"
+                message = f"{cursor}: corrupt batch at offset {cursor.position}: {problem}"
                 self._failure = WarmlogError(message, problem.code)
             else:
                 end = header.next_offset
@@ -345,24 +341,24 @@ class BatchStream:
     # -- the end --
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         if self._busy:
-            raise RuntimeError("a stream is read by one task at a time")
+            raise RuntimeError("only one task at a time may read a stream")
         self._busy = True
         try:
             yield
         finally:
             self._busy = False
 
-    def _hang_up(self) -> None:
-        for lane in self._lanes.values():
-            if not lane.connection.closed:
-                lane.connection.close()
-        self._lanes = {}
+    def _close_connections(self) -> None:
+        for fetcher in self._fetchers.values():
+            if not fetcher.connection.closed:
+                fetcher.connection.close()
+        self._fetchers = {}
 
 
 class RecordStream:
-    """An async iterator of records, and an async context manager. Not for several tasks at a time."""
+    """An async iterator of records, and an async context manager. For one task at a time."""
 
     def __init__(self, batches: BatchStream) -> None:
         self._batches = batches
@@ -370,12 +366,12 @@ class RecordStream:
 
     @property
     def positions(self) -> dict[tuple[str, int], int]:
-        """By topic and partition, the offset after the last record that was fetched and opened."""
+        """By topic and partition, the offset after the last decoded record."""
         return self._batches.positions
 
     @property
     def high_watermarks(self) -> dict[tuple[str, int], int]:
-        """By topic and partition, the end of the log as last heard, -1 before that."""
+        """By topic and partition, the last known high watermark, -1 before the first."""
         return self._batches.high_watermarks
 
     async def __aenter__(self) -> Self:
@@ -397,10 +393,10 @@ class RecordStream:
         return next(self._records)
 
     def close(self) -> None:
-        """Stop reading. The next step of the iterator ends it."""
+        """Stop reading; the iterator ends at its next step."""
         self._records = iter(())
         self._batches.close()
 
     async def aclose(self) -> None:
-        """Stop reading, for `contextlib.aclosing`."""
+        """Stop reading; for `contextlib.aclosing`."""
         self.close()

@@ -1,21 +1,17 @@
-"""How a group is read: what a user says, and what that means.
-
-Owns: the options of a group's stream, checked. Must not know: who joins, who reads.
-"""
+"""Validate the options of a group member."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack, cast
 
 from protocol.native.groups import DEFAULT_REBALANCE_TIMEOUT_MS, DEFAULT_SESSION_TIMEOUT_MS
-from warmlog.client.reading import OutOfRange, Reading, ReadingNames, make_reading
-from warmlog.client.start import Start
+from warmlog.client.consuming.subscription import ConsumeOptions, OutOfRange, Start, Subscription, make_subscription
 
 DEFAULT_COMMIT_INTERVAL_S = 5.0  # Kafka's auto.commit.interval.ms
 
 
-class GroupNames(TypedDict, total=False):
-    """The options of `AsyncClient.consume` with a group; see there."""
+class GroupConsumeOptions(TypedDict, total=False):
+    """Keyword arguments of `AsyncClient.consume` with a group, described there."""
 
     auto_commit: bool
     commit_interval_s: float
@@ -29,8 +25,8 @@ class GroupNames(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions:
-    """How a member behaves. Raises ValueError for a value out of range."""
+class MemberOptions:
+    """How a group member behaves. Raises ValueError for a value out of range."""
 
     group: str
     topics: tuple[str, ...]
@@ -43,24 +39,24 @@ class GroupOptions:
 
     def __post_init__(self) -> None:
         if not self.group:
-            raise ValueError("the name of a group must not be empty")
+            raise ValueError("group must not be empty")
         for name in ("commit_interval_s", "session_timeout_s", "rebalance_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be greater than 0")
 
 
-def make_group_reading(
-    group: str, topics: str | Iterable[str], start: Start, **options: Unpack[GroupNames]
-) -> tuple[Reading, GroupOptions]:
-    """Check what is to be read, and how. Raises ValueError, TypeError.
+def make_group_subscription(
+    group: str, topics: str | Iterable[str], start: Start, **options: Unpack[GroupConsumeOptions]
+) -> tuple[Subscription, MemberOptions]:
+    """Validate what a member reads and how. Raises ValueError, TypeError.
 
-    Where a committed offset is not there any more, a group begins where it would without one, if `start` is an end.
+    If a committed offset no longer exists, the member continues at `start` if that is an end, else at the beginning.
     """
     if isinstance(start, Mapping):
-        raise TypeError("a group begins where it has committed: its start is one for all partitions, not a mapping")
+        raise TypeError("start must not be a mapping with a group: it applies to partitions without a committed offset")
     if "partitions" in options:
-        raise TypeError("a group shares the partitions out by itself: none can be named")
-    reading = make_reading(
+        raise TypeError("partitions must not be given with a group: the group assigns them")
+    subscription = make_subscription(
         topics,
         start,
         until_end=options.get("until_end", False),
@@ -68,7 +64,10 @@ def make_group_reading(
         isolation=options.get("isolation", "read_uncommitted"),
         auto_create=options.get("auto_create"),
     )
-    of_member = {name: value for name, value in options.items() if name not in ReadingNames.__annotations__}
-    return reading, GroupOptions(
-        group=group, topics=reading.topics, auto_create=reading.auto_create, **cast("dict[str, Any]", of_member)
+    member_options = {name: value for name, value in options.items() if name not in ConsumeOptions.__annotations__}
+    return subscription, MemberOptions(
+        group=group,
+        topics=subscription.topics,
+        auto_create=subscription.auto_create,
+        **cast("dict[str, Any]", member_options),
     )

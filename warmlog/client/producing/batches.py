@@ -1,16 +1,13 @@
-"""Records on their way to a broker: batches, and the queue of each partition.
+"""Batches of records to send, and the queue of each partition.
 
-Owns: what a batch goes through (open, closed, sent, settled), and the order of a partition's batches. Must not know:
-connections, requests, when to send.
-
-    open     records are added; at most one of each partition
-    closed   full, late or flushed; waits for its turn, possibly until `not_before`
-    sent     in a request; comes back to the queue if that has to be repeated
+    open     records are added; at most one batch per partition
+    closed   full, past its linger time or flushed; waits in the queue, possibly until `not_before`
+    sent     in a request; returns to the queue for a retry
     settled  acknowledged or failed: its records have their result
 
 Invariants:
-1. The batches of a partition are sent in the order in which they were opened; one that comes back takes its old place.
-2. A batch is settled once. If it had to be split, it is settled when both halves are.
+1. A partition's batches are sent in the order in which they were opened; a retried batch takes its old place.
+2. A batch settles once. A batch that was split settles when both halves have.
 """
 
 from bisect import insort
@@ -27,7 +24,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. `offset`: -1 with acks=0, which nobody answers. `timestamp`: ms since the epoch."""
+    """Where a record was stored. `offset` is -1 with acks=0. `timestamp`: ms since the epoch."""
 
     topic: str
     partition: int
@@ -36,9 +33,9 @@ class RecordMetadata(NamedTuple):
 
 
 class Batch:
-    """Some records of one partition. `sequence` orders the batches of a partition; times are those of the event loop.
+    """Records of one partition. `sequence` orders a partition's batches; times are those of the event loop.
 
-    `size`: of its records, uncompressed. `watched`: somebody has asked for a result, and so will learn of an error.
+    `size`: of the records, uncompressed. `watched`: someone waits for the result and will see an error.
     """
 
     __slots__ = (
@@ -46,15 +43,15 @@ class Batch:
         "_encoded",
         "_event",
         "_halves",
-        "_whole",
+        "_split_from",
         "attempts",
         "base_offset",
-        "born_at",
         "count",
         "done",
         "error",
         "log_append_time",
         "not_before",
+        "opened_at",
         "partition",
         "sequence",
         "size",
@@ -62,12 +59,12 @@ class Batch:
         "watched",
     )  # fmt: skip
 
-    def __init__(self, topic: str, partition: int, sequence: tuple[int, ...], born_at: float) -> None:
+    def __init__(self, topic: str, partition: int, sequence: tuple[int, ...], opened_at: float) -> None:
         self.topic = topic
         self.partition = partition
         self.sequence = sequence
-        self.born_at = born_at
-        self.not_before = born_at
+        self.opened_at = opened_at
+        self.not_before = opened_at
         self.attempts = 0
         self.count = 0
         self.size = 0
@@ -79,11 +76,11 @@ class Batch:
         self._builder: BatchBuilder | None = BatchBuilder()
         self._encoded = b""
         self._event: anyio.Event | None = None
-        self._whole: Batch | None = None
+        self._split_from: Batch | None = None
         self._halves: tuple[Batch, ...] = ()
 
     def append(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> int:
-        """Add a record; give by how many bytes the batch has grown. Raises TypeError, ValueError, and adds nothing."""
+        """Add a record; return by how many bytes the batch grew. Raises TypeError or ValueError and adds nothing."""
         assert self._builder is not None
         before = self.size
         self.size = self._builder.append(key, value, timestamp, headers)
@@ -91,36 +88,37 @@ class Batch:
         return self.size - before
 
     def encoded(self, codec: Codec) -> bytes:
-        """The batch as it is sent. From the first call on nothing can be added."""
+        """Return the batch as sent. No record can be added after the first call."""
         if self._builder is not None:
             self._encoded = self._builder.build(compression=codec)
             self._builder = None
         return self._encoded
 
     def split(self, codec: Codec) -> "tuple[Batch, ...]":
-        """Two halves, to be sent in place of a batch that was too large. It must have been encoded."""
+        """Return two halves to send instead of a batch that was too large. It must have been encoded."""
         rows = [(row.timestamp, row.key, row.value, row.headers) for row in records_in(self._encoded, check_crc=False)]
         middle = len(rows) // 2
         self._encoded = b""
         self._halves = tuple(
-            self._half(place, build_batch(part, compression=codec), len(part))
-            for place, part in enumerate((rows[:middle], rows[middle:]))
+            self._half(position, build_batch(part, compression=codec), len(part))
+            for position, part in enumerate((rows[:middle], rows[middle:]))
         )
         return self._halves
 
-    def _half(self, place: int, encoded: bytes, count: int) -> "Batch":
-        half = Batch(self.topic, self.partition, (*self.sequence, place), self.born_at)
+    def _half(self, position: int, encoded: bytes, count: int) -> "Batch":
+        half = Batch(self.topic, self.partition, (*self.sequence, position), self.opened_at)
         half._builder = None
         half._encoded = encoded
         half.size = len(encoded)
-        half._whole = self
+        half._split_from = self
         half.count = count
         return half
 
     def settle(self, base_offset: int, log_append_time: int, error: WarmlogError | None) -> "Batch | None":
-        """The broker has it, or it will not be tried again.
+        """Record the outcome: acknowledged, or failed for good.
 
-        Gives what is settled by that and was given out to others: this batch or its whole, None if a half is missing.
+        Return the batch as the producer knows it if that is settled now: this one or the one it was split from; else
+        None.
         """
         self.base_offset = base_offset
         self.log_append_time = log_append_time
@@ -130,23 +128,23 @@ class Batch:
         self._encoded = b""
         if self._event is not None:
             self._event.set()
-        return self if self._whole is None else self._whole.half_settled()
+        return self if self._split_from is None else self._split_from.half_settled()
 
     def half_settled(self) -> "Batch | None":
-        """One half is settled; so is the whole if it was the last one."""
+        """Settle a split batch when its second half settles; return it then."""
         if not all(half.done for half in self._halves):
             return None
         return self.settle(-1, -1, next((half.error for half in self._halves if half.error), None))
 
     async def wait(self) -> None:
-        """Return when settled."""
+        """Wait until the batch is settled."""
         if not self.done:
             if self._event is None:
                 self._event = anyio.Event()
             await self._event.wait()
 
     def metadata(self, index: int, timestamp: int) -> RecordMetadata:
-        """Where the record is that was added as number `index`, from 0. Raises WarmlogError if it is not stored."""
+        """Return where record number `index`, from 0, is stored. Raises WarmlogError if it is not."""
         for half in self._halves:
             if index < half.count:
                 return half.metadata(index, timestamp)
@@ -163,7 +161,7 @@ class Batch:
 
 
 class Delivery:
-    """What will become of one record."""
+    """The pending result of one produced record."""
 
     __slots__ = ("_batch", "_index", "_timestamp")
 
@@ -174,13 +172,13 @@ class Delivery:
 
     @property
     def done(self) -> bool:
-        """Whether `metadata` can be had."""
+        """Whether `metadata` can be called."""
         return self._batch.done
 
     def metadata(self) -> RecordMetadata:
-        """Where the record is. Raises WarmlogError if it is not stored; only when `done`."""
+        """Return where the record is stored; only once `done`. Raises WarmlogError if it is not stored."""
         if not self._batch.done:
-            raise RuntimeError("the record is still on its way: await wait()")
+            raise RuntimeError("the record is not acknowledged yet: await wait()")
         self._batch.watched = True
         return self._batch.metadata(self._index, self._timestamp)
 
@@ -194,48 +192,48 @@ class Delivery:
 class PartitionQueue:
     """The unsent batches of one partition."""
 
-    __slots__ = ("_begun", "closed", "open", "partition", "topic")
+    __slots__ = ("_opened", "closed", "open", "partition", "topic")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
         self.closed: deque[Batch] = deque()
         self.open: Batch | None = None
-        self._begun = 0
+        self._opened = 0
 
     def __bool__(self) -> bool:
         return bool(self.closed) or self.open is not None
 
     def begin(self, now: float) -> Batch:
-        """Open a batch; there is none."""
+        """Open a batch. There must be no open one."""
         assert self.open is None
-        self._begun += 1
-        self.open = Batch(self.topic, self.partition, (self._begun,), now)
+        self._opened += 1
+        self.open = Batch(self.topic, self.partition, (self._opened,), now)
         return self.open
 
     def close(self) -> None:
-        """Nothing is added to the open batch any more, if there is one."""
+        """Close the open batch, if there is one."""
         if self.open is not None:
             self.closed.append(self.open)
             self.open = None
 
     def put_back(self, batch: Batch) -> None:
-        """A batch that was sent has to be sent again."""
+        """Queue a batch that must be sent again."""
         insort(self.closed, batch)
 
     @property
     def head(self) -> Batch:
-        """The next batch. The queue is not empty."""
+        """The next batch. The queue must not be empty."""
         batch = self.closed[0] if self.closed else self.open
         assert batch is not None
         return batch
 
     def ready_at(self, linger_s: float) -> float:
-        """When the next batch may be sent. The queue is not empty."""
-        return self.closed[0].not_before if self.closed else self.head.born_at + linger_s
+        """Return when the next batch may be sent. The queue must not be empty."""
+        return self.closed[0].not_before if self.closed else self.head.opened_at + linger_s
 
     def take(self) -> Batch:
-        """Take the next batch out, to send it. The queue is not empty."""
+        """Remove the next batch, to send it. The queue must not be empty."""
         if not self.closed:
             self.close()
         return self.closed.popleft()

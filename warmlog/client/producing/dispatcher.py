@@ -1,17 +1,13 @@
-"""When batches are sent, and what happens when they come back.
+"""Decide when batches are sent, and settle or retry them.
 
-Owns: the queues of all partitions, their turns, the lanes to the brokers, trying again. Must not know: who produces,
-and how much may wait (`producer`); what a request is made of (`lane`).
+    queue -> pump -> the leader's BrokerSender -> _replied -> settled, or back into the queue
 
-    queue -> pump -> lane of the partition's leader -> _answered -> settled, or back into the queue
-
-Nothing in here waits. `pump` runs whenever something has changed (a full batch, a reply, a connection, a time that has
-come) and sends all that can be sent.
+Nothing here waits. `pump` runs on every change (a full batch, a reply, a connection, a time that has come) and sends
+all that can be sent.
 
 Invariants:
-1. Every batch is settled, at the latest when `delivery_timeout_s` is over and its last attempt has ended, or at
-   `close`.
-2. A request holds at most one batch of each partition. Partitions that have been served go to the back.
+1. Every batch settles: by its last attempt after `delivery_timeout_s`, or by `close`.
+2. A request holds at most one batch per partition. A partition that was served goes to the back of the line.
 """
 
 from collections.abc import Callable
@@ -23,18 +19,18 @@ from anyio.abc import TaskGroup
 
 from protocol.errors import ErrorCode
 from protocol.response import ProducedPartition, ProduceResponse
-from warmlog.client.backoff import delay_s
-from warmlog.client.batches import Batch, PartitionQueue
-from warmlog.client.cluster import NO_LEADER, Cluster
-from warmlog.client.connection import Reply
+from warmlog.client.connection.backoff import delay_s
+from warmlog.client.connection.cluster import NO_LEADER, Cluster
+from warmlog.client.connection.connection import Reply
 from warmlog.client.errors import ClosedError, RequestTimeoutError, WarmlogError, broker_error
-from warmlog.client.lane import Lane
+from warmlog.client.producing.batches import Batch, PartitionQueue
+from warmlog.client.producing.broker_sender import BrokerSender
 from warmlog.client.settings import Settings
 
 MAX_REQUEST_BYTES = 1 << 20  # Kafka's max.request.size; a single batch may be larger
 
-# After these the metadata is out of date.
-_MOVED = frozenset(
+# Errors that show outdated metadata.
+_OUTDATED_METADATA = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -46,8 +42,8 @@ _MOVED = frozenset(
 )
 
 
-class Sender:
-    """Sends batches. `run` it in a task, `close` it at the end. Not thread-safe.
+class BatchDispatcher:
+    """Send batches. `run` it in a task, and `close` it at the end. Not thread-safe.
 
     `settled`: called with each batch that was acknowledged or has failed for good.
     """
@@ -68,22 +64,22 @@ class Sender:
         self._settled = settled
         self._linger_s = settings.linger_ms / 1000
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
-        self._busy: dict[PartitionQueue, None] = {}  # those with a batch, in the order of their turns
-        self._lanes: dict[int, Lane] = {}
-        self._looking_up: set[str] = set()
-        self._next_at = inf  # when a batch gets ready by itself
-        self._armed_at = inf  # until when `run` waits
+        self._pending: dict[PartitionQueue, None] = {}  # queues with a batch, in the order of service
+        self._broker_senders: dict[int, BrokerSender] = {}
+        self._lookups: set[str] = set()
+        self._next_at = inf  # when the next batch becomes ready by time
+        self._armed_at = inf  # the deadline that `run` waits for
         self._wake = anyio.Event()
         self._pumping = False
         self._closed = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in flight."""
-        return not any(lane.in_flight for lane in self._lanes.values())
+        """Whether no request is in flight."""
+        return not any(broker_sender.in_flight for broker_sender in self._broker_senders.values())
 
     async def run(self) -> None:
-        """Pump when a time has come, or at the loop's next turn after a `kick`. Runs until cancelled."""
+        """Pump when a batch becomes ready by time, and after each `pump_soon`. Runs until cancelled."""
         while True:
             self._armed_at = self._next_at
             with anyio.CancelScope(deadline=self._armed_at):
@@ -92,49 +88,49 @@ class Sender:
             self.pump()
 
     def open_batch(self, topic: str, partition: int) -> Batch:
-        """The batch of the partition that records can be added to."""
+        """Return the partition's open batch, opening one if there is none."""
         queue = self._queues.get((topic, partition))
         if queue is None:
             queue = self._queues[topic, partition] = PartitionQueue(topic, partition)
         if queue.open is None:
             queue.begin(anyio.current_time())
-            self._busy.setdefault(queue)
+            self._pending.setdefault(queue)
         assert queue.open is not None
         return queue.open
 
     def close_batch(self, batch: Batch) -> None:
-        """Nothing is added to this batch any more, if it was still open."""
+        """Close this batch if it is still open."""
         queue = self._queues[batch.topic, batch.partition]
         if queue.open is batch:
             queue.close()
 
     def drop_batch(self, batch: Batch) -> None:
-        """The open batch holds nothing, because its first record was refused."""
+        """Discard an open batch that is empty because its first record was refused."""
         queue = self._queues[batch.topic, batch.partition]
         queue.open = None
         if not queue:
-            del self._busy[queue]
+            del self._pending[queue]
 
     def close_all_batches(self) -> None:
-        """Nothing waits for more records any longer."""
-        for queue in self._busy:
+        """Close all open batches, so that none waits for more records."""
+        for queue in self._pending:
             queue.close()
 
-    def kick(self) -> None:
-        """Pump at the loop's next turn, when those who are about to add records have done so."""
+    def pump_soon(self) -> None:
+        """Pump at the event loop's next turn, after the tasks that are about to add records."""
         self._wake.set()
 
     def close(self) -> None:
-        """Give up what is not settled."""
+        """Fail everything that is not settled."""
         self._closed = True
-        for queue in list(self._busy):
-            self._give_up(queue, ClosedError("the client was closed before the record was acknowledged"))
+        for queue in list(self._pending):
+            self._fail_all(queue, ClosedError("client closed before the record was acknowledged"))
 
     # -- sending --
 
     def pump(self) -> None:
-        """Send all that can be sent now."""
-        if self._pumping:  # a request failed while it was sent; the loop below goes on
+        """Send every batch that can be sent now."""
+        if self._pumping:  # called by a request that failed at once; the outer call continues
             return
         self._pumping = True
         try:
@@ -146,45 +142,47 @@ class Sender:
             self._wake.set()
 
     def _send_round(self) -> bool:
-        """At most one request to each broker. Gives whether there was any."""
+        """Send at most one request to each broker; return whether there was any."""
         now = anyio.current_time()
-        requests: dict[Lane, list[Batch]] = {}
+        requests: dict[BrokerSender, list[Batch]] = {}
         self._next_at = inf
-        for queue in list(self._busy):
+        for queue in list(self._pending):
             ready_at = queue.ready_at(self._linger_s)
             if ready_at > now:
                 self._next_at = min(self._next_at, ready_at)
-            elif (lane := self._usable_lane(queue)) is not None:
-                batches = requests.setdefault(lane, [])
+            elif (broker_sender := self._available_sender(queue)) is not None:
+                batches = requests.setdefault(broker_sender, [])
                 if not batches or sum(batch.size for batch in batches) + queue.head.size <= MAX_REQUEST_BYTES:
                     batches.append(queue.take())
                     self._end_turn(queue)
-        for lane, batches in requests.items():
-            lane.send(batches, self._answered)
+        for broker_sender, batches in requests.items():
+            broker_sender.send(batches, self._replied)
         return bool(requests)
 
-    def _usable_lane(self, queue: PartitionQueue) -> Lane | None:
-        """The lane to the partition's leader, if a request can be sent there now; else what is missing is set going."""
+    def _available_sender(self, queue: PartitionQueue) -> BrokerSender | None:
+        """Return the leader's sender if it can send now; otherwise start the lookup or the connection."""
         leader = self._cluster.leader(queue.topic, queue.partition)
         if leader == NO_LEADER:
             self._look_up(queue.topic)
             return None
-        lane = self._lanes.get(leader)
-        if lane is None:
-            lane = self._lanes[leader] = Lane(leader, self._cluster, self._tasks, self._settings, self._random)
-        if not lane.is_connected:
-            lane.connect(self._tried)
+        broker_sender = self._broker_senders.get(leader)
+        if broker_sender is None:
+            broker_sender = self._broker_senders[leader] = BrokerSender(
+                leader, self._cluster, self._tasks, self._settings, self._random
+            )
+        if not broker_sender.is_connected:
+            broker_sender.connect(self._connection_attempted)
             return None
-        return lane if lane.has_room else None
+        return broker_sender if broker_sender.can_send else None
 
     def _end_turn(self, queue: PartitionQueue) -> None:
-        del self._busy[queue]
+        del self._pending[queue]
         if queue:
-            self._busy[queue] = None
+            self._pending[queue] = None
 
-    # -- coming back --
+    # -- replies --
 
-    def _answered(self, batches: list[Batch], reply: Reply[ProduceResponse]) -> None:
+    def _replied(self, batches: list[Batch], reply: Reply[ProduceResponse]) -> None:
         try:
             outcomes: tuple[ProducedPartition | None, ...] = reply.result().partitions
         except WarmlogError as error:
@@ -207,12 +205,12 @@ class Sender:
             self._failed(batch, broker_error(outcome.error, outcome.message, about=about))
 
     def _failed(self, batch: Batch, error: WarmlogError) -> None:
-        """Settle the batch, or put it back: in halves if it was too large, later if the error may pass."""
+        """Settle the batch or queue it again: split if it was too large, later if the error is retriable."""
         if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
             for half in batch.split(self._settings.codec):
                 self._put_back(half)
         elif error.is_retriable and not self._closed and not self._is_overdue(batch):
-            if error.code in _MOVED:
+            if error.code in _OUTDATED_METADATA:
                 self._cluster.forget_leaders(batch.topic)
             batch.attempts += 1
             batch.not_before = anyio.current_time() + delay_s(batch.attempts, self._random)
@@ -223,7 +221,7 @@ class Sender:
     def _put_back(self, batch: Batch) -> None:
         queue = self._queues[batch.topic, batch.partition]
         queue.put_back(batch)
-        self._busy.setdefault(queue)
+        self._pending.setdefault(queue)
 
     def _settle(
         self, batch: Batch, base_offset: int = -1, log_append_time: int = -1, *, error: WarmlogError | None = None
@@ -233,46 +231,46 @@ class Sender:
             self._settled(settled)
 
     def _is_overdue(self, batch: Batch) -> bool:
-        return anyio.current_time() >= batch.born_at + self._settings.delivery_timeout_s
+        return anyio.current_time() >= batch.opened_at + self._settings.delivery_timeout_s
 
-    # -- what is missing --
+    # -- lookups and connections --
 
     def _look_up(self, topic: str) -> None:
-        """Ask who leads the topic's partitions, in a task of its own."""
-        if topic not in self._looking_up:
-            self._looking_up.add(topic)
-            self._tasks.start_soon(self._look_up_leaders, topic)
+        """Request the topic's leaders in a background task."""
+        if topic not in self._lookups:
+            self._lookups.add(topic)
+            self._tasks.start_soon(self._refresh_leaders, topic)
 
-    async def _look_up_leaders(self, topic: str) -> None:
+    async def _refresh_leaders(self, topic: str) -> None:
         try:
             await self._cluster.refresh(topic)
         except WarmlogError as error:
-            self._not_reached([queue for queue in self._busy if queue.topic == topic], error)
-        self._looking_up.discard(topic)
+            self._unreachable([queue for queue in self._pending if queue.topic == topic], error)
+        self._lookups.discard(topic)
         self.pump()
 
-    def _tried(self, lane: Lane, error: WarmlogError | None) -> None:
-        """A lane has tried to connect."""
+    def _connection_attempted(self, broker_sender: BrokerSender, error: WarmlogError | None) -> None:
+        """Handle the outcome of a connection attempt."""
         if error is not None:
-            leads = [q for q in self._busy if self._cluster.leader(q.topic, q.partition) == lane.node_id]
-            self._not_reached(leads, error)
+            leads = [q for q in self._pending if self._cluster.leader(q.topic, q.partition) == broker_sender.node_id]
+            self._unreachable(leads, error)
         else:
             self.pump()
 
-    def _not_reached(self, queues: list[PartitionQueue], error: WarmlogError) -> None:
-        """Give up what waits too long; all, if trying on makes no sense."""
+    def _unreachable(self, queues: list[PartitionQueue], error: WarmlogError) -> None:
+        """Fail overdue batches; all batches if the error is final."""
         for queue in queues:
             if error.is_retriable:
-                self._give_up_overdue(queue, error)
+                self._fail_overdue(queue, error)
             else:
-                self._give_up(queue, error)
+                self._fail_all(queue, error)
 
-    def _give_up(self, queue: PartitionQueue, error: WarmlogError) -> None:
+    def _fail_all(self, queue: PartitionQueue, error: WarmlogError) -> None:
         while queue:
             self._settle(queue.take(), error=error)
-        self._busy.pop(queue, None)
+        self._pending.pop(queue, None)
 
-    def _give_up_overdue(self, queue: PartitionQueue, error: WarmlogError) -> None:
+    def _fail_overdue(self, queue: PartitionQueue, error: WarmlogError) -> None:
         limit_s = self._settings.delivery_timeout_s
         late = RequestTimeoutError(
             f"{queue.topic}-{queue.partition}: not delivered within {limit_s:g} s: {error.message}"
@@ -280,4 +278,4 @@ class Sender:
         while queue and self._is_overdue(queue.head):
             self._settle(queue.take(), error=late)
         if not queue:
-            self._busy.pop(queue, None)
+            self._pending.pop(queue, None)

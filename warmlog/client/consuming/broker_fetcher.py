@@ -1,13 +1,10 @@
-"""Fetching from one broker: the cursors of its partitions, one request under way.
-
-Owns: `Cursor`, the order in which partitions are asked for, what of a reply is whole. Must not know: records as a user
-gets them, or what to do about errors (`stream`).
+"""Fetch from one broker: the positions of its partitions, and one request in flight.
 
 Invariants:
-1. There is at most one request under way to a broker. It is made as soon as the reply before it is there, and so is
-   answered while that one is read.
-2. Partitions that had data go to the back of the next request, in which the broker serves them in order: all get their
-   turn, and each is the first at some time, which is when even a batch over all limits comes whole.
+1. At most one request per broker is in flight. The next one is sent as soon as a reply arrives, so the broker serves it
+   while the reply is decoded.
+2. Partitions that had data move to the back of the next request, which the broker serves in order. So each of them
+   comes first at some time, and the first partition gets a complete batch however large.
 """
 
 from collections.abc import Callable
@@ -16,23 +13,23 @@ from typing import NamedTuple
 from protocol.native.messages import ReceivedFetch, ReceivedPartition
 from protocol.records.batch import headers
 from protocol.request import FetchPartition, FetchRequest, Isolation
-from warmlog.client.connection import Connection, Reply
+from warmlog.client.connection.connection import Connection, Reply
 from warmlog.client.settings import Settings
 
 
 class Cursor:
-    """How far one partition was read. `position`: what the user gets next; `asked`: what is fetched next.
+    """How far a partition was read. `position`: next offset to deliver; `fetch_offset`: next offset to fetch.
 
     `end`: where to stop, None for never.
     """
 
-    __slots__ = ("asked", "end", "high_watermark", "partition", "position", "topic")
+    __slots__ = ("end", "fetch_offset", "high_watermark", "partition", "position", "topic")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
         self.position = 0
-        self.asked = 0
+        self.fetch_offset = 0
         self.end: int | None = None
         self.high_watermark = -1
 
@@ -40,25 +37,25 @@ class Cursor:
         return f"{self.topic}-{self.partition}"
 
     @property
-    def is_wanted(self) -> bool:
+    def wants_more(self) -> bool:
         """Whether there is more to fetch."""
-        return self.end is None or self.asked < self.end
+        return self.end is None or self.fetch_offset < self.end
 
     def seek(self, offset: int) -> None:
-        """Go on at this offset."""
-        self.position = self.asked = offset
+        """Continue at this offset."""
+        self.position = self.fetch_offset = offset
 
 
 class Fetched(NamedTuple):
-    """What came for one partition, asked for from `offset` on."""
+    """One partition's part of a reply to a fetch from `offset`."""
 
     cursor: Cursor
     offset: int
     partition: ReceivedPartition
 
 
-class FetchLane:
-    """The fetches from one broker. Not thread-safe. `changed`: called when `arrived` may have something."""
+class BrokerFetcher:
+    """The fetches from one broker. Not thread-safe. `changed`: called when a reply may have arrived."""
 
     def __init__(
         self, connection: Connection, settings: Settings, isolation: Isolation, changed: Callable[[], None]
@@ -68,25 +65,20 @@ class FetchLane:
         self._settings = settings
         self._isolation = isolation
         self._changed = changed
-        self._asked: list[tuple[Cursor, int]] = []
+        self._requested: list[tuple[Cursor, int]] = []
         self._reply: Reply[ReceivedFetch] | None = None
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether a request is under way, or its reply not taken."""
-        return self._reply is not None
-
-    @property
     def has_arrived(self) -> bool:
-        """Whether `take` has something."""
+        """Whether `take` returns a reply."""
         return self._reply is not None and self._reply.done
 
-    def ask(self) -> None:
-        """Ask for what comes next, if anything is wanted and nothing is under way."""
-        wanted = [cursor for cursor in self.cursors if cursor.is_wanted]
+    def fetch_next(self) -> None:
+        """Send the next fetch, unless one is in flight or nothing is wanted."""
+        wanted = [cursor for cursor in self.cursors if cursor.wants_more]
         if self._reply is not None or not wanted:
             return
-        self._asked = [(cursor, cursor.asked) for cursor in wanted]
+        self._requested = [(cursor, cursor.fetch_offset) for cursor in wanted]
         settings = self._settings
         request = FetchRequest(
             partitions=tuple(
@@ -96,7 +88,7 @@ class FetchLane:
                     offset=offset,
                     max_bytes=settings.fetch_partition_bytes,
                 )
-                for cursor, offset in self._asked
+                for cursor, offset in self._requested
             ),
             max_wait_ms=settings.fetch_max_wait_ms,
             max_bytes=settings.fetch_bytes,
@@ -107,18 +99,18 @@ class FetchLane:
         self._reply.when_done(lambda _: changed())
 
     def take(self) -> list[Fetched]:
-        """What has arrived, and move the cursors on. Raises WarmlogError where the request failed as a whole."""
+        """Return the reply's partitions and advance their cursors. Raises WarmlogError if the whole request failed."""
         assert self._reply is not None
         reply, self._reply = self._reply, None
         fetched = [
             Fetched(cursor, offset, partition)
-            for (cursor, offset), partition in zip(self._asked, reply.result().partitions, strict=True)
-            if cursor.asked == offset  # else it was asked elsewhere meanwhile
+            for (cursor, offset), partition in zip(self._requested, reply.result().partitions, strict=True)
+            if cursor.fetch_offset == offset  # else the cursor was moved meanwhile
         ]
         for cursor, offset, partition in fetched:
             cursor.high_watermark = max(cursor.high_watermark, partition.high_watermark)
-            cursor.asked = max(offset, _end_of_batches(partition.records))
-        self._rotate({cursor for cursor, offset, _ in fetched if cursor.asked > offset})
+            cursor.fetch_offset = max(offset, _end_of_batches(partition.records))
+        self._rotate({cursor for cursor, offset, _ in fetched if cursor.fetch_offset > offset})
         return fetched
 
     def _rotate(self, served: set[Cursor]) -> None:
@@ -126,7 +118,7 @@ class FetchLane:
 
 
 def _end_of_batches(records: memoryview) -> int:
-    """The offset after the last whole batch, -1 if there is none."""
+    """Return the offset after the last complete batch, -1 if there is none."""
     end = -1
     for _, header in headers(records):
         end = header.next_offset

@@ -1,7 +1,4 @@
-"""Groups, looked at and looked after.
-
-Owns: what is asked of a broker about groups, and their errors as exceptions. Must not know: members (`membership`).
-"""
+"""List, describe, delete and alter consumer groups."""
 
 from collections.abc import Iterable, Mapping
 
@@ -24,23 +21,23 @@ from protocol.native.groups import (
     DescribeConsumerGroupsResponse,
     DescribedConsumerGroup,
 )
-from warmlog.client.cluster import Cluster
+from warmlog.client.connection.cluster import Cluster
 from warmlog.client.errors import broker_error
-from warmlog.client.handed import Place
+from warmlog.client.groups.delivery_tracker import PartitionId
 
 
-class Groups:
-    """The questions and orders about groups. All raise WarmlogError."""
+class GroupAdmin:
+    """Administrative requests about groups. All methods raise WarmlogError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def list(self, states: Iterable[str]) -> tuple[ListedGroup, ...]:
-        """Groups by name, of these states; none given: all."""
+        """Return groups in these states, by name; no state means all."""
         return (await self._cluster.ask(ListGroupsRequest(states=tuple(states)), ListGroupsResponse)).groups
 
     async def describe(self, names: tuple[str, ...]) -> tuple[DescribedConsumerGroup, ...]:
-        """Members, assignments, offsets, ends. Raises UnknownGroupError."""
+        """Return members, assignments, committed offsets and log end offsets. Raises UnknownGroupError."""
         request = DescribeConsumerGroupsRequest(groups=names)
         groups = (await self._cluster.ask(request, DescribeConsumerGroupsResponse)).groups
         for group in groups:
@@ -49,30 +46,32 @@ class Groups:
         return groups
 
     async def delete(self, name: str) -> None:
-        """Raises UnknownGroupError, GroupNotEmptyError."""
+        """Delete a group and its offsets. Raises UnknownGroupError, GroupNotEmptyError."""
         request = DeleteGroupsRequest(groups=(name,))
         (deleted,) = (await self._cluster.ask(request, DeleteGroupsResponse, repeatable=False)).groups
         if deleted.error:
             raise broker_error(deleted.error, deleted.message, about=f"group {name!r}")
 
-    async def commit(self, name: str, offsets: Mapping[Place, int]) -> None:
-        """Commit from outside. Raises GroupNotEmptyError where the group has members."""
+    async def commit(self, name: str, offsets: Mapping[PartitionId, int]) -> None:
+        """Set the group's committed offsets. Raises GroupNotEmptyError if it has members."""
         partitions = tuple(
             OffsetToCommit(topic=topic, partition=partition, offset=offset)
             for (topic, partition), offset in offsets.items()
         )
         request = OffsetCommitRequest(group=name, partitions=partitions)
-        for told in (await self._cluster.ask(request, OffsetCommitResponse)).partitions:
-            error = told.error
-            if error is ErrorCode.UNKNOWN_MEMBER_ID:  # so somebody from outside is told that there are members
+        for result in (await self._cluster.ask(request, OffsetCommitResponse)).partitions:
+            error = result.error
+            if error is ErrorCode.UNKNOWN_MEMBER_ID:  # the answer to a non-member if the group has members
                 error = ErrorCode.NON_EMPTY_GROUP
             if error:
-                raise broker_error(error, told.message, about=f"group {name!r}, {told.topic}-{told.partition}")
+                raise broker_error(error, result.message, about=f"group {name!r}, {result.topic}-{result.partition}")
 
-    async def forget(self, name: str, places: Iterable[Place]) -> None:
-        """Delete offsets. Raises UnknownGroupError, BrokerError where members read a topic."""
-        partitions = tuple(TopicPartition(topic=topic, partition=partition) for topic, partition in places)
+    async def delete_offsets(self, name: str, keys: Iterable[PartitionId]) -> None:
+        """Delete committed offsets. Raises UnknownGroupError; BrokerError if members read the topic."""
+        partitions = tuple(TopicPartition(topic=topic, partition=partition) for topic, partition in keys)
         request = OffsetDeleteRequest(group=name, partitions=partitions)
-        for told in (await self._cluster.ask(request, OffsetDeleteResponse)).partitions:
-            if told.error:
-                raise broker_error(told.error, told.message, about=f"group {name!r}, {told.topic}-{told.partition}")
+        for result in (await self._cluster.ask(request, OffsetDeleteResponse)).partitions:
+            if result.error:
+                raise broker_error(
+                    result.error, result.message, about=f"group {name!r}, {result.topic}-{result.partition}"
+                )

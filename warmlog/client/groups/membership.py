@@ -1,18 +1,15 @@
-"""One member of a group: joining, heartbeats, commits, leaving.
+"""One member of a group: join, heartbeat, commit, leave.
 
-Owns: the member's id, generation and partitions, its connection, and the task that keeps it alive. Must not know: how
-records are read (`group_stream`).
-
-    join wanted -> commit what is done -> join_consumer_group -> offset_fetch -> joined
-    joined      -> heartbeat, commit now and then -> "join again" or "you are out" -> the reader is told
-    stop        -> commit what is done -> leave_group
+    join requested -> commit -> join_consumer_group -> offset_fetch -> joined
+    joined         -> heartbeats, periodic commits -> rebalance or removal -> notify the reader
+    stop           -> commit -> leave_group
 
 Invariants:
-1. Partitions are given up only when the reader says so (`join`): then all that it was given is done. So a live
-   member commits what it has read before another one reads on from there.
-2. All of it happens in one task of the client's, so that a reader that is cancelled neither stops a join half-way nor
-   goes without leaving. It holds no reference to the reader, who may be forgotten without being closed.
-3. Only offsets that were read in the generation at hand are committed.
+1. Partitions are given up only when the reader calls `join`: then every delivered record is processed. So a live member
+   commits what it has read before another member continues from there.
+2. Everything runs in one task of the client, so a cancelled reader neither interrupts a join nor skips leaving. The
+   task holds no reference to the reader, which may be garbage collected without being closed.
+3. Only offsets read in the current generation are committed.
 """
 
 import logging
@@ -42,12 +39,12 @@ from protocol.groups import (
 from protocol.native.groups import JoinConsumerGroupRequest, JoinConsumerGroupResponse
 from protocol.native.messages import NativeRequest
 from protocol.request import Value
-from warmlog.client.backoff import delay_s, delays_s
-from warmlog.client.cluster import Cluster
-from warmlog.client.connection import Connection
+from warmlog.client.connection.backoff import delay_s, delays_s
+from warmlog.client.connection.cluster import Cluster
+from warmlog.client.connection.connection import Connection
 from warmlog.client.errors import GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
-from warmlog.client.group_options import GroupOptions
-from warmlog.client.handed import Handed, Place
+from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
+from warmlog.client.groups.member_options import MemberOptions
 from warmlog.client.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -55,31 +52,31 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Value)
 
 MAX_HEARTBEAT_INTERVAL_S = 3.0  # Kafka's heartbeat.interval.ms
-HEARTBEATS_PER_SESSION = 3  # so that two may be lost
-LEAVE_TIMEOUT_S = 5.0  # who leaves does not wait for a broker that is gone
+HEARTBEATS_PER_SESSION = 3  # tolerates two lost heartbeats
+LEAVE_TIMEOUT_S = 5.0  # leaving does not wait longer for an unreachable broker
 
 
 class Membership:
-    """A member, from the first `join` on until `stop`. Not thread-safe.
+    """A group member from its first `join` until `stop`. Not thread-safe.
 
-    `places`: its partitions, with the offset that the group has committed, NO_OFFSET where there is none.
-    `failure`: why it is over, if not by `stop`. `must_join`: the partitions must be given up, or there are none yet;
-    `on_change` is called when that becomes so.
+    `assignment`: its partitions with their committed offsets, NO_OFFSET where there is none. `failure`: why the
+    membership ended, if not by `stop`. `must_join`: the partitions must be given up, or none were assigned yet;
+    `on_change` is called when it becomes true.
     """
 
     def __init__(
-        self, cluster: Cluster, settings: Settings, random: Random, options: GroupOptions, handed: Handed
+        self, cluster: Cluster, settings: Settings, random: Random, options: MemberOptions, tracker: DeliveryTracker
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._random = random
         self._options = options
-        self._handed = handed
+        self._tracker = tracker
         self._connection: Connection | None = None
-        self._counts: dict[str, int] = {}  # partitions of the topics, when they were divided
-        self._committed: dict[Place, int] = {}
+        self._partition_counts: dict[str, int] = {}  # partitions per topic at the last assignment
+        self._committed: dict[PartitionId, int] = {}
         self._commit_due_at = 0.0
-        self._wanted: anyio.Event | None = None  # set when the join that is wanted is over
+        self._requested_join: anyio.Event | None = None  # set when the requested join is over
         self._wake = anyio.Event()
         self._stopping = False
         self._commit_last = False
@@ -89,31 +86,31 @@ class Membership:
         self._ended = anyio.Event()
         self.member_id = NO_MEMBER
         self.generation = NO_GENERATION
-        self.places: dict[Place, int] = {}
+        self.assignment: dict[PartitionId, int] = {}
         self.must_join = True
         self.failure: WarmlogError | None = None
         self.on_change: Callable[[], None] | None = None
 
-    # -- the reader's side --
+    # -- called by the reader --
 
     async def join(self) -> None:
-        """Give up what there was, all of it done, and wait for what comes. Raises WarmlogError when that is nothing.
+        """Give up the current partitions, all records processed, and wait for an assignment. Raises WarmlogError.
 
-        A call that is cancelled goes on by itself; the next one waits for the same.
+        If the call is cancelled, the join continues; the next call waits for it.
         """
-        if self._wanted is None and not self._stopping and self.failure is None:
-            self._wanted = anyio.Event()
+        if self._requested_join is None and not self._stopping and self.failure is None:
+            self._requested_join = anyio.Event()
             self._wake.set()
             self._start()
-        if self._wanted is not None:
-            await self._wanted.wait()
+        if self._requested_join is not None:
+            await self._requested_join.wait()
         if self.failure is not None:
             raise self.failure
 
-    async def commit(self, positions: Mapping[Place, int]) -> None:
-        """Commit these offsets, of partitions read in this generation. Raises GroupMovedOnError, WarmlogError.
+    async def commit(self, positions: Mapping[PartitionId, int]) -> None:
+        """Commit offsets read in this generation, retrying within the request timeout.
 
-        Tries again within the request timeout where that makes sense.
+        Raises GroupMovedOnError, WarmlogError.
         """
         deadline = anyio.current_time() + self._settings.request_timeout_s
         for delay in delays_s(self._random):
@@ -128,23 +125,23 @@ class Membership:
             await anyio.sleep(delay)
 
     def _check_membership(self) -> None:
-        """Raise GroupMovedOnError where nothing may be committed now."""
-        code = ErrorCode.REBALANCE_IN_PROGRESS if self._wanted is not None else ErrorCode.UNKNOWN_MEMBER_ID
-        if self._wanted is not None or self.generation == NO_GENERATION or not self.is_running:
+        """Raise GroupMovedOnError if the member may not commit now."""
+        code = ErrorCode.REBALANCE_IN_PROGRESS if self._requested_join is not None else ErrorCode.UNKNOWN_MEMBER_ID
+        if self._requested_join is not None or self.generation == NO_GENERATION or not self.is_running:
             raise broker_error(code, None, about=f"group {self._options.group!r}")
 
-    def stop(self, *, with_last: bool) -> None:
-        """Commit what is done (`with_last`: also what was taken last), and leave; `wait_ended` for the end of that."""
-        self._handed.cut()
+    def stop(self, *, include_last: bool) -> None:
+        """Commit and leave in the background. `include_last`: the record taken last is processed."""
+        self._tracker.cut()
         if self.is_running and not self._stopping:
-            self._commit_last = with_last
+            self._commit_last = include_last
             if self._joining is not None:
                 self._joining.cancel()
             self._wake.set()
         self._stopping = True
 
     async def wait_ended(self) -> None:
-        """Wait until it is over, after `stop`."""
+        """Wait, after `stop`, until the member has left."""
         if self.is_running:
             await self._ended.wait()
 
@@ -157,47 +154,47 @@ class Membership:
 
     @property
     def is_running(self) -> bool:
-        """Whether its task is under way."""
+        """Whether the membership's task runs."""
         return self._started and not self.has_ended
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was a member, and is none any more."""
+        """Whether the membership's task has ended."""
         return self._ended.is_set()
 
     async def _run(self) -> None:
         try:
             while not self._stopping and self.failure is None:
-                await self._live()
+                await self._handle_next_event()
             if self._stopping:
-                await self._say_goodbye()
+                await self._commit_and_leave()
         except anyio.get_cancelled_exc_class():
-            await self._say_goodbye()
+            await self._commit_and_leave()
             raise
         finally:
-            self._hang_up()
+            self._disconnect()
             self._ended.set()
-            if self._wanted is not None:
-                self._wanted.set()
+            if self._requested_join is not None:
+                self._requested_join.set()
 
-    async def _live(self) -> None:
-        """Until something happens, or a heartbeat is due."""
-        if self._wanted is None:
+    async def _handle_next_event(self) -> None:
+        """Wait for an event or the next heartbeat, and handle it."""
+        if self._requested_join is None:
             with anyio.move_on_after(self._heartbeat_interval_s):
                 await self._wake.wait()
         self._wake = anyio.Event()
         if self._stopping:
             return
-        if self._wanted is not None:
-            await self._settle_join()
+        if self._requested_join is not None:
+            await self._finish_join()
         elif self.generation != NO_GENERATION:
-            await self._beat()
+            await self._heartbeat()
 
     @property
     def _heartbeat_interval_s(self) -> float:
         return min(MAX_HEARTBEAT_INTERVAL_S, self._options.session_timeout_s / HEARTBEATS_PER_SESSION)
 
-    async def _settle_join(self) -> None:
+    async def _finish_join(self) -> None:
         try:
             with anyio.CancelScope() as self._joining:
                 await self._join()
@@ -206,24 +203,24 @@ class Membership:
         finally:
             scope, self._joining = self._joining, None
         if scope is not None and scope.cancelled_caught:
-            self._hang_up()  # so that the broker does not make a member of it
+            self._disconnect()  # the broker drops a join whose connection closes
             return
-        wanted, self._wanted = self._wanted, None
-        if wanted is not None:
-            wanted.set()
+        requested, self._requested_join = self._requested_join, None
+        if requested is not None:
+            requested.set()
 
     async def _join(self) -> None:
-        """Join until it works. Raises WarmlogError where trying again makes no sense, or did not for too long."""
+        """Join until it succeeds. Raises WarmlogError if it fails for good or longer than `delivery_timeout_s`."""
         if self._options.auto_commit:
-            await self._try_commit(with_last=True)
-        self._handed.reset({})
+            await self._try_commit(include_last=True)
+        self._tracker.reset({})
         deadline = anyio.current_time() + self._settings.delivery_timeout_s
         attempts = 0
         while True:
             try:
                 await self._try_join()
             except WarmlogError as error:
-                self._hang_up()
+                self._disconnect()
                 if error.code is ErrorCode.UNKNOWN_MEMBER_ID and self.member_id != NO_MEMBER:
                     self.member_id = NO_MEMBER
                 elif not error.is_retriable or anyio.current_time() > deadline:
@@ -246,31 +243,33 @@ class Membership:
         )
         joined = await self._ask(request, JoinConsumerGroupResponse, extra_s=options.rebalance_timeout_s)
         self.member_id, self.generation, self._is_leader = joined.member_id, joined.generation, joined.is_leader
-        asked = OffsetFetchRequest(groups=(OffsetFetchGroup(group=options.group, partitions=joined.partitions),))
-        (fetched,) = (await self._ask(asked, OffsetFetchResponse)).groups
-        if error := fetched.error or next((one.error for one in fetched.partitions if one.error), None):
+        fetch_request = OffsetFetchRequest(
+            groups=(OffsetFetchGroup(group=options.group, partitions=joined.partitions),)
+        )
+        (fetched,) = (await self._ask(fetch_request, OffsetFetchResponse)).groups
+        if error := fetched.error or next((item.error for item in fetched.partitions if item.error), None):
             raise broker_error(error, fetched.message)
-        self.places = {(one.topic, one.partition): one.offset for one in fetched.partitions}
-        self._committed = {place: offset for place, offset in self.places.items() if offset != NO_OFFSET}
+        self.assignment = {(item.topic, item.partition): item.offset for item in fetched.partitions}
+        self._committed = {key: offset for key, offset in self.assignment.items() if offset != NO_OFFSET}
         self._commit_due_at = anyio.current_time() + options.commit_interval_s
         self.must_join = False
 
     async def _count_partitions(self) -> None:
-        """The topics must be there when the group is joined for the first time; later they may be gone."""
+        """Update the partition counts. A topic must exist at the first join; later it may have been deleted."""
         for name in self._options.topics:
             try:
                 topic = await self._cluster.topic(name, auto_create=self._options.auto_create)
             except UnknownTopicError:
-                if name not in self._counts:
+                if name not in self._partition_counts:
                     raise
-                self._counts[name] = 0
+                self._partition_counts[name] = 0
             else:
-                self._counts[name] = topic.partitions
+                self._partition_counts[name] = topic.partitions
 
     # -- heartbeats --
 
-    async def _beat(self) -> None:
-        """Say that the member is there, commit if it is time; hear whether the partitions are still its own."""
+    async def _heartbeat(self) -> None:
+        """Send a heartbeat, commit if it is due, and react to a rebalance."""
         options = self._options
         request = HeartbeatRequest(
             group=options.group,
@@ -281,61 +280,61 @@ class Membership:
         try:
             await self._ask(request, HeartbeatResponse)
         except GroupMovedOnError as error:
-            self._give_way(error)
+            self._end_generation(error)
         except WarmlogError as error:
-            logger.info("group %s: a heartbeat failed: %s", options.group, error.message)
-            self._hang_up()
+            logger.info("group %s: heartbeat failed: %s", options.group, error.message)
+            self._disconnect()
         else:
-            await self._look_around()
+            await self._after_heartbeat()
 
-    async def _look_around(self) -> None:
+    async def _after_heartbeat(self) -> None:
         if self.must_join:
             return
         if self._options.auto_commit and anyio.current_time() >= self._commit_due_at:
-            await self._try_commit(with_last=False)
+            await self._try_commit(include_last=False)
             self._commit_due_at = anyio.current_time() + self._options.commit_interval_s
-        if self._is_leader and await self._has_grown():
-            self._tell_reader()
+        if self._is_leader and await self._partition_counts_changed():
+            self._notify_reader()
 
-    async def _has_grown(self) -> bool:
-        """Whether a topic has other partitions than when they were divided, as far as is known (see Cluster.topic)."""
-        before = dict(self._counts)
+    async def _partition_counts_changed(self) -> bool:
+        """Whether cached partition counts differ from those at the last assignment (see `Cluster.topic`)."""
+        before = dict(self._partition_counts)
         try:
             await self._count_partitions()
         except WarmlogError:
             return False
-        return self._counts != before
+        return self._partition_counts != before
 
-    def _give_way(self, error: WarmlogError) -> None:
-        """The partitions are this member's no longer, or soon will not be."""
+    def _end_generation(self, error: WarmlogError) -> None:
+        """Handle an error that ends this generation or this membership."""
         if error.code is ErrorCode.FENCED_INSTANCE_ID:
             self.failure = error
         if error.code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = NO_MEMBER
         if error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
             self.generation = NO_GENERATION
-        self._tell_reader()
+        self._notify_reader()
 
-    def _tell_reader(self) -> None:
+    def _notify_reader(self) -> None:
         if not self.must_join:
             self.must_join = True
-            self._handed.cut()
+            self._tracker.cut()
         if self.on_change is not None:
             self.on_change()
 
     # -- commits --
 
-    async def _try_commit(self, *, with_last: bool) -> None:
-        """Commit what is done, as well as it goes: what is not committed is read again."""
+    async def _try_commit(self, *, include_last: bool) -> None:
+        """Commit processed records; log a failure: what is not committed is read again."""
         if self.generation == NO_GENERATION:
             return
         try:
-            await self._commit(self._handed.done(with_last=with_last))
+            await self._commit(self._tracker.done(include_last=include_last))
         except WarmlogError as error:
-            logger.info("group %s: a commit failed: %s", self._options.group, error.message)
+            logger.info("group %s: commit failed: %s", self._options.group, error.message)
 
-    async def _commit(self, positions: Mapping[Place, int]) -> None:
-        changed = {place: offset for place, offset in positions.items() if self._committed.get(place) != offset}
+    async def _commit(self, positions: Mapping[PartitionId, int]) -> None:
+        changed = {key: offset for key, offset in positions.items() if self._committed.get(key) != offset}
         if not changed:
             return
         request = OffsetCommitRequest(
@@ -348,16 +347,16 @@ class Membership:
                 for (topic, partition), offset in changed.items()
             ),
         )
-        for told in (await self._ask(request, OffsetCommitResponse)).partitions:
-            if told.error:
-                raise broker_error(told.error, told.message, about=f"{told.topic}-{told.partition}")
+        for result in (await self._ask(request, OffsetCommitResponse)).partitions:
+            if result.error:
+                raise broker_error(result.error, result.message, about=f"{result.topic}-{result.partition}")
         self._committed.update(changed)
 
     # -- the end --
 
-    async def _say_goodbye(self) -> None:
-        """Commit and leave, also where everything else of the client is cancelled: over a connection of its own."""
-        self._hang_up()
+    async def _commit_and_leave(self) -> None:
+        """Commit and leave over a new connection, even if the client's other tasks are cancelled."""
+        self._disconnect()
         if self.member_id == NO_MEMBER:
             return
         with anyio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
@@ -366,24 +365,28 @@ class Membership:
                     self._connection = await self._cluster.open_any(tasks)
                     await self._leave()
                 except WarmlogError as error:
-                    logger.info("group %s: not left, its session will end: %s", self._options.group, error.message)
+                    logger.info(
+                        "group %s: leave failed; the member stays until its session times out: %s",
+                        self._options.group,
+                        error.message,
+                    )
                 tasks.cancel_scope.cancel()
 
     async def _leave(self) -> None:
         if self._options.auto_commit:
-            await self._try_commit(with_last=self._commit_last or self._wanted is not None)
-        if self._options.instance_id is None:  # a static member may come back
+            await self._try_commit(include_last=self._commit_last or self._requested_join is not None)
+        if self._options.instance_id is None:  # a static member may rejoin
             leaving = LeavingMember(member_id=self.member_id, reason="the consumer was closed")
             await self._ask(LeaveGroupRequest(group=self._options.group, members=(leaving,)), LeaveGroupResponse)
 
-    # -- asking --
+    # -- requests --
 
     async def _ask(self, request: NativeRequest, response_type: type[R], *, extra_s: float = 0) -> R:
         if self._connection is None or self._connection.closed:
             self._connection = await self._cluster.open_any()
         return await self._connection.submit(request, response_type, extra_s=extra_s).wait()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None and not self._connection.closed:
             self._connection.close()
         self._connection = None

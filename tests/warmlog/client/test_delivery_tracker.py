@@ -1,0 +1,91 @@
+"""How far a reader is with what it was given."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmlog.client.consuming.stream import ConsumedRecord
+from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
+
+
+def record(topic: str, partition: int, offset: int) -> ConsumedRecord:
+    return ConsumedRecord(topic=topic, partition=partition, offset=offset, timestamp=0, key=None, value=b"")
+
+
+RECORDS = [record("a", 0, 5), record("b", 1, 7), record("a", 0, 8), record("a", 0, 9)]
+AFTER = {("a", 0): 12, ("b", 1): 8, ("c", 2): 3}
+
+
+def test_nothing_given_is_done_where_reading_begins() -> None:
+    tracker = DeliveryTracker()
+    assert tracker.committable(include_last=True) == {}
+    tracker.reset(AFTER)
+    assert tracker.committable(include_last=True) == tracker.committable(include_last=False) == AFTER
+
+
+def test_a_record_is_done_when_the_next_one_is_asked_for() -> None:
+    tracker = DeliveryTracker()
+    tracker.deliver(RECORDS, AFTER)
+    assert tracker.committable(include_last=True) == {("a", 0): 5, ("b", 1): 7, ("c", 2): 3}
+    next(tracker.remaining)
+    next(tracker.remaining)
+    assert tracker.committable(include_last=False) == {("a", 0): 8, ("b", 1): 7, ("c", 2): 3}
+    assert tracker.committable(include_last=True) == {("a", 0): 8, ("b", 1): 8, ("c", 2): 3}
+    assert [one.offset for one in tracker.remaining] == [8, 9]
+    assert tracker.committable(include_last=False) == {("a", 0): 9, ("b", 1): 8, ("c", 2): 3}
+    assert tracker.committable(include_last=True) == AFTER
+    tracker.finish()
+    assert tracker.committable(include_last=False) == AFTER
+
+
+def test_a_whole_list_is_done_at_once() -> None:
+    tracker = DeliveryTracker()
+    tracker.deliver_all(RECORDS, AFTER)
+    assert list(tracker.remaining) == []
+    assert tracker.committable(include_last=False) == {("a", 0): 5, ("b", 1): 7, ("c", 2): 3}
+    assert tracker.committable(include_last=True) == AFTER
+
+
+def test_only_the_beginning_of_a_list_is_taken() -> None:
+    tracker = DeliveryTracker()
+    tracker.deliver_all(RECORDS, AFTER)
+    tracker.revoke_after(2)
+    assert tracker.committable(include_last=True) == {("a", 0): 8, ("b", 1): 8, ("c", 2): 3}
+    assert tracker.committable(include_last=False) == {("a", 0): 5, ("b", 1): 7, ("c", 2): 3}
+
+
+steps = st.lists(st.sampled_from(["give", "take", "take", "take", "cut", "settle"]), max_size=30)
+
+
+@given(steps, st.data())
+def test_what_is_done_is_what_a_list_of_all_that_was_taken_says(steps: list[str], data: st.DataObject) -> None:
+    """Against a model: the offsets of one partition, one after the other."""
+    place: PartitionId = ("t", 0)
+    tracker, position, taken = DeliveryTracker(), 0, 0
+    tracker.reset({place: 0})
+    in_hand = 0  # 1 while the record taken last may not be done
+
+    def check() -> None:
+        assert tracker.committable(include_last=True)[place] == taken
+        assert tracker.committable(include_last=False)[place] == taken - in_hand
+
+    for step in steps:
+        if step == "take":
+            found: Any = next(tracker.remaining, None)
+            if found is not None:
+                assert found.offset == taken
+                taken, in_hand = taken + 1, 1
+        elif step == "cut":
+            tracker.revoke()
+            position = taken
+        elif step == "settle":
+            tracker.finish()
+            position, in_hand = taken, 0
+        else:
+            tracker.finish()
+            count = data.draw(st.integers(1, 5))
+            position = taken + count
+            tracker.deliver([record("t", 0, offset) for offset in range(taken, position)], {place: position})
+            in_hand = 0
+        check()

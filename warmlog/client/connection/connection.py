@@ -1,0 +1,313 @@
+"""The async native connection, on asyncio and trio.
+
+Requests are written at once, in the call that submits them; replies settle in request order.
+
+Invariants:
+1. A connection ends once: closed by its peer, by an error, by an overdue reply or by `close`. From then on every
+   outstanding and every new request fails with that reason.
+2. The socket is closed once no task waits for it.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from protocol.errors import ProtocolError
+from protocol.frame import DEFAULT_MAX_FRAME_BYTES
+from protocol.native.messages import NativeRequest
+from protocol.request import Value
+from protocol.response import HelloResponse
+from warmlog.client.connection.async_socket import AsyncSocket
+from warmlog.client.connection.session import Session
+from warmlog.client.errors import (
+    BrokerError,
+    ClosedError,
+    ConnectError,
+    ConnectionLostError,
+    RequestTimeoutError,
+    WarmlogError,
+)
+from warmlog.client.settings import DEFAULT_PORT, Settings
+
+R = TypeVar("R", bound=Value)
+
+
+class Reply(Generic[R]):
+    """The pending reply to one request: await it, or register a callback."""
+
+    __slots__ = ("_callback", "_error", "_event", "_value", "deadline", "response_type")
+
+    def __init__(self, response_type: type[R], deadline: float) -> None:
+
+        self.response_type = response_type
+        self.deadline = deadline
+        self._value: R | None = None
+        self._error: WarmlogError | None = None
+        self._event: anyio.Event | None = None
+        self._callback: Callable[[Reply[R]], None] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether `result` returns or raises the outcome."""
+        return self._value is not None or self._error is not None
+
+    def result(self) -> R:
+        """Return the response. Raises WarmlogError: the broker's error, or the reason why no reply came."""
+        if self._error is not None:
+            raise self._error
+        assert self._value is not None
+        return self._value
+
+    async def wait(self) -> R:
+        """Wait for the response. Raises as `result`."""
+        if not self.done:
+            if self._event is None:
+                self._event = anyio.Event()
+            await self._event.wait()
+        return self.result()
+
+    def when_done(self, callback: Callable[["Reply[R]"], None]) -> None:
+        """Call `callback` once, from the receiving task. At most one callback; it must not raise."""
+        assert self._callback is None
+        self._callback = callback
+        if self.done:
+            callback(self)
+
+    def settle(self, value: R | None, error: WarmlogError | None = None) -> None:
+        """Set the outcome: a response or an error."""
+        self._value = value
+        self._error = error
+        if self._event is not None:
+            self._event.set()
+        if self._callback is not None:
+            self._callback(self)
+
+
+class _Unsent(NamedTuple):
+    """The unsent rest of a request. `reply` is settled with `posted` after its last byte, if it gets no other."""
+
+    data: memoryview
+    reply: Reply[Any] | None
+    posted: Value | None
+
+
+class Connection:
+    """A connection that has exchanged hello. It lives in the task group it was opened in; `close` it.
+
+    Not thread-safe. `submit` and `post` never wait; the caller bounds what is in flight.
+    """
+
+    def __init__(self, connected: AsyncSocket, address: str, tasks: TaskGroup, settings: Settings) -> None:
+        self._socket = connected
+        self._tasks = tasks
+        self._timeout_s = settings.request_timeout_s
+        self._session = Session(settings.fetch_bytes)
+        self._unsent: deque[_Unsent] = deque()
+        self._unanswered: deque[Reply[Any]] = deque()
+
+        self._loops: list[anyio.CancelScope] = []  # of tasks that may wait for the socket
+        self._next_check_at = inf  # for an overdue reply; never after the earliest deadline
+        self._receive_scope: anyio.CancelScope | None = None
+        self.address = address
+        self.error: WarmlogError | None = None
+        self.hello: HelloResponse | None = None
+
+    @classmethod
+    async def open(cls, host: str, port: int, tasks: TaskGroup, settings: Settings) -> "Connection":
+        """Connect and exchange hello. Raises ConnectError, or BrokerError if no protocol version is shared."""
+        address = f"{host}:{port}"
+        try:
+            with anyio.fail_after(settings.connect_timeout_s):
+                connection = cls(await AsyncSocket.connect(host, port), address, tasks, settings)
+                await connection._exchange_hello(settings.client)
+        except TimeoutError:
+            raise ConnectError(f"cannot connect to {address} within {settings.connect_timeout_s:g} s") from None
+        except OSError as problem:
+            raise ConnectError(f"cannot connect to {address}: {problem.strerror or problem}") from problem
+        except ConnectionLostError as problem:
+            raise ConnectError(
+                f"no warmlog broker at {address}: {problem.message}; is it the native listener"
+                f" (port {DEFAULT_PORT} by default)?"
+            ) from problem
+        return connection
+
+    async def _exchange_hello(self, client: str) -> None:
+        self._start(self._receive_loop)
+        try:
+            self.hello = await self.ask(Session.hello(client), HelloResponse)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended; `error` holds the reason."""
+        return self.error is not None
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest request that the broker accepts."""
+        return self.hello.max_frame_bytes if self.hello else DEFAULT_MAX_FRAME_BYTES
+
+    def submit(self, request: NativeRequest, response_type: type[R], *, extra_s: float = 0) -> Reply[R]:
+        """Send a request; its reply fails unless it arrives within the request timeout plus `extra_s`."""
+        reply: Reply[R] = Reply(response_type, anyio.current_time() + self._timeout_s + extra_s)
+        if self.error is not None:
+            reply.settle(None, self.error)
+            return reply
+        encoded = self._session.encode(request)
+        self._unanswered.append(reply)
+        if reply.deadline < self._next_check_at:
+            self._check_at(reply.deadline)
+        self._send(_Unsent(memoryview(encoded), None, None))
+        return reply
+
+    def post(self, request: NativeRequest, posted: R) -> Reply[R]:
+        """Send a request that gets no reply; settle with `posted` once the kernel has taken the whole request."""
+        reply = Reply(type(posted), inf)
+        if self.error is not None:
+            reply.settle(None, self.error)
+        else:
+            encoded = self._session.encode(request, expects_reply=False)
+            self._send(_Unsent(memoryview(encoded), reply, posted))
+        return reply
+
+    async def ask(self, request: NativeRequest, response_type: type[R]) -> R:
+        """Send a request and wait for its reply. Raises WarmlogError."""
+        return await self.submit(request, response_type).wait()
+
+    def close(self) -> None:
+        """End the connection; outstanding requests fail with ClosedError."""
+        self._end(ClosedError("the connection was closed"))
+
+    # -- sending --
+
+    def _send(self, unsent: _Unsent) -> None:
+        """Send what the kernel takes now, and leave the rest to a task."""
+        self._unsent.append(unsent)
+        if len(self._unsent) == 1:
+            self._send_unsent()
+            if self._unsent:
+                self._start(self._send_loop)
+
+    async def _send_loop(self) -> None:
+        """Send the rest as the kernel takes it, until nothing is left."""
+        while self._unsent:
+            await self._socket.wait_writable()
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        try:
+            while self._unsent:
+                data, reply, posted = self._unsent[0]
+                sent = self._socket.send(data)
+                if sent < len(data):
+                    self._unsent[0] = _Unsent(data[sent:], reply, posted)
+                    return
+                self._unsent.popleft()
+                if reply is not None:
+                    reply.settle(posted)
+        except OSError as problem:
+            self._end(self._lost(problem))
+
+    # -- receiving --
+
+    async def _receive_loop(self) -> None:
+        """Receive until the connection ends; wake up at `_next_check_at` to look for an overdue reply."""
+        while not self.closed:
+            with anyio.CancelScope(deadline=self._next_check_at) as self._receive_scope:
+                await self._receive_replies()
+            self._check_overdue()
+
+    async def _receive_replies(self) -> None:
+        try:
+            while True:
+                await self._socket.wait_readable()
+                while self._receive() and self._session.is_within_frame:
+                    pass
+        except EOFError:
+            self._end(ConnectionLostError(f"{self.address} closed the connection"))
+        except ProtocolError as problem:
+            self._end(ConnectionLostError(f"{self.address} sent an invalid reply: {problem}"))
+        except OSError as problem:
+            self._end(self._lost(problem))
+
+    def _check_overdue(self) -> None:
+        """End the connection if the oldest reply is overdue, else schedule the next check."""
+        if not self._unanswered:
+            self._next_check_at = inf
+        elif (deadline := self._unanswered[0].deadline) > anyio.current_time():
+            self._next_check_at = deadline
+        else:
+            self._end(RequestTimeoutError(f"{self.address} did not reply within {self._timeout_s:g} s"))
+
+    def _check_at(self, deadline: float) -> None:
+        self._next_check_at = deadline
+        if self._receive_scope is not None:
+            self._receive_scope.deadline = deadline
+
+    def _receive(self) -> bool:
+        """Receive once; return False if nothing was there. Raises EOFError, OSError, ProtocolError."""
+        count = self._socket.receive(self._session)
+        if count is None:
+            return False
+        if not count:
+            raise EOFError
+        while (frame := self._session.next_frame()) is not None:
+            self._settle_next(frame)
+        return True
+
+    def _settle_next(self, frame: memoryview) -> None:
+        """Settle the oldest reply. Raises ProtocolError if the frame is not its reply."""
+        reply = self._unanswered[0]
+        try:
+            response = self._session.decode(frame, reply.response_type)
+        except BrokerError as error:
+            self._unanswered.popleft()
+            reply.settle(None, error)
+        else:
+            self._unanswered.popleft()
+            reply.settle(response)
+
+    # -- the end --
+
+    def _lost(self, problem: OSError) -> ConnectionLostError:
+        return ConnectionLostError(f"connection to {self.address} lost: {problem.strerror or problem}")
+
+    def _end(self, error: WarmlogError) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        for loop in self._loops:
+            loop.cancel()
+        self._close_if_unused()
+        abandoned = [*self._unanswered, *(unsent.reply for unsent in self._unsent if unsent.reply)]
+        self._unanswered.clear()
+        self._unsent.clear()
+        for reply in abandoned:
+            reply.settle(None, error)
+
+    def _start(self, loop: Callable[[], Awaitable[None]]) -> None:
+        scope = anyio.CancelScope()
+        self._loops.append(scope)
+        self._tasks.start_soon(self._run, loop, scope)
+
+    async def _run(self, loop: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
+        """Run one of the connection's tasks, and end the connection if it fails."""
+        try:
+            with scope:
+                await loop()
+        except BaseException:
+            self._end(ClosedError())  # the client is closing
+            raise
+        finally:
+            self._loops.remove(scope)
+            self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self.closed and not self._loops:
+            self._socket.close()

@@ -1,0 +1,68 @@
+"""Track which delivered records are processed, and so the offsets that may be committed.
+
+A record counts as processed when the next one is requested. Nothing is stored per record: a list is delivered with an
+iterator, and what remains in the iterator tells how far the caller is.
+
+The caller's thread takes from the iterator while the client's thread calls `revoke` and `committable` (`blocking`).
+Each of these looks at the iterator in one step of the interpreter, so no record is both delivered and revoked.
+"""
+
+from collections.abc import Iterator, Mapping
+from operator import length_hint
+from typing import TypeAlias
+
+from warmlog.client.consuming.stream import ConsumedRecord
+
+PartitionId: TypeAlias = tuple[str, int]  # topic, partition
+
+
+class DeliveryTracker:
+    """The current list of records. `remaining`: the records that were not taken yet."""
+
+    __slots__ = ("_after", "_records", "_whole", "remaining")
+
+    def __init__(self) -> None:
+        self._records: list[ConsumedRecord] = []
+        self._after: Mapping[PartitionId, int] = {}
+        self._whole = False
+        self.remaining: Iterator[ConsumedRecord] = iter(())
+
+    def reset(self, positions: Mapping[PartitionId, int]) -> None:
+        """Start at these positions; nothing has been delivered yet."""
+        self._records, self._after, self.remaining = [], positions, iter(())
+
+    def deliver(self, records: list[ConsumedRecord], after: Mapping[PartitionId, int]) -> None:
+        """Deliver a list through `remaining`. `after`: the positions behind it."""
+        self._records, self._after, self._whole, self.remaining = records, after, False, iter(records)
+
+    def deliver_all(self, records: list[ConsumedRecord], after: Mapping[PartitionId, int]) -> None:
+        """Deliver a list that the caller takes at once."""
+        self._records, self._after, self._whole, self.remaining = records, after, True, iter(())
+
+    def finish(self) -> None:
+        """Mark the whole list as processed, because the next one is requested."""
+        self.revoke()
+        self._records = []
+
+    def revoke(self) -> None:
+        """Revoke the records that were not taken."""
+        not_taken = len(list(self.remaining))
+        if not_taken:
+            self.revoke_after(len(self._records) - not_taken)
+
+    def revoke_after(self, taken: int) -> None:
+        """Revoke all but the first `taken` records of the list."""
+        self._after, self._records, self.remaining = self._positions_at(taken), self._records[:taken], iter(())
+
+    def committable(self, *, include_last: bool) -> dict[PartitionId, int]:
+        """Return the offsets to commit. `include_last`: the record (or whole list) taken last is processed, too."""
+        taken = len(self._records) - length_hint(self.remaining)
+        if include_last:
+            return self._positions_at(taken)
+        return self._positions_at(0 if self._whole else max(taken - 1, 0))
+
+    def _positions_at(self, index: int) -> dict[PartitionId, int]:
+        positions = dict(self._after)
+        for record in reversed(self._records[index:]):
+            positions[record.topic, record.partition] = record.offset
+        return positions

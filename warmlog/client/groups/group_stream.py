@@ -1,0 +1,246 @@
+"""Records of the partitions assigned to a group member: one BatchStream per generation.
+
+Invariants:
+1. Partitions are given up only when the caller requests the next record: then all earlier ones are processed.
+2. A partition that the member keeps is read on from its position; any other from the group's committed offset.
+3. As in `consuming.stream`: an error is raised after the records before it, and a cancelled call has consumed nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from random import Random
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from protocol.groups import NO_GENERATION, NO_OFFSET
+from warmlog.client.connection.cluster import Cluster
+from warmlog.client.consuming.stream import BatchStream, ConsumedRecord
+from warmlog.client.consuming.subscription import Start, Subscription
+from warmlog.client.errors import WarmlogError
+from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
+from warmlog.client.groups.member_options import MemberOptions
+from warmlog.client.groups.membership import Membership
+from warmlog.client.settings import Settings
+
+
+class GroupReader:
+    """The shared part of all group streams: a membership and its current stream. For one task at a time."""
+
+    def __init__(
+        self, cluster: Cluster, settings: Settings, random: Random, subscription: Subscription, options: MemberOptions
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._random = random
+        self._subscription = subscription
+        self._stream: BatchStream | None = None
+        self._last_positions: tuple[int, Mapping[PartitionId, int]] = (NO_GENERATION, {})  # generation, positions
+        self._closed = False
+        self._busy = False
+        self.tracker = DeliveryTracker()
+        self.membership = Membership(cluster, settings, random, options, self.tracker)
+
+    # -- steps --
+
+    async def open(self) -> None:
+        """Join the group and open the stream. Raises WarmlogError."""
+        with self._exclusive():
+            await self._joined()
+
+    async def next_records(self) -> list[ConsumedRecord]:
+        """Return the next records, empty at the end; the caller passes them to `tracker`. Raises WarmlogError."""
+        with self._exclusive():
+            self.tracker.finish()
+            await checkpoint()
+            while not self._closed:
+                stream = await self._joined()
+                if stream is not None and not self.membership.must_join:
+                    records = await self._read(stream)
+                    if records is not None:
+                        return records
+        return []
+
+    async def commit(self, positions: Mapping[PartitionId, int] | None) -> None:
+        """Commit these offsets, or those after all records taken. Raises GroupMovedOnError, WarmlogError."""
+        await self.membership.commit(self.tracker.committable(include_last=True) if positions is None else positions)
+
+    @property
+    def after(self) -> dict[PartitionId, int]:
+        """The positions behind the last list of records."""
+        return {} if self._stream is None else self._stream.positions
+
+    # -- the end --
+
+    def close(self, *, include_last: bool) -> None:
+        """Stop reading, and leave in the background. `include_last`: the record taken last is processed."""
+        if not self._closed:
+            self._closed = True
+            self.membership.stop(include_last=include_last)
+            if self._stream is not None:
+                self._stream.close()
+            if self.membership.on_change is not None:
+                self.membership.on_change()
+
+    async def aclose(self, *, include_last: bool) -> None:
+        """Stop reading, and wait until the member has left."""
+        self.close(include_last=include_last)
+        await self.membership.wait_ended()
+
+    # -- internals --
+
+    async def _joined(self) -> BatchStream | None:
+        """Return the stream of the current assignment, joining first if needed; None if closed meanwhile."""
+        try:
+            if self.membership.must_join:
+                self._close_stream()
+                await self.membership.join()
+            if self._stream is None and not self._closed:
+                self._stream = await self._open_stream(self._next_subscription())
+                self.tracker.reset(self._stream.positions)
+        except WarmlogError:
+            self.close(include_last=True)
+            raise
+        return self._stream
+
+    def _close_stream(self) -> None:
+        if self._stream is not None:
+            self._last_positions = (self.membership.generation, self.tracker.committable(include_last=True))
+            self._stream.close()
+            self._stream = None
+
+    async def _open_stream(self, subscription: Subscription) -> BatchStream:
+        with ExitStack() as stack:
+            stream = BatchStream(self._cluster, self._settings, self._random, subscription)
+            stack.callback(stream.close)
+            await stream.__aenter__()
+            stack.pop_all()
+        return stream
+
+    def _next_subscription(self) -> Subscription:
+        generation, held = self._last_positions
+        is_next = generation != NO_GENERATION and self.membership.generation == generation + 1
+        starts: dict[PartitionId, Start] = {}
+        for key, committed in self.membership.assignment.items():
+            if is_next and key in held:
+                starts[key] = held[key]
+            else:
+                starts[key] = self._subscription.start if committed == NO_OFFSET else committed
+        return replace(self._subscription, topics=tuple(dict.fromkeys(topic for topic, _ in starts)), starts=starts)
+
+    async def _read(self, stream: BatchStream) -> list[ConsumedRecord] | None:
+        """Return the next records; None if partitions must be given up, empty at the end. Raises WarmlogError."""
+        if not stream.positions and not self._subscription.until_end:
+            with self._interruptible():
+                await anyio.sleep_forever()  # until an assignment arrives
+            return None
+        records: list[ConsumedRecord] = []
+        try:
+            with self._interruptible():
+                records = await anext(stream, [])
+        except WarmlogError:
+            self.close(include_last=True)
+            raise
+        return None if not records and self.membership.must_join else records
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Cancel the body when partitions must be given up."""
+        with anyio.CancelScope() as scope:
+            self.membership.on_change = scope.cancel
+            try:
+                yield
+            finally:
+                self.membership.on_change = None
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if self._busy:
+            raise RuntimeError("only one task at a time may read a stream")
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+
+class GroupStream:
+    """The shared part of `GroupRecordStream` and `GroupBatchStream`.
+
+    Read it inside `async with`: leaving the block commits processed records and leaves the group. After an exception,
+    the record taken last does not count as processed; nor does it if the stream is only garbage collected.
+    """
+
+    def __init__(self, reader: GroupReader) -> None:
+        self._reader = reader
+
+    @property
+    def positions(self) -> dict[PartitionId, int]:
+        """By (topic, partition) of the assignment, the offset after the last record taken."""
+        return self._reader.tracker.committable(include_last=True)
+
+    @property
+    def member_id(self) -> str:
+        """The id that the broker assigned; empty before the first join."""
+        return self._reader.membership.member_id
+
+    async def commit(self, offsets: Mapping[PartitionId, int] | None = None) -> None:
+        """Commit these offsets, by (topic, partition); by default those after all records taken.
+
+        Raises GroupMovedOnError if the partitions were reassigned, and other WarmlogErrors.
+        """
+        await self._reader.commit(offsets)
+
+    async def aclose(self) -> None:
+        """Commit records taken, if auto_commit is on, and leave the group."""
+        await self._reader.aclose(include_last=True)
+
+    async def __aenter__(self) -> Self:
+        await self._reader.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._reader.aclose(include_last=error is None)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __del__(self) -> None:
+        self._reader.close(include_last=False)
+
+    async def _next(self) -> list[ConsumedRecord]:
+        records = await self._reader.next_records()
+        if not records:
+            await self._reader.aclose(include_last=True)
+            raise StopAsyncIteration
+        return records
+
+
+class GroupBatchStream(GroupStream):
+    """An async iterator of lists of a group member's records. For one task at a time."""
+
+    async def stop_within(self, taken: int) -> None:
+        """Leave the group like `aclose`, with only the first `taken` records of the last list processed."""
+        self._reader.tracker.revoke_after(taken)
+        await self.aclose()
+
+    async def __anext__(self) -> list[ConsumedRecord]:
+        records = await self._next()
+        self._reader.tracker.deliver_all(records, self._reader.after)
+        return records
+
+
+class GroupRecordStream(GroupStream):
+    """An async iterator of a group member's records. For one task at a time."""
+
+    async def __anext__(self) -> ConsumedRecord:
+        tracker = self._reader.tracker
+        for record in tracker.remaining:
+            return record
+        tracker.deliver(await self._next(), self._reader.after)
+        return next(tracker.remaining)

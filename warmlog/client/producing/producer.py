@@ -1,0 +1,297 @@
+"""Add records to batches, bound the memory of unacknowledged ones, and report results.
+
+`BatchDispatcher` sends the batches.
+
+Invariants:
+1. `_buffered_bytes` counts every record that is not settled. At `buffer_bytes` no record is added, so the buffer
+   exceeds the limit by at most one record.
+2. With `linger_ms` 0 a record is sent at once if nothing is in flight; otherwise with all records added before the
+   event loop's next turn, or before another request may be sent. So batches grow with the load.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from random import Random
+from typing import Any, NamedTuple, TypeAlias
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
+
+from warmlog.client.connection.cluster import Cluster, Topic
+from warmlog.client.errors import BufferFullError, ClosedError, WarmlogError
+from warmlog.client.producing.batches import Batch, Delivery, Headers, RecordMetadata
+from warmlog.client.producing.dispatcher import BatchDispatcher
+from warmlog.client.producing.partitioner import StickyPartitions, partition_of
+from warmlog.client.settings import Settings
+
+Row: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]  # timestamp, key, value, headers
+GivenHeaders: TypeAlias = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
+Timestamp: TypeAlias = int | datetime
+
+
+class Message(NamedTuple):
+    """A record for `produce_many`. `timestamp`: ms since the epoch or a datetime; None means now."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: GivenHeaders = ()
+    timestamp: Timestamp | None = None
+    partition: int | None = None
+
+
+class PartitionSummary(NamedTuple):
+    """What one `produce_many` stored in a partition. Other producers' records may lie between the two offsets."""
+
+    partition: int
+    records: int
+    first_offset: int
+    last_offset: int
+
+
+class Summary(NamedTuple):
+    """The result of `produce_many`: the number of records, and their partitions and offsets."""
+
+    topic: str
+    records: int
+    partitions: tuple[PartitionSummary, ...]
+
+
+class Producer:
+    """Produce records. `run` it in a task, `close` it at the end. Not thread-safe. `now_ms`: clock for timestamps."""
+
+    def __init__(
+        self, cluster: Cluster, tasks: TaskGroup, settings: Settings, random: Random, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._now_ms = now_ms
+        self._sticky = StickyPartitions(random)
+        self._dispatcher = BatchDispatcher(cluster, tasks, settings, random, settled=self._settled)
+        self._outstanding: dict[Batch, None] = {}
+        self._buffered_bytes = 0
+        self._space = anyio.Event()
+        self._filled_batches = 0
+        self._unseen_error: WarmlogError | None = None
+        self._closed = False
+
+    async def run(self) -> None:
+        """Send batches when their linger time or retry delay is over. Runs until cancelled."""
+        await self._dispatcher.run()
+
+    async def produce(self, topic: str, message: Message) -> RecordMetadata:
+        """Add a record and wait for its acknowledgement. Raises WarmlogError, TypeError, ValueError."""
+        topic_info = await self._cluster.topic(topic)
+        await self._wait_for_space()
+        delivery = self._add_single(topic_info, message)
+        if delivery.done:
+            await checkpoint()  # acks=0: nothing else here yields to the event loop
+        return await delivery.wait()
+
+    def produce_nowait(self, topic: str, message: Message) -> Delivery:
+        """Add a record. Raises BufferFullError; UnknownTopicError if the topic is not in the metadata cache."""
+        topic_info = self._cluster.last_known_topic(topic)
+        if self._buffered_bytes >= self._settings.buffer_bytes:
+            raise BufferFullError(
+                f"buffer_bytes reached: {self._buffered_bytes} bytes are not acknowledged yet; flush() first"
+            )
+        return self._add_single(topic_info, message)
+
+    async def produce_many(
+        self, topic: str, records: Iterable[Any] | AsyncIterable[Any], partition: int | None
+    ) -> Summary:
+        """Add records as fast as they are acknowledged, and wait for all. Raises the first error."""
+        topic_info = await self._cluster.topic(topic)
+        tally = _Tally(topic)
+        if isinstance(records, AsyncIterable):
+            async for item in records:
+                items = iter(item if isinstance(item, list) else (item,))
+                while self._add_some(topic_info, items, partition, tally):
+                    await self._yield_and_wait(tally)
+                self._dispatcher.pump_soon()  # the next item may take long
+        else:
+            items = iter(records)
+            while self._add_some(topic_info, items, partition, tally):
+                await self._yield_and_wait(tally)
+        for batch in tally.unsettled():
+            self._dispatcher.close_batch(batch)
+        self._dispatcher.pump()
+        return await tally.summary()
+
+    async def flush(self) -> None:
+        """Send everything and wait until it is settled. Raises the first error that no caller has seen."""
+        self._dispatcher.close_all_batches()
+        self._dispatcher.pump()
+        for batch in list(self._outstanding):
+            await batch.wait()
+        error, self._unseen_error = self._unseen_error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Fail everything that is not settled; call `flush` first."""
+        self._closed = True
+        self._dispatcher.close()
+
+    # -- adding --
+
+    def _add_single(self, topic_info: Topic, message: Message) -> Delivery:
+        """Add one record and make sure it is sent."""
+        value, key, headers, given_time, partition = message
+        timestamp = self._timestamp(given_time)
+        batch = self._add(topic_info, partition, (timestamp, key, value, _header_pairs(headers)))
+        if self._dispatcher.is_idle:
+            self._dispatcher.pump()
+        else:
+            self._dispatcher.pump_soon()
+        return Delivery(batch, batch.count - 1, timestamp)
+
+    def _add_some(self, topic_info: Topic, items: Iterator[Any], partition: int | None, tally: "_Tally") -> bool:
+        """Add records until a batch is full (return True) or no record is left (False)."""
+        filled = self._filled_batches
+        for item in items:
+            kind = type(item)
+            if kind is bytes:
+                batch = self._add(topic_info, partition, (self._now_ms(), None, item, ()))
+            elif kind is tuple:
+                key, value = item
+                batch = self._add(topic_info, partition, (self._now_ms(), key, value, ()))
+            else:
+                batch = self._add_message(topic_info, partition, item)
+            tally.count(batch)
+            if filled != self._filled_batches:
+                return True
+        return False
+
+    def _add_message(self, topic_info: Topic, partition: int | None, item: object) -> Batch:
+        if not isinstance(item, Message):
+            raise TypeError(f"produce_many takes bytes, (key, value) or Message, not {type(item).__name__}")
+        value, key, headers, given_time, wanted = item
+        where = partition if wanted is None else wanted
+        return self._add(topic_info, where, (self._timestamp(given_time), key, value, _header_pairs(headers)))
+
+    def _add(self, topic_info: Topic, wanted: int | None, row: Row) -> Batch:
+        """Add a record to its partition's open batch; close the batch when it is full."""
+        timestamp, key, value, headers = row
+        partition = self._choose(topic_info, key) if wanted is None else wanted
+        if not 0 <= partition < topic_info.partitions:
+            raise ValueError(
+                f"topic {topic_info.name!r} has partitions 0 to {topic_info.partitions - 1}, not {partition}"
+            )
+        batch = self._dispatcher.open_batch(topic_info.name, partition)
+        if batch.count and batch.size + len(value or b"") + len(key or b"") > self._settings.batch_bytes:
+            self._close_full(topic_info, batch)
+            return self._add(topic_info, wanted, row)
+        try:
+            self._buffered_bytes += batch.append(key, value, timestamp, headers)
+        finally:
+            if not batch.count:
+                self._dispatcher.drop_batch(batch)
+        self._outstanding.setdefault(batch)
+        if batch.size >= self._settings.batch_bytes:
+            self._close_full(topic_info, batch)
+        return batch
+
+    def _choose(self, topic_info: Topic, key: bytes | None) -> int:
+        if key is None:
+            return self._sticky.current(topic_info.name, topic_info.partitions)
+        return partition_of(key, topic_info.partitions)
+
+    def _close_full(self, topic_info: Topic, batch: Batch) -> None:
+        self._filled_batches += 1
+        self._dispatcher.close_batch(batch)
+        self._sticky.move_on(topic_info.name, batch.partition, topic_info.partitions)
+
+    def _timestamp(self, given: Timestamp | None) -> int:
+        if given is None:
+            return self._now_ms()
+        return round(given.timestamp() * 1000) if isinstance(given, datetime) else given
+
+    # -- waiting --
+
+    async def _yield_and_wait(self, tally: "_Tally") -> None:
+        """Send full batches, yield to the event loop, wait for buffer space, and raise errors of settled batches."""
+        self._dispatcher.pump()
+        await checkpoint()
+        await self._wait_for_space()
+        tally.take_settled()
+
+    async def _wait_for_space(self) -> None:
+        while self._buffered_bytes >= self._settings.buffer_bytes:
+            await self._space.wait()
+        if self._closed:
+            raise ClosedError
+
+    def _settled(self, batch: Batch) -> None:
+        self._buffered_bytes -= batch.size
+        del self._outstanding[batch]
+        if batch.error is not None and not batch.watched:
+            self._unseen_error = self._unseen_error or batch.error
+        if self._buffered_bytes < self._settings.buffer_bytes <= self._buffered_bytes + batch.size:
+            self._space.set()
+            self._space = anyio.Event()
+
+
+def _header_pairs(given: GivenHeaders) -> Headers:
+    if not given:
+        return ()
+    pairs = given.items() if isinstance(given, Mapping) else given
+    return tuple((name, content) for name, content in pairs)
+
+
+class _BatchRecords:
+    """The records that one `produce_many` put into one batch: first and last index, and their number."""
+
+    __slots__ = ("batch", "first", "last", "records")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.first = self.last = batch.count - 1
+        self.records = 1
+
+
+class _Tally:
+    """The records that one `produce_many` added, and their outcome. Keeps only unsettled batches."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._current: dict[int, _BatchRecords] = {}
+        self._unsettled: deque[_BatchRecords] = deque()
+        self._sums: dict[int, PartitionSummary] = {}
+
+    def count(self, batch: Batch) -> None:
+        """Count the batch's last record."""
+        added = self._current.get(batch.partition)
+        if added is not None and added.batch is batch:
+            added.last = batch.count - 1
+            added.records += 1
+        else:
+            batch.watched = True
+            added = self._current[batch.partition] = _BatchRecords(batch)
+            self._unsettled.append(added)
+
+    def unsettled(self) -> list[Batch]:
+        """Return the batches that are not settled yet."""
+        return [added.batch for added in self._unsettled]
+
+    def take_settled(self) -> None:
+        """Sum up the oldest settled batches. Raises the error of a failed one."""
+        while self._unsettled and self._unsettled[0].batch.done:
+            self._sum_up(self._unsettled.popleft())
+
+    async def summary(self) -> Summary:
+        """Wait for all batches. Raises the error of the first failed one."""
+        while self._unsettled:
+            await self._unsettled[0].batch.wait()
+            self.take_settled()
+        parts = tuple(self._sums[partition] for partition in sorted(self._sums))
+        return Summary(self._topic, sum(part.records for part in parts), parts)
+
+    def _sum_up(self, added: _BatchRecords) -> None:
+        first, last = (added.batch.metadata(index, -1).offset for index in (added.first, added.last))
+        before = self._sums.get(added.batch.partition)
+        if before is not None:
+            first = before.first_offset
+        records = added.records + (before.records if before else 0)
+        self._sums[added.batch.partition] = PartitionSummary(added.batch.partition, records, first, last)
