@@ -1,25 +1,25 @@
-"""Talk to a broker's native listener from a thread without an event loop, and wait for one that is away.
+"""Ask a broker from a thread without an event loop, and retry while it is unavailable.
 
-`BrokerConnection` is one connection, one request after the other (or one ahead); it never retries. `Retry` is the only
-retry loop of the pipeline; `PatientBroker` joins the two.
+`BrokerConnection` is one connection, without retries. `Retry` is the pipeline's only retry loop; `PatientBroker` joins
+the two.
 """
 
 import logging
 import socket
 import struct
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.frame import DEFAULT_MAX_FRAME_BYTES, FrameReader
-from protocol.native.codec import decode_response, encode_request
-from protocol.native.messages import VERSIONS, NativeRequest
-from protocol.request import HelloRequest, Value
-from protocol.response import ErrorResponse, HelloResponse
-from warmlog.client.settings import DEFAULT_PORT, parse_bootstrap
+from protocol.errors import ErrorCode
+from protocol.native.messages import NativeRequest
+from protocol.request import Value
+from warmlog.client.connection.blocking import BlockingConnection
+from warmlog.client.errors import BrokerError, ConnectError, ConnectionLostError, RequestTimeoutError, WarmlogError
+from warmlog.client.settings import DEFAULT_PORT, Settings, parse_bootstrap
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 
 _log = logging.getLogger(__name__)
@@ -27,10 +27,7 @@ _log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Value)
 T = TypeVar("T")
 
-CLIENT_NAME = "warmlog pipeline"
-CONNECT_TIMEOUT_S = 10.0
-REPLY_TIMEOUT_S = 30.0  # as the client's request_timeout_s
-RECEIVE_BYTES = 256 << 10
+DEFAULT_SETTINGS = Settings(client="warmlog pipeline")
 READ_PATIENCE_S = 60.0  # how long a read waits for a broker
 FIRST_PAUSE_S = 0.1  # Kafka's retry.backoff.ms, doubled up to
 LONGEST_PAUSE_S = 1.0  # Kafka's retry.backoff.max.ms
@@ -39,7 +36,7 @@ LONGEST_PAUSE_S = 1.0  # Kafka's retry.backoff.max.ms
 API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 API_VERSIONS_REPLY = struct.pack(">i", 1)
 
-# Codes for a topic, a partition or a group that a later request may not get.
+# Error codes of a topic, a partition or a group that a later request may not get.
 PASSING = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -56,74 +53,33 @@ PASSING = frozenset(
 
 
 class BrokerConnection:
-    """A connection that has said hello; a context manager. Not thread-safe. `max_reply_bytes`: of a fetch."""
+    """The client's blocking connection with the pipeline's errors; a context manager. Not thread-safe.
 
-    def __init__(self, bootstrap: str, *, max_reply_bytes: int = 0) -> None:
+    `max_reply_bytes`: limit of records in one reply.
+    """
+
+    def __init__(self, bootstrap: str, *, max_reply_bytes: int = DEFAULT_SETTINGS.fetch_bytes) -> None:
         """Connect to the first address that accepts. Raises UnavailableError, PipelineError."""
-        self._reader = FrameReader(max_reply_bytes + DEFAULT_MAX_FRAME_BYTES)
-        self._last_id = 0
-        host, port, self._socket = _connected(bootstrap)
-        self.address = f"{host}:{port}"
-        try:
-            self.ask(HelloRequest(versions=VERSIONS, client=CLIENT_NAME), HelloResponse)
-        except UnavailableError as error:
-            self._socket.close()
-            if _speaks_kafka(host, port):
-                raise PipelineError(
-                    f"{self.address} speaks Kafka's protocol: give the address of the native listener"
-                    f" (its port is {DEFAULT_PORT} unless it was changed)"
-                ) from error
-            raise
-        except BaseException:
-            self._socket.close()
-            raise
+        self._connection = _connect(bootstrap, replace(DEFAULT_SETTINGS, fetch_bytes=max_reply_bytes))
 
     def ask(self, request: NativeRequest, response_type: type[R]) -> R:
         """Send a request and wait for its reply. Raises UnavailableError, PipelineError for an error reply."""
-        self.send(request)
-        return self.receive(response_type)
+        with _pipeline_errors():
+            return self._connection.ask(request, response_type)
 
     def send(self, request: NativeRequest) -> None:
         """Send a request; replies keep the order of requests. Raises UnavailableError."""
-        self._last_id += 1
-        self._guarded(lambda: self._socket.sendall(encode_request(self._last_id, request)))
+        with _pipeline_errors():
+            self._connection.send(request)
 
     def receive(self, response_type: type[R]) -> R:
         """Wait for the next reply. Raises UnavailableError, PipelineError for an error reply."""
-        while (frame := self._guarded(self._reader.next_frame)) is None:
-            self._guarded(self._receive_some)
-        try:
-            _, response = decode_response(frame, response_type)
-        except ProtocolError as error:
-            raise PipelineError(f"{self.address} sent an invalid reply: {error}") from error
-        if isinstance(response, ErrorResponse):
-            raise reply_error(response.error, response.message)
-        return response
-
-    def _receive_some(self) -> None:
-        buffer = self._reader.buffer_for_next()
-        if buffer is None:
-            data = self._socket.recv(RECEIVE_BYTES)
-            self._reader.feed(data)
-            count = len(data)
-        else:
-            count = self._socket.recv_into(buffer)
-            self._reader.received(count)
-        if not count:
-            raise ConnectionResetError("closed by the broker")
-
-    def _guarded(self, act: Callable[[], T]) -> T:
-        try:
-            return act()
-        except OSError as error:
-            raise UnavailableError(f"connection to {self.address} lost: {error.strerror or error}") from error
-        except ProtocolError as error:
-            what = f"{self.address} is not the native listener of a broker (port {DEFAULT_PORT} unless it was changed)"
-            raise PipelineError(f"{what}: {error}") from error
+        with _pipeline_errors():
+            return self._connection.receive(response_type)
 
     def close(self) -> None:
         """Close the connection."""
-        self._socket.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -134,24 +90,40 @@ class BrokerConnection:
         self.close()
 
 
-def _connected(bootstrap: str) -> tuple[str, int, socket.socket]:
-    problem = UnavailableError("no address of a broker was given")
+@contextmanager
+def _pipeline_errors() -> Iterator[None]:
+    """Raise the client's errors as those of the pipeline."""
+    try:
+        yield
+    except BrokerError as error:
+        raise reply_error(error.code, error.message) from error
+    except WarmlogError as error:
+        kind = UnavailableError if error.is_retriable else PipelineError
+        raise kind(error.message) from error
+
+
+def _connect(bootstrap: str, settings: Settings) -> BlockingConnection:
+    unreachable = UnavailableError("no broker address given")
     for host, port in parse_bootstrap(bootstrap):
-        try:
-            made = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
-        except OSError as error:
-            problem = UnavailableError(f"cannot connect to {host}:{port}: {error.strerror or error}")
-            continue
-        made.settimeout(REPLY_TIMEOUT_S)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return host, port, made
-    raise problem
+        with _pipeline_errors():
+            try:
+                return BlockingConnection(host, port, settings)
+            except ConnectError as error:
+                unreachable = UnavailableError(error.message)
+            except (ConnectionLostError, RequestTimeoutError) as error:
+                if not error.is_final and _speaks_kafka(host, port):
+                    raise PipelineError(
+                        f"{host}:{port} speaks Kafka's protocol: give the address of the native listener"
+                        f" (port {DEFAULT_PORT} by default)"
+                    ) from error
+                raise
+    raise unreachable
 
 
 def _speaks_kafka(host: str, port: int) -> bool:
     """Whether a Kafka listener answers at an address that has closed a native connection."""
-    with suppress(OSError), socket.create_connection((host, port), CONNECT_TIMEOUT_S) as asked:
-        asked.settimeout(CONNECT_TIMEOUT_S)
+    with suppress(OSError), socket.create_connection((host, port), DEFAULT_SETTINGS.connect_timeout_s) as asked:
+        asked.settimeout(DEFAULT_SETTINGS.connect_timeout_s)
         asked.sendall(API_VERSIONS_REQUEST)
         reply = asked.recv(len(API_VERSIONS_REPLY) + 4, socket.MSG_WAITALL)
         return reply[4:] == API_VERSIONS_REPLY
@@ -218,7 +190,7 @@ class Retry:
 class PatientBroker:
     """A broker that may go away and come back: one connection at a time; a context manager. Not thread-safe."""
 
-    def __init__(self, bootstrap: str, retry: Retry, *, max_reply_bytes: int = 0) -> None:
+    def __init__(self, bootstrap: str, retry: Retry, *, max_reply_bytes: int = DEFAULT_SETTINGS.fetch_bytes) -> None:
         self._bootstrap = bootstrap
         self._max_reply_bytes = max_reply_bytes
         self._connection: BrokerConnection | None = None

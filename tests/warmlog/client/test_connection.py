@@ -27,6 +27,7 @@ from warmlog.client.errors import (
 from warmlog.client.settings import Settings
 
 ALL = MetadataRequest()
+NO_TOPICS = MetadataResponse(brokers=(), topics=(), cluster_id="c", controller=1)
 HELLO = HelloResponse(version=1, broker="b", cluster_id="c", node_id=1, max_frame_bytes=1 << 20)
 
 
@@ -206,6 +207,19 @@ async def test_closing_fails_who_waits_and_closes_the_socket() -> None:
         while connection._loops:
             await anyio.lowlevel.checkpoint()
         assert connection._socket._socket.fileno() == -1
+
+
+@on_both_loops
+async def test_replies_behind_the_one_that_closed_the_connection_are_dropped() -> None:
+    both = b"".join(bytes(part) for number in (2, 3) for part in encode_response(number, NO_TOPICS))  # type: ignore[arg-type]
+    async with server_that_says(hello_reply(), both) as port, connection_to(port) as connection:
+        replies = [connection.submit(ALL, MetadataResponse) for _ in range(2)]
+        replies[0].when_done(lambda _: connection.close())
+        assert await replies[0].wait() == NO_TOPICS
+        with pytest.raises(ClosedError):
+            await replies[1].wait()
+        while connection._loops:
+            await anyio.lowlevel.checkpoint()
 
 
 @on_both_loops

@@ -257,7 +257,7 @@ class Connection:
             return False
         if not count:
             raise EOFError
-        while (frame := self._session.next_frame()) is not None:
+        while not self.closed and (frame := self._session.next_frame()) is not None:
             self._settle_next(frame)
         return True
 

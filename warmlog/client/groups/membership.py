@@ -132,7 +132,7 @@ class Membership:
 
     def stop(self, *, include_last: bool) -> None:
         """Commit and leave in the background. `include_last`: the record taken last is processed."""
-        self._tracker.cut()
+        self._tracker.revoke()
         if self.is_running and not self._stopping:
             self._commit_last = include_last
             if self._joining is not None:
@@ -318,7 +318,7 @@ class Membership:
     def _notify_reader(self) -> None:
         if not self.must_join:
             self.must_join = True
-            self._tracker.cut()
+            self._tracker.revoke()
         if self.on_change is not None:
             self.on_change()
 
@@ -329,7 +329,7 @@ class Membership:
         if self.generation == NO_GENERATION:
             return
         try:
-            await self._commit(self._tracker.done(include_last=include_last))
+            await self._commit(self._tracker.committable(include_last=include_last))
         except WarmlogError as error:
             logger.info("group %s: commit failed: %s", self._options.group, error.message)
 
