@@ -1,4 +1,4 @@
-"""warmlog: a log broker that starts in half a second, and its Python client.
+"""warmlog: a log broker with Kafka's storage format, and its Python client.
 
     from warmlog import connect                       # on asyncio and on trio
     async with connect("127.0.0.1:9091") as client:
@@ -8,8 +8,8 @@
     from warmlog import Client                        # the same, blocking
     from warmlog.testing import Broker                # a real broker inside a test
 
-Importing this costs nothing: what is named here is loaded when it is first asked for, because the command line and the
-test fixture live in this package, too, and mostly need something else.
+Importing this package loads nothing else: each name below is loaded at its first use, because the command line and the
+test fixture live in this package too and rarely need the client.
 """
 
 from importlib import import_module

@@ -1,20 +1,16 @@
 """A real broker inside a test: `Broker`, and the pytest fixture `warmlog_broker`.
 
-Owns: a broker's life in a thread of the test's own process: free ports, a temporary directory, start, stop, restart.
-Must not know: how a broker is put together (`broker.app`), or how one talks to it (`warmlog.client`, or any other
-client).
-
     from warmlog.testing import Broker
 
     with Broker() as broker:
         broker.kafka, broker.native, broker.http      # each "host:port"
 
-    def test_orders(warmlog_broker): ...      # the same as a fixture, a fresh broker for each test
+    def test_orders(warmlog_broker): ...      # the same as a fixture, a new broker for each test
 
-1. Importing this module imports neither the broker nor trio: pytest loads it in every run, also in those that never ask
-   for a broker.
-2. The broker runs its own trio loop in its own thread, so a test may use asyncio, trio or nothing of the kind.
-3. It is the same broker that `warmlog serve` runs, with real files and real sockets; nothing in it is faked.
+1. Importing this module imports neither the broker nor trio: pytest loads the plugin in every run, whether or not a
+   test uses it.
+2. The broker runs its own trio loop in its own thread, so a test may use asyncio, trio or no event loop.
+3. It is the broker that `warmlog serve` runs, with real files and sockets; nothing is faked.
 """
 
 import shutil
@@ -34,27 +30,25 @@ if TYPE_CHECKING:
 __all__ = ["Broker"]
 
 FREE_PORT = "127.0.0.1:0"
-STOP_TIMEOUT_S = (
-    60  # longer than the broker's own deadline for a graceful stop: past it something hangs, and the test should say so
-)
+STOP_TIMEOUT_S = 60  # longer than the broker's own deadline for a graceful stop: exceeding it means a hang
 
 
 class _Running(NamedTuple):
-    """A broker that serves: its addresses, and how to ask it to stop (from any thread)."""
+    """A serving broker: its addresses, and how to stop it from any thread."""
 
     addresses: "Addresses"
     request_stop: Callable[[], None]
 
 
 class Broker:
-    """A broker in this process, a context manager.
+    """A broker in this process; a context manager.
 
-    `data_dir`: where it keeps its logs (the first of `log.dirs`); a temporary directory, removed at the end, if left
-    out. `settings`: Kafka's names and warmlog's own (`{"log.segment.bytes": 1 << 20}`), as for `warmlog serve --set`;
-    the environment is not read, so that a test means the same everywhere.
+    `data_dir`: directory of the logs (the first of `log.dirs`); by default a temporary directory, removed at the end.
+    `settings`: names as for `warmlog serve --set` (`{"log.segment.bytes": 1 << 20}`). Environment variables are
+    ignored, so that a test behaves the same everywhere.
 
-    Entering raises what `warmlog serve` would say: broker.setting_types.SettingError, broker.app.StartError. Leaving
-    raises what broke a running broker. Methods are to be called from one thread.
+    Entering raises what `warmlog serve` reports: broker.setting_types.SettingError, broker.app.StartError. Leaving
+    raises the error of a broker that crashed. Call all methods from one thread.
     """
 
     def __init__(self, *, data_dir: Path | str | None = None, settings: Mapping[str, object] | None = None) -> None:
@@ -68,12 +62,12 @@ class Broker:
 
     @property
     def kafka(self) -> str:
-        """Address of the Kafka listener, "host:port": what every Kafka client takes as bootstrap server."""
+        """Address of the Kafka listener, "host:port": bootstrap server for Kafka clients."""
         return self._addresses.kafka
 
     @property
     def native(self) -> str:
-        """Address of the native listener, "host:port": what `warmlog.connect` takes."""
+        """Address of the native listener, "host:port": argument of `warmlog.connect`."""
         return self._addresses.native
 
     @property
@@ -83,7 +77,7 @@ class Broker:
 
     @property
     def data_dir(self) -> Path:
-        """Where the logs are. Raises RuntimeError before the first start."""
+        """The directory of the logs. Raises RuntimeError before the first start."""
         directory = self._given_dir or self._temporary
         if directory is None:
             raise RuntimeError("the broker has not been started")
@@ -96,8 +90,8 @@ class Broker:
         return self._running.addresses
 
     def start(self) -> None:
-        """Start, and return when all listeners accept. Entering the context does it."""
-        from broker.config import load_settings  # not before it is asked for: invariant 1
+        """Start, and return when all listeners accept. Entering the context calls it."""
+        from broker.config import load_settings  # imported here: see 1 above
 
         if self._thread is not None:
             raise RuntimeError("the broker is running")
@@ -118,9 +112,9 @@ class Broker:
             raise
 
     def stop(self) -> None:
-        """Stop cleanly, as SIGTERM would, and wait for the end.
+        """Stop as SIGTERM does, and wait for the end. Stopping twice is allowed.
 
-        The data stays. Stopping twice is fine. Raises what broke the broker, if something did.
+        The data is kept. Raises the error of a broker that crashed.
         """
         if self._thread is None or self._running is None:
             return
@@ -132,7 +126,7 @@ class Broker:
         self._ended.result()
 
     def restart(self) -> None:
-        """Stop and start over the same data, at the same addresses, so that a client may find it again."""
+        """Stop and start with the same data at the same addresses, so that clients reconnect."""
         self._listen = (self.kafka, self.native, self.http)
         self.stop()
         self.start()
@@ -160,14 +154,14 @@ class Broker:
 
 
 def _text(value: object) -> str:
-    """A setting as it would stand behind `--set NAME=`."""
+    """Return a setting as `--set NAME=VALUE` writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _run(
     settings: "Settings", listen: tuple[str, str, str], started: "Future[_Running]", ended: "Future[None]"
 ) -> None:
-    """The thread: a trio loop that serves until asked to stop. Every failure goes into one of the two futures."""
+    """Serve on a trio loop in this thread until asked to stop. Any error ends in one of the two futures."""
     import trio
 
     from broker.app import serve
@@ -180,7 +174,7 @@ def _run(
         token, stop = trio.lowlevel.current_trio_token(), trio.Event()
 
         def request_stop() -> None:
-            with suppress(trio.RunFinishedError):  # it broke and is gone; `ended` knows why
+            with suppress(trio.RunFinishedError):  # the broker has crashed; `ended` holds the error
                 token.run_sync_soon(stop.set)
 
         def ready(addresses: "Addresses") -> None:
@@ -190,7 +184,7 @@ def _run(
 
     try:
         trio.run(main, clock=guard.clock)
-    except BaseException as error:  # noqa: BLE001  # a thread has no caller to raise to: the one who waits gets it
+    except BaseException as error:  # noqa: BLE001  # raised in the thread that waits for the future
         (ended if started.done() else started).set_exception(error)
     else:
         ended.set_result(None)
@@ -198,12 +192,12 @@ def _run(
 
 try:
     import pytest
-except ImportError:  # `Broker` serves without pytest, too
+except ImportError:  # `Broker` works without pytest
     pass
 else:
 
     @pytest.fixture
     def warmlog_broker() -> Iterator[Broker]:
-        """A running broker in a temporary directory, a fresh one for each test."""
+        """Provide a running broker in a temporary directory, a new one for each test."""
         with Broker() as broker:
             yield broker

@@ -16,7 +16,7 @@ WORDS = [b"%06d %s" % (number, b"word" * (number % 7)) for number in range(5000)
 
 
 @on_both_loops
-async def test_the_example_of_the_interface(warmlog_broker: Broker) -> None:
+async def test_the_readme_example(warmlog_broker: Broker) -> None:
     async with connect(warmlog_broker.native) as client:
         await client.produce("orders", key=b"k", value=b"v")
         async for record in client.consume("orders", start="beginning"):
@@ -26,7 +26,7 @@ async def test_the_example_of_the_interface(warmlog_broker: Broker) -> None:
 
 @on_both_loops
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-async def test_everything_comes_back_in_order(warmlog_broker: Broker, compression: Any) -> None:
+async def test_records_come_back_in_order(warmlog_broker: Broker, compression: Any) -> None:
     async with connect(warmlog_broker.native, compression=compression, batch_bytes=5000) as client:
         summary = await client.produce_many("words", WORDS)
         assert summary == ("words", 5000, ((0, 5000, 0, 4999),))
@@ -35,7 +35,7 @@ async def test_everything_comes_back_in_order(warmlog_broker: Broker, compressio
 
 
 @on_both_loops
-async def test_keys_stay_in_their_partitions_and_times_are_found(warmlog_broker: Broker) -> None:
+async def test_keys_keep_their_partitions_and_times_are_found(warmlog_broker: Broker) -> None:
     async with connect(warmlog_broker.native) as client:
         await client.create_topic("t", partitions=5)
         keys = [b"%d" % number for number in range(100)]
@@ -69,7 +69,7 @@ async def test_a_record_larger_than_a_fetch(warmlog_broker: Broker) -> None:
 
 
 @on_both_loops
-async def test_a_batch_too_large_is_split_a_record_too_large_refused(warmlog_broker: Broker) -> None:
+async def test_a_batch_too_large_is_split_and_a_record_too_large_rejected(warmlog_broker: Broker) -> None:
     async with connect(warmlog_broker.native) as client:
         await client.create_topic("t", configs={"max.message.bytes": "2000"})
         await client.produce_many("t", WORDS)
@@ -80,7 +80,7 @@ async def test_a_batch_too_large_is_split_a_record_too_large_refused(warmlog_bro
 
 
 @on_both_loops
-async def test_a_reader_that_waits_sees_each_record_as_it_comes(warmlog_broker: Broker) -> None:
+async def test_a_waiting_reader_gets_each_record_as_it_arrives(warmlog_broker: Broker) -> None:
     async with connect(warmlog_broker.native) as client:
         await client.create_topic("t", partitions=3)
         send, receive = anyio.create_memory_object_stream[bytes](10)
@@ -114,7 +114,7 @@ async def test_acks(warmlog_broker: Broker, acks: Any) -> None:
 
 
 @on_both_loops
-async def test_with_acks_0_what_fails_is_lost_and_what_follows_is_not(warmlog_broker: Broker) -> None:
+async def test_with_acks_0_a_failure_loses_no_later_record(warmlog_broker: Broker) -> None:
     async with connect(warmlog_broker.native, acks=0) as client:
         await client.produce("t", value=bytes(2_000_000))
         stream = client.consume("t")
@@ -131,7 +131,7 @@ async def test_with_acks_0_what_fails_is_lost_and_what_follows_is_not(warmlog_br
 
 
 @on_both_loops
-async def test_errors_come_as_what_they_are(warmlog_broker: Broker) -> None:
+async def test_errors_have_their_own_classes(warmlog_broker: Broker) -> None:
     async with connect(warmlog_broker.native) as client:
         with pytest.raises(BrokerError) as caught:
             await client.produce("a/b", value=b"x")
@@ -148,7 +148,7 @@ async def test_errors_come_as_what_they_are(warmlog_broker: Broker) -> None:
 
 
 @on_both_loops
-async def test_producing_and_reading_go_on_over_a_restart_of_the_broker(warmlog_broker: Broker) -> None:
+async def test_producing_and_consuming_survive_a_broker_restart(warmlog_broker: Broker) -> None:
     async with connect(warmlog_broker.native, batch_bytes=2000) as client:
         stream = client.consume("t")
 

@@ -8,7 +8,7 @@ from warmlog.client.connection.backoff import FIRST_S, JITTER, MAX_S, delay_s, d
 
 
 @given(st.integers())
-def test_waits_double_up_to_the_greatest_with_some_jitter(seed: int) -> None:
+def test_delays_double_up_to_the_maximum_with_jitter(seed: int) -> None:
     expected = FIRST_S
     for delay in islice(delays_s(Random(seed)), 20):
         assert expected * (1 - JITTER) <= delay <= expected * (1 + JITTER)
@@ -17,6 +17,6 @@ def test_waits_double_up_to_the_greatest_with_some_jitter(seed: int) -> None:
 
 
 @given(st.integers(1, 10_000), st.integers())
-def test_a_single_wait_is_the_one_of_its_place(attempt: int, seed: int) -> None:
+def test_a_single_delay_depends_on_the_attempt_number(attempt: int, seed: int) -> None:
     expected = min(FIRST_S * 2 ** min(attempt - 1, 20), MAX_S)
     assert expected * (1 - JITTER) <= delay_s(attempt, Random(seed)) <= expected * (1 + JITTER)

@@ -32,13 +32,13 @@ def test_offsets_count_from_the_base_offset() -> None:
     assert [delivery.metadata() for delivery in deliveries] == [("t", 3, 70 + n, 100 + n) for n in range(3)]
 
 
-def test_without_acknowledgement_there_is_no_offset() -> None:
+def test_an_unacknowledged_record_has_no_offset() -> None:
     batch = batch_of(1)
     settle(batch, -1)
     assert batch.metadata(0, 5) == ("t", 3, -1, 5)
 
 
-def test_a_time_that_the_broker_set_is_the_records_time() -> None:
+def test_log_append_time_replaces_the_timestamp() -> None:
     batch = batch_of(1)
     batch.settle(0, 999, None)
     assert batch.metadata(0, 5).timestamp == 999
@@ -52,13 +52,13 @@ def test_a_failed_batch_raises_for_each_record() -> None:
             Delivery(batch, index, 0).metadata()
 
 
-def test_size_grows_by_what_append_says() -> None:
+def test_append_returns_the_growth_in_size() -> None:
     batch = Batch("t", 0, (1,), 0.0)
     grown = sum(batch.append(b"key", b"v" * n, 5, (("h", b"x"),)) for n in range(10))
     assert grown == batch.size == len(batch.encoded(Codec.NONE)) - 61
 
 
-def test_a_refused_record_leaves_no_trace() -> None:
+def test_a_rejected_record_leaves_the_batch_unchanged() -> None:
     batch = batch_of(1)
     before = (batch.size, batch.count)
     with pytest.raises(TypeError):

@@ -32,7 +32,7 @@ def test_produce_and_consume(client: Client) -> None:
     assert (record.key, record.value, record.headers, record.timestamp) == (b"k", b"v", (("a", b"1"),), 5)
 
 
-def test_many_records_there_and_back(client: Client) -> None:
+def test_many_records_are_produced_and_consumed(client: Client) -> None:
     values = [b"%d" % number for number in range(20_000)]
     assert client.produce_many("t", iter(values)).records == 20_000
     assert [record.value for record in client.consume("t", until_end=True)] == values
@@ -40,7 +40,7 @@ def test_many_records_there_and_back(client: Client) -> None:
     assert [record.offset for batch in batches for record in batch] == list(range(15_000, 20_000))
 
 
-def test_what_a_slow_source_gave_is_not_kept_waiting(client: Client) -> None:
+def test_records_of_a_slow_source_are_sent_at_once(client: Client) -> None:
     client.create_topic("t")
     reader = client.consume("t")
 
@@ -56,7 +56,7 @@ def test_what_a_slow_source_gave_is_not_kept_waiting(client: Client) -> None:
         blocking.SLOW_CHUNK_S = before
 
 
-def test_an_error_of_the_source_comes_out(client: Client) -> None:
+def test_an_error_of_the_source_is_raised(client: Client) -> None:
     def source() -> Iterator[bytes]:
         yield b"x"
         raise ZeroDivisionError
@@ -66,7 +66,7 @@ def test_an_error_of_the_source_comes_out(client: Client) -> None:
     client.produce("t", value=b"still works")
 
 
-def test_an_error_of_the_broker_comes_out_and_the_source_is_not_read_on(client: Client) -> None:
+def test_an_error_of_the_broker_is_raised_and_stops_the_source(client: Client) -> None:
     taken = 0
 
     def source() -> Iterator[bytes]:
@@ -82,14 +82,14 @@ def test_an_error_of_the_broker_comes_out_and_the_source_is_not_read_on(client: 
         client.produce_many("t", ["text"])
 
 
-def test_without_waiting(client: Client) -> None:
+def test_produce_nowait_returns_futures(client: Client) -> None:
     futures = [client.produce_nowait("t", value=b"%d" % number) for number in range(100)]
     client.flush()
     offsets = [future.result(timeout=0).offset for future in futures]
     assert sorted(offsets) == list(range(100))
 
 
-def test_flush_raises_what_went_wrong_once(client: Client) -> None:
+def test_flush_raises_an_error_once(client: Client) -> None:
     future = client.produce_nowait("bad name", value=b"x")
     with pytest.raises(BrokerError):
         client.flush()
@@ -97,7 +97,7 @@ def test_flush_raises_what_went_wrong_once(client: Client) -> None:
     assert isinstance(future.exception(), BrokerError)
 
 
-def test_without_waiting_there_is_a_limit(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_nowait_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking, "MAX_UNACKNOWLEDGED", 0)
     with pytest.raises(BufferFullError):
         client.produce_nowait("t", value=b"x")
@@ -118,7 +118,7 @@ def test_leaving_the_loop_closes_the_stream(client: Client) -> None:
     assert len(next(batches)) == 10
 
 
-def test_a_stream_that_outlives_the_client_ends(warmlog_broker: Broker) -> None:
+def test_a_stream_ends_with_its_client(warmlog_broker: Broker) -> None:
     with Client(warmlog_broker.native) as client:
         client.produce("t", value=b"x")
         records = client.consume("t")
@@ -160,7 +160,7 @@ def test_topics(client: Client) -> None:
         client.describe_topics("t")
 
 
-def test_wrong_arguments_are_told_at_once(client: Client) -> None:
+def test_invalid_arguments_are_rejected_at_once(client: Client) -> None:
     with pytest.raises(ValueError, match="start must be"):
         client.consume("t", "soon")
     with pytest.raises(ValueError, match="acks"):
@@ -169,7 +169,7 @@ def test_wrong_arguments_are_told_at_once(client: Client) -> None:
         Client("a:b:c")
 
 
-def test_it_must_be_entered() -> None:
+def test_the_client_must_be_entered() -> None:
     client = Client("127.0.0.1:1")
     with pytest.raises(ClosedError, match="use it as"):
         client.produce("t", value=b"x")
@@ -178,7 +178,7 @@ def test_it_must_be_entered() -> None:
     assert threading.active_count() == len(threading.enumerate())
 
 
-def test_no_thread_is_left(warmlog_broker: Broker) -> None:
+def test_leaving_ends_the_clients_threads(warmlog_broker: Broker) -> None:
     before: set[Any] = set(threading.enumerate())
     with Client(warmlog_broker.native) as client:
         client.produce("t", value=b"x")

@@ -19,14 +19,14 @@ from warmlog import (
 
 
 @on_both_loops
-async def test_where_no_broker_is_connecting_fails_at_once_by_itself() -> None:
+async def test_connecting_without_a_broker_fails_at_once() -> None:
     with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1:1"):
         async with connect("127.0.0.1:1"):
             pass
 
 
 @on_both_loops
-async def test_any_of_the_given_addresses_will_do() -> None:
+async def test_any_bootstrap_address_suffices() -> None:
     async with fake_cluster() as cluster, connect(["127.0.0.1:1", cluster.address]) as client:
         assert await client.list_topics() == ()
     with pytest.raises(ValueError, match="host:port"):
@@ -35,7 +35,7 @@ async def test_any_of_the_given_addresses_will_do() -> None:
 
 
 @on_both_loops
-async def test_wrong_settings_are_refused_before_anything_is_done() -> None:
+async def test_invalid_settings_are_rejected_before_connecting() -> None:
     with pytest.raises(ValueError, match="acks"):
         async with connect("127.0.0.1:1", acks=7):  # type: ignore[arg-type]
             pass
@@ -45,13 +45,13 @@ async def test_wrong_settings_are_refused_before_anything_is_done() -> None:
 
 
 @on_both_loops
-async def test_the_broker_is_told_the_clients_name() -> None:
+async def test_the_hello_carries_the_clients_name() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, client="billing"):
         assert [request.client for request in cluster.asked(HelloRequest)] == ["billing"]
 
 
 @on_both_loops
-async def test_a_topics_life() -> None:
+async def test_a_topic_is_created_altered_described_and_deleted() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         made = await client.create_topic("t", partitions=3, configs={"retention.ms": "5"})
         assert made is not None
@@ -77,7 +77,7 @@ async def test_a_topics_life() -> None:
 
 
 @on_both_loops
-async def test_a_question_whose_reply_is_lost_is_asked_again() -> None:
+async def test_a_query_is_retried_after_a_lost_reply() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         cluster.create("t")
         cluster.fail(MetadataRequest, cut=10, times=2)
@@ -85,7 +85,7 @@ async def test_a_question_whose_reply_is_lost_is_asked_again() -> None:
 
 
 @on_both_loops
-async def test_a_change_whose_reply_is_lost_is_not_repeated() -> None:
+async def test_a_change_is_not_retried_after_a_lost_reply() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         cluster.fail(CreateTopicsRequest, cut=10)
         with pytest.raises(ConnectionLostError):
@@ -95,7 +95,7 @@ async def test_a_change_whose_reply_is_lost_is_not_repeated() -> None:
 
 
 @on_both_loops
-async def test_questions_to_a_broker_that_stays_away_end_after_the_request_timeout() -> None:
+async def test_retries_of_a_query_end_at_the_request_timeout() -> None:
     async with fake_cluster() as cluster:
         port = cluster.ports[1]
     async with fake_cluster() as cluster, connect(cluster.address, request_timeout_s=0.3) as client:
@@ -108,7 +108,7 @@ async def test_questions_to_a_broker_that_stays_away_end_after_the_request_timeo
 
 
 @on_both_loops
-async def test_a_topic_without_a_leader_is_waited_for() -> None:
+async def test_refresh_waits_for_a_leader() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         (log,) = cluster.create("t")
         log.leader = -1
@@ -122,7 +122,7 @@ async def test_a_topic_without_a_leader_is_waited_for() -> None:
 
 
 @on_both_loops
-async def test_long_polls_hold_up_nothing_else() -> None:
+async def test_a_long_poll_delays_no_other_request() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_max_wait_ms=60_000) as client:
         stream = client.consume("t")
         async with anyio.create_task_group() as tasks:
@@ -134,7 +134,7 @@ async def test_long_polls_hold_up_nothing_else() -> None:
 
 
 @on_both_loops
-async def test_a_client_that_was_left_is_closed() -> None:
+async def test_a_client_is_closed_after_its_block() -> None:
     async with fake_cluster() as cluster:
         async with connect(cluster.address) as client:
             pass
@@ -147,7 +147,7 @@ async def test_a_client_that_was_left_is_closed() -> None:
 
 
 @on_both_loops
-async def test_cancelling_around_a_client() -> None:
+async def test_a_client_can_be_cancelled() -> None:
     async with fake_cluster() as cluster:
         with anyio.move_on_after(0.02) as scope:
             async with connect(cluster.address) as client:

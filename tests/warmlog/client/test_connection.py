@@ -68,7 +68,7 @@ def hello_reply() -> bytes:
 
 
 @on_both_loops
-async def test_pipelined_requests_get_their_own_replies_in_order() -> None:
+async def test_pipelined_requests_get_their_replies_in_order() -> None:
     async with fake_cluster() as cluster, connected(cluster) as connection:
         for name in "abc":
             cluster.create(name)
@@ -81,7 +81,7 @@ async def test_pipelined_requests_get_their_own_replies_in_order() -> None:
 
 
 @on_both_loops
-async def test_a_request_that_fails_as_a_whole_fails_alone() -> None:
+async def test_an_error_reply_fails_its_request_only() -> None:
     async with fake_cluster() as cluster, connected(cluster) as connection:
         cluster.fail(MetadataRequest, ErrorResponse(error=ErrorCode.INVALID_REQUEST, message="not so"))
         first, second = (connection.submit(ALL, MetadataResponse) for _ in range(2))
@@ -93,7 +93,7 @@ async def test_a_request_that_fails_as_a_whole_fails_alone() -> None:
 
 @on_both_loops
 @pytest.mark.parametrize("cut", [None, 0, 2, 4, 30])
-async def test_all_unanswered_requests_fail_when_the_peer_closes(cut: int | None) -> None:
+async def test_outstanding_requests_fail_when_the_peer_closes(cut: int | None) -> None:
     async with fake_cluster() as cluster, connected(cluster) as connection:
         cluster.fail(MetadataRequest, cut=cut)
         for reply in [connection.submit(ALL, MetadataResponse) for _ in range(3)]:
@@ -119,7 +119,7 @@ async def test_all_unanswered_requests_fail_when_the_peer_closes(cut: int | None
     ],
     ids=["http", "negative", "garbage", "id", "unasked"],
 )
-async def test_what_is_no_reply_ends_the_connection(reply: bytes) -> None:
+async def test_an_invalid_reply_ends_the_connection(reply: bytes) -> None:
     async with server_that_says(hello_reply(), reply) as port, connection_to(port) as connection:
         with pytest.raises(ConnectionLostError, match="sent an invalid reply"):
             await connection.ask(ALL, MetadataResponse)
@@ -127,7 +127,7 @@ async def test_what_is_no_reply_ends_the_connection(reply: bytes) -> None:
 
 
 @on_both_loops
-async def test_a_peer_that_is_no_broker_is_said_to_be_none() -> None:
+async def test_connecting_to_something_else_names_the_native_listener() -> None:
     async with server_that_says(b"SSH-2.0-OpenSSH_9.2\r\n") as port:
         with pytest.raises(ConnectError, match=f"no warmlog broker at 127.0.0.1:{port}: "):
             await _open(port)
@@ -145,7 +145,7 @@ async def _open(port: int, host: str = "127.0.0.1", **settings: float) -> None:
 
 
 @on_both_loops
-async def test_a_broker_that_says_nothing_is_not_waited_for_any_longer_than_for_a_connection() -> None:
+async def test_the_connect_timeout_includes_the_hello() -> None:
     async with fake_cluster() as cluster:
         cluster.hold(HelloRequest, anyio.Event())
         with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1:\d+ within 0\.05 s"):
@@ -153,14 +153,14 @@ async def test_a_broker_that_says_nothing_is_not_waited_for_any_longer_than_for_
 
 
 @on_both_loops
-async def test_where_nobody_listens_the_error_says_so() -> None:
+async def test_a_refused_connection_is_a_connect_error() -> None:
     with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1:1: Connection refused") as caught:
         await _open(1)
     assert caught.value.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
 @on_both_loops
-async def test_no_version_in_common_is_an_error_of_the_broker() -> None:
+async def test_no_shared_version_is_a_broker_error() -> None:
     async with fake_cluster() as cluster:
         cluster.versions = (9,)
         with pytest.raises(BrokerError, match="this one speaks") as caught:
@@ -169,7 +169,7 @@ async def test_no_version_in_common_is_an_error_of_the_broker() -> None:
 
 
 @on_both_loops
-async def test_a_reply_that_is_overdue_ends_the_connection() -> None:
+async def test_an_overdue_reply_ends_the_connection() -> None:
     async with fake_cluster() as cluster, connected(cluster) as connection:
         cluster.hold(MetadataRequest, anyio.Event())
         connection._timeout_s = 0.01
@@ -180,7 +180,7 @@ async def test_a_reply_that_is_overdue_ends_the_connection() -> None:
 
 
 @on_both_loops
-async def test_when_the_alarm_rings_and_nothing_is_overdue_nothing_happens() -> None:
+async def test_a_check_without_an_overdue_reply_changes_nothing() -> None:
     async with fake_cluster() as cluster, connected(cluster) as connection:
         answer = anyio.Event()
         cluster.hold(MetadataRequest, answer)
@@ -196,7 +196,7 @@ async def test_when_the_alarm_rings_and_nothing_is_overdue_nothing_happens() -> 
 
 
 @on_both_loops
-async def test_closing_fails_who_waits_and_closes_the_socket() -> None:
+async def test_close_fails_outstanding_requests_and_closes_the_socket() -> None:
     async with fake_cluster() as cluster, connected(cluster) as connection:
         cluster.hold(MetadataRequest, anyio.Event())
         reply = connection.submit(ALL, MetadataResponse)
@@ -223,7 +223,7 @@ async def test_replies_behind_the_one_that_closed_the_connection_are_dropped() -
 
 
 @on_both_loops
-async def test_a_request_larger_than_the_kernel_takes_is_sent_piece_by_piece() -> None:
+async def test_a_request_larger_than_the_socket_buffer_is_sent_in_pieces() -> None:
     large = ProduceRequest(
         acks=1, partitions=(PartitionRecords(topic="t", partition=0, records=memoryview(bytes(20 << 20))),)
     )
@@ -237,7 +237,7 @@ async def test_a_request_larger_than_the_kernel_takes_is_sent_piece_by_piece() -
 
 
 @on_both_loops
-async def test_what_has_no_reply_is_settled_when_it_is_sent() -> None:
+async def test_a_posted_request_settles_once_sent() -> None:
     large = ProduceRequest(
         acks=0, partitions=(PartitionRecords(topic="t", partition=0, records=memoryview(bytes(20 << 20))),)
     )
@@ -255,7 +255,7 @@ async def test_what_has_no_reply_is_settled_when_it_is_sent() -> None:
 
 
 @on_both_loops
-async def test_leaving_the_task_group_ends_the_connection() -> None:
+async def test_cancelling_the_task_group_ends_the_connection() -> None:
     async with fake_cluster() as cluster:
         async with anyio.create_task_group() as tasks:
             connection = await Connection.open("127.0.0.1", cluster.ports[1], tasks, Settings())
@@ -267,6 +267,6 @@ async def test_leaving_the_task_group_ends_the_connection() -> None:
 
 
 @on_both_loops
-async def test_connecting_takes_no_longer_than_allowed() -> None:
+async def test_connecting_obeys_the_connect_timeout() -> None:
     with pytest.raises(ConnectError, match=r"cannot connect to 192\.0\.2\.1:9091"):  # an address that nobody has
         await _open(9091, "192.0.2.1", connect_timeout_s=0.02)

@@ -17,14 +17,14 @@ RECORDS = [record("a", 0, 5), record("b", 1, 7), record("a", 0, 8), record("a", 
 AFTER = {("a", 0): 12, ("b", 1): 8, ("c", 2): 3}
 
 
-def test_nothing_given_is_done_where_reading_begins() -> None:
+def test_before_delivery_the_start_positions_are_committable() -> None:
     tracker = DeliveryTracker()
     assert tracker.committable(include_last=True) == {}
     tracker.reset(AFTER)
     assert tracker.committable(include_last=True) == tracker.committable(include_last=False) == AFTER
 
 
-def test_a_record_is_done_when_the_next_one_is_asked_for() -> None:
+def test_a_record_is_committable_once_the_next_one_is_requested() -> None:
     tracker = DeliveryTracker()
     tracker.deliver(RECORDS, AFTER)
     assert tracker.committable(include_last=True) == {("a", 0): 5, ("b", 1): 7, ("c", 2): 3}
@@ -39,7 +39,7 @@ def test_a_record_is_done_when_the_next_one_is_asked_for() -> None:
     assert tracker.committable(include_last=False) == AFTER
 
 
-def test_a_whole_list_is_done_at_once() -> None:
+def test_a_list_delivered_at_once_is_committable_as_a_whole() -> None:
     tracker = DeliveryTracker()
     tracker.deliver_all(RECORDS, AFTER)
     assert list(tracker.remaining) == []
@@ -47,7 +47,7 @@ def test_a_whole_list_is_done_at_once() -> None:
     assert tracker.committable(include_last=True) == AFTER
 
 
-def test_only_the_beginning_of_a_list_is_taken() -> None:
+def test_records_after_a_position_can_be_revoked() -> None:
     tracker = DeliveryTracker()
     tracker.deliver_all(RECORDS, AFTER)
     tracker.revoke_after(2)
@@ -59,7 +59,7 @@ steps = st.lists(st.sampled_from(["give", "take", "take", "take", "cut", "settle
 
 
 @given(steps, st.data())
-def test_what_is_done_is_what_a_list_of_all_that_was_taken_says(steps: list[str], data: st.DataObject) -> None:
+def test_committable_offsets_match_a_model_of_taken_records(steps: list[str], data: st.DataObject) -> None:
     """Against a model: the offsets of one partition, one after the other."""
     place: PartitionId = ("t", 0)
     tracker, position, taken = DeliveryTracker(), 0, 0

@@ -62,7 +62,9 @@ def arm(cluster: FakeCluster, kind: type[Any], what: str, how: Any) -> None:
 
 @settings(max_examples=20)
 @given(first=faults(), later=faults(), in_flight=st.sampled_from([1, 5]), batch_bytes=st.sampled_from([30, 200]))
-def test_nothing_is_lost_or_out_of_order(first: list[Any], later: list[Any], in_flight: int, batch_bytes: int) -> None:
+def test_nothing_acknowledged_is_lost_or_reordered(
+    first: list[Any], later: list[Any], in_flight: int, batch_bytes: int
+) -> None:
     async def scenario() -> None:
         async with (
             fake_cluster(brokers=2) as cluster,

@@ -73,7 +73,7 @@ async def take(stream: GroupRecordStream, count: int) -> list[int]:
 
 
 @on_both_loops
-async def test_a_group_goes_on_where_it_has_committed(module_broker: Broker, names: tuple[str, str]) -> None:
+async def test_a_group_continues_at_its_committed_offsets(module_broker: Broker, names: tuple[str, str]) -> None:
     topic, group = names
     async with connect(module_broker.native) as client:
         await fill(client, topic)
@@ -90,9 +90,7 @@ async def test_a_group_goes_on_where_it_has_committed(module_broker: Broker, nam
 
 
 @on_both_loops
-async def test_what_was_in_hand_when_the_work_failed_is_read_again(
-    module_broker: Broker, names: tuple[str, str]
-) -> None:
+async def test_a_record_whose_processing_failed_is_read_again(module_broker: Broker, names: tuple[str, str]) -> None:
     topic, group = names
     async with connect(module_broker.native) as client:
         await fill(client, topic)
@@ -125,7 +123,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 @on_both_loops
-async def test_where_nothing_is_committed_a_group_begins_at_its_start(
+async def test_a_group_without_committed_offsets_begins_at_its_start(
     module_broker: Broker, names: tuple[str, str]
 ) -> None:
     topic, group = names
@@ -140,7 +138,7 @@ async def test_where_nothing_is_committed_a_group_begins_at_its_start(
 
 
 @on_both_loops
-async def test_lists_are_done_as_a_whole_or_up_to_a_record(module_broker: Broker, names: tuple[str, str]) -> None:
+async def test_a_list_is_committed_as_a_whole_or_up_to_a_record(module_broker: Broker, names: tuple[str, str]) -> None:
     topic, group = names
     async with connect(module_broker.native) as client:
         await fill(client, topic)
@@ -229,7 +227,9 @@ class Team:
 
 
 @on_both_loops
-async def test_members_come_and_go_and_each_record_is_read_once(module_broker: Broker, names: tuple[str, str]) -> None:
+async def test_each_record_is_read_once_while_members_join_and_leave(
+    module_broker: Broker, names: tuple[str, str]
+) -> None:
     topic, group = names
     async with connect(module_broker.native) as client, anyio.create_task_group() as tasks:
         await client.create_topic(topic, partitions=4)
@@ -272,7 +272,7 @@ async def test_members_come_and_go_and_each_record_is_read_once(module_broker: B
 
 
 @on_both_loops
-async def test_without_commits_a_partition_that_stays_is_read_on_and_one_that_goes_is_read_again(
+async def test_without_commits_only_reassigned_partitions_are_read_again(
     module_broker: Broker, names: tuple[str, str]
 ) -> None:
     topic, group = names
@@ -291,7 +291,7 @@ async def test_without_commits_a_partition_that_stays_is_read_on_and_one_that_go
 
 
 @on_both_loops
-async def test_commits_are_tried_again_over_a_restart(names: tuple[str, str]) -> None:
+async def test_commits_are_retried_across_a_restart(names: tuple[str, str]) -> None:
     topic, group = names
     with Broker(settings=SETTINGS) as broker:
         async with connect(broker.native) as client:
@@ -304,7 +304,9 @@ async def test_commits_are_tried_again_over_a_restart(names: tuple[str, str]) ->
 
 
 @on_both_loops
-async def test_a_member_without_a_partition_waits_for_one(module_broker: Broker, names: tuple[str, str]) -> None:
+async def test_a_member_without_partitions_waits_for_an_assignment(
+    module_broker: Broker, names: tuple[str, str]
+) -> None:
     topic, group = names
     async with connect(module_broker.native) as client, anyio.create_task_group() as tasks:
         await fill(client, topic, count=1)
@@ -324,7 +326,7 @@ async def test_a_member_without_a_partition_waits_for_one(module_broker: Broker,
 
 
 @on_both_loops
-async def test_a_partition_that_is_added_is_found(module_broker: Broker, names: tuple[str, str]) -> None:
+async def test_an_added_partition_is_assigned(module_broker: Broker, names: tuple[str, str]) -> None:
     topic, group = names
     async with connect(module_broker.native) as client:
         await fill(client, topic, count=1)
@@ -338,7 +340,7 @@ async def test_a_partition_that_is_added_is_found(module_broker: Broker, names: 
 
 
 @on_both_loops
-async def test_a_step_that_is_cancelled_takes_nothing_and_joining_goes_on(
+async def test_a_cancelled_step_consumes_nothing_and_joining_continues(
     module_broker: Broker, names: tuple[str, str]
 ) -> None:
     topic, group = names
@@ -358,7 +360,7 @@ async def test_a_step_that_is_cancelled_takes_nothing_and_joining_goes_on(
 
 
 @on_both_loops
-async def test_a_static_member_finds_its_partitions_again(module_broker: Broker, names: tuple[str, str]) -> None:
+async def test_a_static_member_gets_its_partitions_back(module_broker: Broker, names: tuple[str, str]) -> None:
     topic, group = names
     async with connect(module_broker.native) as client:
         await fill(client, topic)
@@ -373,7 +375,7 @@ async def test_a_static_member_finds_its_partitions_again(module_broker: Broker,
 
 
 @on_both_loops
-async def test_another_one_with_the_same_instance_id_takes_its_place(
+async def test_a_member_with_the_same_instance_id_replaces_the_first(
     module_broker: Broker, names: tuple[str, str]
 ) -> None:
     topic, group = names
@@ -389,7 +391,7 @@ async def test_another_one_with_the_same_instance_id_takes_its_place(
 
 
 @on_both_loops
-async def test_a_group_outlives_the_broker(names: tuple[str, str]) -> None:
+async def test_a_group_survives_a_broker_restart(names: tuple[str, str]) -> None:
     topic, group = names
     with Broker(settings=SETTINGS) as broker:
         async with connect(broker.native) as client:
@@ -403,7 +405,7 @@ async def test_a_group_outlives_the_broker(names: tuple[str, str]) -> None:
 
 
 @on_both_loops
-async def test_commits_of_one_that_is_out_are_refused(module_broker: Broker, names: tuple[str, str]) -> None:
+async def test_commits_of_a_removed_member_are_rejected(module_broker: Broker, names: tuple[str, str]) -> None:
     topic, group = names
     async with connect(module_broker.native) as client:
         await fill(client, topic)
@@ -418,7 +420,7 @@ async def test_commits_of_one_that_is_out_are_refused(module_broker: Broker, nam
 
 
 @on_both_loops
-async def test_groups_looked_at_and_looked_after(module_broker: Broker, names: tuple[str, str]) -> None:
+async def test_groups_are_listed_described_altered_and_deleted(module_broker: Broker, names: tuple[str, str]) -> None:
     topic, group = names
     async with connect(module_broker.native, client="me") as client:
         await fill(client, topic, partitions=2)
@@ -450,7 +452,7 @@ async def test_groups_looked_at_and_looked_after(module_broker: Broker, names: t
 
 
 @on_both_loops
-async def test_a_topic_that_is_not_there_is_an_error_or_is_made(module_broker: Broker, names: tuple[str, str]) -> None:
+async def test_a_missing_topic_is_an_error_or_is_created(module_broker: Broker, names: tuple[str, str]) -> None:
     topic, group = names
     async with connect(module_broker.native) as client:
         with pytest.raises(UnknownTopicError):
@@ -476,7 +478,7 @@ async def test_a_client_that_is_cancelled_leaves_its_groups(module_broker: Broke
         await looker.delete_group(group)
 
 
-def test_without_an_event_loop(module_broker: Broker, names: tuple[str, str]) -> None:
+def test_a_blocking_client_consumes_in_a_group(module_broker: Broker, names: tuple[str, str]) -> None:
     topic, group = names
     with Client(module_broker.native) as client:
         client.produce_many(topic, (Message(b"%d" % number) for number in range(10)))
@@ -506,7 +508,7 @@ def test_without_an_event_loop(module_broker: Broker, names: tuple[str, str]) ->
     left_open.close()
 
 
-def test_a_stream_without_an_event_loop_that_is_forgotten_leaves(module_broker: Broker, names: tuple[str, str]) -> None:
+def test_a_garbage_collected_blocking_stream_leaves_the_group(module_broker: Broker, names: tuple[str, str]) -> None:
     # It went on as a member, with its partitions, as long as the client was open.
     topic, group = names
     with Client(module_broker.native) as client:

@@ -6,7 +6,7 @@ from warmlog.client.consuming.subscription import make_subscription
 from warmlog.client.groups.member_options import make_group_subscription
 
 
-def test_what_is_said_and_what_stands_in_for_the_rest() -> None:
+def test_options_and_their_defaults() -> None:
     subscription, options = make_group_subscription(
         "g", ["a", "b", "a"], "end", session_timeout_s=7, isolation="read_committed"
     )
@@ -17,7 +17,7 @@ def test_what_is_said_and_what_stands_in_for_the_rest() -> None:
 
 
 @pytest.mark.parametrize(("start", "instead"), [("end", "end"), ("beginning", "beginning"), (17, "beginning")])
-def test_a_committed_offset_that_is_gone_is_no_error_unless_that_is_wanted(start: Any, instead: str) -> None:
+def test_a_missing_committed_offset_is_an_error_only_on_request(start: Any, instead: str) -> None:
     assert make_group_subscription("g", "t", start)[0].out_of_range == instead
     assert make_group_subscription("g", "t", start, out_of_range="error")[0].out_of_range == "error"
 
@@ -35,11 +35,11 @@ def test_a_committed_offset_that_is_gone_is_no_error_unless_that_is_wanted(start
         (("g", "t", "end"), {"sesion_timeout_s": 5}, TypeError),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: Any, options: Any, error: type[Exception]) -> None:
+def test_invalid_options_are_rejected(arguments: Any, options: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         make_group_subscription(*arguments, **options)
 
 
-def test_without_a_group_its_options_are_refused() -> None:
+def test_group_options_without_a_group_are_rejected() -> None:
     with pytest.raises(TypeError, match="auto_commit"):
         make_subscription("t", "end", auto_commit=False)  # type: ignore[arg-type]

@@ -18,21 +18,21 @@ from warmlog.client.producing.partitioner import StickyPartitions, partition_of
         (b"abc", 479470107),
     ],
 )
-def test_keys_go_where_javas_go(key: bytes, digest: int) -> None:
+def test_keys_map_to_the_partitions_of_kafkas_java_client(key: bytes, digest: int) -> None:
     positive = digest % (1 << 31)  # what is left of a Java int without its sign bit
     for partitions in (1, 2, 3, 7, 10, 50, 1000):
         assert partition_of(key, partitions) == positive % partitions
 
 
 @given(st.binary(max_size=50), st.integers(1, 10_000))
-def test_a_key_has_one_partition(key: bytes, partitions: int) -> None:
+def test_a_key_always_maps_to_the_same_partition(key: bytes, partitions: int) -> None:
     partition = partition_of(key, partitions)
     assert 0 <= partition < partitions
     assert partition == partition_of(key, partitions)
 
 
 @given(st.integers(2, 10), st.integers())
-def test_without_a_key_records_stay_until_a_batch_is_full_and_then_go_elsewhere(partitions: int, seed: int) -> None:
+def test_records_without_a_key_stick_until_their_batch_is_full(partitions: int, seed: int) -> None:
     sticky = StickyPartitions(Random(seed))
     seen = set()
     for _ in range(100):
@@ -48,13 +48,13 @@ def test_without_a_key_records_stay_until_a_batch_is_full_and_then_go_elsewhere(
     assert len(seen) > 1
 
 
-def test_of_one_partition_there_is_no_other() -> None:
+def test_a_single_partition_is_kept() -> None:
     sticky = StickyPartitions(Random(1))
     sticky.move_on("t", sticky.current("t", 1), 1)
     assert sticky.current("t", 1) == 0
 
 
-def test_a_choice_beyond_the_partitions_is_made_anew() -> None:
+def test_a_partition_that_does_not_exist_is_replaced() -> None:
     sticky = StickyPartitions(Random(1))
     while sticky.current("t", 9) == 0:
         sticky.move_on("t", 0, 9)

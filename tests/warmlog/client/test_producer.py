@@ -25,7 +25,7 @@ def refused(code: ErrorCode, topic: str = "t", partition: int = 0) -> ProduceRes
 
 
 @on_both_loops
-async def test_a_record_is_stored_as_given_and_its_place_told() -> None:
+async def test_a_record_is_stored_unchanged_and_its_offset_returned() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         time = datetime(2026, 1, 1, tzinfo=UTC)
         first = await client.produce("t", key=b"k", value=b"v", headers={"a": b"1", "b": None}, timestamp=time)
@@ -43,7 +43,7 @@ async def test_a_record_is_stored_as_given_and_its_place_told() -> None:
 
 
 @on_both_loops
-async def test_calls_at_the_same_time_share_batches() -> None:
+async def test_concurrent_calls_share_batches() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         await client.topic("t")
         offsets = {}
@@ -73,7 +73,7 @@ async def test_with_linger_a_batch_waits_until_it_is_full() -> None:
 
 
 @on_both_loops
-async def test_with_linger_a_batch_waits_no_longer_than_that() -> None:
+async def test_with_linger_a_batch_waits_no_longer_than_linger_ms() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, linger_ms=1) as client:
         for number in range(3):
             assert (await client.produce("t", value=b"x")).offset == number
@@ -94,7 +94,7 @@ async def test_flush_does_not_linger() -> None:
 
 
 @on_both_loops
-async def test_keys_go_where_javas_go_and_records_without_key_stick() -> None:
+async def test_keys_map_as_in_kafka_and_records_without_key_stick() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         cluster.num_partitions = 7
         keys = [b"%d" % number for number in range(50)]
@@ -150,7 +150,7 @@ async def test_acks(acks: Any, sent: int) -> None:
 
 
 @on_both_loops
-async def test_with_acks_0_a_failure_closes_the_connection_and_the_next_record_gets_through() -> None:
+async def test_with_acks_0_records_after_a_closed_connection_are_delivered() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, acks=0) as client:
         cluster.fail(ProduceRequest, refused(ErrorCode.CORRUPT_MESSAGE))
         await client.produce("t", value=b"lost")
@@ -163,7 +163,7 @@ async def test_with_acks_0_a_failure_closes_the_connection_and_the_next_record_g
 
 @on_both_loops
 @pytest.mark.parametrize("cut", [0, 3, 20])
-async def test_a_lost_reply_is_tried_again_and_may_store_twice(cut: int) -> None:
+async def test_a_batch_is_retried_after_a_lost_reply_and_may_be_stored_twice(cut: int) -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         cluster.fail(ProduceRequest, cut=cut)
         metadata = await client.produce("t", value=b"x")
@@ -172,7 +172,7 @@ async def test_a_lost_reply_is_tried_again_and_may_store_twice(cut: int) -> None
 
 
 @on_both_loops
-async def test_a_lost_request_is_tried_again() -> None:
+async def test_a_lost_request_is_retried() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         cluster.fail(ProduceRequest, times=3)
         assert (await client.produce("t", value=b"x")).offset == 0
@@ -180,7 +180,7 @@ async def test_a_lost_request_is_tried_again() -> None:
 
 
 @on_both_loops
-async def test_what_was_in_flight_on_a_lost_connection_keeps_its_order() -> None:
+async def test_batches_in_flight_on_a_lost_connection_keep_their_order() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, batch_bytes=50, max_in_flight=5) as client:
         cluster.fail(ProduceRequest, times=2)
         wanted = [b"%030d" % number for number in range(40)]
@@ -190,7 +190,7 @@ async def test_what_was_in_flight_on_a_lost_connection_keeps_its_order() -> None
 
 @on_both_loops
 @pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER])
-async def test_an_error_that_may_pass_is_tried_again(code: ErrorCode) -> None:
+async def test_a_retriable_error_is_retried(code: ErrorCode) -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         cluster.fail(ProduceRequest, refused(code), times=2)
         assert (await client.produce("t", value=b"x")).offset == 0
@@ -199,7 +199,7 @@ async def test_an_error_that_may_pass_is_tried_again(code: ErrorCode) -> None:
 
 
 @on_both_loops
-async def test_an_error_that_stays_is_told_at_once() -> None:
+async def test_a_final_error_is_raised_at_once() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         cluster.fail(ProduceRequest, refused(ErrorCode.INVALID_RECORD))
         with pytest.raises(BrokerError, match="t-0: no") as caught:
@@ -212,7 +212,7 @@ async def test_an_error_that_stays_is_told_at_once() -> None:
 
 
 @on_both_loops
-async def test_a_record_is_given_up_when_its_time_is_over() -> None:
+async def test_a_record_fails_at_the_delivery_timeout() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, delivery_timeout_s=0.01) as client:
         cluster.fail(ProduceRequest, refused(ErrorCode.KAFKA_STORAGE_ERROR), times=1000)
         with pytest.raises(BrokerError) as caught:
@@ -221,7 +221,7 @@ async def test_a_record_is_given_up_when_its_time_is_over() -> None:
 
 
 @on_both_loops
-async def test_a_record_is_given_up_when_its_broker_stays_away() -> None:
+async def test_a_record_fails_if_its_broker_stays_unreachable() -> None:
     async with fake_cluster(brokers=2) as cluster, connect(cluster.address, delivery_timeout_s=0.2) as client:
         cluster.create("t")[0].leader = 2
         cluster.ports[2] = cluster.ports[1] - 1 if cluster.ports[1] > 2000 else 1999  # nobody listens there
@@ -256,7 +256,7 @@ async def test_a_batch_too_large_for_the_topic_is_split_until_it_fits() -> None:
 
 
 @on_both_loops
-async def test_of_a_split_batch_only_the_record_that_is_too_large_itself_fails() -> None:
+async def test_in_a_split_batch_only_the_oversized_record_fails() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, linger_ms=10) as client:
         cluster.max_message_bytes = 300
         await client.topic("t")
@@ -269,7 +269,7 @@ async def test_of_a_split_batch_only_the_record_that_is_too_large_itself_fails()
 
 
 @on_both_loops
-async def test_beyond_buffer_bytes_producing_waits() -> None:
+async def test_producing_waits_at_buffer_bytes() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, buffer_bytes=1000, batch_bytes=400) as client:
         await client.topic("t")
         answer = anyio.Event()
@@ -325,7 +325,7 @@ async def test_a_request_holds_batches_of_several_partitions() -> None:
 
 
 @on_both_loops
-async def test_produce_many_sums_up_what_it_has_stored() -> None:
+async def test_produce_many_returns_a_summary() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         await client.produce("t", value=b"before")
         summary = await client.produce_many("t", [b"a", (b"k", b"b"), (None, None), Message(b"c", headers={"h": b"1"})])
@@ -335,7 +335,7 @@ async def test_produce_many_sums_up_what_it_has_stored() -> None:
 
 
 @on_both_loops
-async def test_produce_many_takes_asynchronous_sources_and_lists_from_them() -> None:
+async def test_produce_many_takes_async_iterables_and_lists() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, batch_bytes=100) as client:
 
         async def source() -> AsyncIterator[Any]:
@@ -351,7 +351,7 @@ async def test_produce_many_takes_asynchronous_sources_and_lists_from_them() -> 
 
 
 @on_both_loops
-async def test_produce_many_raises_at_the_first_that_fails_and_stops_taking() -> None:
+async def test_produce_many_raises_the_first_error_and_stops_iterating() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, batch_bytes=50, max_in_flight=1) as client:
         cluster.fail(ProduceRequest, refused(ErrorCode.INVALID_RECORD))
         taken = 0
@@ -371,7 +371,7 @@ async def test_produce_many_raises_at_the_first_that_fails_and_stops_taking() ->
 @pytest.mark.parametrize(
     "item", ["text", 5, None, (b"k", "text"), ("text", b"v"), Message("text"), Message(b"v", headers=[("h", "text")])]
 )
-async def test_what_is_no_record_is_refused_and_leaves_nothing(item: Any) -> None:
+async def test_an_invalid_record_is_rejected_and_leaves_no_batch(item: Any) -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         with pytest.raises(TypeError):
             await client.produce_many("t", [item])
@@ -381,7 +381,7 @@ async def test_what_is_no_record_is_refused_and_leaves_nothing(item: Any) -> Non
 
 
 @on_both_loops
-async def test_an_error_of_produce_nowait_is_raised_by_flush_unless_somebody_asked() -> None:
+async def test_flush_raises_only_errors_that_no_delivery_reported() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         await client.topic("t")
         cluster.fail(ProduceRequest, refused(ErrorCode.INVALID_RECORD))
@@ -397,14 +397,14 @@ async def test_an_error_of_produce_nowait_is_raised_by_flush_unless_somebody_ask
 
 
 @on_both_loops
-async def test_produce_nowait_needs_a_topic_that_was_asked_for() -> None:
+async def test_produce_nowait_needs_a_cached_topic() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         with pytest.raises(UnknownTopicError, match="not in the metadata cache"):
             client.produce_nowait("t", value=b"x")
 
 
 @on_both_loops
-async def test_a_topic_that_may_not_be_created_is_an_error_at_once() -> None:
+async def test_a_topic_that_must_not_be_created_is_an_error_at_once() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         cluster.auto_create = False
         with pytest.raises(UnknownTopicError, match="no such topic"):
@@ -412,7 +412,7 @@ async def test_a_topic_that_may_not_be_created_is_an_error_at_once() -> None:
 
 
 @on_both_loops
-async def test_a_topic_deleted_meanwhile_fails_what_waits() -> None:
+async def test_records_for_a_deleted_topic_fail() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         await client.produce("t", value=b"x")
         cluster.topics.clear()
@@ -422,7 +422,7 @@ async def test_a_topic_deleted_meanwhile_fails_what_waits() -> None:
 
 
 @on_both_loops
-async def test_leaving_the_client_sends_what_was_produced() -> None:
+async def test_leaving_the_client_flushes() -> None:
     async with fake_cluster() as cluster:
         async with connect(cluster.address, linger_ms=3_600_000) as client:
             await client.topic("t")
@@ -431,7 +431,7 @@ async def test_leaving_the_client_sends_what_was_produced() -> None:
 
 
 @on_both_loops
-async def test_leaving_by_an_exception_gives_it_unchanged_and_gives_up_what_waits() -> None:
+async def test_leaving_by_an_exception_raises_it_unchanged_and_drops_unsent_records() -> None:
     left = []
 
     async def leave(address: str) -> None:
@@ -451,7 +451,7 @@ async def test_leaving_by_an_exception_gives_it_unchanged_and_gives_up_what_wait
 
 
 @on_both_loops
-async def test_a_produce_that_is_cancelled_harms_no_other() -> None:
+async def test_a_cancelled_produce_affects_no_other() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         await client.topic("t")
         answer = anyio.Event()
@@ -464,7 +464,7 @@ async def test_a_produce_that_is_cancelled_harms_no_other() -> None:
 
 
 @on_both_loops
-async def test_after_all_connections_were_closed_the_client_finds_back() -> None:
+async def test_the_client_recovers_after_all_connections_were_closed() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         for number in range(3):
             assert (await client.produce("t", value=b"x")).offset == number

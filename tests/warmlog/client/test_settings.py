@@ -22,18 +22,18 @@ def test_addresses(address: str, parsed: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("address", ["", ":9091", "a:b", "::1", "a:1:2", "[::1", "[::1]9091", "a:", "a:-1", "a:+1"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_invalid_addresses_are_rejected(address: str) -> None:
     with pytest.raises(ValueError, match="address must be host:port"):
         parse_address(address)
 
 
 @pytest.mark.parametrize("address", ["a:0", "a:65536"])
-def test_a_port_is_in_range(address: str) -> None:
+def test_ports_out_of_range_are_rejected(address: str) -> None:
     with pytest.raises(ValueError, match="1 to 65535"):
         parse_address(address)
 
 
-def test_several_addresses() -> None:
+def test_bootstrap_takes_several_addresses() -> None:
     expected = (("a", 1), ("b", 9091))
     assert parse_bootstrap("a:1, b") == expected
     assert parse_bootstrap(["a:1", "b"]) == expected
@@ -57,12 +57,12 @@ def test_several_addresses() -> None:
         ("fetch_partition_bytes", 0),
     ],
 )
-def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
+def test_an_error_names_the_setting_out_of_range(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):
         Settings(**{name: value})
 
 
-def test_settings_as_requests_and_batches_name_them() -> None:
+def test_settings_are_encoded_as_in_requests_and_batches() -> None:
     assert Settings().required_acks == -1
     assert Settings(acks=-1).required_acks == -1
     assert Settings(acks=0).required_acks == 0

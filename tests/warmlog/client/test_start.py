@@ -38,24 +38,24 @@ def test_a_time_without_a_zone_is_local() -> None:
 
 
 @pytest.mark.parametrize("start", ["", "now", "-5", "1.5", "2026-13-01", "10:00"])
-def test_other_texts_are_refused(start: str) -> None:
+def test_other_texts_are_rejected(start: str) -> None:
     with pytest.raises(ValueError, match="start must be"):
         parse_start(start, 0)
 
 
 @pytest.mark.parametrize("start", [1.5, None, True, b"end"])
-def test_other_types_are_refused(start: Any) -> None:
+def test_other_types_are_rejected(start: Any) -> None:
     with pytest.raises(TypeError, match="start must be"):
         parse_start(start, 0)
 
 
 @pytest.mark.parametrize("start", [-1, 1 << 63, str(1 << 63)])
-def test_offsets_out_of_range_are_refused(start: Any) -> None:
+def test_offsets_out_of_range_are_rejected(start: Any) -> None:
     with pytest.raises(ValueError, match="offset must be from 0 to"):
         parse_start(start, 0)
 
 
-def test_times_that_no_clock_can_say_are_refused() -> None:
+def test_times_beyond_the_platforms_range_are_rejected() -> None:
     class Distant(datetime):
         def timestamp(self) -> float:
             raise OverflowError("beyond the platform")
@@ -64,6 +64,6 @@ def test_times_that_no_clock_can_say_are_refused() -> None:
         parse_start(Distant(2026, 1, 1, tzinfo=UTC), 0)
 
 
-def test_a_mapping_that_lacks_the_partition() -> None:
+def test_a_mapping_without_the_partition_raises_key_error() -> None:
     with pytest.raises(KeyError):
         parse_start({1: 5}, 0)

@@ -67,7 +67,7 @@ async def take(count: int, stream: Any) -> list[Any]:
 
 
 @on_both_loops
-async def test_a_record_comes_as_it_was_stored() -> None:
+async def test_a_record_is_returned_as_stored() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         await client.produce("t", key=b"k", value=b"v", headers={"a": b"1", "b": None}, timestamp=7)
         await client.produce("t", key=b"k", value=None, timestamp=8)
@@ -95,7 +95,7 @@ async def test_a_record_comes_as_it_was_stored() -> None:
         ("2030-01-01T00:00:00Z", 30),
     ],
 )
-async def test_a_stream_begins_where_it_was_told(start: Any, first: int) -> None:
+async def test_a_stream_begins_at_its_start(start: Any, first: int) -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         fill(cluster.create("t")[0], 10, 10, 10)
         assert await read(client, "t", start) == list(range(first, 30))
@@ -103,7 +103,7 @@ async def test_a_stream_begins_where_it_was_told(start: Any, first: int) -> None
 
 
 @on_both_loops
-async def test_until_end_stops_at_the_end_as_it_was_even_within_a_batch() -> None:
+async def test_until_end_stops_at_the_end_as_of_opening_even_within_a_batch() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         (log,) = cluster.create("t")
         fill(log, 5)
@@ -120,7 +120,7 @@ async def test_until_end_stops_at_the_end_as_it_was_even_within_a_batch() -> Non
 
 
 @on_both_loops
-async def test_until_end_of_nothing_is_nothing() -> None:
+async def test_until_end_of_an_empty_topic_yields_nothing() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         cluster.create("t", 3)
         assert await read(client, "t") == []
@@ -130,7 +130,7 @@ async def test_until_end_of_nothing_is_nothing() -> None:
 
 
 @on_both_loops
-async def test_a_stream_waits_for_more() -> None:
+async def test_a_stream_waits_for_new_records() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_max_wait_ms=10) as client:
         seen = []
 
@@ -147,7 +147,7 @@ async def test_a_stream_waits_for_more() -> None:
 
 
 @on_both_loops
-async def test_several_topics_and_partitions_come_complete_each_in_order() -> None:
+async def test_several_topics_and_partitions_are_complete_and_ordered() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_partition_bytes=500) as client:
         for name, count in (("a", 3), ("b", 2)):
             for log in cluster.create(name, count):
@@ -159,14 +159,14 @@ async def test_several_topics_and_partitions_come_complete_each_in_order() -> No
 
 
 @on_both_loops
-async def test_what_is_named_twice_is_read_once() -> None:
+async def test_duplicate_topics_are_read_once() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         fill(cluster.create("t", 2)[1], 5)
         assert await read(client, ["t", "t"], partitions=[1, 1]) == list(range(5))
 
 
 @on_both_loops
-async def test_all_partitions_get_their_turn() -> None:
+async def test_all_partitions_are_served() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_bytes=1000) as client:
         for log in cluster.create("t", 4):
             fill(log, *[5] * 100)
@@ -179,7 +179,7 @@ async def test_all_partitions_get_their_turn() -> None:
 
 
 @on_both_loops
-async def test_only_the_partitions_asked_for() -> None:
+async def test_only_the_given_partitions_are_read() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         for log in cluster.create("t", 4):
             fill(log, 10)
@@ -195,7 +195,7 @@ async def test_only_the_partitions_asked_for() -> None:
 
 @on_both_loops
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_compressed_batches_are_opened(codec: Codec) -> None:
+async def test_compressed_batches_are_decoded(codec: Codec) -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         fill(cluster.create("t")[0], 100, 100, codec=codec)
         assert await read(client, "t", 50) == list(range(50, 200))
@@ -207,7 +207,7 @@ async def test_compressed_batches_are_opened(codec: Codec) -> None:
     partition_bytes=st.integers(1, 2000),
     start=st.integers(0, 10),
 )
-def test_a_cut_last_batch_is_asked_for_again_and_a_large_one_comes_whole(
+def test_a_truncated_last_batch_is_refetched_and_a_large_one_is_complete(
     batches: list[int], partition_bytes: int, start: int
 ) -> None:
     async def scenario() -> None:
@@ -221,7 +221,7 @@ def test_a_cut_last_batch_is_asked_for_again_and_a_large_one_comes_whole(
 
 
 @on_both_loops
-async def test_a_large_batch_behind_a_busy_partition_comes_at_its_turn() -> None:
+async def test_a_large_batch_behind_a_busy_partition_is_delivered() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_partition_bytes=400) as client:
         busy, large = cluster.create("t", 2)
         fill(busy, *[2] * 20)
@@ -230,7 +230,7 @@ async def test_a_large_batch_behind_a_busy_partition_comes_at_its_turn() -> None
 
 
 @on_both_loops
-async def test_the_next_fetch_is_under_way_while_the_last_is_worked_on() -> None:
+async def test_the_next_fetch_is_in_flight_while_the_last_is_processed() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_partition_bytes=200) as client:
         fill(cluster.create("t")[0], *[5] * 10)
         async with client.consume_batches("t") as stream:
@@ -246,7 +246,7 @@ async def test_the_next_fetch_is_under_way_while_the_last_is_worked_on() -> None
 
 @on_both_loops
 @pytest.mark.parametrize("cut", [None, 0, 3, 100])
-async def test_a_lost_connection_is_taken_up_again_without_a_gap_or_a_repetition(cut: int | None) -> None:
+async def test_reading_continues_after_a_lost_connection_without_gap_or_duplicate(cut: int | None) -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_partition_bytes=300) as client:
         fill(cluster.create("t")[0], *[5] * 20)
         seen = []
@@ -263,7 +263,7 @@ async def test_a_lost_connection_is_taken_up_again_without_a_gap_or_a_repetition
     "code",
     [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
 )
-async def test_an_error_that_may_pass_is_tried_again(code: ErrorCode) -> None:
+async def test_a_retriable_error_is_retried(code: ErrorCode) -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         fill(cluster.create("t")[0], 5)
         failed = FetchResponse(partitions=(FetchedPartition(topic="t", partition=0, error=code, message="no"),))
@@ -272,7 +272,7 @@ async def test_an_error_that_may_pass_is_tried_again(code: ErrorCode) -> None:
 
 
 @on_both_loops
-async def test_an_error_that_stays_is_raised_and_ends_the_stream() -> None:
+async def test_a_final_error_is_raised_and_ends_the_stream() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         fill(cluster.create("t")[0], 5)
         failed = FetchedPartition(topic="t", partition=0, error=ErrorCode.INVALID_FETCH_SIZE, message="odd")
@@ -285,7 +285,7 @@ async def test_an_error_that_stays_is_raised_and_ends_the_stream() -> None:
 
 
 @on_both_loops
-async def test_errors_are_given_up_after_the_delivery_timeout() -> None:
+async def test_a_retriable_error_is_raised_after_the_delivery_timeout() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, delivery_timeout_s=0.01) as client:
         fill(cluster.create("t")[0], 5)
         code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -296,7 +296,7 @@ async def test_errors_are_given_up_after_the_delivery_timeout() -> None:
 
 
 @on_both_loops
-async def test_an_error_comes_after_the_records_that_were_fetched_with_it() -> None:
+async def test_an_error_is_raised_after_the_records_fetched_with_it() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         good, bad = cluster.create("t", 2)
         fill(good, 5)
@@ -311,7 +311,7 @@ async def test_an_error_comes_after_the_records_that_were_fetched_with_it() -> N
 
 @on_both_loops
 @pytest.mark.parametrize("until_end", [False, True])
-async def test_an_offset_that_is_not_there_is_an_error_that_says_what_is(until_end: bool) -> None:
+async def test_an_offset_out_of_range_is_an_error_with_the_valid_range(until_end: bool) -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         (log,) = cluster.create("t")
         log.start = 5
@@ -324,7 +324,7 @@ async def test_an_offset_that_is_not_there_is_an_error_that_says_what_is(until_e
 
 
 @on_both_loops
-async def test_out_of_range_may_go_on_at_an_end() -> None:
+async def test_out_of_range_may_continue_at_an_end() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         (log,) = cluster.create("t")
         log.start = 5
@@ -334,7 +334,7 @@ async def test_out_of_range_may_go_on_at_an_end() -> None:
 
 
 @on_both_loops
-async def test_when_retention_overtakes_a_reader_it_may_go_on_at_the_new_beginning() -> None:
+async def test_a_reader_overtaken_by_retention_may_continue_at_the_beginning() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_partition_bytes=1) as client:
         (log,) = cluster.create("t")
         fill(log, *[5] * 10)
@@ -347,7 +347,7 @@ async def test_when_retention_overtakes_a_reader_it_may_go_on_at_the_new_beginni
 
 
 @on_both_loops
-async def test_a_damaged_batch_is_an_error_after_the_records_before_it() -> None:
+async def test_a_corrupt_batch_is_an_error_after_the_records_before_it() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         (log,) = cluster.create("t")
         fill(log, 5, 5)
@@ -361,7 +361,7 @@ async def test_a_damaged_batch_is_an_error_after_the_records_before_it() -> None
 
 
 @on_both_loops
-async def test_what_is_no_batch_is_an_error() -> None:
+async def test_invalid_batches_are_an_error() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         (log,) = cluster.create("t")
         log.batches = [(0, 5, b"no batch " * 20)]
@@ -385,7 +385,7 @@ async def test_a_stream_follows_a_leader_that_moves() -> None:
 
 
 @on_both_loops
-async def test_a_topic_that_does_not_exist() -> None:
+async def test_a_missing_topic_is_created_or_an_error() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         with pytest.raises(UnknownTopicError):
             await read(client, "missing")
@@ -409,7 +409,7 @@ async def test_a_topic_deleted_while_it_is_read_is_an_error() -> None:
 
 
 @on_both_loops
-async def test_leaving_the_loop_leaves_nothing_behind(no_collection: None) -> None:
+async def test_leaving_the_loop_closes_the_connections(no_collection: None) -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_max_wait_ms=1) as client:
         fill(cluster.create("t")[0], 10)
         for _ in range(3):
@@ -420,7 +420,7 @@ async def test_leaving_the_loop_leaves_nothing_behind(no_collection: None) -> No
 
 
 @on_both_loops
-async def test_a_stream_may_be_closed_by_hand() -> None:
+async def test_a_stream_may_be_closed_explicitly() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         fill(cluster.create("t")[0], 10)
         async with aclosing(client.consume("t")) as stream:
@@ -433,7 +433,7 @@ async def test_a_stream_may_be_closed_by_hand() -> None:
 
 
 @on_both_loops
-async def test_closing_a_stream_ends_whoever_waits_for_it() -> None:
+async def test_closing_a_stream_ends_a_waiting_reader() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         stream = client.consume("t")
         seen = []
@@ -450,7 +450,7 @@ async def test_closing_a_stream_ends_whoever_waits_for_it() -> None:
 
 
 @on_both_loops
-async def test_a_step_that_is_cancelled_takes_nothing() -> None:
+async def test_a_cancelled_step_consumes_nothing() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, fetch_partition_bytes=200) as client:
         fill(cluster.create("t")[0], *[5] * 10)
         seen: list[int] = []
@@ -467,7 +467,7 @@ async def test_a_step_that_is_cancelled_takes_nothing() -> None:
 
 
 @on_both_loops
-async def test_cancelling_a_reader_that_waits() -> None:
+async def test_a_waiting_reader_can_be_cancelled() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         with anyio.move_on_after(0.02):
             async for _ in client.consume("t"):
@@ -476,7 +476,7 @@ async def test_cancelling_a_reader_that_waits() -> None:
 
 
 @on_both_loops
-async def test_a_stream_is_read_by_one_task_at_a_time() -> None:
+async def test_a_second_task_may_not_read_the_stream() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         stream = client.consume("t")
         async with anyio.create_task_group() as tasks:
@@ -489,7 +489,7 @@ async def test_a_stream_is_read_by_one_task_at_a_time() -> None:
 
 
 @on_both_loops
-async def test_a_stream_outlives_its_client_only_as_an_error() -> None:
+async def test_a_stream_raises_after_its_client_was_closed() -> None:
     async with fake_cluster() as cluster:
         fill(cluster.create("t")[0], 10)
         async with connect(cluster.address) as client:
@@ -500,7 +500,7 @@ async def test_a_stream_outlives_its_client_only_as_an_error() -> None:
 
 
 @on_both_loops
-async def test_arguments_are_checked_at_once() -> None:
+async def test_arguments_are_validated_at_once() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         for wrong in ("soon", -1, "2026-13-01"):
             with pytest.raises(ValueError, match=r"start must be|offset must be"):
@@ -516,7 +516,7 @@ async def test_arguments_are_checked_at_once() -> None:
 
 
 @on_both_loops
-async def test_isolation_is_asked_for() -> None:
+async def test_isolation_is_sent_in_requests() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as client:
         fill(cluster.create("t")[0], 5)
         await read(client, "t", isolation="read_committed")
@@ -533,7 +533,7 @@ async def test_a_stream_needs_the_broker_only_while_it_is_read() -> None:
 
 
 @on_both_loops
-async def test_a_broker_that_stays_away_is_an_error_in_the_end() -> None:
+async def test_a_broker_that_stays_unreachable_is_an_error() -> None:
     async with fake_cluster(brokers=2) as cluster, connect(cluster.address, delivery_timeout_s=0.1) as client:
         cluster.create("t")[0].leader = 2
         cluster.ports[2] = 1  # nobody listens there
