@@ -1,6 +1,6 @@
 """The blocking client, for programs without an event loop.
 
-An event loop in a thread of its own runs an `AsyncClient`. A hand-over between the threads costs about 100 µs, so
+An event loop in a thread of its own runs an `AsyncClient`. Passing a call between the threads costs about 100 µs, so
 records cross in lists, and the next list is in progress while the caller works on the last one.
 """
 
@@ -36,7 +36,7 @@ from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, par
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Per hand-over; more records would hardly lower the cost per record.
+# Per call into the other thread; more records would hardly lower the cost per record.
 MAX_CHUNK_RECORDS = 2000
 # A source that takes longer for a chunk is slow: its records are sent without waiting for more.
 SLOW_CHUNK_S = 0.005

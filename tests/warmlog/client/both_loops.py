@@ -1,4 +1,4 @@
-"""A test that runs on asyncio and on trio."""
+"""Run a test on asyncio and on trio."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ import pytest
 
 
 def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Make an asynchronous test one that pytest runs twice, once on each event loop; its fixtures are passed on."""
+    """Turn an async test into one that pytest runs on each event loop; its fixtures are passed on."""
 
     def run(loop: str, **fixtures: Any) -> None:
         anyio.run(partial(test, **fixtures), backend=loop, backend_options=OPTIONS[loop])

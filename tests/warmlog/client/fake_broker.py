@@ -1,6 +1,6 @@
-"""A small cluster in memory, over real sockets, that misbehaves on request: what the client is tested against.
+"""An in-memory cluster behind real sockets, with injected faults, for tests of the client.
 
-Owns: topics as lists of batches, the answers to native requests, and faults. It runs in the test's own event loop.
+Topics are lists of batches. The cluster runs in the test's own event loop.
 """
 
 from collections import deque
@@ -60,7 +60,7 @@ NO_SUCH = {"error": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "message": "no such to
 
 
 class HangUpError(Exception):
-    """Close the connection now."""
+    """Close the connection."""
 
 
 @dataclass
@@ -94,10 +94,10 @@ class Log:
 
 @dataclass
 class Fault:
-    """Something that goes wrong with requests of one type, `times` times.
+    """A fault injected into requests of one type, `times` times.
 
-    `act` is called before the request is handled; it may wait, raise HangUpError, or give a response to send instead.
-    `cut`: send only so many bytes of the reply, then hang up.
+    `act` is called before the request is handled; it may wait, raise HangUpError, or return a response to send instead.
+    `cut`: send this many bytes of the reply, then close the connection.
     """
 
     kind: type[Any]
@@ -107,7 +107,7 @@ class Fault:
 
 
 class FakeCluster:
-    """Brokers 1 to n over the same topics. `requests`: all that came, in their order, with the broker's node id."""
+    """Brokers 1 to n with the same topics. `requests`: all received, in order, with the broker's node id."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[Log]] = {}
@@ -127,7 +127,7 @@ class FakeCluster:
         return f"127.0.0.1:{self.ports[1]}"
 
     def asked(self, kind: type[Any]) -> list[Any]:
-        """The requests of one type, in the order they came."""
+        """Return the requests of one type in the order received."""
         return [request for _, request in self.requests if isinstance(request, kind)]
 
     def create(self, name: str, partitions: int = 1) -> list[Log]:
@@ -137,7 +137,7 @@ class FakeCluster:
     def fail(
         self, kind: type[Any], response: Response | None = None, *, times: int = 1, cut: int | None = None
     ) -> None:
-        """Answer so instead; without a response hang up instead, or after `cut` bytes of the right one."""
+        """Send this response instead; without one, close the connection, or do so after `cut` bytes of the reply."""
 
         async def act(_: Any) -> Response | None:
             if response is None and cut is None:
@@ -147,7 +147,7 @@ class FakeCluster:
         self.faults.append(Fault(kind, act, cut, times))
 
     def hold(self, kind: type[Any], until: anyio.Event, *, times: int = 1) -> None:
-        """Answer not before the event."""
+        """Delay the reply until the event."""
 
         async def act(_: Any) -> None:
             await until.wait()
@@ -353,7 +353,7 @@ class FakeCluster:
 
 @asynccontextmanager
 async def fake_cluster(brokers: int = 1) -> AsyncIterator[FakeCluster]:
-    """A cluster that serves until the block is left."""
+    """Serve a cluster until the end of the block."""
     cluster = FakeCluster()
     async with anyio.create_task_group() as tasks:
         for node_id in range(1, brokers + 1):

@@ -121,7 +121,7 @@ async def test_with_acks_0_a_failure_loses_no_later_record(warmlog_broker: Broke
         async with anyio.create_task_group() as tasks:
 
             async def insist() -> None:
-                while True:  # what is sent before the connection is seen to be closed is lost, too
+                while True:  # records sent before the client notices the close are lost as well
                     await client.produce("t", value=b"x")
                     await anyio.sleep(0.01)
 
@@ -163,5 +163,5 @@ async def test_producing_and_consuming_survive_a_broker_restart(warmlog_broker: 
             tasks.start_soon(client.produce_many, "t", source())
             while WORDS[-1] not in seen[-1:]:
                 seen.append((await anext(stream)).value)
-        # What was in flight at the stop may be there twice; nothing is missing.
+        # Records in flight at the stop may be stored twice; none is missing.
         assert list(dict.fromkeys(seen)) == WORDS

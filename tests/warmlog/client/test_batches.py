@@ -1,4 +1,4 @@
-"""Batches and the queue of a partition, without any connection."""
+"""Batches and partition queues, without a connection."""
 
 import anyio
 import pytest

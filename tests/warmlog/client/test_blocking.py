@@ -47,7 +47,7 @@ def test_records_of_a_slow_source_are_sent_at_once(client: Client) -> None:
     def source() -> Iterator[bytes]:
         for number in range(5):
             yield b"%d" % number
-            assert next(reader).value == b"%d" % number  # it is stored before the next one is given
+            assert next(reader).value == b"%d" % number  # stored before the source yields the next one
 
     blocking.SLOW_CHUNK_S, before = -1.0, blocking.SLOW_CHUNK_S
     try:

@@ -1,4 +1,4 @@
-"""Connecting, topics, and what the client does about brokers that go and come."""
+"""Connecting, topics, retries and brokers that restart."""
 
 import anyio
 import pytest

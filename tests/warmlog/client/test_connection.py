@@ -1,4 +1,4 @@
-"""One connection: replies in order, every way it can end, and requests larger than what the kernel takes."""
+"""The async connection: reply order, every way it can end, and requests larger than the socket buffer."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -46,8 +46,8 @@ async def connected(cluster: FakeCluster, **settings: float) -> AsyncIterator[Co
 
 
 @asynccontextmanager
-async def server_that_says(*replies: bytes) -> AsyncIterator[int]:
-    """A server that answers whatever comes with the next of these; its port."""
+async def server_sending(*replies: bytes) -> AsyncIterator[int]:
+    """Serve: send one of these after each receive. Yields the port."""
 
     async def serve(stream: SocketStream) -> None:
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
@@ -120,7 +120,7 @@ async def test_outstanding_requests_fail_when_the_peer_closes(cut: int | None) -
     ids=["http", "negative", "garbage", "id", "unasked"],
 )
 async def test_an_invalid_reply_ends_the_connection(reply: bytes) -> None:
-    async with server_that_says(hello_reply(), reply) as port, connection_to(port) as connection:
+    async with server_sending(hello_reply(), reply) as port, connection_to(port) as connection:
         with pytest.raises(ConnectionLostError, match="sent an invalid reply"):
             await connection.ask(ALL, MetadataResponse)
         assert connection.closed
@@ -128,7 +128,7 @@ async def test_an_invalid_reply_ends_the_connection(reply: bytes) -> None:
 
 @on_both_loops
 async def test_connecting_to_something_else_names_the_native_listener() -> None:
-    async with server_that_says(b"SSH-2.0-OpenSSH_9.2\r\n") as port:
+    async with server_sending(b"SSH-2.0-OpenSSH_9.2\r\n") as port:
         with pytest.raises(ConnectError, match=f"no warmlog broker at 127.0.0.1:{port}: "):
             await _open(port)
 
@@ -138,7 +138,7 @@ async def _open(port: int, host: str = "127.0.0.1", **settings: float) -> None:
     async with anyio.create_task_group() as tasks:
         try:
             await Connection.open(host, port, tasks, Settings(**settings))  # type: ignore[arg-type]
-        except WarmlogError as error:  # not out of the task group, which would wrap it
+        except WarmlogError as error:  # raised outside the task group, which would wrap it
             failure = error
     if failure is not None:
         raise failure
@@ -212,7 +212,7 @@ async def test_close_fails_outstanding_requests_and_closes_the_socket() -> None:
 @on_both_loops
 async def test_replies_behind_the_one_that_closed_the_connection_are_dropped() -> None:
     both = b"".join(bytes(part) for number in (2, 3) for part in encode_response(number, NO_TOPICS))  # type: ignore[arg-type]
-    async with server_that_says(hello_reply(), both) as port, connection_to(port) as connection:
+    async with server_sending(hello_reply(), both) as port, connection_to(port) as connection:
         replies = [connection.submit(ALL, MetadataResponse) for _ in range(2)]
         replies[0].when_done(lambda _: connection.close())
         assert await replies[0].wait() == NO_TOPICS
@@ -268,5 +268,5 @@ async def test_cancelling_the_task_group_ends_the_connection() -> None:
 
 @on_both_loops
 async def test_connecting_obeys_the_connect_timeout() -> None:
-    with pytest.raises(ConnectError, match=r"cannot connect to 192\.0\.2\.1:9091"):  # an address that nobody has
+    with pytest.raises(ConnectError, match=r"cannot connect to 192\.0\.2\.1:9091"):  # TEST-NET-1: no such host
         await _open(9091, "192.0.2.1", connect_timeout_s=0.02)

@@ -1,4 +1,4 @@
-"""How far a reader is with what it was given."""
+"""The delivery tracker: which offsets may be committed."""
 
 from typing import Any
 
@@ -60,11 +60,11 @@ steps = st.lists(st.sampled_from(["give", "take", "take", "take", "cut", "settle
 
 @given(steps, st.data())
 def test_committable_offsets_match_a_model_of_taken_records(steps: list[str], data: st.DataObject) -> None:
-    """Against a model: the offsets of one partition, one after the other."""
+    """Compare with a model: the consecutive offsets of one partition."""
     place: PartitionId = ("t", 0)
     tracker, position, taken = DeliveryTracker(), 0, 0
     tracker.reset({place: 0})
-    in_hand = 0  # 1 while the record taken last may not be done
+    in_hand = 0  # 1 while the record taken last is still being processed
 
     def check() -> None:
         assert tracker.committable(include_last=True)[place] == taken

@@ -1,4 +1,4 @@
-"""Whatever goes wrong on the way: nothing acknowledged is lost, nothing is out of order, a reader misses nothing."""
+"""Under any sequence of faults, no acknowledged record is lost or reordered, and a reader misses none."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ PASSING = [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, Erro
 
 
 def refusal(request: Any, code: ErrorCode) -> Any:
-    """The reply that says no for each partition; hanging up where a request has no partitions."""
+    """Return a reply with this error for each partition; without partitions, close the connection."""
     for kind, response, part in (
         (ProduceRequest, ProduceResponse, ProducedPartition),
         (FetchRequest, FetchResponse, FetchedPartition),

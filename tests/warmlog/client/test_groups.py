@@ -1,7 +1,7 @@
 """Groups through the client: real sockets, real files, both event loops.
 
-Members here join at once (`group.initial.rebalance.delay.ms` 0), and hear of a rebalance within a third of a short
-session.
+Members join at once (`group.initial.rebalance.delay.ms` is 0) and learn of a rebalance within a third of a short session
+timeout.
 """
 
 import gc
@@ -36,7 +36,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": 2,
 }
 QUICK: dict[str, Any] = {"session_timeout_s": 0.9, "rebalance_timeout_s": 10}
-# for who must not be thrown out though the machine stands still for a while
+# for members that must stay in the group even if the machine stalls
 PATIENT = QUICK | {"session_timeout_s": 3}
 Offsets = dict[tuple[str, int], int]
 
@@ -49,13 +49,13 @@ def module_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def names(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A topic and a group of the test's own, in the module's broker."""
+    """Names of a topic and a group for this test only, in the module's broker."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
     return f"t-{name}", f"g-{name}"
 
 
 async def fill(client: AsyncClient, topic: str, *, partitions: int = 1, count: int = 10) -> None:
-    """Values "0", "1" ... dealt out to the partitions."""
+    """Produce values "0", "1" ... to the partitions in turn."""
     await client.create_topic(topic, partitions=partitions)
     for partition in range(partitions):
         values = [b"%d" % number for number in range(partition, count, partitions)]
@@ -99,7 +99,9 @@ async def test_a_record_whose_processing_failed_is_read_again(module_broker: Bro
                 async for record in stream:
                     1 // (record.offset - 3)
         assert await committed(client, group) == {(topic, 0): 3}
-        async for record in client.consume(topic, group=group):  # forgotten: what it gave last may not be done
+        async for record in client.consume(
+            topic, group=group
+        ):  # garbage collected: the last record does not count as processed
             assert record.offset == 3
             break
         await until_empty(client, group)
@@ -116,7 +118,7 @@ async def until_empty(client: AsyncClient, group: str) -> None:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until it is so; each time a question to the broker."""
+    """Repeat until the condition holds; each check is a request to the broker."""
     with anyio.fail_after(20):
         while not await condition():
             await checkpoint()
@@ -133,7 +135,7 @@ async def test_a_group_without_committed_offsets_begins_at_its_start(
             assert stream.positions == {(topic, 0): 5, (topic, 1): 5}
             await client.produce(topic, value=b"10", partition=1)
             assert await take(stream, 1) == [10]
-        assert await committed(client, group) == {(topic, 0): 5, (topic, 1): 6}  # the quiet one, too
+        assert await committed(client, group) == {(topic, 0): 5, (topic, 1): 6}  # including the idle partition
         await client.delete_group(group)
 
 
@@ -178,14 +180,14 @@ async def test_commits_on_an_interval(module_broker: Broker, names: tuple[str, s
             await take(stream, 4)
 
             async def has_committed() -> bool:
-                return await committed(client, group) == {(topic, 0): 3}  # the fourth is in hand
+                return await committed(client, group) == {(topic, 0): 3}  # the fourth record is being processed
 
             await until(has_committed)
         await client.delete_group(group)
 
 
 class Team:
-    """Members of one group that note what they are given."""
+    """Members of one group that record what they are given."""
 
     def __init__(self, broker: Broker, topic: str, group: str, tasks: Any) -> None:
         self._broker, self._topic, self._group, self._tasks = broker, topic, group, tasks
@@ -194,7 +196,7 @@ class Team:
 
     @asynccontextmanager
     async def member(self, name: str, **options: Any) -> AsyncIterator[Callable[[], None]]:
-        """A member with a client of its own; it leaves at the end, or dies when what is given is called."""
+        """Run a member with its own client; it leaves at the end, or dies when the yielded function is called."""
         scope = anyio.CancelScope()
         self._tasks.start_soon(self._consume, name, scope, options)
         try:
@@ -219,7 +221,7 @@ class Team:
                 await self._changed.wait()
 
     def owners(self, *, since: int) -> dict[int, set[str]]:
-        """Who was given records of each partition."""
+        """Return which members were given records of each partition."""
         found: dict[int, set[str]] = {}
         for name, partition, _ in self.seen[since:]:
             found.setdefault(partition, set()).add(name)
@@ -243,7 +245,7 @@ async def test_each_record_is_read_once_while_members_join_and_leave(
             produced += 1
 
         async def shared_by(*members: str) -> None:
-            """Until each partition is read by one of these, and all of these read."""
+            """Wait until these members together read all partitions, and each of them reads."""
             with anyio.fail_after(20):
                 while True:
                     since = len(team.seen)
@@ -332,7 +334,7 @@ async def test_an_added_partition_is_assigned(module_broker: Broker, names: tupl
         await fill(client, topic, count=1)
         async with client.consume(topic, group=group, **QUICK) as stream:
             assert await take(stream, 1) == [0]
-            await client.alter_topic(topic, partitions=2)  # and forgets what it knew, as after five minutes
+            await client.alter_topic(topic, partitions=2)  # drops the cached metadata, as after five minutes
             await client.produce(topic, value=b"1", partition=1)
             assert await take(stream, 1) == [1]
             assert stream.positions == {(topic, 0): 1, (topic, 1): 1}
@@ -348,7 +350,7 @@ async def test_a_cancelled_step_consumes_nothing_and_joining_continues(
         await fill(client, topic)
         stream = client.consume(topic, group=group)
         seen: list[int] = []
-        patience_s = 0.0001  # enough for no step at first, and for any in the end
+        patience_s = 0.0001  # too short for any step at first; grows until it suffices
         with anyio.fail_after(20):
             while len(seen) < 10:
                 with anyio.move_on_after(patience_s):
@@ -367,7 +369,7 @@ async def test_a_static_member_gets_its_partitions_back(module_broker: Broker, n
         async with client.consume(topic, group=group, instance_id="i", session_timeout_s=20) as stream:
             await take(stream, 4)
         (described,) = await client.describe_groups(group)
-        assert [member.instance_id for member in described.members] == ["i"]  # it may come back
+        assert [member.instance_id for member in described.members] == ["i"]  # it may rejoin
         async with client.consume(topic, group=group, instance_id="i", session_timeout_s=20) as stream:
             assert await take(stream, 1) == [4]
             (again,) = await client.describe_groups(group)
@@ -509,7 +511,7 @@ def test_a_blocking_client_consumes_in_a_group(module_broker: Broker, names: tup
 
 
 def test_a_garbage_collected_blocking_stream_leaves_the_group(module_broker: Broker, names: tuple[str, str]) -> None:
-    # It went on as a member, with its partitions, as long as the client was open.
+    # Regression: it kept its membership and partitions as long as the client was open.
     topic, group = names
     with Client(module_broker.native) as client:
         client.create_topic(topic)

@@ -1,4 +1,4 @@
-"""One group whose members are of two kinds: warmlog's client over the native listener, aiokafka over Kafka's."""
+"""A group with members of two kinds: warmlog's client on the native listener, aiokafka on Kafka's."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,7 +27,7 @@ def module_broker() -> Iterator[Broker]:
 
 
 class Team:
-    """Members of a group by name, and what each was given."""
+    """Members of a group by name, and the records each was given."""
 
     def __init__(self, broker: Broker, name: str) -> None:
         self._broker, self._name = broker, name
@@ -36,7 +36,7 @@ class Team:
 
     @asynccontextmanager
     async def member(self, kind: str) -> AsyncIterator[None]:
-        """A member of a kind, "native" or "kafka", until the end of the block."""
+        """Run a member of one kind, "native" or "kafka", until the end of the block."""
         consume = self._consume_natively if kind == "native" else self._consume_over_kafka
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(consume)
@@ -69,7 +69,7 @@ class Team:
                 await consumer.stop()
 
     async def until_shared_by(self, *kinds: str) -> None:
-        """Until records of all partitions are read, by members of these kinds and no others."""
+        """Wait until records of all partitions are read by members of these kinds and no others."""
 
         def is_so() -> bool:
             owners = {partition: kind for kind, partition, offset in self.read if offset == self._count - 1}
@@ -96,12 +96,12 @@ class Team:
 
     @property
     def places(self) -> set[tuple[int, int]]:
-        """What was read, by partition and offset."""
+        """Return the records read, by partition and offset."""
         return {(partition, offset) for _, partition, offset in self.read}
 
     @property
     def written(self) -> set[tuple[int, int]]:
-        """What there is."""
+        """Return the records in the topic."""
         return {(partition, offset) for partition in PARTITIONS for offset in range(self._count)}
 
 

@@ -1,4 +1,4 @@
-"""Producing, against a small cluster in memory that misbehaves on request."""
+"""Producing, against an in-memory cluster with injected faults."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -142,7 +142,7 @@ async def test_acks(acks: Any, sent: int) -> None:
         for number in range(5):
             metadata = await client.produce("t", value=b"%d" % number)
             assert metadata.offset == (-1 if acks == 0 else number)
-        await client.metadata()  # another connection; but the last produce may still be under way on its own
+        await client.metadata()  # on another connection; the last produce may still be in flight on its own
         while len(cluster.asked(ProduceRequest)) < 5:
             await anyio.lowlevel.checkpoint()
         assert values(cluster, "t") == [b"0", b"1", b"2", b"3", b"4"]
@@ -154,7 +154,7 @@ async def test_with_acks_0_records_after_a_closed_connection_are_delivered() -> 
     async with fake_cluster() as cluster, connect(cluster.address, acks=0) as client:
         cluster.fail(ProduceRequest, refused(ErrorCode.CORRUPT_MESSAGE))
         await client.produce("t", value=b"lost")
-        while cluster.connections < 3:  # one for questions, one to produce, one more after that was closed
+        while cluster.connections < 3:  # control, produce, and produce again after it was closed
             await client.produce("t", value=b"x")
         await client.produce("t", value=b"last")
         while b"last" not in values(cluster, "t"):
@@ -224,7 +224,7 @@ async def test_a_record_fails_at_the_delivery_timeout() -> None:
 async def test_a_record_fails_if_its_broker_stays_unreachable() -> None:
     async with fake_cluster(brokers=2) as cluster, connect(cluster.address, delivery_timeout_s=0.2) as client:
         cluster.create("t")[0].leader = 2
-        cluster.ports[2] = cluster.ports[1] - 1 if cluster.ports[1] > 2000 else 1999  # nobody listens there
+        cluster.ports[2] = cluster.ports[1] - 1 if cluster.ports[1] > 2000 else 1999  # no listener there
         with pytest.raises(RequestTimeoutError, match=r"t-0: not delivered within 0\.2 s: cannot connect"):
             await client.produce("t", value=b"x")
 
@@ -340,7 +340,7 @@ async def test_produce_many_takes_async_iterables_and_lists() -> None:
 
         async def source() -> AsyncIterator[Any]:
             yield b"first"
-            while not values(cluster, "t"):  # what came is sent though more may come
+            while not values(cluster, "t"):  # sent although the source may yield more
                 await anyio.lowlevel.checkpoint()
             yield [b"x" * 60] * 5
             yield (b"k", b"last")

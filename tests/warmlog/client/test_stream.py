@@ -1,4 +1,4 @@
-"""Consuming, against a small cluster in memory that misbehaves on request."""
+"""Consuming, against an in-memory cluster with injected faults."""
 
 import gc
 from collections.abc import Iterator
@@ -33,14 +33,14 @@ NEW_YEAR = 1767225600000
 
 
 def fill(log: Log, *batches: int, size: int = 10, codec: Codec = Codec.NONE) -> None:
-    """Append batches of so many records; the record at offset n has value n and time NEW_YEAR + n seconds."""
+    """Append batches with these record counts; the record at offset n has value n and time NEW_YEAR + n seconds."""
     for count in batches:
         rows = [(NEW_YEAR + 1000 * n, None, b"%0*d" % (size, n), ()) for n in range(log.end, log.end + count)]
         log.append(memoryview(build_batch(rows, compression=codec)))
 
 
 async def read(client: AsyncClient, *args: Any, **options: Any) -> list[int]:
-    """The offsets until the end, whose values must agree."""
+    """Return the offsets until the end; the values must match them."""
     offsets = []
     async for record in client.consume(*args, until_end=True, **options):
         assert record.value is not None
@@ -51,7 +51,7 @@ async def read(client: AsyncClient, *args: Any, **options: Any) -> list[int]:
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """Nothing is closed by the collector of cycles, which may come late: what is left is closed at once, or leaks."""
+    """Disable the cycle collector, so that a stream is closed by reference counting or leaks."""
     gc.disable()
     yield
     gc.enable()
@@ -305,7 +305,7 @@ async def test_an_error_is_raised_after_the_records_fetched_with_it() -> None:
             bad.start = 3
             bad.batches = []
             assert [(r.partition, r.offset) for r in await take(5, stream)] == [(0, n) for n in range(5)]
-            with pytest.raises(OffsetOutOfRangeError, match="t-1: offset 0 is out of range: offsets 3 to 3 exist"):
+            with pytest.raises(OffsetOutOfRangeError, match="t-1: offset 0 is out of range: valid offsets are 3 to 3"):
                 await anext(stream)
 
 
@@ -536,6 +536,6 @@ async def test_a_stream_needs_the_broker_only_while_it_is_read() -> None:
 async def test_a_broker_that_stays_unreachable_is_an_error() -> None:
     async with fake_cluster(brokers=2) as cluster, connect(cluster.address, delivery_timeout_s=0.1) as client:
         cluster.create("t")[0].leader = 2
-        cluster.ports[2] = 1  # nobody listens there
+        cluster.ports[2] = 1  # no listener there
         with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1:1: Connection refused"):
             await take(1, client.consume("t"))

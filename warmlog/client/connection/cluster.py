@@ -191,8 +191,8 @@ class Cluster:
         """Mark a topic's leaders as outdated, so that the next `topic` requests them."""
         topic = self._topics.get(name)
         if topic is not None:
-            nobody = (NO_LEADER,) * topic.partitions
-            self._topics[name] = replace(topic, leaders=nobody, fetched_at=-inf)
+            no_leaders = (NO_LEADER,) * topic.partitions
+            self._topics[name] = replace(topic, leaders=no_leaders, fetched_at=-inf)
 
     def leader(self, name: str, partition: int) -> int:
         """Return the node id of a partition's cached leader, or NO_LEADER."""

@@ -72,12 +72,12 @@ class BatchStream:
     A list holds records of one or more partitions, and is never empty.
     """
 
-    def __init__(self, cluster: Cluster, settings: Settings, random: Random, reading: Subscription) -> None:
+    def __init__(self, cluster: Cluster, settings: Settings, random: Random, subscription: Subscription) -> None:
         self._fetchers: dict[int, BrokerFetcher] = {}
         self._cluster = cluster
         self._settings = settings
         self._random = random
-        self._subscription = reading
+        self._subscription = subscription
         self._signal = _Signal()
         self._cursors: list[Cursor] = []
         self._unpositioned: list[Cursor] = []
@@ -209,12 +209,12 @@ class BatchStream:
 
     async def _connect(self) -> None:
         """Assign each cursor to the fetcher of its leader."""
-        groups: dict[int, list[Cursor]] = {}
+        by_leader: dict[int, list[Cursor]] = {}
         for cursor in self._cursors:
-            groups.setdefault(await self._leader(cursor), []).append(cursor)
-        for node_id in self._fetchers.keys() - groups.keys():
+            by_leader.setdefault(await self._leader(cursor), []).append(cursor)
+        for node_id in self._fetchers.keys() - by_leader.keys():
             self._fetchers.pop(node_id).connection.close()
-        for node_id, cursors in groups.items():
+        for node_id, cursors in by_leader.items():
             fetcher = self._fetchers.get(node_id)
             if fetcher is None or fetcher.connection.closed:
                 connection = await self._cluster.open(node_id)
@@ -268,7 +268,7 @@ class BatchStream:
         """Return where to read instead of an offset out of range. Raises OffsetOutOfRangeError unless configured."""
         if self._subscription.out_of_range == "error":
             raise OffsetOutOfRangeError(
-                f"{cursor}: offset {offset} is out of range: offsets {log_start_offset} to {high_watermark} exist",
+                f"{cursor}: offset {offset} is out of range: valid offsets are {log_start_offset} to {high_watermark}",
                 log_start_offset=log_start_offset,
                 high_watermark=high_watermark,
             )

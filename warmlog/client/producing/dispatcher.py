@@ -76,7 +76,7 @@ class BatchDispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether no request is in flight."""
-        return not any(broker_sender.in_flight for broker_sender in self._broker_senders.values())
+        return not any(sender.in_flight for sender in self._broker_senders.values())
 
     async def run(self) -> None:
         """Pump when a batch becomes ready by time, and after each `pump_soon`. Runs until cancelled."""
@@ -150,13 +150,13 @@ class BatchDispatcher:
             ready_at = queue.ready_at(self._linger_s)
             if ready_at > now:
                 self._next_at = min(self._next_at, ready_at)
-            elif (broker_sender := self._available_sender(queue)) is not None:
-                batches = requests.setdefault(broker_sender, [])
+            elif (sender := self._available_sender(queue)) is not None:
+                batches = requests.setdefault(sender, [])
                 if not batches or sum(batch.size for batch in batches) + queue.head.size <= MAX_REQUEST_BYTES:
                     batches.append(queue.take())
                     self._end_turn(queue)
-        for broker_sender, batches in requests.items():
-            broker_sender.send(batches, self._replied)
+        for sender, batches in requests.items():
+            sender.send(batches, self._replied)
         return bool(requests)
 
     def _available_sender(self, queue: PartitionQueue) -> BrokerSender | None:
@@ -165,15 +165,15 @@ class BatchDispatcher:
         if leader == NO_LEADER:
             self._look_up(queue.topic)
             return None
-        broker_sender = self._broker_senders.get(leader)
-        if broker_sender is None:
-            broker_sender = self._broker_senders[leader] = BrokerSender(
+        sender = self._broker_senders.get(leader)
+        if sender is None:
+            sender = self._broker_senders[leader] = BrokerSender(
                 leader, self._cluster, self._tasks, self._settings, self._random
             )
-        if not broker_sender.is_connected:
-            broker_sender.connect(self._connection_attempted)
+        if not sender.is_connected:
+            sender.connect(self._connection_attempted)
             return None
-        return broker_sender if broker_sender.can_send else None
+        return sender if sender.can_send else None
 
     def _end_turn(self, queue: PartitionQueue) -> None:
         del self._pending[queue]
@@ -249,10 +249,10 @@ class BatchDispatcher:
         self._lookups.discard(topic)
         self.pump()
 
-    def _connection_attempted(self, broker_sender: BrokerSender, error: WarmlogError | None) -> None:
+    def _connection_attempted(self, sender: BrokerSender, error: WarmlogError | None) -> None:
         """Handle the outcome of a connection attempt."""
         if error is not None:
-            leads = [q for q in self._pending if self._cluster.leader(q.topic, q.partition) == broker_sender.node_id]
+            leads = [q for q in self._pending if self._cluster.leader(q.topic, q.partition) == sender.node_id]
             self._unreachable(leads, error)
         else:
             self.pump()

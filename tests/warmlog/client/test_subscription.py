@@ -15,7 +15,7 @@ from warmlog.client.consuming.subscription import AtOffset, AtTime, parse_start
         (0, AtOffset(0)),
         (1 << 62, AtOffset(1 << 62)),
         ("500000", AtOffset(500000)),
-        ("20261120", AtOffset(20261120)),  # digits are an offset, also where they could be a date
+        ("20261120", AtOffset(20261120)),  # digits are an offset even if they could be a date
         ("2026-11-20T10:00:00Z", AtTime(1795168800000)),
         ("2026-11-20T10:00:00.5Z", AtTime(1795168800500)),
         ("2026-11-20T12:00:00+02:00", AtTime(1795168800000)),
