@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Unpack, overload
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from protocol.errors import ErrorCode
 from protocol.groups import ListedGroup
@@ -34,7 +35,7 @@ from protocol.response import (
 from warmlog.client.connection.cluster import Cluster, Topic
 from warmlog.client.consuming.stream import BatchStream, RecordStream
 from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
-from warmlog.client.errors import broker_error
+from warmlog.client.errors import ClosedError, broker_error
 from warmlog.client.groups.admin import GroupAdmin
 from warmlog.client.groups.group_stream import GroupBatchStream, GroupReader, GroupRecordStream
 from warmlog.client.groups.member_options import GroupConsumeOptions, make_group_subscription
@@ -72,6 +73,10 @@ async def connect(
                 cluster.close()
         except anyio.get_cancelled_exc_class():
             raise
+        except ClosedError as error:
+            # A cancelled connection may fail its waiters before they are cancelled themselves.
+            await checkpoint_if_cancelled()
+            failure = error
         except BaseException as error:  # noqa: BLE001 - raised below, outside the task group, which would wrap it
             failure = error
         tasks.cancel_scope.cancel()

@@ -139,7 +139,7 @@ def test_records_before_a_bad_line_are_stored_and_counted(
     ("command", "message"),
     [
         (("consume", "missing", "--until-end"), "missing"),
-        (("consume", "present", "--from", "5"), "offset 5 is not there"),
+        (("consume", "present", "--from", "5"), "offset 5 is out of range"),
         (("consume", "present", "--partition", "3"), "partitions 0 to 0, not 3"),
         (("produce", "present", "--partition", "3"), "partitions 0 to 0, not 3"),
     ],

@@ -159,6 +159,21 @@ async def test_a_client_can_be_cancelled() -> None:
 
 
 @on_both_loops
+async def test_a_cancelled_request_raises_no_closed_error() -> None:
+    async def cancel(scope: anyio.CancelScope) -> None:
+        scope.cancel()
+
+    async with fake_cluster() as cluster, anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as scope:
+            async with connect(cluster.address) as client:
+                tasks.start_soon(
+                    cancel, scope
+                )  # runs while the request takes its lock, which no cancellation interrupts
+                await client.list_topics()
+        assert scope.cancelled_caught
+
+
+@on_both_loops
 async def test_two_clients_are_independent() -> None:
     async with fake_cluster() as cluster, connect(cluster.address) as one, connect(cluster.address) as other:
         await one.produce("t", value=b"1")

@@ -1,7 +1,7 @@
 """Groups through the client: real sockets, real files, both event loops.
 
-Members join at once (`group.initial.rebalance.delay.ms` is 0) and learn of a rebalance within a third of a short session
-timeout.
+Members join at once (`group.initial.rebalance.delay.ms` is 0) and learn of a rebalance within a third of a short
+session timeout.
 """
 
 import gc

@@ -70,7 +70,7 @@ class BrokerFetcher:
 
     @property
     def has_arrived(self) -> bool:
-        """Whether `take` returns a reply."""
+        """Whether a reply is ready for `take`."""
         return self._reply is not None and self._reply.done
 
     def fetch_next(self) -> None:
