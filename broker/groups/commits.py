@@ -1,12 +1,8 @@
-"""The coordinator for offsets: committed, deleted, forgotten in time.
-
-Owns: what a commit needs before it is written, the tombstones, and the periodic look at what is over. Must not know:
-wire formats, sockets; it is asked with values and answers with values.
+"""Commit, delete and expire offsets, and delete groups.
 
 Invariants:
-1. A commit is answered when it is in the log (and synced, where `flush.messages` asks for that), and from then on held
-   in memory.
-2. A group that is deleted cannot be found while its tombstones are written; if they cannot be, it is back.
+1. A commit is acknowledged once it is in the log (and flushed, if `flush.messages` requires it) and in memory.
+2. A group being deleted is not served while its tombstones are written; if that fails, it is restored.
 
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, GroupCoordinatorShard.
 """
@@ -39,12 +35,12 @@ from protocol.records.record import MAX_INT64
 logger = logging.getLogger(__name__)
 
 MS_PER_MINUTE = 60_000
-OFFSETS_A_STEP = 128  # written as a batch: about 2 ms
+OFFSETS_PER_STEP = 128  # written as one batch between two checkpoints: about 2 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
-    """Who commits: a member of a generation, or somebody from outside (generation below 0, no ids)."""
+    """The sender of a commit: a member of a generation, or a client outside the group (generation below 0, no ids)."""
 
     generation: int
     member_id: str
@@ -52,22 +48,22 @@ class Committer:
 
 
 class OffsetCommits:
-    """Requests about offsets. All methods belong to the loop; `run` is its task."""
+    """Handle requests about offsets. Call all methods on the event loop; `run` is the background task."""
 
     def __init__(self, groups: GroupRegistry, partitions: Partitions) -> None:
-        """Over the groups and the topics that there are."""
+        """Commit offsets of these groups for these topics."""
         self._groups = groups
         self._partitions = partitions
 
     async def run(self) -> None:
-        """Forget what is over, every so often, until cancelled."""
+        """Expire offsets and groups every `offsets.retention.check.interval.ms`, until cancelled."""
         while True:
             await trio.sleep(self._groups.settings.offsets_retention_check_interval_ms / 1000)
             for group in self._groups.all():
                 try:
                     await self._clean_up(group)
-                except Exception:  # a defect that one group brings out keeps no other from its turn
-                    logger.exception("group %.200r: what is over could not be forgotten", group.group_id)
+                except Exception:  # a defect triggered by one group must not stop the others
+                    logger.exception("group %.200r: expiring offsets failed", group.group_id)
                 await trio.lowlevel.checkpoint()
 
     # -- requests --
@@ -81,23 +77,24 @@ class OffsetCommits:
         retention_ms: int | None,
         checkpoint: Checkpoint = trio.lowlevel.checkpoint,
     ) -> list[ErrorCode]:
-        """Commit offsets; returns what became of each when they are written.
+        """Commit offsets, and return an error code per offset once they are written.
 
-        `retention_ms`: after how long they expire, None as the broker is set. Takes `offsets.commit.timeout.ms` at
-        most, though what is begun is finished. Many offsets are written in several batches.
+        `retention_ms` overrides `offsets.retention.minutes` unless it is None. Waits for at most
+        `offsets.commit.timeout.ms`; a write that has begun is completed in any case. Writes several batches if there
+        are many offsets.
         """
         errors: list[ErrorCode] = []
-        for asked in offsets:
-            errors.append(self._check_offset(asked))
+        for requested in offsets:
+            errors.append(self._check_offset(requested))
             await checkpoint()
-        sound = []
+        valid = []
         for index, found in enumerate(errors):
             if found is ErrorCode.NONE:
-                sound.append(index)
+                valid.append(index)
             await checkpoint()
         writes: list[tuple[list[int], _Write]] = []
-        for start in range(0, len(sound), OFFSETS_A_STEP):
-            indexes = sound[start : start + OFFSETS_A_STEP]
+        for start in range(0, len(valid), OFFSETS_PER_STEP):
+            indexes = valid[start : start + OFFSETS_PER_STEP]
             error = await self._check_commit(name, committer)
             if error is ErrorCode.NONE:
                 writes.append((indexes, self._write_offsets(name, [offsets[index] for index in indexes], retention_ms)))
@@ -113,18 +110,21 @@ class OffsetCommits:
                 errors[index] = write.error
         return errors
 
-    def _check_offset(self, asked: OffsetToCommit) -> ErrorCode:
-        if not self._is_there(asked.topic, asked.partition):
+    def _check_offset(self, requested: OffsetToCommit) -> ErrorCode:
+        if not self._partition_exists(requested.topic, requested.partition):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        is_too_large = len(asked.metadata) > self._groups.settings.offset_metadata_max_bytes
+        is_too_large = len(requested.metadata) > self._groups.settings.offset_metadata_max_bytes
         return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large else ErrorCode.NONE
 
-    def _is_there(self, topic: str, partition: int) -> bool:
-        """Whether there is such a partition, in service or not."""
+    def _partition_exists(self, topic: str, partition: int) -> bool:
+        """Return whether a partition exists, online or offline."""
         return self._partitions.get(topic, partition) is not None or self._partitions.is_offline(topic, partition)
 
     async def _check_commit(self, name: str, committer: Committer) -> ErrorCode:
-        """NONE, and then there is the group: one that commits from outside needs none before."""
+        """Return whether this client may commit; if so, the group exists afterwards.
+
+        A commit from outside a group creates it.
+        """
         error = self._groups.available(name) or await self._groups.log.ensure() or self._groups.available(name)
         if error is not ErrorCode.NONE:
             return error
@@ -138,30 +138,30 @@ class OffsetCommits:
         return error
 
     def _write_offsets(self, name: str, offsets: Sequence[OffsetToCommit], retention_ms: int | None) -> "_Write":
-        """Append offsets; they are held in memory when they are written."""
+        """Append offsets, and put them into memory once they are written."""
         now_ms = self._groups.clock()
         expire_ms = NO_TIME if retention_ms is None else min(now_ms + retention_ms, MAX_INT64)
-        entries = [(asked, self._committed(asked, now_ms, expire_ms)) for asked in offsets]
+        entries = [(requested, self._committed(requested, now_ms, expire_ms)) for requested in offsets]
 
-        def hold(record_offsets: Sequence[int]) -> None:
-            if not self._groups.log.partition_count:  # the topic was deleted, with what was written just now
+        def put(record_offsets: Sequence[int]) -> None:
+            if not self._groups.log.partition_count:  # `__consumer_offsets` was deleted, and these records with it
                 return
-            if self._groups.get(name) is None:  # deleted while this was written: it did not know of these offsets
+            if self._groups.get(name) is None:  # the group was deleted during the write, without these offsets
                 self._groups.create(name)
-            for (asked, value), offset in zip(entries, record_offsets, strict=True):
-                self._groups.offsets.put(name, asked.topic, asked.partition, value, offset)
+            for (requested, value), offset in zip(entries, record_offsets, strict=True):
+                self._groups.offsets.put(name, requested.topic, requested.partition, value, offset)
 
         try:
             rows = [
-                (encode_offset_key(name, asked.topic, asked.partition), encode_offset(value))
-                for asked, value in entries
+                (encode_offset_key(name, requested.topic, requested.partition), encode_offset(value))
+                for requested, value in entries
             ]
-        except MalformedError:  # only the metadata can be longer than a record can say
+        except MalformedError:  # every other field has been checked: the metadata exceeds a record's length field
             return _Write.refused(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-        return self._write(name, rows, hold)
+        return self._write(name, rows, put)
 
     def check_delete_offsets(self, name: str) -> ErrorCode:
-        """Whether offsets of a group may be deleted at all."""
+        """Return whether offsets of a group may be deleted at all."""
         error = self._groups.available_to_members(name)
         group = self._groups.get(name)
         if error is not ErrorCode.NONE or group is None:
@@ -172,34 +172,37 @@ class OffsetCommits:
     async def delete_offsets(
         self, name: str, partitions: Sequence[tuple[str, int]], checkpoint: Checkpoint = trio.lowlevel.checkpoint
     ) -> list[ErrorCode]:
-        """Forget committed offsets, but not of topics that members subscribe to. After `check_delete_offsets`."""
+        """Delete committed offsets, and return an error code per partition; subscribed topics are refused.
+
+        `check_delete_offsets` must have succeeded before.
+        """
         errors: list[ErrorCode] = []
         writes: list[tuple[int, _Write]] = []
-        for start in range(0, len(partitions), OFFSETS_A_STEP):
-            pairs = partitions[start : start + OFFSETS_A_STEP]
+        for start in range(0, len(partitions), OFFSETS_PER_STEP):
+            pairs = partitions[start : start + OFFSETS_PER_STEP]
             checked = [self._check_delete(name, *pair) for pair in pairs]
-            sound = [pair for pair, error in zip(pairs, checked, strict=True) if error is ErrorCode.NONE]
-            doomed = [pair for pair in sound if self._groups.offsets.get(name, *pair) is not None]
-            if doomed:
-                writes.append((start, self._write_tombstones(name, doomed)))
+            valid = [pair for pair, error in zip(pairs, checked, strict=True) if error is ErrorCode.NONE]
+            committed = [pair for pair in valid if self._groups.offsets.get(name, *pair) is not None]
+            if committed:
+                writes.append((start, self._write_tombstones(name, committed)))
             errors += checked
             await checkpoint()
         for start, write in writes:
             written = await write.wait()
             if written is not ErrorCode.NONE:
-                stop = min(start + OFFSETS_A_STEP, len(errors))
+                stop = min(start + OFFSETS_PER_STEP, len(errors))
                 errors[start:stop] = [error or written for error in errors[start:stop]]
         return errors
 
     def _check_delete(self, name: str, topic: str, partition: int) -> ErrorCode:
-        if not self._is_there(topic, partition):
+        if not self._partition_exists(topic, partition):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         group = self._groups.get(name)
         is_subscribed = group is not None and group.generation.is_subscribed(topic)
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
 
     async def delete(self, name: str, checkpoint: Checkpoint = trio.lowlevel.checkpoint) -> ErrorCode:
-        """Delete a group without members, and its offsets."""
+        """Delete a group that has no members, with its offsets."""
         error = self._groups.available(name)
         group = self._groups.get(name)
         if error is not ErrorCode.NONE or group is None:
@@ -207,61 +210,62 @@ class OffsetCommits:
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         self._groups.drop(group)
-        error = await self._forget(name, self._groups.offsets.of(name), checkpoint, with_group=True)
+        error = await self._remove(name, self._groups.offsets.of(name), checkpoint, with_group=True)
         if error is not ErrorCode.NONE:
             self._groups.restore(group)
         return error
 
     def topic_deleted(self, topic: str) -> None:
-        """Nobody has committed anything for a topic that is gone; of the log itself: nobody has anything.
+        """Remove the offsets committed for a deleted topic; if it is `__consumer_offsets` itself, all groups.
 
-        A few tombstones are appended before this returns; the rest follow in the background.
+        The first tombstones are appended before this returns, the rest in the background.
         """
         if topic == TOPIC:
             self._groups.close_all()
             self._groups.offsets.clear()
             self._groups.log.forget()
             return
-        steps = self._bury(topic, self._groups.offsets.remove_topic(topic))
+        steps = self._append_tombstones(topic, self._groups.offsets.remove_topic(topic))
         if next(steps, None) is not None:
             self._groups.log.spawn(partial(_take_steps, steps))
 
-    def _bury(self, topic: str, removed: Mapping[str, Iterable[int]]) -> Iterator[bool]:
-        """Append tombstones for what groups had committed for a topic; yields after each step."""
+    def _append_tombstones(self, topic: str, removed: Mapping[str, Iterable[int]]) -> Iterator[bool]:
+        """Append tombstones for the removed offsets of a topic, by group; yield after each batch."""
         for name, partitions in removed.items():
             indexes = list(partitions)
-            for start in range(0, len(indexes), OFFSETS_A_STEP):
+            for start in range(0, len(indexes), OFFSETS_PER_STEP):
                 rows: Rows = [
                     (encode_offset_key(name, topic, index), None)
-                    for index in indexes[start : start + OFFSETS_A_STEP]
-                    if self._groups.offsets.get(name, topic, index) is None  # else for a new topic of that name
+                    for index in indexes[start : start + OFFSETS_PER_STEP]
+                    # An offset that is there again was committed for a new topic of the same name.
+                    if self._groups.offsets.get(name, topic, index) is None
                 ]
                 if rows:
-                    self._groups.log.append(name, rows, partial(_tell_lost_tombstones, name))
+                    self._groups.log.append(name, rows, partial(_log_failed_tombstones, name))
                 yield True
 
-    async def _forget(
+    async def _remove(
         self,
         name: str,
-        held: Iterable[tuple[str, int, OffsetAndMetadata]],
+        offsets: Iterable[tuple[str, int, OffsetAndMetadata]],
         checkpoint: Checkpoint = trio.lowlevel.checkpoint,
         *,
         with_group: bool,
     ) -> ErrorCode:
-        """Write that offsets, and the group with them, are gone, and forget them.
+        """Write tombstones for offsets, and for their group if `with_group`; return the first error.
 
-        An offset that is committed meanwhile stays, and so does a group that is there again.
+        Skips offsets that have been committed again since, and a group that has been created again.
         """
         writes = []
-        left = iter(held)
-        while step := list(islice(left, OFFSETS_A_STEP)):
-            same = [
+        remaining = iter(offsets)
+        while step := list(islice(remaining, OFFSETS_PER_STEP)):
+            unchanged = [
                 (topic, partition)
                 for topic, partition, value in step
                 if self._groups.offsets.get(name, topic, partition) is value
             ]
-            if same:
-                writes.append(self._write_tombstones(name, same))
+            if unchanged:
+                writes.append(self._write_tombstones(name, unchanged))
             await checkpoint()
         if with_group and self._groups.get(name) is None:
             writes.append(self._write(name, [(encode_group_key(name), None)], lambda _: None))
@@ -269,17 +273,17 @@ class OffsetCommits:
         return next((error for error in outcomes if error is not ErrorCode.NONE), ErrorCode.NONE)
 
     def _write_tombstones(self, name: str, partitions: Sequence[tuple[str, int]]) -> "_Write":
-        """Write that offsets are gone, and then forget them."""
+        """Write tombstones for offsets, and remove the offsets from memory once they are written."""
         rows: Rows = [(encode_offset_key(name, *pair), None) for pair in partitions]
 
-        def forget(record_offsets: Sequence[int]) -> None:
+        def remove(record_offsets: Sequence[int]) -> None:
             for (topic, partition), offset in zip(partitions, record_offsets, strict=True):
                 self._groups.offsets.remove(name, topic, partition, offset)
 
-        return self._write(name, rows, forget)
+        return self._write(name, rows, remove)
 
     def _write(self, name: str, rows: Rows, then: Callable[[Sequence[int]], None]) -> "_Write":
-        """Append records, and do something with their offsets when they are written, whether anybody waits or not."""
+        """Append records, and call `then` with their offsets once they are written, even if nobody waits for it."""
         write = _Write()
 
         def settled(error: ErrorCode, record_offsets: Sequence[int]) -> None:
@@ -290,31 +294,34 @@ class OffsetCommits:
         self._groups.log.append(name, rows, settled)
         return write
 
-    # -- time --
+    # -- expiry --
 
     async def _clean_up(self, group: Group) -> None:
+        """Remove a group's expired offsets, and the group itself if it is empty and no offset is left."""
         name = group.group_id
         if self._groups.get(name) is not group or self._groups.available(name) is not ErrorCode.NONE:
             return
         retention_ms = self._groups.settings.offsets_retention_minutes * MS_PER_MINUTE
         expired = self._groups.offsets.expired(group, self._groups.clock(), retention_ms)
-        held = sum(1 for _ in self._groups.offsets.of(name))
-        is_over = group.state is GroupState.EMPTY and len(expired) == held and not group.pending_count
-        if is_over:
+        count = sum(1 for _ in self._groups.offsets.of(name))
+        is_unused = group.state is GroupState.EMPTY and len(expired) == count and not group.pending_count
+        if is_unused:
             self._groups.drop(group)
-        if expired or is_over:
-            error = await self._forget(name, expired, trio.lowlevel.checkpoint, with_group=is_over)
+        if expired or is_unused:
+            error = await self._remove(name, expired, trio.lowlevel.checkpoint, with_group=is_unused)
             if error is not ErrorCode.NONE:
-                logger.warning("group %.200r: expired offsets are not forgotten yet: %s", name, error.name)
-                if is_over:
+                logger.warning(
+                    "group %.200r: writing tombstones for expired offsets failed, will retry: %s", name, error.name
+                )
+                if is_unused:
                     self._groups.restore(group)
 
-    def _committed(self, asked: OffsetToCommit, now_ms: int, expire_ms: int) -> OffsetAndMetadata:
-        topic = self._partitions.topic(asked.topic)
+    def _committed(self, requested: OffsetToCommit, now_ms: int, expire_ms: int) -> OffsetAndMetadata:
+        topic = self._partitions.topic(requested.topic)
         return OffsetAndMetadata(
-            offset=asked.offset,
-            leader_epoch=asked.leader_epoch,
-            metadata=asked.metadata,
+            offset=requested.offset,
+            leader_epoch=requested.leader_epoch,
+            metadata=requested.metadata,
             commit_ms=now_ms,
             expire_ms=expire_ms,
             topic_id=NO_TOPIC_ID if topic is None else topic.id.bytes,
@@ -322,7 +329,7 @@ class OffsetCommits:
 
 
 class _Write:
-    """Records on their way into the log. `error` until they are written: COORDINATOR_NOT_AVAILABLE."""
+    """A pending append. `error` is COORDINATOR_NOT_AVAILABLE until its outcome is known."""
 
     __slots__ = ("_done", "error")
 
@@ -332,18 +339,18 @@ class _Write:
 
     @classmethod
     def refused(cls, error: ErrorCode) -> Self:
-        """Return one that has failed."""
+        """Return a write that has failed."""
         write = cls()
         write.settle(error)
         return write
 
     def settle(self, error: ErrorCode) -> None:
-        """Note the outcome."""
+        """Set the outcome, and wake whoever waits."""
         self.error = error
         self._done.set()
 
     async def wait(self) -> ErrorCode:
-        """Return the outcome when it is there."""
+        """Wait for the outcome, and return it."""
         if not self._done.is_set():
             await self._done.wait()
         return self.error
@@ -354,6 +361,6 @@ async def _take_steps(steps: Iterator[bool]) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def _tell_lost_tombstones(name: str, error: ErrorCode, _: Iterable[int]) -> None:
+def _log_failed_tombstones(name: str, error: ErrorCode, _: Iterable[int]) -> None:
     if error is not ErrorCode.NONE:
-        logger.warning("group %.200r: offsets of a deleted topic are not forgotten: %s", name, error.name)
+        logger.warning("group %.200r: writing tombstones for a deleted topic failed: %s", name, error.name)

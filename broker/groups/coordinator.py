@@ -1,11 +1,8 @@
-"""The coordinator for members: who joins and waits, who is there, who leaves.
-
-Owns: what a member's request needs before it reaches its group, and how groups are described. Must not know: wire
-formats, sockets; it is asked with values and answers with values.
+"""Handle the requests of group members and administrators: join, sync, heartbeat, leave, list, describe.
 
 Invariants:
-1. Nothing of a group is changed across an await: a request is carried out in one go, then waits for its answer.
-2. A client that goes away while it waits is forgotten at once; the member stays until its session is over.
+1. A request changes its group in one synchronous call, and only then waits for its response.
+2. When a client disconnects while it waits, its waiter is dropped at once; the member stays until its session timeout.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService, GroupMetadataManager.
 """
@@ -13,7 +10,7 @@ Source: org.apache.kafka.coordinator.group.GroupCoordinatorService, GroupMetadat
 from collections.abc import Callable, Iterator, Sequence
 
 from broker.groups.effects import Client
-from broker.groups.registry import GroupRegistry, Waiting
+from broker.groups.registry import GroupRegistry, PendingAnswer
 from protocol.errors import ErrorCode
 from protocol.groups import (
     NO_MEMBER,
@@ -30,17 +27,17 @@ from protocol.groups import (
 
 
 class GroupCoordinator:
-    """Members' requests. All methods belong to the loop."""
+    """Check members' requests, and pass them to their groups. Call all methods on the event loop."""
 
     def __init__(self, groups: GroupRegistry, new_id: Callable[[], str]) -> None:
-        """`new_id` gives what makes a member's id unlike any other."""
+        """Serve these groups. `new_id` returns a unique suffix for a new member's id."""
         self._groups = groups
         self._new_id = new_id
 
     # -- members --
 
     async def join(self, request: JoinGroupRequest, *, client_id: str, host: str) -> JoinGroupResponse:
-        """Join a group; returns when the rebalance that this makes is over, or at once with an error."""
+        """Join a group. Return at the end of the rebalance's join phase, or at once with an error."""
         error = await self._check_join(request)
         group = self._groups.get(request.group)
         if error is ErrorCode.NONE and group is None:
@@ -50,27 +47,27 @@ class GroupCoordinator:
                 group = self._groups.create(request.group)
         if error is not ErrorCode.NONE or group is None:
             return JoinGroupResponse(member_id=request.member_id, error=error)
-        waiting = Waiting()
+        pending = PendingAnswer()
         client = Client(client_id=client_id, host=host, new_id=self._new_id())
-        group.join(request, client, waiting, self._groups.now())
-        response = await self._groups.answer(group, waiting)
+        group.join(request, client, pending, self._groups.now())
+        response = await self._groups.answer(group, pending)
         assert isinstance(response, JoinGroupResponse)
         return response
 
     async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
-        """A member's assignment; returns when the leader has brought it, or at once with an error."""
+        """Return a member's assignment once the leader has sent it, or at once with an error."""
         error = self._groups.available_to_members(request.group)
         group = self._groups.get(request.group)
         if error is not ErrorCode.NONE or group is None:
             return SyncGroupResponse(error=error or ErrorCode.UNKNOWN_MEMBER_ID)
-        waiting = Waiting()
-        group.sync(request, waiting, self._groups.now())
-        response = await self._groups.answer(group, waiting)
+        pending = PendingAnswer()
+        group.sync(request, pending, self._groups.now())
+        response = await self._groups.answer(group, pending)
         assert isinstance(response, SyncGroupResponse)
         return response
 
     def heartbeat(self, name: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A member is there. While groups are read that is all that can be said."""
+        """Extend a member's session. While its group is being loaded, every heartbeat succeeds."""
         error = self._groups.available_to_members(name)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return ErrorCode.NONE
@@ -82,7 +79,7 @@ class GroupCoordinator:
         return error
 
     def leave(self, name: str, members: Sequence[LeavingMember]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Members leave: the error of the whole, and what became of each."""
+        """Remove members; return the error of the request, and an error code per member."""
         error = self._groups.available_to_members(name)
         if error is not ErrorCode.NONE:
             return error, [error] * len(members)
@@ -90,7 +87,7 @@ class GroupCoordinator:
         if group is None:
             return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         errors = group.leave(members, self._groups.now())
-        self._groups.carry_out(group)
+        self._groups.apply_effects(group)
         return ErrorCode.NONE, errors
 
     async def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
@@ -98,21 +95,21 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             return error
         settings = self._groups.settings
-        shortest_ms, longest_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
-        if not shortest_ms <= request.session_timeout_ms <= longest_ms:
+        min_ms, max_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+        if not min_ms <= request.session_timeout_ms <= max_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         return await self._groups.log.ensure() or self._groups.available(request.group)
 
-    # -- for administrators --
+    # -- administration --
 
     def list_groups(self) -> Iterator[ListedGroup]:
-        """Yield the groups that there are at the first step, by name, each as it is when its turn comes."""
+        """Yield the groups by name. The list is taken at the first step, each group's state when it is yielded."""
         for group in self._groups.all():
             kind = group.generation.protocol_type or ""
             yield ListedGroup(group=group.group_id, protocol_type=kind, state=group.state)
 
     def describe(self, name: str) -> DescribedGroup:
-        """A group and its members; what the members have, once they have it."""
+        """Describe a group and its members; metadata and assignments only while the group is stable, as Kafka does."""
         error = self._groups.available(name)
         if error is not ErrorCode.NONE:
             return DescribedGroup(group=name, state="", error=error)

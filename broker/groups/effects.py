@@ -1,31 +1,31 @@
-"""What goes into a group's automaton beside requests, and what comes out of it: values only.
+"""The values that go into a group's state machine beside requests, and the effects that come out of it."""
 
-Owns: their shape. Must not know how a group comes to its decisions, or who carries them out.
-"""
-
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from broker.groups.members import Member, Waiter, Wishes
+from broker.groups.members import JoinParameters, Member, Waiter
 from protocol.groups import GroupProtocol, JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
 from protocol.kafka.group_records import StoredGroup
 
+NEVER: Final = math.inf  # a deadline that does not exist
+
 
 class Instant(NamedTuple):
-    """Now: seconds by the loop's clock, for what is due, and ms since the epoch, for what is stored."""
+    """The current time: seconds on the event loop's clock for deadlines, ms since the epoch for records."""
 
     loop_s: float
     wall_ms: int
 
     def after_ms(self, delay_ms: float) -> float:
-        """So many ms later, by the loop's clock."""
+        """Return the time on the event loop's clock after a delay."""
         return self.loop_s + delay_ms / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the broker's settings say about groups."""
+    """Settings that a group depends on."""
 
     max_size: int  # members (group.max.size)
     initial_rebalance_delay_ms: int
@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Who joins: what its connection knows. `new_id` ends the id that a new member gets; it is unlike any other."""
+    """What the connection knows about a joining client. `new_id` is a unique suffix for the id of a new member."""
 
     client_id: str
     host: str
@@ -41,57 +41,57 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What a member said when it joined, to go back to."""
+class SavedParameters:
+    """A copy of a member's join parameters, to undo a restart that could not be stored."""
 
     protocols: tuple[GroupProtocol, ...]
     rebalance_timeout_ms: int
     session_timeout_ms: int
 
     @classmethod
-    def of(cls, wishes: Wishes) -> "Kept":
-        """A copy."""
+    def of(cls, parameters: JoinParameters) -> "SavedParameters":
+        """Copy the parameters of a member or a request."""
         return cls(
-            protocols=wishes.protocols,
-            rebalance_timeout_ms=wishes.rebalance_timeout_ms,
-            session_timeout_ms=wishes.session_timeout_ms,
+            protocols=parameters.protocols,
+            rebalance_timeout_ms=parameters.rebalance_timeout_ms,
+            session_timeout_ms=parameters.session_timeout_ms,
         )
 
 
 class Answer(NamedTuple):
-    """Tell who waits."""
+    """Effect: send a response to a waiting client."""
 
     waiter: Waiter
     response: JoinGroupResponse | SyncGroupResponse
 
 
 class Assigned(NamedTuple):
-    """Stored: the leader's assignment for a generation."""
+    """Purpose of a `Store`: the leader's assignment for a generation, by member id."""
 
     generation: int
     assignments: Mapping[str, bytes]
 
 
 class Restarted(NamedTuple):
-    """Stored: the new id of a static member that was started anew while the group is stable. `before`: what it was."""
+    """Purpose of a `Store`: the new id of a static member that restarted while the group is stable."""
 
     request: JoinGroupRequest
     member: Member
     old_id: str
     new_id: str
     old_leader: str | None
-    before: Kept
+    before: SavedParameters
 
 
 class Emptied(NamedTuple):
-    """Stored: a generation without members."""
+    """Purpose of a `Store`: a generation without members."""
 
 
 Purpose: TypeAlias = Assigned | Restarted | Emptied
 
 
 class Store(NamedTuple):
-    """Keep this, then call `Group.stored` with the purpose."""
+    """Effect: write a record of the group, then call `Group.stored` with the purpose."""
 
     value: StoredGroup
     purpose: Purpose

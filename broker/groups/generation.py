@@ -1,7 +1,7 @@
-"""A group's generation: its number, its members, the protocol they chose; how it is told and how it is stored.
+"""A group's generation: its number, members and protocol, and the responses and records made from them.
 
-Owns: what follows from the members alone (who is fenced, which protocol is chosen, which topics are subscribed to), and
-the responses and records that say so. Must not know: the group's state, or when anything is due.
+Whatever follows from the members alone is decided here: who is fenced, which protocol is chosen, which topics are
+subscribed to. The group's state plays no part.
 
 Source: org.apache.kafka.coordinator.group.classic.ClassicGroup.
 """
@@ -26,25 +26,25 @@ from protocol.kafka.group_records import StoredGroup, StoredMember, subscribed_t
 
 
 class Generation:
-    """The generation that a group is in, or the next one while its members gather."""
+    """The current generation. During the join phase its members already include those of the next one."""
 
     __slots__ = ("members", "number", "protocol_name", "protocol_type", "subscribed_topics")
 
     def __init__(self) -> None:
-        """Before the first one."""
+        """Create generation 0, without members."""
         self.number = 0
         self.members = Members()
-        self.protocol_type: str | None = None  # None: it never had members
+        self.protocol_type: str | None = None  # None: the group has never had members
         self.protocol_name: str | None = None
-        self.subscribed_topics: frozenset[str] | None = None  # None: not known
+        self.subscribed_topics: frozenset[str] | None = None  # None: unknown
 
     @classmethod
     def restore(cls, stored: StoredGroup) -> Self:
-        """As it was stored. Raises MalformedError where two members have one id, or one instance id."""
+        """Return a stored generation. Raises MalformedError if two members share an id or an instance id."""
         ids = [member.member_id for member in stored.members]
         instances = [member.instance_id for member in stored.members if member.instance_id is not None]
         if len(set(ids)) < len(ids) or len(set(instances)) < len(instances):
-            raise MalformedError("a stored group names a member twice")
+            raise MalformedError("a stored group has two members with the same member id or instance id")
         generation = cls()
         generation.number = stored.generation
         generation.protocol_type = stored.protocol_type or None
@@ -57,28 +57,28 @@ class Generation:
         return generation
 
     def begin_next(self) -> None:
-        """All who will be of the next generation are in: it begins, with the protocol they choose."""
+        """Begin the next generation with the current members, and choose its protocol."""
         self.number += 1
         self.protocol_name = self.members.choose_protocol() if self.members else None
         self.subscribed_topics = self._topics()
 
-    # -- what is true --
+    # -- queries --
 
     @property
     def is_consumer_group(self) -> bool:
-        """Whether its metadata is Kafka's consumer protocol, of which the broker understands the topics."""
+        """Whether the members speak Kafka's consumer protocol, whose metadata names the subscribed topics."""
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member may want a topic."""
+        """Return whether a member subscribes to a topic, or might: where the topics are unknown, it might."""
         return self.is_consumer_group if self.subscribed_topics is None else topic in self.subscribed_topics
 
     def supports(self, request: JoinGroupRequest) -> bool:
-        """Whether one who joins speaks what all others do."""
+        """Return whether a joining member has the group's protocol type, and a protocol that all members support."""
         return request.protocol_type == self.protocol_type and self.members.supports_any(request.protocols)
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE; UNKNOWN_MEMBER_ID; or FENCED_INSTANCE_ID: another one lives under this instance id now."""
+        """Return NONE, UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance id now has another member id."""
         if instance_id is not None:
             known_id = self.members.static_id(instance_id)
             if known_id is not None and known_id != member_id:
@@ -88,12 +88,12 @@ class Generation:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def check_member_of(self, number: int, member_id: str, instance_id: str | None) -> ErrorCode:
-        """The same, or ILLEGAL_GENERATION if the member is of another generation."""
+        """Return the error of `check_member`, or ILLEGAL_GENERATION if `number` is not the current generation."""
         error = self.check_member(member_id, instance_id)
         return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.NONE and number != self.number else error
 
     def check_sync(self, request: SyncGroupRequest) -> ErrorCode:
-        """The same for a SyncGroup, or INCONSISTENT_GROUP_PROTOCOL if it asks for another protocol's assignment."""
+        """Return the error of `check_member_of`, or INCONSISTENT_GROUP_PROTOCOL if the request names another one."""
         error = self.check_member_of(request.generation, request.member_id, request.instance_id)
         if error is ErrorCode.NONE and (
             _differs(request.protocol_type, self.protocol_type) or _differs(request.protocol_name, self.protocol_name)
@@ -101,7 +101,7 @@ class Generation:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return error
 
-    # -- how it is told --
+    # -- responses --
 
     def joined(
         self,
@@ -111,7 +111,10 @@ class Generation:
         leader: str | None = None,
         members: Sequence[JoinedMember] | None = None,
     ) -> JoinGroupResponse:
-        """What a member is told; the leader is told the members. `leader` and `members`: to say it otherwise."""
+        """Return the JoinGroup response for a member. The leader's lists all members.
+
+        `leader` and `members` override what the response says.
+        """
         if members is None:
             members = self._joined_members() if self.members.leader == member.member_id else ()
         return JoinGroupResponse(
@@ -125,15 +128,15 @@ class Generation:
         )
 
     def synced(self, member: Member) -> SyncGroupResponse:
-        """A member's assignment."""
+        """Return the SyncGroup response with a member's assignment."""
         return SyncGroupResponse(
             assignment=member.assignment, protocol_type=self.protocol_type, protocol_name=self.protocol_name
         )
 
-    # -- how it is stored --
+    # -- records --
 
     def snapshot(self, assignments: Mapping[str, bytes], state_since_ms: int) -> StoredGroup:
-        """The generation with these assignments, by member id."""
+        """Return the record of this generation with these assignments, by member id."""
         return StoredGroup(
             protocol_type=self.protocol_type or "",
             generation=self.number,
@@ -155,7 +158,7 @@ class Generation:
             ),
         )
 
-    # -- inside --
+    # -- helpers --
 
     def _joined_members(self) -> list[JoinedMember]:
         return [
@@ -168,7 +171,7 @@ class Generation:
         ]
 
     def _topics(self) -> frozenset[str] | None:
-        """The topics of all members; None where the broker does not understand their metadata."""
+        """Return the topics that members subscribe to, None if their metadata cannot be decoded."""
         if not self.is_consumer_group:
             return None
         try:
@@ -191,5 +194,5 @@ def _restored(member: StoredMember, protocol: str) -> Member:
     )
 
 
-def _differs(asked: str | None, known: str | None) -> bool:
-    return asked is not None and known is not None and asked != known
+def _differs(requested: str | None, current: str | None) -> bool:
+    return requested is not None and current is not None and requested != current

@@ -1,13 +1,10 @@
-"""`__consumer_offsets`: where groups are kept.
-
-Owns: the topic (made at first need), which of its partitions is a group's, appending records to it and reading them all
-at the start. Must not know: what the records say, or who waits for them.
+"""`__consumer_offsets`, the log of groups and committed offsets: create it, append to it, read it at startup.
 
 Invariants:
-1. A group's partition is Kafka's choice, so that a directory can move: the hash of its name, as Java has it.
-2. Records of one group are written in the order in which they were given.
-3. Until a partition is read, nothing is said about its groups; one that could not be read stays closed.
-4. Reading does not hold the loop: a worker reads and opens, the loop takes a bounded number of records at a time.
+1. A group's partition is the one that Kafka chooses (Java's hash of its name), so that directories can be exchanged.
+2. Records of one group are written in the order in which they were appended.
+3. A partition's groups are not served until it has been read; if it cannot be read, they are not served at all.
+4. Reading does not block the event loop: a worker reads and decompresses, the loop processes `PIECE` records at a time.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService (partitionFor, groupMetadataTopicConfigs),
 org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
@@ -39,19 +36,19 @@ from protocol.records.reader import Record, decode_batch
 logger = logging.getLogger(__name__)
 
 TOPIC = "__consumer_offsets"
-READ_BYTES = 1 << 20  # at a time: some thousands of records, a few ms in the worker
+READ_BYTES = 1 << 20  # per read: some thousands of records, a few ms in the worker
 _CODE_UNIT = struct.Struct("<H")
-PIECE = 500  # records taken or decoded between two turns of the loop: half a millisecond
-Rows: TypeAlias = Sequence[tuple[bytes, bytes | None]]  # keys and values; no value: the key is gone
-Settled: TypeAlias = Callable[[ErrorCode, Sequence[int]], None]  # the error, or each row's offset
+PIECE = 500  # records processed between two checkpoints: half a millisecond
+Rows: TypeAlias = Sequence[tuple[bytes, bytes | None]]  # keys and values; no value: a tombstone
+Settled: TypeAlias = Callable[[ErrorCode, Sequence[int]], None]  # called with an error, or with each row's offset
 Loaded: TypeAlias = list[tuple[BatchHeader, list[Record]]]
 
 
 class GroupLog:
-    """The topic as the coordinator uses it. All methods belong to the loop."""
+    """The topic as the coordinator uses it. Call all methods on the event loop."""
 
     def __init__(self, partitions: Partitions, writer: Writer, clock: Callable[[], int]) -> None:
-        """What there is of the topic is to be read first: see `unread`. `clock` gives ms since the epoch."""
+        """Use the topic if it exists; its partitions are then `unread`. `clock` returns ms since the epoch."""
         self._partitions = partitions
         self._writer = writer
         self._clock = clock
@@ -64,30 +61,30 @@ class GroupLog:
     # -- the topic --
 
     async def wait_unread(self) -> None:
-        """Return when there is something more to be read."""
+        """Wait until further partitions are to be read."""
         await self._more_unread.wait()
         self._more_unread = trio.Event()
 
     @property
     def unread(self) -> list[int]:
-        """The partitions that are still to be read."""
+        """The partitions that have not been read yet."""
         return [index for index, why in self._unread.items() if why is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 
     @property
     def partition_count(self) -> int:
-        """How many partitions groups are spread over: as many as the topic had when it was first seen, 0 for none."""
+        """The number of partitions that groups are spread over: the topic's count when it was found, 0 without one."""
         return self._count
 
     def state_of(self, group: str) -> ErrorCode:
-        """NONE, or why nothing can be said about a group."""
+        """Return NONE, or why a group cannot be served."""
         return self._unread.get(self.partition_of(group), ErrorCode.NONE)
 
     def partition_of(self, group: str) -> int:
-        """The partition of a group, 0 while there is no topic."""
+        """Return the partition of a group, 0 while there is no topic."""
         return abs_int32(java_hash(group)) % self._count if self._count else 0
 
     async def ensure(self) -> ErrorCode:
-        """Make the topic, unless it is there; NONE, or that it cannot be made."""
+        """Create the topic unless it exists; return NONE, or COORDINATOR_NOT_AVAILABLE if that fails."""
         if self._count and self._partitions.has(TOPIC):
             return ErrorCode.NONE
         settings = self._partitions.settings
@@ -99,17 +96,17 @@ class GroupLog:
         try:
             await self._partitions.create(TOPIC, settings.offsets_topic_num_partitions, configs)
         except TopicExistsError:
-            pass  # somebody else just did
+            pass  # a concurrent request was faster
         except (InvalidTopicError, InvalidPartitionsError, SettingError, MetadataError, LogError, OSError) as error:
-            logger.warning("%s cannot be created: %s", TOPIC, error)
+            logger.warning("creating %s failed; groups are not served: %s", TOPIC, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not self._count:
             self._take_count()
-            self._read_what_was_there()
+            self._read_existing_records()
         return ErrorCode.NONE
 
-    def _read_what_was_there(self) -> None:
-        """A new topic may begin with directories that were copied here."""
+    def _read_existing_records(self) -> None:
+        """Queue the partitions of a new topic that are not empty: their directories were copied here before."""
         for index in range(self._count):
             partition = self._partitions.get(TOPIC, index)
             if partition is not None and partition.log.log_end_offset > partition.log.log_start_offset:
@@ -118,11 +115,11 @@ class GroupLog:
             self._more_unread.set()
 
     def lose(self, index: int) -> None:
-        """A partition is out of service: nothing can be said about its groups."""
+        """Stop serving the groups of a partition that has gone offline."""
         self._unread[index] = ErrorCode.NOT_COORDINATOR
 
     def forget(self) -> None:
-        """The topic was deleted: a new one begins empty."""
+        """Reset after the topic was deleted."""
         self._count = 0
         self._unread = {}
 
@@ -131,14 +128,14 @@ class GroupLog:
         if topic is not None and not self._count:
             self._count = topic.partitions
 
-    # -- writing --
+    # -- append --
 
     def append(self, group: str, rows: Rows, settled: Settled) -> None:
-        """Write records of a group; `settled` is called when they are written, perhaps before this returns."""
+        """Append records of a group. `settled` is called once they are written, possibly before this returns."""
         try:
             appends = [self._append(group, batch) for batch in self._batches(rows)]
         except _NotAppendedError as error:
-            self._writer.write_queued()  # what was taken before goes its way; it is told as an error all the same
+            self._writer.write_queued()  # batches queued before the failed one are still written
             settled(error.code, ())
             return
         self._writer.write_queued()
@@ -155,11 +152,11 @@ class GroupLog:
         try:
             return partition.append(build_batch([(now_ms, key, value, ()) for key, value in rows])), len(rows)
         except (ProtocolError, LogError) as error:
-            logger.warning("group %.200r: not stored: %s", group, error)
+            logger.warning("group %.200r: appending to %s failed: %s", group, TOPIC, error)
             raise _NotAppendedError(_code_of(error)) from error
 
     def _batches(self, rows: Rows) -> Iterator[Rows]:
-        """As few batches as the topic takes them."""
+        """Split rows into batches within the topic's `max.message.bytes`."""
         partition = self._partitions.get(TOPIC, 0)
         max_bytes = (1 << 20 if partition is None else partition.log.config.max_message_bytes) - HEADER_SIZE
         start = size = 0
@@ -172,13 +169,13 @@ class GroupLog:
         yield rows[start:]
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something in the background, before the logs are closed."""
+        """Run work in the background; it ends before the logs are closed."""
         self._writer.spawn(work)
 
-    # -- reading --
+    # -- read --
 
     async def read(self, index: int) -> Replay | None:
-        """All of a partition; None if it cannot be read. `finish_reading` must follow."""
+        """Read a whole partition; return None if it cannot be read. Call `finish_reading` afterwards."""
         partition = self._partitions.get(TOPIC, index)
         replay = Replay()
         if partition is None:
@@ -189,12 +186,12 @@ class GroupLog:
                     replay.take(header, records[start : start + PIECE])
                     await trio.lowlevel.checkpoint()
         except (OSError, LogError, ProtocolError, StorageError) as error:
-            logger.error("%s-%d: its groups are not served: %s", TOPIC, index, error)  # noqa: TRY400  # the sentence is enough
+            logger.error("%s-%d: reading failed; its groups are not served: %s", TOPIC, index, error)  # noqa: TRY400  # no traceback
             return None
         return replay
 
     def finish_reading(self, index: int, *, good: bool) -> None:
-        """A partition has been read and its groups are known; or it could not be read."""
+        """Start serving a partition's groups, or refuse them with NOT_COORDINATOR if it could not be read."""
         if good:
             self._unread.pop(index, None)
         else:
@@ -202,7 +199,7 @@ class GroupLog:
 
 
 class _NotAppendedError(Exception):
-    """Records were refused before they were queued."""
+    """Records were rejected before they were queued."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -210,7 +207,7 @@ class _NotAppendedError(Exception):
 
 
 def java_hash(text: str) -> int:
-    """String.hashCode of Java: over UTF-16 code units, 32 bits, signed."""
+    """Return Java's String.hashCode: over UTF-16 code units, 32 bits, signed."""
     digest = 0
     for (unit,) in _CODE_UNIT.iter_unpack(text.encode("utf-16-le", "surrogatepass")):
         digest = (digest * 31 + unit) & 0xFFFFFFFF
@@ -218,12 +215,12 @@ def java_hash(text: str) -> int:
 
 
 def abs_int32(number: int) -> int:
-    """Utils.abs of Kafka: 0 for the number that has no positive counterpart in 32 bits."""
+    """Return Kafka's Utils.abs: 0 for -2^31, which has no positive counterpart in 32 bits."""
     return 0 if number == -(1 << 31) else abs(number)
 
 
 def _code_of(error: Exception) -> ErrorCode:
-    """What a member or a committer is told (Kafka: appendGroupMetadataErrorToResponseError)."""
+    """Map an append's failure to an error code (Kafka: appendGroupMetadataErrorToResponseError)."""
     if isinstance(error, BatchTooLargeError):
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.NOT_COORDINATOR
@@ -245,7 +242,7 @@ async def _settle_later(appends: Sequence[tuple[Append, int]], settled: Settled)
 
 
 async def _batches_of(partition: Partition) -> AsyncIterator[tuple[BatchHeader, list[Record]]]:
-    """Every batch of a log as it is now, control batches with their markers."""
+    """Yield every batch up to the current log end offset, control batches included."""
     log = partition.log
     offset, end = log.log_start_offset, log.log_end_offset
     while offset < end:
@@ -258,14 +255,14 @@ async def _batches_of(partition: Partition) -> AsyncIterator[tuple[BatchHeader, 
             return
         loaded = await trio.to_thread.run_sync(_load, found.slice)
         if not loaded:
-            raise StorageError(f"nothing can be read at offset {offset}")
+            raise StorageError(f"no batch can be read at offset {offset}")
         for header, records in loaded:
             yield header, records
             offset = header.next_offset
 
 
 def _load(part: FileSlice) -> Loaded:
-    """Worker: read, check and open what is whole of a slice."""
+    """Read a slice, and check and decompress its complete batches. Blocks: runs in a worker."""
     data = part.read_all()
     loaded = []
     for position, header in headers(data):

@@ -1,11 +1,10 @@
-"""The members of one group: who they are, what they can work with, which of them leads.
+"""The members of one group, their leader, and the protocols that they have in common.
 
-Owns: `Member` and the set of them, with what is counted over it (votes, common protocols, who has joined). Must not
-know: the group's state, when anything is due, or what metadata and assignments mean.
+Metadata and assignments are opaque bytes here.
 
 Invariants:
-1. A static member's instance id names at most one member id.
-2. There is a leader if and only if there is a member, and it is one of them.
+1. An instance id maps to at most one member id.
+2. The leader is a member, and a group with members has a leader.
 3. A protocol can be chosen only if every member supports it.
 
 Source: org.apache.kafka.coordinator.group.classic.ClassicGroup, ClassicGroupMember.
@@ -18,29 +17,29 @@ from typing import Final, Protocol, TypeAlias
 
 from protocol.groups import GroupProtocol
 
-Waiter: TypeAlias = object  # who waits for an answer: an identity, nothing else
-GONE: Final[Waiter] = object()  # stands for a waiter whose client went away: it still counts as having asked
+Waiter: TypeAlias = object  # the identity of a request that waits for a response
+DISCONNECTED: Final[Waiter] = object()  # in place of a waiter whose client disconnected: the member has still joined
 
 
-class Wishes(Protocol):
-    """What a member says when it joins; a JoinGroupRequest says it, and what was stored of a member."""
+class JoinParameters(Protocol):
+    """What a member declares when it joins: the part of a JoinGroupRequest that may change in a rejoin."""
 
     @property
     def protocols(self) -> tuple[GroupProtocol, ...]:
-        """In the order of its liking."""
+        """The protocols that it supports, in order of preference."""
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long it may take to join again."""
+        """How long it may take to rejoin during a rebalance."""
 
     @property
     def session_timeout_ms(self) -> int:
-        """How long it may be silent."""
+        """How long it may go without a heartbeat."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Member:
-    """One member. `protocols` in the order of its liking; times in ms, `deadline_s` by the loop's clock."""
+    """One member. `protocols` are in order of preference; `deadline_s` is on the event loop's clock."""
 
     member_id: str
     instance_id: str | None
@@ -50,36 +49,39 @@ class Member:
     session_timeout_ms: int
     protocols: tuple[GroupProtocol, ...]
     assignment: bytes = b""
-    is_new: bool = False  # it has not been told its generation yet
+    is_new: bool = False  # it has not received its first JoinGroup response yet
     join_waiter: Waiter | None = None
     sync_waiter: Waiter | None = None
-    deadline_s: float = 0.0  # without a sign of life until then it is expelled
+    deadline_s: float = 0.0  # end of its session
 
     @property
     def awaits_join(self) -> bool:
-        """Whether it has joined the rebalance under way."""
+        """Whether it has joined the current rebalance."""
         return self.join_waiter is not None
 
     @property
-    def is_excused(self) -> bool:
-        """Whether it waits for us, so that its silence means nothing. A new member is not: it could wait for ever."""
-        waits = self.sync_waiter is not None or self.join_waiter not in {None, GONE}
+    def is_session_suspended(self) -> bool:
+        """Whether it waits for a response and so cannot send heartbeats.
+
+        The session of a new member is never suspended: nothing else would limit its wait.
+        """
+        waits = self.sync_waiter is not None or self.join_waiter not in {None, DISCONNECTED}
         return waits and not self.is_new
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says to this protocol; nothing where it does not know it."""
+        """Return its metadata for a protocol, empty if it does not support it."""
         return next((known.metadata for known in self.protocols if known.name == protocol), b"")
 
 
 class Members:
-    """A group's members by id, in the order in which they came."""
+    """A group's members by id, in the order in which they joined."""
 
     __slots__ = ("_by_id", "_static", "_supporters", "leader")
 
     def __init__(self) -> None:
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, str] = {}  # instance id to member id
-        self._supporters: Counter[str] = Counter()  # how many members know a protocol
+        self._supporters: Counter[str] = Counter()  # members per supported protocol
         self.leader: str | None = None
 
     def __len__(self) -> int:
@@ -92,18 +94,18 @@ class Members:
         return member_id in self._by_id
 
     def get(self, member_id: str) -> Member | None:
-        """The member, or None."""
+        """Return a member, or None."""
         return self._by_id.get(member_id)
 
     def static_id(self, instance_id: str) -> str | None:
-        """The member id that a static member has now, or None."""
+        """Return the current member id of a static member, or None."""
         return self._static.get(instance_id)
 
     def add(self, member: Member) -> None:
-        """Take a member; the first one leads."""
-        assert member.member_id not in self._by_id, "a member is added once"
+        """Add a member. The first one becomes the leader."""
+        assert member.member_id not in self._by_id, "member ids are unique"
         if member.instance_id is not None:
-            assert member.instance_id not in self._static, "an instance id is one member's"
+            assert member.instance_id not in self._static, "instance ids are unique"
             self._static[member.instance_id] = member.member_id
         self._by_id[member.member_id] = member
         self._supporters.update(_names(member.protocols))
@@ -111,7 +113,7 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Let a member go; another one leads then, if this one did."""
+        """Remove and return a member. If it was the leader, the member that joined first becomes the leader."""
         member = self._by_id.pop(member_id, None)
         if member is not None:
             self._supporters.subtract(_names(member.protocols))
@@ -121,17 +123,17 @@ class Members:
             self.leader = next(iter(self._by_id), None)
         return member
 
-    def update(self, member: Member, wishes: "Wishes") -> None:
-        """Take what a member says when it joins again."""
+    def update(self, member: Member, parameters: JoinParameters) -> None:
+        """Replace what a member has declared."""
         self._supporters.subtract(_names(member.protocols))
-        self._supporters += Counter(_names(wishes.protocols))  # drops what nobody knows any more
-        member.protocols = wishes.protocols
-        member.rebalance_timeout_ms = wishes.rebalance_timeout_ms
-        member.session_timeout_ms = wishes.session_timeout_ms
+        self._supporters += Counter(_names(parameters.protocols))  # also drops protocols without a supporter
+        member.protocols = parameters.protocols
+        member.rebalance_timeout_ms = parameters.rebalance_timeout_ms
+        member.session_timeout_ms = parameters.session_timeout_ms
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member, started anew, the id of its new life. It keeps its place, lead and assignment."""
-        assert member.instance_id is not None, "only static members have more than one life"
+        """Change the id of a restarted static member. It keeps its order, its assignment and the lead."""
+        assert member.instance_id is not None, "only static members are renamed"
         old_id = member.member_id
         self._by_id = {(member_id if key == old_id else key): value for key, value in self._by_id.items()}
         member.member_id = self._static[member.instance_id] = member_id
@@ -139,7 +141,7 @@ class Members:
             self.leader = member_id
 
     def elect_joined(self) -> bool:
-        """See to it that one who has joined leads; False if nobody has."""
+        """Ensure that the leader has joined the current rebalance; return False if nobody has."""
         leader = self._by_id.get(self.leader or "")
         if leader is not None and leader.awaits_join:
             return True
@@ -150,25 +152,28 @@ class Members:
 
     @property
     def joined_count(self) -> int:
-        """How many have joined the rebalance under way."""
+        """How many members have joined the current rebalance."""
         return sum(member.awaits_join for member in self._by_id.values())
 
     @property
     def all_joined(self) -> bool:
-        """Whether all have."""
+        """Whether every member has joined the current rebalance."""
         return all(member.awaits_join for member in self._by_id.values())
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest of them may take to join again; 0 where there is none."""
+        """The longest rebalance timeout of any member, 0 without members."""
         return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)
 
     def supports_any(self, protocols: tuple[GroupProtocol, ...]) -> bool:
-        """Whether one of these protocols is known to every member."""
+        """Return whether every member supports one of these protocols."""
         return any(self._supporters[name] == len(self._by_id) for name in _names(protocols))
 
     def choose_protocol(self) -> str:
-        """Each member votes for the first one of its list that all know; the first one of those with most votes."""
+        """Return the protocol with the most votes; the first of several.
+
+        Each member votes for its most preferred protocol that every member supports.
+        """
         votes = Counter(
             next(protocol.name for protocol in member.protocols if self._supporters[protocol.name] == len(self._by_id))
             for member in self._by_id.values()
@@ -177,5 +182,5 @@ class Members:
 
 
 def _names(protocols: tuple[GroupProtocol, ...]) -> set[str]:
-    """A protocol that is named twice counts once."""
+    """Return the distinct names: a client may list a protocol twice."""
     return {protocol.name for protocol in protocols}

@@ -1,10 +1,6 @@
-"""What groups have committed, in memory, and when it is forgotten.
+"""Committed offsets in memory, and the rule by which they expire (KIP-211).
 
-Owns: the committed offsets by group, topic and partition, and the rule of their expiry (KIP-211). Must not know: how
-they are kept on the disk, or who asks.
-
-Invariant: of two values for one partition the one whose record lies later in the log is held, in whatever order they
-arrive here.
+Invariant: of two values for one partition, the one whose record is later in the log is kept, whichever arrives first.
 
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirationConditionImpl.
 """
@@ -18,52 +14,52 @@ from protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
 
 
 class Committed(NamedTuple):
-    """A committed offset, and the offset of the record that says so."""
+    """A committed offset, and the offset of its record in `__consumer_offsets`."""
 
     value: OffsetAndMetadata
     record_offset: int
 
 
 class Offsets:
-    """All groups' committed offsets."""
+    """The committed offsets of all groups, by group, topic and partition."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, Committed]]] = {}
 
     def get(self, group: str, topic: str, partition: int) -> OffsetAndMetadata | None:
-        """What a group has committed for a partition, or None."""
+        """Return a group's committed offset for a partition, or None."""
         found = self._groups.get(group, {}).get(topic, {}).get(partition)
         return None if found is None else found.value
 
     def of(self, group: str) -> Iterator[tuple[str, int, OffsetAndMetadata]]:
-        """All that a group has committed, by topic and partition."""
+        """Yield (topic, partition, offset) for everything that a group has committed, in order."""
         for topic, partitions in sorted(self._groups.get(group, {}).items()):
             for partition, committed in sorted(partitions.items()):
                 yield topic, partition, committed.value
 
     def has_any(self, group: str) -> bool:
-        """Whether a group has committed anything."""
+        """Return whether a group has committed offsets."""
         return group in self._groups
 
     def groups(self) -> list[str]:
-        """The groups that have."""
+        """Return the groups that have committed offsets."""
         return list(self._groups)
 
     def by_topic(self) -> Iterator[tuple[str, str, Mapping[int, Committed]]]:
-        """(group, topic, partitions), over copies: metrics are collected in a worker."""
+        """Yield (group, topic, offsets by partition). Iterates over copies: metrics are collected in a worker."""
         for group, topics in list(self._groups.items()):
             for topic, partitions in list(topics.items()):
                 yield group, topic, dict(partitions)
 
     def put(self, group: str, topic: str, partition: int, value: OffsetAndMetadata, record_offset: int) -> None:
-        """Hold what a record says, unless a later one has spoken."""
+        """Set an offset, unless a later record has set or removed it."""
         partitions = self._groups.setdefault(group, {}).setdefault(topic, {})
         known = partitions.get(partition)
         if known is None or known.record_offset < record_offset:
             partitions[partition] = Committed(value, record_offset)
 
     def remove(self, group: str, topic: str, partition: int, record_offset: int) -> None:
-        """Forget what was said before a record without value."""
+        """Remove an offset, unless it was committed after the tombstone at `record_offset`."""
         topics = self._groups.get(group, {})
         partitions = topics.get(topic, {})
         known = partitions.get(partition)
@@ -76,7 +72,7 @@ class Offsets:
             del self._groups[group]
 
     def remove_topic(self, topic: str) -> dict[str, Iterable[int]]:
-        """Forget a topic that is deleted; returns the partitions that each group had committed."""
+        """Remove a deleted topic's offsets; return the partitions for which each group had committed any."""
         removed: dict[str, Iterable[int]] = {}
         for group, topics in list(self._groups.items()):
             partitions = topics.pop(topic, None)
@@ -87,14 +83,14 @@ class Offsets:
         return removed
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all offsets."""
         self._groups.clear()
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[tuple[str, int, OffsetAndMetadata]]:
-        """What a group has held for too long.
+        """Return a group's offsets whose retention time is over.
 
-        For a group that had members: since it is empty, or, if its members do not subscribe to the topic, since the
-        commit. For one that only has offsets: since the commit.
+        It is counted from when the group became empty. Where a group has never had members, or its members do not
+        subscribe to the topic, it is counted from the commit.
         """
         since_ms = _expiry_base(group)
         if since_ms is None:
@@ -107,7 +103,7 @@ class Offsets:
 
 
 def _expiry_base(group: Group) -> int | None:
-    """From when on the time counts: ms since the epoch, NO_TIME for each offset's own commit; None: not at all."""
+    """Return the start of the retention time in ms since the epoch, NO_TIME for each commit's own, None for never."""
     if group.generation.protocol_type is None:
         return NO_TIME
     if group.state is GroupState.EMPTY:

@@ -1,12 +1,9 @@
-"""The groups of this broker: by name, with what they want done and when, and how they come back after a start.
-
-Owns: the groups, their offsets, and the order of steps between a group, the log and memory. Must not know: who asks for
-what; `coordinator` and `commits` do.
+"""The groups of this broker by name: carry out their effects, serve their timers, load them at startup.
 
 Invariants:
-1. What a group wants stored is in the log before anybody is told of it.
-2. One task serves the timers of all groups, none belongs to a member.
-3. A group is found only while its partition of the log has been read, and until it is dropped.
+1. What a group asks to store is in the log before any client sees its effect.
+2. One task serves the timers of all groups.
+3. A group can be found from when its partition of the log has been read until it is dropped.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager.
 """
@@ -44,12 +41,12 @@ from protocol.kafka.group_records import (
 
 logger = logging.getLogger(__name__)
 
-# Awaited between two pieces of work on a request: lets others run when the request has held the loop for long enough.
+# Awaited between two steps of a request. Yields to other tasks once the request has held the event loop long enough.
 Checkpoint: TypeAlias = Callable[[], Awaitable[None]]
 
 
-class Waiting:
-    """One answer that is to come."""
+class PendingAnswer:
+    """A response to a JoinGroup or SyncGroup that a client waits for."""
 
     __slots__ = ("_event", "response")
 
@@ -58,30 +55,30 @@ class Waiting:
         self.response: JoinGroupResponse | SyncGroupResponse | None = None
 
     def settle(self, response: JoinGroupResponse | SyncGroupResponse) -> None:
-        """It has come."""
+        """Set the response, and wake the client's task."""
         self.response = response
         self._event.set()
 
     async def wait(self) -> None:
-        """Return when it has."""
+        """Wait for the response."""
         await self._event.wait()
 
 
 @dataclass(slots=True)
-class _Found:
-    """What a partition holds, while it is read. `groups`: names and values, still to be decoded."""
+class _Contents:
+    """The latest records of a partition while it is loaded. `groups` are names and values that are not decoded yet."""
 
     groups: dict[str, bytes] = field(default_factory=dict)
-    committers: set[str] = field(default_factory=set)
-    strange: int = 0
+    groups_with_offsets: set[str] = field(default_factory=set)
+    unsupported: int = 0
     misplaced: int = 0
 
 
 class GroupRegistry:
-    """All groups of this broker. All methods belong to the loop, but those that say otherwise; `run` is its task."""
+    """All groups of this broker. Call methods on the event loop unless they say otherwise; `run` is the task."""
 
     def __init__(self, log: GroupLog, settings: Settings, clock: Callable[[], int]) -> None:
-        """`clock` gives ms since the epoch."""
+        """Keep the groups of this log. `clock` returns ms since the epoch."""
         self.log = log
         self.settings = settings
         self.clock = clock
@@ -95,7 +92,7 @@ class GroupRegistry:
         self._is_stopped = False
 
     async def run(self) -> None:
-        """Read what is kept, then serve time, until cancelled."""
+        """Serve timers, and load partitions of the log as they turn up, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._timers.run)
             while True:
@@ -103,64 +100,64 @@ class GroupRegistry:
                 await self.log.wait_unread()
 
     def stop(self) -> None:
-        """Answer all who wait, and refuse what comes: the broker stops."""
+        """Answer every waiting client with an error, and refuse further requests: the broker stops."""
         self._is_stopped = True
         self.close_all()
 
-    # -- what is true --
+    # -- queries --
 
     def available(self, name: str) -> ErrorCode:
-        """NONE, or why a group cannot be served now: its name, its log, or the broker's end."""
-        if len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:  # what a record's key can hold
+        """Return NONE, or why a group cannot be served: its name, the state of its log, or shutdown."""
+        if len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:  # the limit of a record's key
             return ErrorCode.INVALID_GROUP_ID
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_stopped else self.log.state_of(name)
 
     def available_to_members(self, name: str) -> ErrorCode:
-        """The same, for those who need a group with a name. Old clients commit offsets without."""
+        """Return the same for a request that needs a non-empty name; old clients commit offsets without one."""
         return self.available(name) if name else ErrorCode.INVALID_GROUP_ID
 
     def available_all(self) -> ErrorCode:
-        """NONE, or why not everything about groups is known now."""
+        """Return NONE, or why the list of groups is incomplete."""
         if self._is_stopped:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.log.unread else ErrorCode.NONE
 
     def get(self, name: str) -> Group | None:
-        """A group, or None."""
+        """Return a group, or None."""
         return self._groups.get(name)
 
     def all(self) -> list[Group]:
-        """All groups, by name; may be asked in a worker."""
-        return [group for _, group in sorted(self._groups.items())]  # sorted() copies in one step
+        """Return all groups by name. May be called in a worker."""
+        return [group for _, group in sorted(self._groups.items())]  # sorted() copies atomically
 
     def now(self) -> Instant:
-        """By both clocks."""
+        """Return the current time on both clocks."""
         return Instant(trio.current_time(), self.clock())
 
-    # -- changing --
+    # -- changes --
 
     def create(self, name: str) -> Group:
-        """A new group."""
+        """Create a group."""
         group = self._groups[name] = Group(name, self._limits, self.now())
         return group
 
     def drop(self, group: Group) -> None:
-        """Take a group out of service: nobody finds it any more."""
+        """Stop serving a group. Its records stay in the log."""
         del self._groups[group.group_id]
         self._timers.forget(group)
 
     def restore(self, group: Group) -> None:
-        """Put a dropped group back that could not be deleted, unless there is another one by its name now."""
+        """Serve a dropped group again, unless a new one with its name has been created since."""
         if self._groups.setdefault(group.group_id, group) is group:
             self._timers.schedule(group)
 
     def lose(self, index: int) -> None:
-        """A partition of the log is out of service: its groups are not served until it is read again."""
+        """Stop serving the groups of a log partition that has gone offline."""
         self.log.lose(index)
         self._close([group for name, group in self._groups.items() if self.log.partition_of(name) == index])
 
     def close_all(self) -> None:
-        """Drop all groups; who waits is sent to look for another coordinator."""
+        """Drop all groups, and answer waiting clients with NOT_COORDINATOR, so that they look up the coordinator."""
         self._close(list(self._groups.values()))
 
     def _close(self, groups: Sequence[Group]) -> None:
@@ -171,19 +168,19 @@ class GroupRegistry:
                 if isinstance(effect, Answer):
                     _settle(effect.waiter, effect.response)
 
-    async def answer(self, group: Group, waiting: Waiting) -> JoinGroupResponse | SyncGroupResponse | None:
-        """Carry out what a request has made of a group, and wait for its answer."""
+    async def answer(self, group: Group, pending: PendingAnswer) -> JoinGroupResponse | SyncGroupResponse | None:
+        """Apply a group's effects after a request, and wait for the request's response."""
         try:
-            self.carry_out(group)
-            await waiting.wait()
+            self.apply_effects(group)
+            await pending.wait()
         finally:
-            if waiting.response is None:  # the client went away
-                group.forget_waiter(waiting, self.now())
+            if pending.response is None:  # the client disconnected
+                group.forget_waiter(pending, self.now())
                 self._timers.schedule(group)
-        return waiting.response
+        return pending.response
 
-    def carry_out(self, group: Group) -> None:
-        """Do what a group wants done, until it wants nothing more."""
+    def apply_effects(self, group: Group) -> None:
+        """Send a group's responses and append its records, until it has no effects left; update its timer."""
         while effects := group.take_effects():
             for effect in effects:
                 if isinstance(effect, Answer):
@@ -193,7 +190,7 @@ class GroupRegistry:
         self._timers.schedule(group)
 
     def schedule(self, group: Group) -> None:
-        """Look at a group when it says: after what only moves its deadlines."""
+        """Update a group's timer after a call that changes its deadlines and has no effects."""
         self._timers.schedule(group)
 
     def _store(self, group: Group, store: Store) -> None:
@@ -201,88 +198,86 @@ class GroupRegistry:
         try:
             rows: Rows = [(encode_group_key(name), encode_group(store.value))]
         except MalformedError as error:
-            logger.warning("group %.200r: not stored: %s", name, error)
+            logger.warning("group %.200r: encoding its record failed: %s", name, error)
             self._stored(group, store.purpose, ErrorCode.UNKNOWN_SERVER_ERROR, ())
             return
         self.log.append(name, rows, partial(self._stored, group, store.purpose))
 
     def _stored(self, group: Group, purpose: Purpose, error: ErrorCode, _: Sequence[int]) -> None:
         if self._groups.get(group.group_id) is not group:
-            return  # deleted meanwhile
+            return  # deleted during the write
         completed = group.completed_rebalances
         group.stored(purpose, error, self.now())
         self.completed_rebalances += group.completed_rebalances - completed
-        self.carry_out(group)
+        self.apply_effects(group)
 
     def _expire(self, group: Group) -> None:
         if self._groups.get(group.group_id) is group:
             group.expire(self.now())
-            self.carry_out(group)
+            self.apply_effects(group)
 
     # -- loading --
 
     async def _load_all(self) -> None:
-        """Partition by partition: what is read is served."""
+        """Load the unread partitions one by one; each one's groups are served as soon as it is loaded."""
         for index in self.log.unread:
             replay = await self.log.read(index)
             if replay is not None:
-                await self._take(replay, index)
+                await self._load(replay, index)
             self.log.finish_reading(index, good=replay is not None)
 
-    async def _take(self, replay: Replay, index: int) -> None:
-        found = _Found()
+    async def _load(self, replay: Replay, index: int) -> None:
+        contents = _Contents()
         for number, (data, latest) in enumerate(replay.latest.items()):
             try:
-                self._take_row(decode_key(data), latest, index, found)
+                self._load_row(decode_key(data), latest, index, contents)
             except MalformedError as error:
-                logger.warning("%s-%d: record %d left alone: %s", TOPIC, index, latest.offset, error)
+                logger.warning("%s-%d: ignored malformed record at offset %d: %s", TOPIC, index, latest.offset, error)
             if number % PIECE == 0:
                 await trio.lowlevel.checkpoint()
-        if found.misplaced:
+        if contents.misplaced:
             logger.warning(
-                "%s-%d: %d records are not used, their groups belong elsewhere: they were written where the topic had "
-                "another number of partitions than its %d here (offsets.topic.num.partitions)",
+                "%s-%d: ignored %d records of groups that belong to another partition: they were written to a topic "
+                "whose partition count (offsets.topic.num.partitions) was not %d as it is here",
                 TOPIC,
                 index,
-                found.misplaced,
+                contents.misplaced,
                 self.log.partition_count,
             )
-        if found.strange:
-            logger.info("%s-%d: %d records of newer group protocols are kept and not used", TOPIC, index, found.strange)
+        if contents.unsupported:
+            logger.info("%s-%d: ignored %d records of newer group protocols", TOPIC, index, contents.unsupported)
         if replay.open_transactions:
-            logger.warning(
-                "%s-%d: offsets of %d open transactions do not count", TOPIC, index, replay.open_transactions
-            )
-        await self._restore(found.groups)
-        for name in found.committers:
+            logger.warning("%s-%d: ignored the offsets of %d open transactions", TOPIC, index, replay.open_transactions)
+        await self._restore(contents.groups)
+        for name in contents.groups_with_offsets:
             if name not in self._groups:
                 self.create(name)
 
-    def _take_row(self, key: Key, latest: Latest, index: int, found: "_Found") -> None:
-        """What a partition says last of a key. Raises MalformedError."""
+    def _load_row(self, key: Key, latest: Latest, index: int, contents: _Contents) -> None:
+        """Load the latest record of a key. Raises MalformedError."""
         if not isinstance(key, OffsetKey | GroupKey):
-            found.strange += 1
+            contents.unsupported += 1
         elif self.log.partition_of(key.group) != index:
-            found.misplaced += 1
+            contents.misplaced += 1
         elif isinstance(key, OffsetKey):
             self.offsets.put(*key, decode_offset(latest.value), latest.offset)
-            found.committers.add(key.group)
+            contents.groups_with_offsets.add(key.group)
         else:
-            found.groups[key.group] = latest.value
+            contents.groups[key.group] = latest.value
 
     async def _restore(self, groups: dict[str, bytes]) -> None:
-        """Groups as they were stored."""
+        """Serve groups as their records describe them; one that cannot be decoded loses its members."""
         for name, value in groups.items():
             try:
                 group = Group.restore(name, decode_group(value), self._limits, self.now())
             except MalformedError as error:
-                logger.warning("group %.200r: its members are forgotten: %s", name, error)
+                logger.warning("group %.200r: dropped its members, its record is malformed: %s", name, error)
                 continue
             self._groups[name] = group
-            self.carry_out(group)
+            self.apply_effects(group)
             await trio.lowlevel.checkpoint()
 
 
 def _settle(waiter: Waiter, response: JoinGroupResponse | SyncGroupResponse) -> None:
-    assert isinstance(waiter, Waiting)
+    assert isinstance(waiter, PendingAnswer)
     waiter.settle(response)

@@ -1,11 +1,8 @@
-"""What a partition of `__consumer_offsets` comes to, batch by batch: the latest value of each key.
-
-Owns: the rules by which records replace one another, transactions among them. Must not know: what keys and values mean,
-or where the batches come from.
+"""Reduce a partition of `__consumer_offsets` to the latest value of each key, transactions included.
 
 Invariants:
-1. A later record of a key takes the place of an earlier one; one without value takes the key away.
-2. Records of a transaction count when its commit marker is read, and not against a record that came after them.
+1. A record replaces earlier ones with its key; a tombstone removes the key.
+2. A transaction's records apply when its commit marker is read, except to keys that later records have changed.
 
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager.replay, replayEndTransactionMarker.
 """
@@ -22,26 +19,26 @@ _COMMIT = 1
 
 
 class Latest(NamedTuple):
-    """A key's value, and the offset of the record that says so."""
+    """A key's latest value, and the offset of its record."""
 
     offset: int
     value: bytes
 
 
 class Replay:
-    """Folds batches in order; `latest` is what they come to."""
+    """Apply batches in order; `latest` is the result."""
 
     def __init__(self) -> None:
         self.latest: dict[bytes, Latest] = {}
-        self._pending: dict[int, dict[bytes, Latest]] = {}  # by the producer id of an open transaction
+        self._pending: dict[int, dict[bytes, Latest]] = {}  # open transactions by producer id
 
     @property
     def open_transactions(self) -> int:
-        """Transactions whose end was not read: their records do not count."""
+        """Transactions without a marker so far; their records are not in `latest`."""
         return len(self._pending)
 
     def take(self, header: BatchHeader, records: Iterable[Record]) -> None:
-        """Take records of one batch; those of a large one may come in several calls."""
+        """Apply records of one batch. A large batch may be passed in several calls."""
         if header.is_control:
             for record in records:
                 self._end_transaction(header.producer_id, record)
@@ -57,7 +54,7 @@ class Replay:
     def _take(self, record: Record) -> None:
         key, value = record.key, record.value
         if key is None:
-            return  # nothing that any coordinator writes
+            return  # coordinators write no record without a key
         if value is not None:
             self.latest[key] = Latest(record.offset, value)
             return

@@ -1,7 +1,4 @@
-"""The group coordinator as one thing: made, run, stopped, measured.
-
-Owns: how its parts are put together. Must not know: who asks.
-"""
+"""The group coordinator: wire its parts together, run and stop them, and export their metrics."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,7 +16,7 @@ from protocol.groups import GroupState
 
 
 class GroupService:
-    """Everything about groups. All methods belong to the loop."""
+    """The group coordinator. Call all methods on the event loop."""
 
     def __init__(
         self,
@@ -30,7 +27,7 @@ class GroupService:
         clock: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
-        """After the logs are open. `clock` gives ms since the epoch, `new_id` what no other member's id has."""
+        """Use open logs. `clock` returns ms since the epoch, `new_id` a unique suffix for a new member's id."""
         self.registry = GroupRegistry(GroupLog(partitions, writer, clock), settings, clock)
         self.coordinator = GroupCoordinator(self.registry, new_id)
         self.commits = OffsetCommits(self.registry, partitions)
@@ -39,33 +36,33 @@ class GroupService:
         partitions.on_offline = self._offline
 
     async def run(self) -> None:
-        """Read what is kept, serve time, forget what is over; until cancelled."""
+        """Load groups, serve their timers and expire offsets, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.registry.run)
             nursery.start_soon(self.commits.run)
 
     def stop(self) -> None:
-        """Answer all who wait, and refuse what comes."""
+        """Answer every waiting client with an error, and refuse further requests."""
         self.registry.stop()
 
     def declare(self, metrics: Metrics) -> None:
-        """Let a registry of metrics ask for what is to be known about groups."""
+        """Register the metrics about groups."""
         metrics.gauge(
             "warmlog_group_lag",
-            "Records between what a group has committed and the high watermark, of all its partitions of a topic.",
+            "Records between a group's committed offsets and the high watermark, summed over a topic's partitions.",
             self._lags,
             ("group", "topic"),
         )
         metrics.gauge(
             "warmlog_group_committed_offsets",
-            "The sum of what a group has committed in the partitions of a topic: it grows as the group gets on.",
+            "Sum of a group's committed offsets over a topic's partitions; its rate is the group's consumption rate.",
             self._committed,
             ("group", "topic"),
         )
-        metrics.gauge("warmlog_groups", "Groups, by state.", self._states, ("state",))
+        metrics.gauge("warmlog_groups", "Groups by state.", self._states, ("state",))
         metrics.counter(
             "warmlog_group_rebalances_total",
-            "Rebalances that ended with an assignment.",
+            "Rebalances completed with an assignment.",
             lambda: [((), self.registry.completed_rebalances)],
         )
 

@@ -1,9 +1,7 @@
-"""When a group wants to be looked at: one task and one heap for all of them, however many members they have.
+"""The timers of all groups: one task and one heap with one entry per group, however many members it has.
 
-Owns: the order in which groups are due. Must not know: what is due in a group.
-
-A heartbeat moves a deadline out and costs nothing here: a group's `wake_at_s` may be earlier than what is due, then the
-look finds nothing and says when to come again. With no group there is nothing to wake for.
+A heartbeat extends a deadline without touching the heap: a group's `wake_at_s` may be too early, in which case expiring
+it does nothing but set the next time. Without groups the task sleeps.
 """
 
 import heapq
@@ -14,61 +12,62 @@ from collections.abc import Callable
 
 import trio
 
-from broker.groups.state import NEVER, Group
+from broker.groups.effects import NEVER
+from broker.groups.state import Group
 
 logger = logging.getLogger(__name__)
 
-MAX_SHOWN = 200  # characters of a group's name
+MAX_LOGGED = 200  # characters of a group's name
 
 
 class Timers:
-    """The groups that are to be looked at, by time."""
+    """The groups by the time when they are due."""
 
-    def __init__(self, look: Callable[[Group], None]) -> None:
-        """`look` is called for a group that is due; it may schedule any group."""
-        self._look = look
+    def __init__(self, expire: Callable[[Group], None]) -> None:
+        """Call `expire` with each group that is due; it may schedule any group."""
+        self._expire = expire
         self._heap: list[tuple[float, int, Group]] = []
-        self._planned: dict[Group, float] = {}
+        self._scheduled: dict[Group, float] = {}
         self._tie = itertools.count()
         self._is_earlier = trio.Event()
 
     def schedule(self, group: Group) -> None:
-        """Look at a group when it says, unless that is planned for as early a time already."""
+        """Expire a group at its `wake_at_s`, unless it is scheduled for that time or earlier already."""
         when_s = group.wake_at_s
-        if when_s >= self._planned.get(group, NEVER):
+        if when_s >= self._scheduled.get(group, NEVER):
             return
         if not self._heap or when_s < self._heap[0][0]:
             self._is_earlier.set()
-        self._planned[group] = when_s
+        self._scheduled[group] = when_s
         heapq.heappush(self._heap, (when_s, next(self._tie), group))
 
     def forget(self, group: Group) -> None:
-        """Do not look at a group any more; its place in the heap is passed over when it comes up."""
-        self._planned.pop(group, None)
+        """Cancel a group's timer. Its heap entry is skipped when it comes up."""
+        self._scheduled.pop(group, None)
 
     async def run(self) -> None:
-        """Look at what is due, until cancelled."""
+        """Expire groups when they are due, until cancelled."""
         while True:
             deadline_s = self._heap[0][0] if self._heap else math.inf
             with trio.CancelScope(deadline=deadline_s):
                 await self._is_earlier.wait()
             self._is_earlier = trio.Event()
             for group in self._take_due():
-                self._look_at(group)
+                self._expire_group(group)
             await trio.lowlevel.checkpoint()
 
-    def _look_at(self, group: Group) -> None:
-        """A boundary for errors: a defect that one group brings out is that group's alone."""
+    def _expire_group(self, group: Group) -> None:
+        """Expire one group. A defect that it triggers must not stop the timers of the others."""
         try:
-            self._look(group)
+            self._expire(group)
         except Exception:
-            logger.exception("group %.*r: its time-outs could not be served", MAX_SHOWN, group.group_id)
+            logger.exception("group %.*r: serving its timeouts failed", MAX_LOGGED, group.group_id)
 
     def _take_due(self) -> list[Group]:
         due, now_s = [], trio.current_time()
         while self._heap and self._heap[0][0] <= now_s:
             when_s, _, group = heapq.heappop(self._heap)
-            if self._planned.get(group) == when_s:
-                del self._planned[group]
+            if self._scheduled.get(group) == when_s:
+                del self._scheduled[group]
                 due.append(group)
         return due

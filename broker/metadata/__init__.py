@@ -1,5 +1,4 @@
-"""What the broker knows of topics beside their data: names, ids, partition counts, settings, and where partitions live.
+"""Topic metadata: names, ids, partition counts, settings and replica placement.
 
-`topic.py` and `assignment.py` are pure; `store.py` is the interface to whatever keeps the metadata, `sqlite.py` the
-embedded one.
+Start with `topic.py`. `store.py` is the storage interface and `sqlite.py` its embedded implementation.
 """

@@ -1,7 +1,4 @@
-"""Which broker leads which partition, and which ones hold its replicas: a pure function.
-
-Must not know: topics, networks, or who is alive.
-"""
+"""Replica placement for new partitions, as a pure function."""
 
 from collections.abc import Sequence
 from random import Random
@@ -10,18 +7,16 @@ from random import Random
 def assign_replicas(
     brokers: Sequence[int], partitions: int, replication_factor: int, random: Random
 ) -> tuple[tuple[int, ...], ...]:
-    """The replicas of each partition, leader first.
+    """Return the brokers that hold each partition's replicas, leader first.
 
-    With n brokers and a random start s, partition i leads on broker (i + s) mod n, and its replica j is on broker (i +
-    s + j) mod n.
-
-    So leaders and replicas are spread evenly, no partition has two replicas on one broker, and topics of few partitions
-    do not all begin on the first.
+    With n brokers and a random start s, replica j of partition i is on broker (i + s + j) mod n; replica 0 leads.
+    Leaders and replicas are spread evenly, no broker holds two replicas of a partition, and the random start keeps
+    small topics from all beginning on the first broker.
 
     Raises ValueError if there are fewer brokers than replicas, or a count is below 1.
     """
     if partitions < 1 or replication_factor < 1:
-        raise ValueError("partitions and replication factor must be at least 1")
+        raise ValueError(f"partitions ({partitions}) and replication factor ({replication_factor}) must be at least 1")
     if replication_factor > len(brokers):
         raise ValueError(
             f"replication factor {replication_factor} is larger than the number of brokers, {len(brokers)}"

@@ -1,16 +1,16 @@
 """The embedded metadata store: one SQLite file in the data directory.
 
-    topics           what is served, and what is being deleted
-    broker_configs   settings that were made while the broker ran (layout 2)
-    counters         the first number of each kind that was never given (layout 2), and the number of commits
-    directories      the data directories that there were at the last start (layout 3)
-    buried           topics that were deleted while some of their data could not be reached (layout 3)
+    topics           existing topics, and those being deleted
+    broker_configs   dynamic broker settings (layout 2)
+    counters         the next producer id, and the number of commits (layout 2)
+    directories      the data directories at the last startup (layout 3)
+    buried           deleted topics that may still have data on disk (layout 3)
 
 Invariants:
-1. A commit is on the disk when a call returns (synchronous=FULL).
-2. `user_version` is the layout's version. An older one is brought up to date, step by step, in one transaction; a newer
-   one is refused, not guessed at.
-3. One connection, used by one worker at a time (`_lock`): requests of several kinds come to it.
+1. A write is flushed when the call returns (synchronous=FULL).
+2. `user_version` is the layout version. An older layout is migrated step by step in one transaction; a newer one is
+   rejected.
+3. One connection, used by one worker at a time (`_lock`).
 """
 
 import json
@@ -25,7 +25,7 @@ from uuid import UUID
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
 
-# What leads from each version of the layout to the next, from an empty file on. A step that was released never changes.
+# The migrations from each layout version to the next, beginning with an empty file. A released step never changes.
 _STEPS = (
     """
 CREATE TABLE topics (
@@ -53,17 +53,20 @@ _COUNT_CHANGE = """
     INSERT INTO counters (name, next) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET next = next + 1 RETURNING next
 """
 T = TypeVar("T")
-_MAX_WAL_PAGES = 64  # 256 KiB, of what is kept for a full disk; more would only spare some writes of a quiet file
-_MAY_WANT_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})  # the second: its shared memory cannot grow
+_MAX_WAL_PAGES = 64  # 256 KiB, taken from the disk reserve when the disk is full
+_DISK_MAY_BE_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})  # IOERR: its shared memory cannot grow
 
 
 class SqliteMetadataStore:
-    """Topics in `metadata.sqlite`; see MetadataStore. Raises MetadataError."""
+    """A MetadataStore in `metadata.sqlite`. All methods raise MetadataError."""
 
     changes: int
 
     def __init__(self, path: Path, *, make_room: Callable[[], bool] = lambda: False) -> None:
-        """`make_room` is called where the disk is full; it says whether it is worth another try. May raise OSError."""
+        """Open or create the file at `path`.
+
+        `make_room` is called when the disk is full; it returns whether to try again, and may raise OSError.
+        """
         self._path = path
         self._make_room = make_room
         self._lock = Lock()
@@ -71,21 +74,21 @@ class SqliteMetadataStore:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             with self._errors():
-                self._with_room(self._prepare)
+                self._retry_when_full(self._prepare)
         except MetadataError:
             self._connection.close()
             raise
 
     def load(self) -> list[Topic]:
-        """All topics that are not being deleted, by name."""
+        """Return all topics that are not being deleted, by name."""
         return self._topics("deleting = 0")
 
     def deleting(self) -> list[Topic]:
-        """Topics whose deletion has begun and not ended."""
+        """Return topics whose deletion has begun but not finished."""
         return self._topics("deleting = 1")
 
     def create_topics(self, topics: Sequence[Topic]) -> None:
-        """Keep new topics: all of them, or none."""
+        """Store new topics, all or none."""
         insert = "INSERT INTO topics (name, id, partitions, configs) VALUES (?, ?, ?, ?)"
         self._write(
             [(insert, (topic.name, str(topic.id), topic.partitions, json.dumps(topic.configs))) for topic in topics]
@@ -96,23 +99,23 @@ class SqliteMetadataStore:
         self._write([("UPDATE topics SET deleting = 1 WHERE name = ?", (name,)) for name in names])
 
     def finish_delete(self, names: Collection[str], *, leaving_data: Collection[str] = ()) -> None:
-        """Forget topics."""
+        """Forget topics, and bury the ids of those in `leaving_data`."""
         bury = "INSERT OR IGNORE INTO buried (id) SELECT id FROM topics WHERE name = ?"
         forget = "DELETE FROM topics WHERE name = ?"
         self._write([*((bury, (name,)) for name in leaving_data), *((forget, (name,)) for name in names)])
 
     def buried(self) -> frozenset[UUID]:
-        """The ids of topics that were forgotten though some of their data still lay about."""
+        """Return the ids of deleted topics that may still have data on disk."""
         with self._errors():
             return frozenset(UUID(row[0]) for row in self._connection.execute("SELECT id FROM buried"))
 
     def directories(self) -> dict[str, str]:
-        """The data directories that there were: absolute paths by their ids."""
+        """Return the data directories at the last startup: absolute paths by directory id."""
         with self._errors():
             return dict(self._connection.execute("SELECT id, path FROM directories ORDER BY id").fetchall())
 
     def set_directories(self, paths: Mapping[str, str]) -> None:
-        """Replace the data directories to know at the next start."""
+        """Replace the data directories that the next startup compares with."""
         insert = "INSERT INTO directories (id, path) VALUES (?, ?)"
         self._write([("DELETE FROM directories", ()), *((insert, row) for row in paths.items())])
 
@@ -125,17 +128,17 @@ class SqliteMetadataStore:
         self._write([("UPDATE topics SET partitions = ? WHERE name = ?", (partitions, name))])
 
     def broker_configs(self) -> dict[str, str]:
-        """The settings that were made while the broker ran."""
+        """Return the dynamic broker settings, as text by name."""
         with self._errors():
             return dict(self._connection.execute("SELECT name, value FROM broker_configs ORDER BY name").fetchall())
 
     def set_broker_configs(self, configs: Mapping[str, str]) -> None:
-        """Replace the settings that were made while the broker ran."""
+        """Replace all dynamic broker settings."""
         insert = "INSERT INTO broker_configs (name, value) VALUES (?, ?)"
         self._write([("DELETE FROM broker_configs", ()), *((insert, row) for row in configs.items())])
 
     def take_producer_ids(self, count: int, *, at_least: int = 0) -> int:
-        """The first of `count` producer ids in a row that nobody was given before; none is below `at_least`."""
+        """Allocate `count` consecutive new producer ids, none below `at_least`, and return the first."""
         raised = """
             INSERT INTO counters (name, next) VALUES (?1, ?2 + ?3)
             ON CONFLICT (name) DO UPDATE SET next = max(next, ?2) + ?3 RETURNING next
@@ -155,7 +158,8 @@ class SqliteMetadataStore:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if not 0 <= version <= LAYOUT_VERSION:
             raise MetadataError(
-                f"{self._path}: written by another version (layout {version}, this one knows up to {LAYOUT_VERSION})"
+                f"{self._path}: has layout {version}, this version of warmlog supports up to {LAYOUT_VERSION}: "
+                "use a newer version"
             )
         if version < LAYOUT_VERSION:
             steps = "".join(_STEPS[version:])
@@ -165,7 +169,7 @@ class SqliteMetadataStore:
 
     def _topics(self, condition: str) -> list[Topic]:
         with self._errors():
-            rows = self._connection.execute(  # the condition is one of two, both ours
+            rows = self._connection.execute(  # the condition is a constant of this module
                 f"SELECT name, id, partitions, configs FROM topics WHERE {condition} ORDER BY name"  # noqa: S608
             ).fetchall()
             return [
@@ -174,16 +178,16 @@ class SqliteMetadataStore:
             ]
 
     def _write(self, statements: Sequence[tuple[str, Sequence[object]]]) -> list[Any]:
-        """Statements with their rows, all or none of them; what the last one returns. On a full disk once more."""
+        """Run statements with their parameters in one transaction; return the rows of the last one."""
         with self._errors():
-            return self._with_room(lambda: self._run(statements))
+            return self._retry_when_full(lambda: self._run(statements))
 
-    def _with_room(self, step: Callable[[], T]) -> T:
-        """Take a step; on a full disk once more, if room can be made."""
+    def _retry_when_full(self, step: Callable[[], T]) -> T:
+        """Run a step; if the disk is full and space can be freed, run it again."""
         try:
             return step()
         except sqlite3.Error as error:
-            if error.sqlite_errorcode & 0xFF not in _MAY_WANT_ROOM or not self._make_room():
+            if error.sqlite_errorcode & 0xFF not in _DISK_MAY_BE_FULL or not self._make_room():
                 raise
             return step()
 

@@ -1,6 +1,6 @@
-"""The interface to what keeps the metadata. The embedded store is `sqlite.py`; a cluster will have another.
+"""The interface of a metadata store. The embedded implementation is `sqlite.py`; a cluster will have another one.
 
-Calls block: callers run them in workers; an implementation bears several at once.
+Calls block, so callers run them in workers. Implementations are thread-safe.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,45 +11,42 @@ from broker.metadata.topic import Topic
 
 
 class MetadataError(Exception):
-    """The store cannot be used: of another version, damaged, read-only, full. `str()` is one line that names it."""
+    """The store cannot be read or written: newer layout, damaged, read-only, full. `str()` is one line naming it."""
 
 
 class MetadataStore(Protocol):
-    """Topics, the broker's settings and numbers that are given once.
-
-    Kept durably: when a call returns, what it said survives a power cut.
-    """
+    """Topics, dynamic broker settings, and counters of ids. Writes are durable: they survive a power cut."""
 
     @property
     def changes(self) -> int:
-        """The number of commits since the store was made. Does not block."""
+        """The number of commits since the store was created. Does not block."""
 
     def load(self) -> list[Topic]:
-        """All topics that are not being deleted, by name."""
+        """Return all topics that are not being deleted, by name."""
 
     def deleting(self) -> list[Topic]:
-        """Topics whose deletion has begun and not ended."""
+        """Return topics whose deletion has begun but not finished."""
 
     def create_topics(self, topics: Sequence[Topic]) -> None:
-        """Keep new topics: all of them, or none."""
+        """Store new topics, all or none."""
 
     def begin_delete(self, names: Sequence[str]) -> None:
-        """Mark topics as being deleted: from here on they are gone for users, though their data may still exist."""
+        """Mark topics as being deleted: users no longer see them, though their data may still exist."""
 
     def finish_delete(self, names: Collection[str], *, leaving_data: Collection[str] = ()) -> None:
-        """Forget topics whose data is out of the way.
+        """Forget topics whose data has been removed.
 
-        Of those in `leaving_data` some could not be reached: their ids are kept among the `buried` ones.
+        The ids of those in `leaving_data`, whose data could not all be reached, are added to `buried`.
         """
 
     def buried(self) -> frozenset[UUID]:
-        """The ids of topics that were forgotten though some of their data still lay about: it is to be removed."""
+        """Return the ids of deleted topics that may still have data on disk, to be removed when found."""
 
     def directories(self) -> dict[str, str]:
-        """The data directories that there were: absolute paths by their ids."""
+        """Return the data directories in use at the last startup: absolute paths by directory id."""
 
     def set_directories(self, paths: Mapping[str, str]) -> None:
-        """Replace the data directories to know at the next start."""
+        """Replace the data directories that the next startup compares with."""
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace a topic's settings."""
@@ -58,16 +55,16 @@ class MetadataStore(Protocol):
         """Set a topic's partition count."""
 
     def broker_configs(self) -> dict[str, str]:
-        """The settings that were made on the broker while it ran, as text, by their names."""
+        """Return the dynamic broker settings, as text by name."""
 
     def set_broker_configs(self, configs: Mapping[str, str]) -> None:
-        """Replace those settings: what is not in `configs` is forgotten."""
+        """Replace all dynamic broker settings."""
 
     def take_producer_ids(self, count: int, *, at_least: int = 0) -> int:
-        """The first of `count` producer ids in a row that nobody was given before, by this or any earlier call.
+        """Allocate `count` consecutive producer ids that were never allocated before, and return the first.
 
-        None is below `at_least`: logs that came from elsewhere know producers that this store does not.
+        None is below `at_least`: copied logs contain producers that this store has not seen.
         """
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""

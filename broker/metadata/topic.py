@@ -1,31 +1,31 @@
-"""A topic as metadata knows it, and which names it may have.
+"""A topic's metadata, and the rules for its name and partition count.
 
-Source of the rules: org.apache.kafka.common.internals.Topic.
+Source: org.apache.kafka.common.internals.Topic.
 """
 
 import re
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
-MAX_NAME_LENGTH = 249  # a partition's directory adds a dash, a number and a suffix, and a file name has 255 bytes
-MAX_PARTITIONS = 100_000  # of one topic: a count beyond it is a slip of the hand, and each one is a directory
+MAX_NAME_LENGTH = 249  # a directory name has 255 bytes and adds a dash, the partition and a suffix
+MAX_PARTITIONS = 100_000  # per topic; each is a directory, and a higher count is more likely a typing error
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})  # the broker's own
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class InvalidTopicError(Exception):
-    """A topic's name that is not allowed. `str()` says why."""
+    """A topic name is not allowed. `str()` says why."""
 
 
 class InvalidPartitionsError(Exception):
-    """A partition count that is not allowed. `str()` says why."""
+    """A partition count is not allowed. `str()` says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic: `partitions` is its count, `configs` the settings made on it (Kafka's names, text as it was given)."""
+    """A topic: `partitions` is their number, `configs` its overridden settings by Kafka's names, as given."""
 
     name: str
     partitions: int
@@ -34,7 +34,7 @@ class Topic:
 
 
 def is_internal(name: str) -> bool:
-    """Whether a topic is the broker's own: users may read it, and not change what is in it."""
+    """Return whether a topic belongs to the broker: users may read it, but not write to it."""
     return name in INTERNAL_TOPICS
 
 
@@ -44,26 +44,24 @@ def check_name(name: str) -> None:
     1 to 249 of ASCII letters, digits, `.`, `_` and `-`, and neither `.` nor `..`.
     """
     if not name:
-        raise InvalidTopicError("a topic's name must not be empty")
+        raise InvalidTopicError("a topic name must not be empty")
     if name in {".", ".."}:
-        raise InvalidTopicError(f"a topic must not be called {name!r}")
+        raise InvalidTopicError(f"topic name {name!r} is not allowed")
     if len(name) > MAX_NAME_LENGTH:
-        raise InvalidTopicError(f"a topic's name has at most {MAX_NAME_LENGTH} characters, not {len(name)}")
+        raise InvalidTopicError(f"a topic name has at most {MAX_NAME_LENGTH} characters, not {len(name)}")
     if _LEGAL_NAME.fullmatch(name) is None:
-        raise InvalidTopicError(f"topic {name!r}: a name is made of ASCII letters, digits, '.', '_' and '-'")
+        raise InvalidTopicError(f"topic name {name!r} may contain only ASCII letters, digits, '.', '_' and '-'")
 
 
 def folded(name: str) -> str:
-    """Return what the names have in common that make the same metric name: they differ only by `.` and `_`."""
+    """Return the name with `.` replaced by `_`, as in metric names; topics with equal results collide."""
     return name.replace(".", "_")
 
 
 def check_collision(name: str, other: str | None) -> None:
-    """Raise InvalidTopicError if `other` is a different topic with the same folded name."""
+    """Raise InvalidTopicError if `other`, the topic with the same folded name, is a different one."""
     if other is not None and other != name:
-        raise InvalidTopicError(
-            f"topic {name!r} collides with {other!r}: names that differ only by '.' and '_' are one metric"
-        )
+        raise InvalidTopicError(f"topic {name!r} collides with {other!r}: metric names do not distinguish '.' and '_'")
 
 
 def check_partitions(count: int) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of groups ask: requests with the fields that matter, a client, time that goes when it is told to."""
+"""Helpers for tests of groups: requests with defaults, and a driver with a manual clock around one group."""
 
 import itertools
 import struct
@@ -24,7 +24,7 @@ DELAY_MS = 3_000
 
 
 def subscription(*topics: str) -> bytes:
-    """A member's metadata as Kafka's consumer protocol version 0 has it, user data null."""
+    """Return a member's metadata in version 0 of Kafka's consumer protocol, with null user data."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
@@ -46,14 +46,14 @@ def join_request(member_id: str = "", *, speaks: Iterable[str] = ("range",), **f
 
 
 class Driver:
-    """A group, its clock, and what it has answered: waiters are numbers."""
+    """A group with its clock and its answers. Waiters are numbers."""
 
     def __init__(self, *, max_size: int = 100, delay_ms: int = DELAY_MS) -> None:
         self.now = Instant(1000.0, 1_700_000_000_000)
         self.group = Group("g", Limits(max_size=max_size, initial_rebalance_delay_ms=delay_ms), self.now)
         self.answers: dict[int, JoinGroupResponse | SyncGroupResponse] = {}
         self.stores: list[Store] = []
-        self.must_store = True  # at once; else `stores` holds what waits
+        self.must_store = True  # immediately; otherwise `stores` collects the effects
         self._waiters = itertools.count()
         self._ids = itertools.count()
 
@@ -92,7 +92,7 @@ class Driver:
         return self.group.heartbeat(member_id, instance_id, number, self.now)
 
     def pass_ms(self, milliseconds: int) -> None:
-        """Let time pass, with a look at each moment when something is due."""
+        """Advance the clock, and expire the group whenever it is due on the way."""
         end = self.now.loop_s + milliseconds / 1000
         while self.group.wake_at_s <= end:
             self._at(max(self.group.wake_at_s, self.now.loop_s))
@@ -103,7 +103,7 @@ class Driver:
     def pump(self) -> None:
         for effect in self.group.take_effects():
             if isinstance(effect, Answer):
-                assert effect.waiter not in self.answers, "nobody is answered twice"
+                assert effect.waiter not in self.answers, "no request is answered twice"
                 self.answers[effect.waiter] = effect.response  # type: ignore[index]
             else:
                 self.stores.append(effect)
@@ -128,7 +128,7 @@ class Driver:
         return response
 
     def stable(self, count: int = 2, **fields: Any) -> list[str]:
-        """Bring so many members into a stable group; their ids, the leader first."""
+        """Form a stable group of `count` members; return their ids, the leader first."""
         waiters = [self.join(**fields) for _ in range(count)]
         self.pass_ms(2 * DELAY_MS)
         ids = [self.joined(waiter).member_id for waiter in waiters]

@@ -1,4 +1,4 @@
-"""A group coordinator over real topics and files, without sockets; its wall clock goes with the loop's."""
+"""A group coordinator over real topics and files, without sockets. Its wall clock follows the event loop's clock."""
 
 import errno
 import itertools
@@ -38,12 +38,12 @@ from protocol.kafka.group_records import OffsetAndMetadata
 from tests.broker.groups.requests import DELAY_MS, join_request
 
 EPOCH_MS = 1_700_000_000_000
-CHECK_S = 6 * 3600  # a look at what has expired: rarer than by default, since each is a jump of the clock
+CHECK_S = 6 * 3600  # between expiry checks: longer than the default, since each one is a jump of the mock clock
 OUTSIDE = Committer(generation=-1, member_id="", instance_id=None)
 
 
 class FullDisk(Disk):
-    """Has no room while it is told so."""
+    """A disk that can be made full."""
 
     is_full = False
 
@@ -54,7 +54,7 @@ class FullDisk(Disk):
 
 
 class Serving:
-    """What a test asks."""
+    """Requests to the coordinator under test."""
 
     def __init__(self, service: GroupService, partitions: Partitions, disk: FullDisk) -> None:
         self.service = service
@@ -66,7 +66,7 @@ class Serving:
         return await self.service.coordinator.join(request, client_id="c", host="/127.0.0.1")
 
     async def sync(self, joined: JoinGroupResponse, group: str = "g", **fields: Any) -> SyncGroupResponse:
-        """With each member assigned its own id, where this one leads."""
+        """Send SyncGroup; a leader assigns to each member its own id."""
         assignments = tuple(
             MemberAssignment(member_id=member.member_id, assignment=member.member_id.encode())
             for member in joined.members
@@ -87,7 +87,7 @@ class Serving:
         return self.service.coordinator.leave(group, [LeavingMember(member_id=joined.member_id)])[1]
 
     async def member(self, group: str = "g", **fields: Any) -> JoinGroupResponse:
-        """A group's only member, stable."""
+        """Join a group as its only member, and make it stable."""
         joined = await self.join(group, **fields)
         assert (await self.sync(joined, group)).error is ErrorCode.NONE
         return joined
@@ -103,8 +103,8 @@ class Serving:
         retention_ms: int | None = None,
         **fields: Any,
     ) -> ErrorCode:
-        asked = OffsetToCommit(topic=topic, partition=partition, offset=offset, **fields)
-        return (await self.service.commits.commit(group, committer, [asked], retention_ms=retention_ms))[0]
+        requested = OffsetToCommit(topic=topic, partition=partition, offset=offset, **fields)
+        return (await self.service.commits.commit(group, committer, [requested], retention_ms=retention_ms))[0]
 
     def committed(self, group: str = "g", topic: str = "orders", partition: int = 0) -> OffsetAndMetadata | None:
         return self.service.registry.offsets.get(group, topic, partition)
@@ -114,7 +114,7 @@ class Serving:
 async def serving(
     data_dir: Path, *, topics: Sequence[str] = ("orders",), reads: bool = True, **settings: object
 ) -> AsyncIterator[Serving]:
-    """A coordinator that has read what there is (unless `reads` is False), with the topic for it made."""
+    """Run a coordinator whose topic exists, and wait until it has loaded its groups unless `reads` is False."""
     given = {
         "log.dirs": data_dir,
         "offsets.topic.num.partitions": 2,
@@ -124,7 +124,7 @@ async def serving(
     loaded = load_settings(assignments=[f"{name}={value}" for name, value in given.items()])
     disk, ids, loop_clock = FullDisk(), itertools.count(), trio.lowlevel.current_clock()
 
-    def clock() -> int:  # workers ask it, too
+    def clock() -> int:  # also called in workers
         return EPOCH_MS + round(loop_clock.current_time() * 1000)
 
     with ExitStack() as stack:
@@ -155,7 +155,7 @@ async def serving(
 
 
 async def _jump_while_idle(clock: MockClock, writer: Writer) -> None:
-    """Trio's autojump, but for workers: time does not go on while one is at work (as for a roll)."""
+    """Jump like trio's autojump clock, but not while a worker thread is busy (with a roll, for instance)."""
     workers = trio.to_thread.current_default_thread_limiter()
     while True:
         await wait_all_tasks_blocked(cushion=0.0005)

@@ -1,4 +1,4 @@
-"""Committed offsets: who may, what is kept, when it is forgotten, and that it is there after a restart."""
+"""Committed offsets: who may commit, when offsets expire, and that they survive a restart."""
 
 import shutil
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def as_member(joined: JoinGroupResponse) -> Committer:
     return Committer(generation=joined.generation, member_id=joined.member_id, instance_id=None)
 
 
-async def test_what_is_committed_is_there_after_a_restart(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_committed_offsets_survive_a_restart(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         topic = group.partitions.topic("orders")
         assert topic is not None
@@ -148,7 +148,7 @@ async def test_a_commit_waits_for_its_sync_no_longer_than_it_may(tmp_path: Path)
         assert partition.log.recovery_point == partition.log.log_end_offset > 0
 
 
-# -- forgetting --
+# -- expiry --
 
 
 async def test_offsets_of_an_empty_group_expire_and_the_group_with_them(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -196,7 +196,7 @@ async def test_a_commit_may_say_when_it_expires(tmp_path: Path, mock_clock: Mock
 
 
 async def test_a_commit_that_would_expire_beyond_all_time_is_kept(tmp_path: Path, mock_clock: MockClock) -> None:
-    # It was refused, as one with too much metadata.
+    # Regression: it was refused as a commit with too much metadata.
     async with serving(tmp_path) as group:
         assert await group.commit(1, retention_ms=(1 << 63) - 1) is ErrorCode.NONE
         held = group.committed()
@@ -275,7 +275,7 @@ async def test_groups_without_members_can_be_deleted(tmp_path: Path, mock_clock:
 
 @contextmanager
 def slow_disk(group: Serving) -> Iterator[None]:
-    """A write to the group's partition is under way: what comes for it is queued until the block ends."""
+    """Queue all appends to the group's partition until the block ends, as during a slow write."""
     partition = group.partitions.get(TOPIC, group.service.registry.log.partition_of("g"))
     assert partition is not None
     with partition.inside():
@@ -286,7 +286,7 @@ def slow_disk(group: Serving) -> Iterator[None]:
 
 
 async def test_a_commit_that_is_being_written_outlives_its_group(tmp_path: Path, mock_clock: MockClock) -> None:
-    # The offset was there, but no group that it could expire with, until the next start.
+    # Regression: the offset was kept without a group, and did not expire until the next restart.
     async with serving(tmp_path, topics=("orders", "other")) as group:
         await group.commit(1)
         async with trio.open_nursery() as nursery:
@@ -357,7 +357,7 @@ async def test_offsets_of_members_that_the_broker_does_not_understand_stay(
         assert group.service.commits.check_delete_offsets("g") is ErrorCode.NON_EMPTY_GROUP
 
 
-# -- others --
+# -- Kafka's records, metrics, names --
 
 
 async def test_what_kafka_committed_is_read(tmp_path: Path, kafka_fixtures: Path, mock_clock: MockClock) -> None:

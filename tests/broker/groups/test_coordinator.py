@@ -1,4 +1,4 @@
-"""Members who wait and time that passes, by a clock that jumps: nothing here sleeps for real."""
+"""Waiting members and timeouts, on a mock clock: nothing here sleeps for real."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse
 from tests.broker.groups.requests import DELAY_MS, SESSION_MS
 from tests.broker.groups.serving import Serving, serving
 
-SESSION_S = SESSION_MS / 1000 + 0.01  # by then what is due at its end has happened
+SESSION_S = SESSION_MS / 1000 + 0.01  # just past the session timeout
 
 
 async def join_together(group: Serving, count: int) -> list[JoinGroupResponse]:
-    """So many members, the leader first."""
+    """Join `count` members at once; return their responses, the leader's first."""
     joined: list[JoinGroupResponse] = []
 
     async def one() -> None:
@@ -118,7 +118,7 @@ async def test_heartbeats_leave_nothing_behind(tmp_path: Path, mock_clock: MockC
         for each in members:
             group.leave(each)
         await trio.sleep(100)
-        assert not timers._heap, "an idle coordinator wakes for nothing"
+        assert not timers._heap, "an idle coordinator has no timer"
 
 
 async def test_an_id_that_nobody_uses_is_forgotten(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -225,7 +225,7 @@ async def test_until_it_is_read_nothing_is_said_about_a_group(tmp_path: Path, mo
         joined = await group.member()
     async with serving(tmp_path, reads=False) as group:
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert group.heartbeat(joined) is ErrorCode.NONE, "a member may stay where it is"
+        assert group.heartbeat(joined) is ErrorCode.NONE, "a member is not expelled while its group is loaded"
         assert (await group.join()).error is loading
         assert (await group.sync(joined)).error is loading
         assert group.leave(joined) == [loading]

@@ -1,4 +1,4 @@
-"""A `__consumer_offsets` that Kafka wrote, copied here."""
+"""A `__consumer_offsets` partition written by Kafka and copied into a data directory."""
 
 import shutil
 from pathlib import Path
@@ -14,11 +14,11 @@ from tests.broker.kafka_client import KafkaClient, kafka_client
 GOLDEN = Path(__file__).parents[2] / "fixtures/kafka/4.3.1/clean/__consumer_offsets-0"
 GROUP, TOPIC, COMMITTED = "golden-group", "plain", 42
 LOADING = 14
-NEIGHBOUR = "group-2"  # of fifty partitions, at home in the one that was copied
+NEIGHBOUR = "group-2"  # belongs to the copied partition in a topic of fifty
 
 
 async def committed(client: KafkaClient, group_id: str = GROUP) -> int:
-    """What a client finds that asks as all do: who coordinates, then what is committed."""
+    """Find the coordinator and fetch a group's committed offset, as clients do; -1 if there is none."""
     await client.ask("FindCoordinator", 4, key_type=0, coordinator_keys=[group_id])
     while True:
         asked = {"group_id": group_id, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
@@ -39,7 +39,7 @@ async def test_a_directory_that_was_there_before_its_topic_is_read_when_that_is_
 async def test_groups_that_belong_to_another_partition_are_told_of_and_not_half_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The group's record lies where a topic of one partition has it; of fifty it is at home in another."""
+    """The record is in partition 0, as in a topic of one partition; in a topic of fifty it belongs elsewhere."""
     assert java_hash(NEIGHBOUR) % 50 == 0
     shutil.copytree(GOLDEN, tmp_path / GOLDEN.name)
     async with running(tmp_path) as broker:
@@ -47,7 +47,7 @@ async def test_groups_that_belong_to_another_partition_are_told_of_and_not_half_
         async with kafka_client(broker.addresses.kafka) as client:
             assert await committed(client) == -1
             await committed(client, NEIGHBOUR)  # all that was copied is read by then
-    assert "their groups belong elsewhere" in caplog.text
+    assert "records of groups that belong to another partition" in caplog.text
     assert "offsets.topic.num.partitions" in caplog.text
 
 

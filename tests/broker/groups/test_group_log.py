@@ -1,4 +1,4 @@
-"""Which partition is a group's, as Java says; and what batches of the log come to."""
+"""The partition of a group by Java's hash, and the replay of batches."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_the_number_without_a_positive_counterpart_is_0() -> None:
 
 
 class Log:
-    """Batches one after the other into a replay."""
+    """Build batches at consecutive offsets, and pass them to a replay."""
 
     def __init__(self) -> None:
         self.replay = Replay()

@@ -1,9 +1,10 @@
-"""The automaton by examples: each of Kafka's rules once, with its error code."""
+"""The group's state machine by examples: each of Kafka's rules once, with its error code."""
 
 import pytest
 
-from broker.groups.effects import Instant, Limits
-from broker.groups.state import NEVER, NEW_MEMBER_JOIN_TIMEOUT_MS, Group
+from broker.groups.effects import NEVER, Instant, Limits
+from broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
+from broker.groups.state import Group
 from protocol.errors import ErrorCode
 from protocol.groups import GroupProtocol, GroupState, LeavingMember
 from protocol.kafka.codec.bounds import MalformedError

@@ -1,15 +1,16 @@
-"""The automaton against its invariants, whatever comes in whatever order.
+"""The group's state machine against its invariants, with random requests in random order.
 
-A client model beside it: what each member was last told. Checked after every step: nobody is answered twice, the
-generation only rises, a partition has one owner in a generation, strangers change nothing, nothing is due before
-`wake_at_s`. At the end time runs out for all, and whoever asked has been answered or had gone away.
+A model of the clients records what each member has received. Checked after every step: no request is answered twice,
+the generation only grows, a partition has one owner per generation, unknown members change nothing, and no deadline is
+before `wake_at_s`. At the end all sessions expire, and every request must have been answered or its client gone.
 """
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.groups.state import NEVER, NEW_MEMBER_JOIN_TIMEOUT_MS
+from broker.groups.effects import NEVER
+from broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse
 from tests.broker.groups.requests import REBALANCE_MS, SESSION_MS, Driver
@@ -24,16 +25,16 @@ class GroupMachine(RuleBasedStateMachine):
         super().__init__()
         self.driver = Driver(max_size=4)
         self.driver.must_store = False
-        self.asked: dict[int, tuple[str | None, str, int]] = {}  # waiter to who asks: instance, member id, generation
+        self.asked: dict[int, tuple[str | None, str, int]] = {}  # waiter to its instance, member id, generation
         self.seen: set[int] = set()
         self.instances: dict[str, str | None] = {}  # member id to its instance id
-        self.generations: dict[str, int] = {}  # what each member was told last
+        self.generations: dict[str, int] = {}  # the generation that each member joined last
         self.leaders: dict[int, str] = {}
         self.owners: dict[tuple[int, bytes], str] = {}
         self.known: list[str] = []
         self.highest = 0
 
-    # -- what clients do --
+    # -- clients --
 
     @rule(instance=st.sampled_from(INSTANCES), ids_first=st.booleans(), speaks=st.sampled_from(["ab", "ba", "a"]))
     def join_new(self, instance: str | None, ids_first: bool, speaks: str) -> None:
@@ -90,7 +91,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4), syncing=st.integers(0, 4))
     def gather(self, count: int, syncing: int) -> None:
-        """A rebalance as it goes where nothing goes wrong, until some have synced: most steps begin from there."""
+        """Complete the join phase normally, and let some members sync: a useful start for most steps."""
         driver = self.driver
         for instance in INSTANCES[:count]:
             self.join_new(instance, ids_first=False, speaks="ab")
@@ -101,10 +102,10 @@ class GroupMachine(RuleBasedStateMachine):
             if member.member_id in self.known:
                 self.sync(self.known.index(member.member_id))
 
-    # -- strangers --
+    # -- requests that must change nothing --
 
     @rule(generation=st.integers(-1, 4), instance=st.sampled_from([None, "one", "stranger"]))
-    def strangers_change_nothing(self, generation: int, instance: str | None) -> None:
+    def unknown_members_change_nothing(self, generation: int, instance: str | None) -> None:
         before = self._state()
         driver = self.driver
         driver.join("stranger", instance_id=instance, speaks="ab")
@@ -126,10 +127,10 @@ class GroupMachine(RuleBasedStateMachine):
             driver.group.check_commit(member_id, self.instances[member_id], stale, driver.now)
         assert self._state() == before
 
-    # -- what holds --
+    # -- invariants --
 
     @invariant()
-    def the_generation_only_rises(self) -> None:
+    def the_generation_only_grows(self) -> None:
         assert self.driver.group.generation.number >= self.highest
         self.highest = self.driver.group.generation.number
 
@@ -144,14 +145,15 @@ class GroupMachine(RuleBasedStateMachine):
         assert group.members.leader is None or group.members.leader in group.members
 
     @invariant()
-    def nothing_is_due_before_it_wakes(self) -> None:
+    def no_deadline_is_before_wake_at_s(self) -> None:
         group = self.driver.group
-        due = [group._join_deadline_s, group._sync_deadline_s, *group._pending.values()]
+        rebalance = group._rebalance
+        due = [rebalance.join_deadline_s, rebalance.sync_deadline_s, *rebalance.pending_ids.values()]
         due += [member.deadline_s for member in group.members]
         assert group.wake_at_s <= min(due, default=NEVER)
 
     def teardown(self) -> None:
-        """Everybody falls silent: all who asked are answered, and nobody stays."""
+        """Let all sessions expire: every request is answered, and no member is left."""
         self.driver.must_store = True
         self.driver.settle_stores()
         for _ in range(4):
@@ -162,7 +164,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert not self.driver.group.pending_count
         assert self.driver.group.wake_at_s == NEVER
 
-    # -- inside --
+    # -- helpers --
 
     def _pick(self, pick: int) -> str:
         return self.known[pick % len(self.known)]
@@ -172,7 +174,7 @@ class GroupMachine(RuleBasedStateMachine):
         self._look()
 
     def _look(self) -> None:
-        """Take what was answered since: members learn their ids, generations and assignments from nothing else."""
+        """Apply new responses to the model; members learn ids, generations and assignments from nothing else."""
         for waiter in sorted(self.driver.answers.keys() - self.seen):
             self.seen.add(waiter)
             instance, member_id, generation = self.asked.pop(waiter, (None, "", -1))
@@ -194,19 +196,20 @@ class GroupMachine(RuleBasedStateMachine):
                 assert len({member.member_id for member in response.members}) == len(response.members)
 
     def _own(self, response: SyncGroupResponse, owner: str, generation: int) -> None:
-        """An assignment is one byte here, a partition: in a generation it has one owner, in whichever life."""
+        """Check that a partition (the assignment's only byte) has one owner per generation, across its restarts."""
         assert self.owners.setdefault((generation, response.assignment), owner) == owner
 
     def _state(self) -> object:
         group = self.driver.group
+        rebalance = group._rebalance
         members = [
             (m.member_id, m.instance_id, m.protocols, m.assignment, m.join_waiter,
              m.sync_waiter, m.deadline_s, m.is_new)
             for m in group.members
         ]  # fmt: skip
         return (
-            group.state, group.generation.number, group.members.leader, members, dict(group._pending),
-            set(group._pending_sync), group._join_deadline_s, group._sync_deadline_s, list(self.driver.stores),
+            group.state, group.generation.number, group.members.leader, members, dict(rebalance.pending_ids),
+            set(rebalance.pending_sync), rebalance.join_deadline_s, rebalance.sync_deadline_s, list(self.driver.stores),
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Timers look at groups when these want to be looked at."""
+"""Timers expire groups when they are due."""
 
 from dataclasses import dataclass
 
@@ -11,26 +11,26 @@ from broker.groups.timers import Timers
 
 @dataclass(eq=False)
 class Due:
-    """As much of a group as timers know."""
+    """The part of a group that timers use."""
 
     group_id: str
     wake_at_s: float
 
 
-async def test_a_group_that_cannot_be_looked_at_keeps_no_other_from_its_turn(
+async def test_a_group_that_fails_to_expire_does_not_stop_the_timers_of_others(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looked: list[str] = []
+    expired: list[str] = []
     done = trio.Event()
 
-    def look(group: Due) -> None:
+    def expire(group: Due) -> None:
         if group.group_id == "bad":
             raise RuntimeError("a defect")
-        looked.append(group.group_id)
+        expired.append(group.group_id)
         if group.group_id == "late":
             done.set()
 
-    timers = Timers(look)  # type: ignore[arg-type]
+    timers = Timers(expire)  # type: ignore[arg-type]
     now = trio.current_time()
     for group in (Due("late", now + 2), Due("bad", now + 1), Due("good", now + 1)):
         timers.schedule(group)  # type: ignore[arg-type]
@@ -38,5 +38,5 @@ async def test_a_group_that_cannot_be_looked_at_keeps_no_other_from_its_turn(
         nursery.start_soon(timers.run)
         await done.wait()
         nursery.cancel_scope.cancel()
-    assert looked == ["good", "late"]
-    assert "group 'bad': its time-outs could not be served" in caplog.text
+    assert expired == ["good", "late"]
+    assert "group 'bad': serving its timeouts failed" in caplog.text

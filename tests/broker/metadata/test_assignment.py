@@ -9,7 +9,7 @@ from broker.metadata.assignment import assign_replicas
 
 
 class _From(Random):
-    """A random start that is known."""
+    """A generator with a fixed start."""
 
     def __init__(self, start: int) -> None:
         super().__init__(0)

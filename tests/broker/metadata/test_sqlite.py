@@ -10,7 +10,7 @@ from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
 
 
-def test_what_was_said_is_there_after_opening_again(tmp_path: Path) -> None:
+def test_topics_are_the_same_after_the_store_is_reopened(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     store = SqliteMetadataStore(path)
     orders = Topic(name="orders", partitions=3, configs={"segment.bytes": "1024"})
@@ -42,7 +42,7 @@ def test_a_layout_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 77")
     connection.close()
-    with pytest.raises(MetadataError, match=r"metadata\.sqlite: written by another version \(layout 77"):
+    with pytest.raises(MetadataError, match=r"metadata\.sqlite: has layout 77, this version of warmlog supports up to"):
         SqliteMetadataStore(path)
 
 
@@ -67,11 +67,11 @@ PRAGMA user_version = 1;
 """
 
 
-def test_a_store_of_layout_1_keeps_its_topics_and_learns_the_rest(tmp_path: Path) -> None:
+def test_a_store_of_layout_1_is_migrated_and_keeps_its_topics(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(LAYOUT_1)
-    for _ in range(2):  # the second time there is nothing to bring up to date
+    for _ in range(2):  # the second time there is nothing to migrate
         with closing(SqliteMetadataStore(path)) as store:
             (orders,), (doomed,) = store.load(), store.deleting()
             assert (orders.name, orders.partitions, orders.configs) == ("orders", 3, {"flush.ms": "10"})
