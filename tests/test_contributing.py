@@ -8,7 +8,7 @@ import pytest
 from broker.config import FIELDS
 from broker.setting_documentation import documentation_of
 from protocol.kafka.api import APIS
-from tests.documents import ROOT, missing_links
+from tests.documents import ROOT
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 EXAMPLES = [
@@ -74,7 +74,3 @@ def test_the_workload_that_it_names_exists() -> None:
 )
 def test_every_path_exists(path: str) -> None:
     assert (ROOT / path).exists()
-
-
-def test_every_link_leads_somewhere() -> None:
-    assert missing_links(ROOT / "CONTRIBUTING.md") == []

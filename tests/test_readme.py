@@ -1,8 +1,9 @@
-"""What README.md shows is run as it stands, but for the addresses: tests take free ports."""
+"""Run what README.md shows, with the addresses of a test broker, and check what it claims."""
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from interop.compatibility_document import NOT_SERVED
+from protocol.kafka.api import APIS
+from tests.lacking import lacks
 from warmlog import Client
 from warmlog.testing import Broker
 
@@ -64,9 +68,49 @@ def test_the_shell_example_runs(warmlog_broker: Broker) -> None:
     assert "warmlog_request_seconds_bucket" in metrics
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:docs|protocol|broker|warmlog)/[\w./-]*)`", README))))
-def test_every_path_it_names_exists(path: str) -> None:
-    assert (ROOT / path).exists()
+def test_the_kcat_example_runs(warmlog_broker: Broker) -> None:
+    if shutil.which("kcat") is None:
+        lacks("kcat is missing (Debian: apt-get install kcat)")
+    (example,) = [block for block in blocks("sh") if "kcat" in block]
+    commands = example.replace("127.0.0.1:9092", warmlog_broker.kafka).splitlines()
+    produced, consumed, listed = (run(["sh", "-c", command], warmlog_broker, ROOT) for command in commands)
+    assert produced == ""
+    assert consumed == "0 k1=hello\n1 k2=world\n"
+    assert 'topic "greetings" with 1 partitions' in listed
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) < 120
+
+
+def test_both_commands_are_targets() -> None:
+    targets = re.findall(r"^make (\w+)", "".join(blocks("sh")), re.MULTILINE)
+    assert targets == ["run", "test"]
+    assert [name for name in targets if f"\n{name}:" not in (ROOT / "Makefile").read_text()] == []
+
+
+@pytest.mark.parametrize(
+    ("row", "api"),
+    [
+        ("Consumer groups of KIP-848, share groups, streams groups", "ConsumerGroupHeartbeat"),
+        ("Consumer groups of KIP-848, share groups, streams groups", "ShareGroupHeartbeat"),
+        ("Consumer groups of KIP-848, share groups, streams groups", "StreamsGroupHeartbeat"),
+        ("Transactions", "AddPartitionsToTxn"),
+    ],
+)
+def test_what_it_says_does_not_work_is_not_served(row: str, api: str) -> None:
+    assert re.search(rf"^\| {re.escape(row)} \| no\b", README, re.MULTILINE)
+    assert api in {name for name, _ in NOT_SERVED.values()}
+    assert api not in {served.name for served in APIS}
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_the_codecs_that_it_names_are_stored(warmlog_broker: Broker, codec: str) -> None:
+    assert codec in README
+    with Client(warmlog_broker.native) as client:
+        client.create_topic(f"in-{codec}", configs={"compression.type": codec})
+        client.produce(f"in-{codec}", value=b"v" * 1000)
+        assert [record.value for record in client.consume(f"in-{codec}", until_end=True)] == [b"v" * 1000]
 
 
 def test_the_examples_of_groups_run(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Prometheus is; the dashboards name their data source by the uid that provisionin
 """
 
 import json
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -187,17 +188,18 @@ def files() -> dict[Path, str]:
 
 
 def tables() -> str:
-    """What the documentation says of the graphs."""
+    """Return the section of the documentation that explains the graphs."""
     lines = []
     for dashboard in dashboards():
-        lines += [f"### {dashboard.title}", "", dashboard.means, "", "| graph | what it means |", "|---|---|"]
+        lines += [f"### {dashboard.title}", "", textwrap.fill(dashboard.means, 120, break_on_hyphens=False), ""]
+        lines += ["| graph | what it means |", "|---|---|"]
         lines += [f"| {graph.title} | {graph.means} |" for row in dashboard.rows for graph in row.graphs]
         lines.append("")
     return "\n".join(lines)
 
 
 def documented(text: str) -> str:
-    """docs/operations.md with its tables as they should be."""
+    """Return docs/operations.md with its generated section replaced."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{tables()}\n{END}{after}"

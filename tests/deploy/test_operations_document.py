@@ -1,4 +1,4 @@
-"""The tuning section names settings that there are, and graphs that there are."""
+"""docs/operations.md names existing settings and graphs only."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from broker.topic_config import TOPIC_SETTINGS
 from tests.deploy.files import DASHBOARDS, ROOT
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()
-TUNING = TEXT.partition("\n## Tuning\n")[2].partition("\n## ")[0]
-FIRST_LOOK = TEXT.partition("\n## Metrics and graphs\n")[2].partition("\n### ")[0]
-ALERTS = TEXT.partition("\n## Alerts\n")[2]
+TUNING = TEXT.partition("\n## What should I tune?\n")[2].partition("\n## ")[0]
+FIRST_LOOK = TEXT.partition("\n## What do the metrics and graphs mean?\n")[2].partition("\n### ")[0]
+ALERTS = TEXT.partition("\n## What do I do about an alert?\n")[2]
 
 
 def settings_in(text: str) -> set[str]:
