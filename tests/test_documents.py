@@ -7,6 +7,7 @@ from tests.documents import ROOT, long_lines, missing_links
 DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
+    "docs/formats.md",
     "docs/goals.md",
     "docs/operations.md",
     "docs/page-cache.md",
