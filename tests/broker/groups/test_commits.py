@@ -49,7 +49,7 @@ async def test_committed_offsets_survive_a_restart(tmp_path: Path, mock_clock: M
         assert known.state is GroupState.EMPTY
 
 
-async def test_commits_that_are_refused(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_invalid_commits_are_rejected(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         assert await group.commit(1, topic="nothing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await group.commit(1, partition=1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -61,7 +61,7 @@ async def test_commits_that_are_refused(tmp_path: Path, mock_clock: MockClock) -
         assert group.committed() is None
 
 
-async def test_one_offset_that_is_refused_does_not_stop_the_others(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_one_invalid_offset_does_not_stop_the_others(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         offsets = [
             OffsetToCommit(topic="nothing", partition=0, offset=1),
@@ -79,7 +79,7 @@ async def test_one_offset_that_is_refused_does_not_stop_the_others(tmp_path: Pat
         assert held.offset == 7
 
 
-async def test_members_commit_and_zombies_do_not(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_current_members_may_commit_and_former_ones_may_not(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         joined = await group.member()
         assert await group.commit(1, committer=as_member(joined)) is ErrorCode.NONE
@@ -93,14 +93,14 @@ async def test_members_commit_and_zombies_do_not(tmp_path: Path, mock_clock: Moc
         assert held.offset == 1
 
 
-async def test_an_old_client_commits_without_a_groups_name(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_an_old_client_may_commit_with_an_empty_group_name(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         assert await group.commit(1, "") is ErrorCode.NONE
     async with serving(tmp_path) as group:
         assert group.committed("") is not None
 
 
-async def test_a_commit_that_is_not_written_is_not_held(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_failed_commit_is_not_kept_in_memory(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         await group.commit(1)
         group.disk.is_full = True
@@ -112,7 +112,7 @@ async def test_a_commit_that_is_not_written_is_not_held(tmp_path: Path, mock_clo
         assert await group.commit(3) is ErrorCode.NONE
 
 
-async def test_a_commit_larger_than_a_batch_may_be_is_several(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_commit_above_the_batch_size_is_split(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path, message_max_bytes=400, topics=()) as group:
         await group.partitions.create("wide", 20)
         offsets = [OffsetToCommit(topic="wide", partition=index, offset=index) for index in range(20)]
@@ -123,7 +123,7 @@ async def test_a_commit_larger_than_a_batch_may_be_is_several(tmp_path: Path, mo
         assert held == [(index, index) for index in range(20)]
 
 
-async def test_an_offset_that_no_batch_can_hold_is_an_error(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_an_offset_above_the_batch_size_is_rejected(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path, message_max_bytes=400) as group:
         offsets = [
             OffsetToCommit(topic="orders", partition=0, offset=at, metadata="x" * size)
@@ -139,7 +139,7 @@ async def test_an_offset_that_no_batch_can_hold_is_an_error(tmp_path: Path, mock
         assert held.offset == 3
 
 
-async def test_a_commit_waits_for_its_sync_no_longer_than_it_may(tmp_path: Path) -> None:
+async def test_a_commit_waits_for_its_flush(tmp_path: Path) -> None:
     async with serving(tmp_path, log_flush_interval_messages=1, offsets_commit_timeout_ms=60_000) as group:
         assert await group.commit(1) is ErrorCode.NONE
         log = group.service.registry.log
@@ -166,9 +166,7 @@ async def test_offsets_of_an_empty_group_expire_and_the_group_with_them(tmp_path
         assert group.service.registry.get("g") is None
 
 
-async def test_offsets_of_topics_that_members_read_stay_and_those_of_others_go(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_offsets_of_subscribed_topics_stay_and_others_expire(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path, topics=("orders", "other")) as group:
         session_s = 1800
         joined = await group.member(session_timeout_ms=session_s * 1000)
@@ -183,7 +181,7 @@ async def test_offsets_of_topics_that_members_read_stay_and_those_of_others_go(
         assert group.committed(topic="other") is None
 
 
-async def test_a_commit_may_say_when_it_expires(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_commit_may_set_its_own_expiry(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         await group.commit(1, retention_ms=DAY_S * 1000)
         held = group.committed()
@@ -195,7 +193,7 @@ async def test_a_commit_may_say_when_it_expires(tmp_path: Path, mock_clock: Mock
         assert group.committed() is None
 
 
-async def test_a_commit_that_would_expire_beyond_all_time_is_kept(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_an_expiry_beyond_64_bits_is_clamped(tmp_path: Path, mock_clock: MockClock) -> None:
     # Regression: it was refused as a commit with too much metadata.
     async with serving(tmp_path) as group:
         assert await group.commit(1, retention_ms=(1 << 63) - 1) is ErrorCode.NONE
@@ -204,7 +202,7 @@ async def test_a_commit_that_would_expire_beyond_all_time_is_kept(tmp_path: Path
         assert held.expire_ms == (1 << 63) - 1
 
 
-async def test_offsets_without_members_expire_each_by_its_commit(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_offsets_without_members_expire_by_commit_time(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path, topics=("orders", "other")) as group:
         await group.commit(1)
         await trio.sleep(RETENTION_S - DAY_S + 1)
@@ -214,7 +212,7 @@ async def test_offsets_without_members_expire_each_by_its_commit(tmp_path: Path,
         assert group.committed(topic="other") is not None
 
 
-async def test_a_group_whose_tombstones_cannot_be_written_stays(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_group_stays_if_its_tombstones_cannot_be_written(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         await group.commit(1)
         group.disk.is_full = True
@@ -227,7 +225,7 @@ async def test_a_group_whose_tombstones_cannot_be_written_stays(tmp_path: Path, 
         assert group.committed() is None
 
 
-async def test_deleting_a_topic_forgets_what_was_committed_for_it(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_deleting_a_topic_removes_its_committed_offsets(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path, topics=("orders", "other")) as group:
         for name in ("g", "h"):
             await group.commit(1, name)
@@ -242,7 +240,7 @@ async def test_deleting_a_topic_forgets_what_was_committed_for_it(tmp_path: Path
         assert group.committed(topic="other") is not None
 
 
-async def test_without_its_topic_the_coordinator_begins_anew(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_the_coordinator_starts_empty_after_its_topic_was_deleted(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         await group.commit(1)
         await group.partitions.delete("__consumer_offsets")
@@ -285,7 +283,7 @@ def slow_disk(group: Serving) -> Iterator[None]:
         partition.write_queued()
 
 
-async def test_a_commit_that_is_being_written_outlives_its_group(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_commit_in_progress_outlives_its_group(tmp_path: Path, mock_clock: MockClock) -> None:
     # Regression: the offset was kept without a group, and did not expire until the next restart.
     async with serving(tmp_path, topics=("orders", "other")) as group:
         await group.commit(1)
@@ -303,7 +301,7 @@ async def test_a_commit_that_is_being_written_outlives_its_group(tmp_path: Path,
         assert group.service.registry.get("g") is None
 
 
-async def test_a_commit_that_goes_with_its_topic_is_not_held(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_commit_in_progress_is_dropped_with_the_offsets_topic(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         async with trio.open_nursery() as nursery:
             with slow_disk(group):
@@ -317,9 +315,7 @@ async def test_a_commit_that_goes_with_its_topic_is_not_held(tmp_path: Path, moc
         assert group.service.registry.get("g") is None
 
 
-async def test_a_group_that_could_not_be_deleted_still_forgets_ids_that_were_given_out(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_pending_ids_still_expire_after_a_failed_deletion(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         assert (await group.join(requires_known_member=True)).error is ErrorCode.MEMBER_ID_REQUIRED
         group.disk.is_full = True
@@ -330,7 +326,7 @@ async def test_a_group_that_could_not_be_deleted_still_forgets_ids_that_were_giv
         assert known.pending_count == 0
 
 
-async def test_offsets_can_be_deleted_unless_members_read_the_topic(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_offsets_can_be_deleted_unless_the_topic_is_subscribed(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path, topics=("orders", "other")) as group:
         commits = group.service.commits
         assert commits.check_delete_offsets("g") is ErrorCode.GROUP_ID_NOT_FOUND
@@ -349,7 +345,7 @@ async def test_offsets_can_be_deleted_unless_members_read_the_topic(tmp_path: Pa
         assert group.committed(topic="other") is None
 
 
-async def test_offsets_of_members_that_the_broker_does_not_understand_stay(
+async def test_offsets_cannot_be_deleted_while_members_speak_an_unknown_protocol(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with serving(tmp_path) as group:
@@ -360,7 +356,9 @@ async def test_offsets_of_members_that_the_broker_does_not_understand_stay(
 # -- Kafka's records, metrics, names --
 
 
-async def test_what_kafka_committed_is_read(tmp_path: Path, kafka_fixtures: Path, mock_clock: MockClock) -> None:
+async def test_offsets_committed_by_kafka_are_loaded(
+    tmp_path: Path, kafka_fixtures: Path, mock_clock: MockClock
+) -> None:
     async with serving(tmp_path, offsets_topic_num_partitions=1) as group:
         assert group.committed("golden-group", "plain") is None
     copied = tmp_path / "__consumer_offsets-0"
@@ -372,7 +370,7 @@ async def test_what_kafka_committed_is_read(tmp_path: Path, kafka_fixtures: Path
         assert (held.offset, held.metadata) == (42, "a note")
 
 
-async def test_lag_and_states_can_be_measured(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_metrics_report_lag_and_states(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         metrics = Metrics()
         group.service.declare(metrics)
@@ -394,7 +392,7 @@ async def test_lag_and_states_can_be_measured(tmp_path: Path, mock_clock: MockCl
 
 
 @pytest.mark.parametrize("name", ["orders", "ordérs", "\U0001f600"])
-async def test_groups_of_any_name_come_back(tmp_path: Path, name: str, mock_clock: MockClock) -> None:
+async def test_groups_with_unusual_names_survive_a_restart(tmp_path: Path, name: str, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         await group.commit(9, name)
     async with serving(tmp_path) as group:

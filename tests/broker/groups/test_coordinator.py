@@ -43,7 +43,7 @@ async def stable(group: Serving, count: int) -> list[JoinGroupResponse]:
     return joined
 
 
-async def test_members_that_come_together_are_of_one_generation_after_the_delay(
+async def test_members_that_join_during_the_initial_delay_share_a_generation(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with serving(tmp_path) as group:
@@ -63,7 +63,9 @@ async def test_the_first_member_of_a_new_group_does_not_wait_by_default(tmp_path
         assert trio.current_time() == began
 
 
-async def test_a_silent_member_is_expelled_when_its_session_is_over(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_member_without_heartbeats_is_removed_at_its_session_timeout(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with serving(tmp_path) as group:
         first, silent = await stable(group, 2)
         for _ in range(4):
@@ -74,7 +76,7 @@ async def test_a_silent_member_is_expelled_when_its_session_is_over(tmp_path: Pa
         assert (await group.join(member_id=first.member_id)).generation == 2
 
 
-async def test_a_client_that_goes_away_while_it_waits_leaves_its_member_for_a_session(
+async def test_a_member_stays_until_its_session_timeout_after_its_client_disconnects(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with serving(tmp_path) as group:
@@ -93,7 +95,7 @@ async def test_a_client_that_goes_away_while_it_waits_leaves_its_member_for_a_se
         assert first.member_id not in known.members
 
 
-async def test_a_client_that_goes_away_before_its_first_answer_is_no_member_for_long(
+async def test_a_new_member_expires_if_its_client_disconnects_before_the_response(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with serving(tmp_path) as group:
@@ -107,7 +109,7 @@ async def test_a_client_that_goes_away_before_its_first_answer_is_no_member_for_
         assert known.state is GroupState.EMPTY
 
 
-async def test_heartbeats_leave_nothing_behind(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_heartbeats_do_not_add_timers(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         members = await stable(group, 3)
         timers = group.service.registry._timers
@@ -121,7 +123,7 @@ async def test_heartbeats_leave_nothing_behind(tmp_path: Path, mock_clock: MockC
         assert not timers._heap, "an idle coordinator has no timer"
 
 
-async def test_an_id_that_nobody_uses_is_forgotten(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_an_unused_member_id_expires(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         told = await group.join(requires_known_member=True)
         assert told.error is ErrorCode.MEMBER_ID_REQUIRED
@@ -129,7 +131,7 @@ async def test_an_id_that_nobody_uses_is_forgotten(tmp_path: Path, mock_clock: M
         assert (await group.join(member_id=told.member_id)).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_who_waits_is_answered_when_the_broker_stops(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_waiting_members_are_answered_when_the_broker_stops(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         first, _ = await stable(group, 2)
         answers = []
@@ -154,7 +156,7 @@ async def test_session_timeouts_have_bounds(tmp_path: Path, mock_clock: MockCloc
 
 
 @pytest.mark.parametrize("name", ["", "g" * 40_000])
-async def test_a_group_has_a_name_that_a_record_can_hold(tmp_path: Path, mock_clock: MockClock, name: str) -> None:
+async def test_a_group_name_must_fit_into_a_record(tmp_path: Path, mock_clock: MockClock, name: str) -> None:
     async with serving(tmp_path) as group:
         joined = await group.join(name)
         assert joined.error is ErrorCode.INVALID_GROUP_ID
@@ -163,7 +165,7 @@ async def test_a_group_has_a_name_that_a_record_can_hold(tmp_path: Path, mock_cl
         assert group.service.coordinator.leave(name, [])[0] is ErrorCode.INVALID_GROUP_ID
 
 
-async def test_of_a_group_that_is_not_there_nobody_is_a_member(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_requests_for_a_missing_group_have_kafkas_errors(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         nobody = JoinGroupResponse(member_id="m", generation=1)
         assert (await group.join(member_id="m")).error is ErrorCode.UNKNOWN_MEMBER_ID
@@ -174,15 +176,13 @@ async def test_of_a_group_that_is_not_there_nobody_is_a_member(tmp_path: Path, m
         assert (described.state, described.error) == (GroupState.DEAD, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
-async def test_a_member_that_no_record_can_hold_is_an_error_and_not_the_end(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_a_member_that_does_not_fit_into_a_record_gets_an_error(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         joined = await group.join(instance_id="i" * 40_000)
         assert (await group.sync(joined, instance_id="i" * 40_000)).error is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-async def test_a_full_disk_sends_members_to_rebalance_again(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_members_rebalance_again_after_a_full_disk(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         joined = await group.join()
         group.disk.is_full = True
@@ -192,7 +192,9 @@ async def test_a_full_disk_sends_members_to_rebalance_again(tmp_path: Path, mock
         assert (await group.sync(joined)).error is ErrorCode.NONE
 
 
-async def test_a_group_is_described_when_it_is_stable(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_description_has_assignments_only_while_the_group_is_stable(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with serving(tmp_path) as group:
         joined = await group.join()
         described = group.service.coordinator.describe("g")
@@ -206,7 +208,7 @@ async def test_a_group_is_described_when_it_is_stable(tmp_path: Path, mock_clock
         assert (listed.group, listed.state, listed.protocol_type) == ("g", GroupState.STABLE, "consumer")
 
 
-async def test_a_group_is_there_after_a_restart(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_group_survives_a_restart(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         joined = await group.member()
     async with serving(tmp_path) as group:
@@ -220,7 +222,7 @@ async def test_a_group_is_there_after_a_restart(tmp_path: Path, mock_clock: Mock
         assert (known.state, known.generation.number) == (GroupState.EMPTY, 2)
 
 
-async def test_until_it_is_read_nothing_is_said_about_a_group(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_group_is_not_served_until_it_is_loaded(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
         joined = await group.member()
     async with serving(tmp_path, reads=False) as group:
@@ -235,7 +237,7 @@ async def test_until_it_is_read_nothing_is_said_about_a_group(tmp_path: Path, mo
         assert group.service.registry.available_all() is loading
 
 
-async def test_a_partition_that_cannot_be_read_is_not_coordinated(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_groups_of_an_unreadable_partition_are_not_served(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path, offsets_topic_num_partitions=1) as group:
         joined = await group.member()
     path = tmp_path / "__consumer_offsets-0" / f"{0:020}.log"
@@ -247,7 +249,7 @@ async def test_a_partition_that_cannot_be_read_is_not_coordinated(tmp_path: Path
         assert group.heartbeat(joined) is ErrorCode.NOT_COORDINATOR
 
 
-async def test_reading_much_lets_others_have_their_turns(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_loading_many_records_yields_to_other_tasks(tmp_path: Path, mock_clock: MockClock) -> None:
     count = 5000
     async with serving(tmp_path, offsets_topic_num_partitions=1) as group:
         rows = [

@@ -28,7 +28,7 @@ async def committed(client: KafkaClient, group_id: str = GROUP) -> int:
         await trio.lowlevel.checkpoint()
 
 
-async def test_a_directory_that_was_there_before_its_topic_is_read_when_that_is_made(tmp_path: Path) -> None:
+async def test_a_copied_directory_is_loaded_when_its_topic_is_created(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, tmp_path / GOLDEN.name)
     async with running(tmp_path, {"offsets.topic.num.partitions": 1}) as broker:
         await (await broker.connect()).create(TOPIC)
@@ -36,7 +36,7 @@ async def test_a_directory_that_was_there_before_its_topic_is_read_when_that_is_
             assert await committed(client) == COMMITTED
 
 
-async def test_groups_that_belong_to_another_partition_are_told_of_and_not_half_served(
+async def test_groups_in_the_wrong_partition_are_logged_and_not_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The record is in partition 0, as in a topic of one partition; in a topic of fifty it belongs elsewhere."""
@@ -51,7 +51,7 @@ async def test_groups_that_belong_to_another_partition_are_told_of_and_not_half_
     assert "offsets.topic.num.partitions" in caplog.text
 
 
-async def test_groups_are_loaded_though_a_bit_of_the_active_index_is_flipped(
+async def test_groups_are_loaded_despite_a_flipped_bit_in_the_active_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_log, "READ_BYTES", 100)  # so that a small log is read by its index

@@ -23,11 +23,11 @@ ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
         ("\U0001f600", 1772899),
     ],
 )
-def test_the_hash_is_javas(text: str, expected: int) -> None:
+def test_the_hash_equals_javas(text: str, expected: int) -> None:
     assert java_hash(text) == expected
 
 
-def test_the_number_without_a_positive_counterpart_is_0() -> None:
+def test_the_absolute_value_of_the_smallest_int32_is_0() -> None:
     assert [abs_int32(number) for number in (-(1 << 31), -1, 1)] == [0, 1, 1]
 
 
@@ -59,7 +59,7 @@ class Log:
         return {key: latest.value for key, latest in self.replay.latest.items()}
 
 
-def test_the_latest_value_of_a_key_counts_and_a_tombstone_takes_it_away() -> None:
+def test_the_latest_value_of_a_key_applies_and_a_tombstone_removes_it() -> None:
     log = Log()
     log.batch((b"a", b"1"), (b"b", b"1"), (None, b"nobody's"))
     log.batch((b"a", b"2"), (b"b", None))
@@ -67,7 +67,7 @@ def test_the_latest_value_of_a_key_counts_and_a_tombstone_takes_it_away() -> Non
     assert log.replay.latest[b"a"].offset == 3
 
 
-def test_a_transaction_counts_when_it_is_committed() -> None:
+def test_a_transaction_applies_when_it_is_committed() -> None:
     log = Log()
     log.batch((b"a", b"1"))
     log.transactional(7, (b"a", b"2"), (b"b", b"2"))
@@ -79,7 +79,7 @@ def test_a_transaction_counts_when_it_is_committed() -> None:
     assert log.replay.open_transactions == 0
 
 
-def test_a_transaction_does_not_undo_what_came_after_its_records() -> None:
+def test_a_transaction_does_not_override_later_records() -> None:
     log = Log()
     log.transactional(7, (b"a", b"old"), (b"b", b"old"))
     log.batch((b"a", b"new"), (b"b", None))
@@ -87,7 +87,7 @@ def test_a_transaction_does_not_undo_what_came_after_its_records() -> None:
     assert log.values() == {b"a": b"new"}
 
 
-def test_a_transaction_without_its_end_does_not_count() -> None:
+def test_an_open_transaction_does_not_apply() -> None:
     log = Log()
     log.transactional(7, (b"a", b"1"))
     assert not log.values()

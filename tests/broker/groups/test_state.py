@@ -44,7 +44,7 @@ def test_without_delay_the_first_member_is_answered_at_the_next_tick() -> None:
     assert driver.joined(waiter).error is ErrorCode.NONE
 
 
-def test_only_the_leader_is_told_the_members() -> None:
+def test_only_the_leader_gets_the_list_of_members() -> None:
     driver = Driver()
     first, second = driver.join(), driver.join()
     driver.pass_ms(2 * DELAY_MS)
@@ -68,7 +68,7 @@ def test_members_wait_for_the_leaders_assignment() -> None:
     assert driver.group.completed_rebalances == 1
 
 
-def test_an_assignment_that_could_not_be_stored_is_told_to_nobody() -> None:
+def test_an_assignment_that_was_not_stored_reaches_no_member() -> None:
     driver = Driver()
     waiter = driver.join()
     driver.pass_ms(DELAY_MS)
@@ -81,7 +81,7 @@ def test_an_assignment_that_could_not_be_stored_is_told_to_nobody() -> None:
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_an_assignment_stored_too_late_is_dropped() -> None:
+def test_an_assignment_stored_after_another_rebalance_began_is_ignored() -> None:
     driver = Driver()
     waiter = driver.join()
     driver.pass_ms(DELAY_MS)
@@ -94,7 +94,7 @@ def test_an_assignment_stored_too_late_is_dropped() -> None:
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_new_dynamic_member_is_told_its_id_first() -> None:
+def test_a_new_dynamic_member_gets_its_id_before_it_joins() -> None:
     driver = Driver()
     told = driver.joined(driver.join(requires_known_member=True, client_id="app"))
     assert told.error is ErrorCode.MEMBER_ID_REQUIRED
@@ -104,7 +104,7 @@ def test_a_new_dynamic_member_is_told_its_id_first() -> None:
     assert driver.joined(waiter).member_id == told.member_id
 
 
-def test_an_id_that_is_not_used_in_time_is_forgotten() -> None:
+def test_a_pending_id_expires() -> None:
     driver = Driver()
     told = driver.joined(driver.join(requires_known_member=True))
     driver.pass_ms(SESSION_MS)
@@ -113,7 +113,7 @@ def test_an_id_that_is_not_used_in_time_is_forgotten() -> None:
     assert driver.group.wake_at_s == NEVER
 
 
-def test_a_rebalance_waits_for_ids_that_were_given_out() -> None:
+def test_a_rebalance_waits_for_pending_ids() -> None:
     driver = Driver()
     (member,) = driver.stable(1)
     told = driver.joined(driver.join(requires_known_member=True, speaks=["range"]))
@@ -123,7 +123,7 @@ def test_a_rebalance_waits_for_ids_that_were_given_out() -> None:
     assert driver.joined(again).generation == 2
 
 
-def test_unknown_stale_and_foreign_members() -> None:
+def test_unknown_stale_and_incompatible_members_are_rejected() -> None:
     driver = Driver()
     leader, _ = driver.stable()
     assert driver.heartbeat("nobody") is ErrorCode.UNKNOWN_MEMBER_ID
@@ -141,19 +141,19 @@ def test_unknown_stale_and_foreign_members() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"protocol_type": ""}, {"protocols": ()}])
-def test_an_empty_group_takes_nobody_without_a_protocol(fields: dict[str, object]) -> None:
+def test_the_first_member_must_name_a_protocol(fields: dict[str, object]) -> None:
     driver = Driver()
     assert driver.joined(driver.join(**fields)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_the_protocol_is_the_one_with_most_votes_that_all_know() -> None:
+def test_the_protocol_supported_by_all_with_most_votes_is_chosen() -> None:
     driver = Driver()
     waiters = [driver.join(speaks=names) for names in (["a", "b"], ["b", "a", "c"], ["b", "a"])]
     driver.pass_ms(2 * DELAY_MS)
     assert {driver.joined(waiter).protocol_name for waiter in waiters} == {"b"}
 
 
-def test_a_member_that_changes_what_it_says_makes_a_rebalance() -> None:
+def test_a_member_that_changes_its_metadata_starts_a_rebalance() -> None:
     driver = Driver()
     _, follower = driver.stable()
     same = driver.join(follower)
@@ -163,7 +163,7 @@ def test_a_member_that_changes_what_it_says_makes_a_rebalance() -> None:
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_leader_that_joins_again_makes_a_rebalance() -> None:
+def test_a_leader_that_rejoins_starts_a_rebalance() -> None:
     driver = Driver()
     leader, follower = driver.stable()
     again = driver.join(leader)
@@ -173,7 +173,7 @@ def test_a_leader_that_joins_again_makes_a_rebalance() -> None:
     assert driver.joined(again).generation == 2
 
 
-def test_a_join_whose_answer_was_lost_is_answered_again() -> None:
+def test_a_repeated_join_gets_the_same_response() -> None:
     driver = Driver()
     waiter = driver.join()
     driver.pass_ms(DELAY_MS)
@@ -181,7 +181,7 @@ def test_a_join_whose_answer_was_lost_is_answered_again() -> None:
     assert driver.joined(driver.join(leader)) == driver.joined(waiter)
 
 
-def test_who_does_not_join_again_in_time_is_out() -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
     driver = Driver()
     leader, late = driver.stable(session_timeout_ms=2 * REBALANCE_MS)
     again = driver.join(leader, session_timeout_ms=2 * REBALANCE_MS)
@@ -192,7 +192,7 @@ def test_who_does_not_join_again_in_time_is_out() -> None:
     assert driver.joined(driver.join(late)).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_another_leads_if_the_leader_does_not_join_again() -> None:
+def test_another_member_leads_if_the_leader_does_not_rejoin() -> None:
     driver = Driver()
     _, follower = driver.stable(session_timeout_ms=2 * REBALANCE_MS)
     waiter = driver.join(follower, protocols=protocols("range", topics=["other"]))
@@ -202,7 +202,7 @@ def test_another_leads_if_the_leader_does_not_join_again() -> None:
     assert len(response.members) == 1
 
 
-def test_who_does_not_sync_in_time_is_out() -> None:
+def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
     driver = Driver()
     first, second = (driver.join(session_timeout_ms=2 * REBALANCE_MS) for _ in range(2))
     driver.pass_ms(2 * DELAY_MS)
@@ -213,7 +213,7 @@ def test_who_does_not_sync_in_time_is_out() -> None:
     assert driver.heartbeat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_silent_member_is_expelled_and_the_others_rebalance() -> None:
+def test_an_expired_member_is_removed_and_the_others_rebalance() -> None:
     driver = Driver()
     leader, silent = driver.stable()
     driver.pass_ms(SESSION_MS - 1)
@@ -223,7 +223,7 @@ def test_a_silent_member_is_expelled_and_the_others_rebalance() -> None:
     assert driver.heartbeat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_the_last_member_that_is_expelled_leaves_an_empty_generation_behind() -> None:
+def test_an_empty_generation_is_stored_when_the_last_member_expires() -> None:
     driver = Driver()
     driver.stable(1)
     driver.must_store = False
@@ -237,7 +237,7 @@ def test_the_last_member_that_is_expelled_leaves_an_empty_generation_behind() ->
     assert driver.group.wake_at_s == NEVER
 
 
-def test_who_waits_is_not_silent() -> None:
+def test_a_waiting_member_does_not_expire() -> None:
     driver = Driver()
     leader, follower = driver.stable()
     waiting = driver.join(leader)
@@ -248,7 +248,7 @@ def test_who_waits_is_not_silent() -> None:
     assert waiting not in driver.answers
 
 
-def test_who_went_away_while_it_waited_is_expelled_by_its_session() -> None:
+def test_a_disconnected_waiting_member_expires() -> None:
     driver = Driver()
     leader, follower = driver.stable()
     waiting = driver.join(leader)
@@ -261,7 +261,7 @@ def test_who_went_away_while_it_waited_is_expelled_by_its_session() -> None:
     assert waiting not in driver.answers
 
 
-def test_a_new_member_that_hears_nothing_for_five_minutes_is_given_up() -> None:
+def test_a_new_member_expires_after_five_minutes_without_a_response() -> None:
     driver = Driver()
     driver.stable(1, rebalance_timeout_ms=2 * NEW_MEMBER_JOIN_TIMEOUT_MS, session_timeout_ms=10 * REBALANCE_MS)
     waiter = driver.join(rebalance_timeout_ms=2 * NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -269,7 +269,7 @@ def test_a_new_member_that_hears_nothing_for_five_minutes_is_given_up() -> None:
     assert driver.joined(waiter).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_leaves_is_gone_and_the_others_rebalance_once() -> None:
+def test_members_that_leave_together_cause_one_rebalance() -> None:
     driver = Driver()
     leader, *others = driver.stable(3)
     assert driver.leave(*others, "nobody") == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
@@ -277,7 +277,7 @@ def test_who_leaves_is_gone_and_the_others_rebalance_once() -> None:
     assert driver.joined(again).generation == 2
 
 
-def test_who_leaves_while_it_waits_is_told() -> None:
+def test_a_pending_join_is_answered_when_its_member_leaves() -> None:
     driver = Driver()
     _, follower = driver.stable()
     waiting = driver.join(follower, protocols=protocols("range", topics=["other"]))
@@ -285,7 +285,7 @@ def test_who_leaves_while_it_waits_is_told() -> None:
     assert driver.joined(waiting).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_leaves_while_it_waits_for_its_assignment_is_told() -> None:
+def test_a_pending_sync_is_answered_when_its_member_leaves() -> None:
     driver = Driver()
     _, second = driver.join(), driver.join()
     driver.pass_ms(2 * DELAY_MS)
@@ -296,21 +296,21 @@ def test_who_leaves_while_it_waits_for_its_assignment_is_told() -> None:
 
 
 @pytest.mark.parametrize("named", [{"client_id": "ü" * 40_000}, {"instance_id": "ü" * 40_000}])
-def test_an_id_is_short_enough_to_be_told_and_stored(named: dict[str, str]) -> None:
+def test_a_member_id_is_short_enough_to_be_sent_and_stored(named: dict[str, str]) -> None:
     driver = Driver(delay_ms=0)
     waiter = driver.join(**named)
     driver.pass_ms(1)
     assert 249 < len(driver.joined(waiter).member_id.encode()) < 1000
 
 
-def test_an_id_that_was_given_out_can_leave() -> None:
+def test_a_pending_id_can_leave() -> None:
     driver = Driver()
     told = driver.joined(driver.join(requires_known_member=True))
     assert driver.leave(told.member_id) == [ErrorCode.NONE]
     assert driver.group.pending_count == 0
 
 
-def test_a_full_group_takes_no_new_member() -> None:
+def test_a_full_group_rejects_new_members() -> None:
     driver = Driver(max_size=2)
     leader, _ = driver.stable()
     assert driver.joined(driver.join()).error is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -318,7 +318,7 @@ def test_a_full_group_takes_no_new_member() -> None:
     assert driver.heartbeat(leader) is ErrorCode.NONE
 
 
-def test_of_a_restored_group_that_is_too_large_the_last_ones_stay_out() -> None:
+def test_the_last_members_of_an_oversized_restored_group_are_rejected() -> None:
     stored = StoredGroup(
         protocol_type="consumer", generation=4, protocol="range", leader="a",
         members=tuple(stored_member(name) for name in "abc"),
@@ -331,7 +331,7 @@ def test_of_a_restored_group_that_is_too_large_the_last_ones_stay_out() -> None:
     assert driver.joined(first).generation == driver.joined(second).generation == 5
 
 
-def test_a_restored_group_goes_on_where_it_was() -> None:
+def test_a_restored_group_continues_without_a_rebalance() -> None:
     driver = Driver()
     ids = driver.stable()
     stored = driver.group.generation.snapshot({each: each.encode() for each in ids}, driver.group.state_since_ms)
@@ -344,7 +344,7 @@ def test_a_restored_group_goes_on_where_it_was() -> None:
     assert driver.group.state is GroupState.EMPTY
 
 
-def test_a_stored_group_that_names_a_member_twice_is_refused() -> None:
+def test_a_stored_group_with_a_duplicate_member_is_malformed() -> None:
     stored = StoredGroup(
         protocol_type="consumer", generation=1, protocol="range", leader="a", members=(stored_member("a"),) * 2
     )
@@ -371,7 +371,7 @@ def static_pair(driver: Driver) -> tuple[str, str]:
     return leader, follower
 
 
-def test_a_static_member_that_is_started_anew_keeps_its_assignment_without_a_rebalance() -> None:
+def test_a_restarted_static_member_keeps_its_assignment_without_a_rebalance() -> None:
     driver = Driver()
     _, follower = static_pair(driver)
     answer = driver.joined(driver.join(instance_id="two"))
@@ -382,7 +382,7 @@ def test_a_static_member_that_is_started_anew_keeps_its_assignment_without_a_reb
     assert driver.group.state is GroupState.STABLE
 
 
-def test_the_former_life_of_a_static_member_is_fenced() -> None:
+def test_the_old_id_of_a_restarted_static_member_is_fenced() -> None:
     driver = Driver()
     _, follower = static_pair(driver)
     driver.join(instance_id="two")
@@ -396,7 +396,7 @@ def test_the_former_life_of_a_static_member_is_fenced() -> None:
 
 
 @pytest.mark.parametrize("can_skip", [True, False])
-def test_a_static_leader_that_is_started_anew_does_not_assign_anew(can_skip: bool) -> None:
+def test_a_restarted_static_leader_does_not_assign_again(can_skip: bool) -> None:
     driver = Driver()
     leader, _ = static_pair(driver)
     answer = driver.joined(driver.join(instance_id="one", can_skip_assignment=can_skip))
@@ -406,7 +406,7 @@ def test_a_static_leader_that_is_started_anew_does_not_assign_anew(can_skip: boo
     assert len(answer.members) == (2 if can_skip else 0)
 
 
-def test_a_static_member_whose_new_life_could_not_be_stored_has_its_old_one() -> None:
+def test_a_static_member_keeps_its_old_id_if_the_new_one_was_not_stored() -> None:
     driver = Driver()
     _, follower = static_pair(driver)
     driver.must_store = False
@@ -419,7 +419,7 @@ def test_a_static_member_whose_new_life_could_not_be_stored_has_its_old_one() ->
     assert [protocol.name for protocol in member.protocols] == ["range"]
 
 
-def test_a_static_member_that_changes_the_protocol_makes_a_rebalance() -> None:
+def test_a_restarted_static_member_that_changes_the_protocol_starts_a_rebalance() -> None:
     driver = Driver()
     driver.join(instance_id="one", speaks=["a", "b"])
     driver.pass_ms(DELAY_MS)
@@ -430,7 +430,7 @@ def test_a_static_member_that_changes_the_protocol_makes_a_rebalance() -> None:
     assert driver.joined(waiter).protocol_name == "b"
 
 
-def test_a_static_member_that_is_started_anew_during_a_sync_makes_a_rebalance() -> None:
+def test_a_static_member_that_restarts_during_a_sync_starts_a_rebalance() -> None:
     driver = Driver()
     waiters = [driver.join(instance_id=name) for name in ("one", "two")]
     driver.pass_ms(2 * DELAY_MS)
@@ -441,7 +441,7 @@ def test_a_static_member_that_is_started_anew_during_a_sync_makes_a_rebalance() 
     assert driver.joined(restarted).generation == 2
 
 
-def test_a_static_member_stays_through_a_rebalance_that_it_misses() -> None:
+def test_a_static_member_survives_a_rebalance_that_it_misses() -> None:
     driver = Driver()
     waiters = [driver.join(instance_id=name, session_timeout_ms=3 * REBALANCE_MS) for name in ("one", "two")]
     driver.pass_ms(2 * DELAY_MS)
@@ -454,8 +454,8 @@ def test_a_static_member_stays_through_a_rebalance_that_it_misses() -> None:
     assert driver.heartbeat(follower, generation=1, instance_id="two") is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_a_static_member_that_allows_no_time_for_a_rebalance_is_not_looked_for_all_the_time() -> None:
-    # With a time-out of 0, or below, the group was due again as soon as it had been looked at.
+def test_a_static_member_with_a_zero_rebalance_timeout_does_not_cause_a_busy_loop() -> None:
+    # Regression: with a rebalance timeout of 0 or below, the group was due again as soon as it had been expired.
     driver = Driver()
     static, other = driver.join(instance_id="one"), driver.join()
     driver.pass_ms(2 * DELAY_MS)
@@ -471,7 +471,7 @@ def test_a_static_member_that_allows_no_time_for_a_rebalance_is_not_looked_for_a
     assert driver.group.state is GroupState.EMPTY
 
 
-def test_an_administrator_removes_a_static_member_by_its_instance() -> None:
+def test_an_administrator_can_remove_a_static_member_by_its_instance_id() -> None:
     driver = Driver()
     static_pair(driver)
     errors = driver.group.leave([LeavingMember(instance_id="two"), LeavingMember(instance_id="no")], driver.now)
@@ -504,7 +504,7 @@ def test_who_may_commit() -> None:
     assert commit("nobody", 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_commit_is_a_sign_of_life() -> None:
+def test_a_commit_extends_the_session() -> None:
     driver = Driver()
     (leader,) = driver.stable(1)
     for _ in range(3):
@@ -512,7 +512,7 @@ def test_a_commit_is_a_sign_of_life() -> None:
         assert driver.group.check_commit(leader, None, 1, driver.now) is ErrorCode.NONE
 
 
-def test_a_closed_group_answers_who_waits_and_takes_nobody() -> None:
+def test_a_closed_group_answers_waiting_members_and_rejects_requests() -> None:
     driver = Driver()
     leader, _ = driver.stable()
     waiting = driver.join(leader)
@@ -525,7 +525,7 @@ def test_a_closed_group_answers_who_waits_and_takes_nobody() -> None:
     assert driver.group.check_commit(leader, None, 1, driver.now) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_metadata_that_is_not_the_consumer_protocols_leaves_the_topics_unknown() -> None:
+def test_topics_are_unknown_unless_metadata_is_of_the_consumer_protocol() -> None:
     driver = Driver()
     driver.stable(1)
     assert driver.group.generation.is_subscribed("orders")

@@ -48,6 +48,6 @@ def test_leaders_and_replicas_are_spread_evenly_and_no_partition_has_two_on_one_
 
 
 @pytest.mark.parametrize(("partitions", "factor"), [(0, 1), (1, 0), (1, 4), (-1, 1)])
-def test_impossible_counts_are_refused(partitions: int, factor: int) -> None:
+def test_impossible_counts_are_rejected(partitions: int, factor: int) -> None:
     with pytest.raises(ValueError, match=r"at least 1|larger than the number of brokers"):
         assign_replicas([1, 2, 3], partitions, factor, Random(0))

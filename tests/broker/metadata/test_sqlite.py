@@ -26,7 +26,7 @@ def test_topics_are_the_same_after_the_store_is_reopened(tmp_path: Path) -> None
     store.close()
 
 
-def test_a_topic_being_deleted_is_gone_for_users_until_it_is_forgotten(tmp_path: Path) -> None:
+def test_a_topic_being_deleted_is_hidden_until_its_deletion_finishes(tmp_path: Path) -> None:
     store = SqliteMetadataStore(tmp_path / "metadata.sqlite")
     store.create_topics([Topic(name="orders", partitions=3)])
     store.begin_delete(["orders"])
@@ -37,7 +37,7 @@ def test_a_topic_being_deleted_is_gone_for_users_until_it_is_forgotten(tmp_path:
     store.close()
 
 
-def test_a_layout_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_unknown_layout_is_rejected_by_name(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 77")
@@ -46,7 +46,7 @@ def test_a_layout_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
         SqliteMetadataStore(path)
 
 
-def test_a_file_that_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_rejected_by_name(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     path.write_bytes(b"not a database, but long enough to look at" * 50)
     with pytest.raises(MetadataError, match=r"metadata\.sqlite: file is not a database"):
@@ -94,7 +94,7 @@ def test_a_migration_that_fails_leaves_the_old_layout(tmp_path: Path) -> None:
         assert tables == {"topics", "counters"}
 
 
-def test_the_brokers_settings_are_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_dynamic_broker_settings_are_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     with closing(SqliteMetadataStore(path)) as store:
         store.set_broker_configs({"log.retention.ms": "1000", "log.segment.bytes": "65536"})
@@ -104,7 +104,7 @@ def test_the_brokers_settings_are_replaced_as_a_whole(tmp_path: Path) -> None:
         assert store.broker_configs() == {"log.retention.ms": "2000"}
 
 
-def test_directories_are_remembered_as_a_whole(tmp_path: Path) -> None:
+def test_directories_are_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     with closing(SqliteMetadataStore(path)) as store:
         assert store.directories() == {}
@@ -128,7 +128,7 @@ def test_a_topic_that_leaves_data_behind_is_buried(tmp_path: Path) -> None:
         assert store.deleting() == []
 
 
-def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
+def test_no_producer_id_is_allocated_twice(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     with closing(SqliteMetadataStore(path)) as store:
         assert [store.take_producer_ids(1000), store.take_producer_ids(10)] == [0, 1000]
@@ -138,7 +138,7 @@ def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
         assert store.take_producer_ids(5, at_least=3) == 2005
 
 
-def test_workers_that_take_ids_at_the_same_time_get_blocks_of_their_own(tmp_path: Path) -> None:
+def test_concurrent_workers_allocate_disjoint_producer_ids(tmp_path: Path) -> None:
     with closing(SqliteMetadataStore(tmp_path / "metadata.sqlite")) as store, ThreadPoolExecutor(4) as workers:
         firsts = sorted(workers.map(lambda _: store.take_producer_ids(7), range(40)))
     assert firsts == list(range(0, 280, 7))

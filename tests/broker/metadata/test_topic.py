@@ -11,14 +11,14 @@ from broker.metadata.topic import (
 
 
 @pytest.mark.parametrize("name", ["orders", "a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
-def test_legal_names_are_taken(name: str) -> None:
+def test_legal_names_are_accepted(name: str) -> None:
     check_name(name)
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "x" * 250, "a b", "a/b", "../etc", "ä", "a\n", "a\0b", "a:b", "тема", "a,b"]
 )
-def test_names_that_are_no_file_names_or_too_long_are_refused(name: str) -> None:
+def test_illegal_and_overlong_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidTopicError):
         check_name(name)
 
@@ -36,6 +36,6 @@ def test_a_name_does_not_collide_with_itself_or_with_others() -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, 100_001])
-def test_partition_counts_outside_the_range_are_refused(count: int) -> None:
+def test_partition_counts_outside_the_range_are_rejected(count: int) -> None:
     with pytest.raises(InvalidPartitionsError, match=r"1 to 100,000 partitions"):
         check_partitions(count)
