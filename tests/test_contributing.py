@@ -13,7 +13,7 @@ from tests.documents import ROOT
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 EXAMPLES = [
     (path, textwrap.dedent(block))
-    for path, block in re.findall(r"^ *```(?:python|toml) (\S+)\n(.*?)^ *```$", TEXT, re.DOTALL | re.MULTILINE)
+    for path, block in re.findall(r"^ *```(?:python|toml|text) (\S+)\n(.*?)^ *```$", TEXT, re.DOTALL | re.MULTILINE)
 ]
 HEADINGS = re.findall(r"^## (.+)$", TEXT, re.MULTILINE)
 
@@ -48,7 +48,7 @@ def test_an_example_that_is_not_in_a_file_is_found_out() -> None:
 def test_each_recipe_has_examples() -> None:
     sections = dict(zip(HEADINGS, re.split(r"^## .+$", TEXT, flags=re.MULTILINE)[1:], strict=True))
     for what in ("a setting", "a metric", "an API"):
-        assert len(re.findall(r"^ *```(?:python|toml) \S+$", sections[f"How do I add {what}?"], re.MULTILINE)) >= 4
+        assert len(re.findall(r"^ *```(?:python|toml|text) \S+$", sections[f"How do I add {what}?"], re.MULTILINE)) >= 4
 
 
 def test_the_examples_are_a_setting_and_an_api_that_exist() -> None:
