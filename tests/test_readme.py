@@ -83,6 +83,16 @@ def test_it_is_short() -> None:
     assert len(README.splitlines()) < 120
 
 
+@pytest.mark.parametrize(
+    ("claim", "row", "bound"),
+    [("within half a second", "first reply, s", "≤ 0.5"), ("less than 60 MB when idle", "resident, idle, MB", "≤ 60")],
+)
+def test_its_figures_were_measured(claim: str, row: str, bound: str) -> None:
+    assert claim in README
+    performance = (ROOT / "docs" / "performance.md").read_text()
+    assert re.search(rf"\| {re.escape(row)} +\| warmlog +\|.*\| {re.escape(bound)}: yes", performance)
+
+
 def test_both_commands_are_targets() -> None:
     targets = re.findall(r"^make (\w+)", "".join(blocks("sh")), re.MULTILINE)
     assert targets == ["run", "test"]

@@ -1,9 +1,9 @@
-"""The dashboards as code: makes Grafana's files of dashboards.toml, and the tables of graphs in docs/operations.md.
+"""Write Grafana's dashboards and the tables of graphs in docs/operations.md from dashboards.toml.
 
-Owns: the form that Grafana reads, and where each graph stands. Must not know: what is asked (dashboards.toml), or where
-Prometheus is; the dashboards name their data source by the uid that provisioning/datasources gives it.
+Queries and texts are in dashboards.toml; this program decides on the layout. The dashboards refer to their data source
+by the uid in provisioning/datasources.
 
-    python deploy/grafana/dashboards.py        # both anew; needs nothing but Python 3.11
+    python deploy/grafana/dashboards.py        # needs nothing but Python 3.11
 """
 
 import json
@@ -57,7 +57,7 @@ class Dashboard:
 
 
 def dashboards() -> list[Dashboard]:
-    """What dashboards.toml says."""
+    """Read dashboards.toml."""
     found = tomllib.loads((HERE / "dashboards.toml").read_text())["dashboard"]
     return [
         Dashboard(
@@ -71,7 +71,7 @@ def dashboards() -> list[Dashboard]:
 
 
 def panel(graph: Graph, number: int, place: dict[str, int]) -> dict[str, Any]:
-    """A graph as Grafana has it."""
+    """Return a graph as a Grafana panel."""
     targets = [
         {"refId": chr(ord("A") + index), "datasource": DATA_SOURCE, "expr": expr, "legendFormat": legend or "__auto"}
         | ({"format": "heatmap"} if graph.kind == "heatmap" else {})
@@ -91,7 +91,7 @@ def panel(graph: Graph, number: int, place: dict[str, int]) -> dict[str, Any]:
 
 
 def defaults(graph: Graph) -> dict[str, Any]:
-    """Unit, thresholds and, for lines, how they are drawn."""
+    """Return a panel's unit, thresholds and line style."""
     made: dict[str, Any] = {"unit": graph.unit} | ({} if graph.signed else {"min": 0})
     if graph.kind == "stat":
         made["thresholds"] = {"mode": "absolute", "steps": steps(graph)}
@@ -102,7 +102,7 @@ def defaults(graph: Graph) -> dict[str, Any]:
 
 
 def steps(graph: Graph) -> list[dict[str, Any]]:
-    """The colors of a stat, from the lowest value up."""
+    """Return the colors of a stat, from the lowest value up."""
     if graph.red_from is not None:
         return [{"color": "green", "value": None}, {"color": "red", "value": graph.red_from}]
     if graph.red_below is not None:
@@ -111,7 +111,7 @@ def steps(graph: Graph) -> list[dict[str, Any]]:
 
 
 def options(graph: Graph) -> dict[str, Any]:
-    """What each kind of panel asks for."""
+    """Return the options of a panel by its kind."""
     if graph.kind == "stat":
         return {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "colorMode": "value"}
     if graph.kind == "heatmap":
@@ -137,7 +137,7 @@ def panels(dashboard: Dashboard) -> Iterator[dict[str, Any]]:
 
 
 def document(dashboard: Dashboard) -> dict[str, Any]:
-    """A whole dashboard as Grafana reads it from a file."""
+    """Return a dashboard as Grafana reads it from a file."""
     variable = {
         "name": "instance",
         "label": "Broker",
