@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.codec.bounds import NO_LIMIT, InvalidRequestError
+from protocol.kafka.codec.bounds import InvalidRequestError
 from protocol.kafka.codec.engine import ENGINE, Engine
 from protocol.kafka.codec.schema import Struct
 from protocol.kafka.messages import (
@@ -198,13 +198,26 @@ API_BY_KEY = {api.key: api for api in APIS}
 class Codec:
     """Decode requests and encode responses. Has no state per connection, so a listener's connections share one.
 
+    decode(frame, limit) -> Call: decode the request of a frame (without its length). Records are views of the frame.
+    Raises LargeMessageError after `limit` units of work (`codec/bounds.py`): then decode it in a worker thread without a
+    limit, where decoding releases the GIL regularly. Raises RefusedError, which must be answered; UnservedError and
+    MalformedError, after which the connection must be closed. All are ProtocolErrors, whose texts can be logged.
+
+    encode(call, response, throttle_ms, limit) -> list[Sized]: encode the response frame as a list of bytes and, for a
+    fetch, the unmodified `records` objects, in order. An ErrorResponse is converted to the response of the API.
+
+    Both are attributes, not methods: no Python code of this class runs for a request.
+
     `topic_names` resolves topic ids while requests are decoded.
     """
 
+    decode: Callable[..., Call]
+    encode: Callable[..., list[Sized]]
+
     def __init__(self, topic_names: TopicNames = _no_topic_names, engine: Engine = ENGINE) -> None:
         self._engine = engine
-        self._decoder = engine.decoder_type(self._find_reader, _unserved_call, Call, _refuse, topic_names)
-        self._encoder = engine.encoder_type(self._find_writer)
+        self.decode = engine.decoder_type(self._find_reader, _unserved_call, Call, _refuse, topic_names).decode
+        self.encode = engine.encoder_type(self._find_writer, ErrorResponse).encode
         self._ranges = tuple(
             VersionRange(
                 key=api.key,
@@ -213,26 +226,6 @@ class Codec:
             )
             for api in APIS
         )
-
-    def decode(self, frame: memoryview, limit: int = NO_LIMIT) -> Call:
-        """Decode the request of a frame (without its length). Records are views of the frame.
-
-        Raises LargeMessageError after `limit` units of work (`codec/bounds.py`): then decode it in a worker thread
-        without a limit, where decoding releases the GIL regularly. Raises RefusedError, which must be answered;
-        UnservedError and MalformedError, after which the connection must be closed.
-        """
-        call: Call = self._decoder.decode(frame, limit)
-        return call
-
-    def encode(self, call: Call, response: Any, throttle_ms: int = 0, limit: int = NO_LIMIT) -> list[Sized]:
-        """Encode the response frame as a list of bytes and, for a fetch, the unmodified `records` objects, in order.
-
-        An ErrorResponse is converted to the response of the API. `limit` is that of `decode`.
-        """
-        api = call.api
-        if type(response) is ErrorResponse:
-            response = api.failed(call.request, response)
-        return self._encoder.encode(call, response, throttle_ms, limit)
 
     def api_versions(self, request: ApiVersionsRequest) -> ApiVersionsResponse:
         """Return the response to ApiVersions."""

@@ -1,4 +1,5 @@
-# cython: language_level=3, embedsignature=False, binding=False, cdivision=True, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: language_level=3, embedsignature=False, binding=False, auto_pickle=False
+# cython: cdivision=True, boundscheck=False, wraparound=False, initializedcheck=False
 """Run plans compiled: the same classes, results and errors as `pure`, five to twenty times as fast.
 
 A plan (`plan.py`) becomes steps with typed attributes, and two interpreters walk them: one reads a frame, one fills a
@@ -6,23 +7,26 @@ buffer. There is no code for any single message, so an API or a version more cos
 
 1. No byte outside of a frame is read: `at` never passes `end`, and each read is preceded by a check.
 2. No Python code runs between reserving room in the buffer and filling it.
-3. Without a limit, the GIL is given up after every LOOP_WORK units of work, so that a worker thread holds up nobody.
+3. With a limit, elements are counted before the first is read or written; without one as they are, and the GIL is given
+   up after every BREATH units of work, so that a worker thread holds up nobody.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_SetItem
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from cpython.object cimport PyObject
+from cpython.object cimport Py_TYPE, PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
-from cpython.sequence cimport PySequence_Fast, PySequence_GetSlice
+from cpython.sequence cimport PySequence_GetSlice
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from sys import intern
+from types import MemberDescriptorType
 
+cimport cython
 from msgspec import UNSET
 
 from protocol.kafka.codec import bounds
@@ -52,13 +56,19 @@ cdef extern from "Python.h":
     object PyObject_Vectorcall(object function, PyObject **arguments, size_t count, PyObject *names)
     object PyObject_CallOneArg(object function, object argument)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
-    long long PyLong_AsLongLong(object number) except? -1
+    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
     double PyFloat_AsDouble(object number) except? -1
-    Py_ssize_t PySequence_Fast_GET_SIZE(object sequence)
-    PyObject **PySequence_Fast_ITEMS(object sequence)
     double PyFloat_Unpack8(const char *data, int little) except? -1
     int PyFloat_Pack8(double number, char *data, int little) except -1
     PyObject *borrowed "PyTuple_GET_ITEM" (object values, Py_ssize_t place)
+
+cdef extern from "structmember.h":
+    ctypedef struct PyMemberDef:
+        int type
+        Py_ssize_t offset
+    ctypedef struct PyMemberDescrObject:
+        PyMemberDef *d_member
+    int T_OBJECT_EX
 
 cdef extern from "unistd.h" nogil:
     int usleep(unsigned int microseconds)
@@ -87,6 +97,7 @@ cdef enum:
     CONSTANT = 19
     UNKNOWN_TOPIC_ID = 100
     UUID_SIZE = 16
+    MOST_SLOT_CHANGES = 8
 
 assert {code.name: code.value for code in Code} == {
     "BOOLEAN": BOOLEAN, "INT8": INT8, "INT16": INT16, "UINT16": UINT16, "INT32": INT32, "INT64": INT64,
@@ -98,9 +109,10 @@ assert {code.name: code.value for code in Code} == {
 cdef Py_ssize_t MAX_ELEMENTS = bounds.MAX_ELEMENTS
 cdef Py_ssize_t MAX_UNKNOWN_TAGS = bounds.MAX_UNKNOWN_TAGS
 cdef Py_ssize_t MAX_STRING_BYTES = bounds.MAX_STRING_BYTES
-cdef Py_ssize_t LOOP_WORK = bounds.LOOP_WORK
+cdef Py_ssize_t BREATH = bounds.BREATH
 cdef Py_ssize_t NO_LIMIT = bounds.NO_LIMIT
-cdef int WORK_SHIFT = bounds.WORK_SHIFT
+cdef int TEXT_SHIFT = bounds.TEXT_SHIFT
+cdef int COPY_SHIFT = bounds.COPY_SHIFT
 cdef bytes NO_TOPIC_ID = bounds.NO_TOPIC_ID
 cdef object NO_NAMES = _no_names
 cdef int64_t INT64_LOWEST = -(1 << 63)
@@ -153,6 +165,7 @@ cdef class ReadStep:
     cdef int element
     cdef bint nullable
     cdef bint clamps
+    cdef int size  # of a number that is taken as it is, else 0
     cdef object null
     cdef object convert
     cdef object only
@@ -167,6 +180,7 @@ cdef class ReadStep:
         self.null = step.null
         self.clamps = step.convert is not_negative
         self.convert = None if self.clamps else step.convert
+        self.size = {INT16: 2, INT32: 4, INT64: 8}.get(step.code, 0) if step.convert is step.only is None else 0
         self.only = step.only
         self.values = None if step.only is None else step.only.values
         self.of = None if step.of is None else ReadPlan(step.of)
@@ -251,9 +265,14 @@ cdef int work(Cursor *c, Py_ssize_t units) except -1:
     if c.work_left < 0:
         if c.is_limited:
             refuse_work()
-        c.work_left = LOOP_WORK
+        c.work_left = BREATH
         breathe()
     return 0
+
+
+cdef inline int element(Cursor *c) except -1:
+    """Count an element that is read; with a limit `read_count` did."""
+    return 0 if c.is_limited else work(c, 1)
 
 
 cdef int64_t read_uvarint(Cursor *c) except -1:
@@ -307,7 +326,8 @@ cdef Py_ssize_t read_count(Cursor *c, bint nullable) except? -2:
         refuse_elements()
     if count > 0:
         c.elements_left -= count
-        work(c, count)
+        if c.is_limited:
+            work(c, count)
     elif count < 0 and not nullable:
         refuse_null("an array")
     return count
@@ -315,10 +335,10 @@ cdef Py_ssize_t read_count(Cursor *c, bint nullable) except? -2:
 
 cdef object read_text(Cursor *c, int64_t length):
     cdef Py_ssize_t start
-    if length >> WORK_SHIFT:
+    if length >> TEXT_SHIFT:
         if MAX_STRING_BYTES < length <= c.end - c.at:
             refuse_string(length)
-        work(c, length >> WORK_SHIFT)
+        work(c, length >> TEXT_SHIFT)
     start = take(c, length)
     return PyUnicode_DecodeUTF8(<char *>c.start + start, length, NULL)
 
@@ -357,7 +377,7 @@ cdef object read_data(Cursor *c, bint nullable, object null, bint copied):
         return null
     start = take(c, length)
     if copied:
-        work(c, length >> WORK_SHIFT)
+        work(c, length >> COPY_SHIFT)
         return PyBytes_FromStringAndSize(<char *>c.start + start, length)
     return PySequence_GetSlice(<object>c.frame, start, start + length)
 
@@ -439,6 +459,7 @@ cdef object read_array(ReadStep step, Cursor *c):
         return read_groups(step.of, count, c)
     values = PyTuple_New(count)
     for place in range(count):
+        element(c)
         if step.of is None:
             value = read_primitive(c, step.element, False, None, False)
         else:
@@ -450,23 +471,40 @@ cdef object read_array(ReadStep step, Cursor *c):
 
 cdef object read_groups(ReadPlan plan, Py_ssize_t count, Cursor *c):
     """The elements of all groups, each with the fields of its group."""
-    cdef list values = []
     cdef PyObject *arguments[MOST_ARGUMENTS]
     cdef Py_ssize_t place, filled = plan.size
-    cdef ReadPlan of = plan.inner.of
+    cdef object values = ()
+    cdef list found
     for place in range(filled):
         arguments[place] = NULL
     try:
-        for _ in range(count):
+        for place in range(count):
+            element(c)
             read_steps(plan, c, arguments)
-            for _ in range(read_count(c, False)):
-                values.append(read_struct(of, c, arguments))
+            elements = read_elements(plan.inner.of, c, arguments)
             if plan.has_tags:
                 read_tags(plan, c, arguments)
+            if place == 0:
+                values = elements
+            else:
+                if place == 1:
+                    found = list(values)
+                found.extend(elements)
     finally:
         for place in range(filled):
             Py_XDECREF(arguments[place])
-    return tuple(values)
+    return values if count < 2 else tuple(found)
+
+
+cdef object read_elements(ReadPlan plan, Cursor *c, PyObject **group):
+    cdef Py_ssize_t place, count = read_count(c, False)
+    cdef object values = PyTuple_New(count), value
+    for place in range(count):
+        element(c)
+        value = read_struct(plan, c, group)
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(values, place, value)
+    return values
 
 
 cdef inline int put(PyObject **arguments, int slot, object value) except -1:
@@ -482,7 +520,11 @@ cdef int read_steps(ReadPlan plan, Cursor *c, PyObject **arguments) except -1:
     cdef Py_ssize_t place
     for place in range(PyTuple_GET_SIZE(plan.steps)):
         step = <ReadStep>PyTuple_GET_ITEM(plan.steps, place)
-        if step.slot < 0 and pass_over(step, c):
+        if step.size:
+            need(c, step.size)
+            if step.slot >= 0:
+                put(arguments, step.slot, number_at(c.start + c.at, step.size))
+            c.at += step.size
             continue
         value = read_step(step, c)
         if step.slot < 0:
@@ -494,18 +536,12 @@ cdef int read_steps(ReadPlan plan, Cursor *c, PyObject **arguments) except -1:
     return 0
 
 
-cdef bint pass_over(ReadStep step, Cursor *c) except -1:
-    """Pass a number that nobody wants."""
-    cdef int size
-    if step.code == INT32:
-        size = 4
-    elif step.code == INT64:
-        size = 8
-    else:
-        return False
-    need(c, size)
-    c.at += size
-    return True
+cdef inline object number_at(const uint8_t *at, int size):
+    if size == 4:
+        return int32_at(at)
+    if size == 8:
+        return int64_at(at)
+    return int16_at(at)
 
 
 cdef object read_struct(ReadPlan plan, Cursor *c, PyObject **group):
@@ -586,7 +622,7 @@ cdef inline void set_up(Cursor *c, Py_buffer *view, object frame, object names, 
     c.elements_left = MAX_ELEMENTS
     c.tags_left = MAX_UNKNOWN_TAGS
     c.is_limited = limit != NO_LIMIT
-    c.work_left = limit if c.is_limited else LOOP_WORK
+    c.work_left = limit if c.is_limited else BREATH
     c.frame = <PyObject *>frame
     c.names = <PyObject *>names
     c.refused = NULL
@@ -719,8 +755,17 @@ cdef class WriteStep:
     cdef WritePlan of
     cdef int64_t tag
     cdef int version
+    cdef object per_reply
+    cdef Py_ssize_t reply_slot  # place of its value among those of the reply
+    cdef bint is_number  # an attribute of so many bytes, and nothing to decide
+    cdef int64_t lowest
+    cdef int64_t highest
+    cdef int size
+    cdef object slot_type  # the class that was met last; `attr` is a slot of it, so far behind an object's address
+    cdef Py_ssize_t slot_offset
+    cdef int slot_changes
 
-    def __init__(self, step):
+    def __init__(self, step, list per_reply):
         self.code = step.code
         self.element = step.element or 0
         self.nullable = step.nullable
@@ -734,8 +779,24 @@ cdef class WriteStep:
         self.replaced = step.replaced
         self.keys = step.keys
         self.constant = step.constant
-        self.of = None if step.of is None else WritePlan(step.of)
+        self.of = None if step.of is None else WritePlan(step.of, per_reply)
         self.version = step.version
+        self.slot_changes = 0
+        self.per_reply = step.per_reply
+        if step.per_reply is not None:
+            self.reply_slot = len(per_reply)
+            per_reply.append((step.per_reply, step.version))
+        self.size = {INT16: 2, ERROR: 2, INT32: 4, INT64: 8}.get(step.code, 0)
+        self.highest = {2: (1 << 15) - 1, 4: (1 << 31) - 1, 8: INT64_HIGHEST}.get(self.size, 0)
+        self.lowest = -self.highest - 1
+        self.is_number = (
+            self.size
+            and step.attr is not None
+            and step.get is None
+            and step.per_reply is None
+            and not self.has_null
+            and not step.replaced
+        )
         self.tag = -1 if step.tag is None else step.tag
 
 
@@ -748,20 +809,23 @@ cdef class WritePlan:
     cdef bint has_tags
     cdef WriteStep inner
 
-    def __init__(self, plan):
-        self.steps = tuple([WriteStep(step) for step in plan.steps])
-        self.tagged = tuple([WriteStep(step) for step in plan.tagged])
+    def __init__(self, plan, list per_reply):
+        self.steps = tuple([WriteStep(step, per_reply) for step in plan.steps])
+        self.tagged = tuple([WriteStep(step, per_reply) for step in plan.tagged])
         self.group_attrs = tuple([intern(attr) for attr in plan.group_attrs])
         self.has_tags = plan.has_tags
-        self.inner = None if plan.inner is None else WriteStep(plan.inner)
+        self.inner = None if plan.inner is None else WriteStep(plan.inner, per_reply)
 
 
+@cython.freelist(4)
+@cython.no_gc
 cdef class Output:
     """Bytes written so far, and the slices between them.
 
     `cuts`: position in the bytes, slice, position, slice, ...
     """
 
+    cdef uint8_t first[FIRST_CAPACITY]
     cdef uint8_t *data
     cdef Py_ssize_t size
     cdef Py_ssize_t capacity
@@ -772,15 +836,17 @@ cdef class Output:
     cdef Py_ssize_t slices_size
     cdef list cuts
     cdef object request
+    cdef list per_reply
 
     def __cinit__(self):
-        self.data = <uint8_t *>PyMem_Malloc(FIRST_CAPACITY)
-        if self.data == NULL:
-            raise MemoryError
+        self.data = self.first
         self.capacity = FIRST_CAPACITY
+        self.size = 0
+        self.slices_size = 0
 
     def __dealloc__(self):
-        PyMem_Free(self.data)
+        if self.data != self.first:
+            PyMem_Free(self.data)
 
     cdef inline uint8_t *room(self, Py_ssize_t size) except NULL:
         """Where the next bytes go; the caller fills all of them."""
@@ -793,9 +859,11 @@ cdef class Output:
         cdef Py_ssize_t capacity = self.capacity * 2
         if capacity < self.size + size:
             capacity = self.size + size
-        cdef uint8_t *data = <uint8_t *>PyMem_Realloc(self.data, capacity)
+        cdef uint8_t *data = <uint8_t *>PyMem_Realloc(NULL if self.data == self.first else self.data, capacity)
         if data == NULL:
             raise MemoryError
+        if self.data == self.first:
+            memcpy(data, self.first, self.size)
         self.data = data
         self.capacity = capacity
         return 0
@@ -805,9 +873,13 @@ cdef class Output:
         if self.work_left < 0:
             if self.is_limited:
                 refuse_work()
-            self.work_left = LOOP_WORK
+            self.work_left = BREATH
             breathe()
         return 0
+
+    cdef inline int element(self) except -1:
+        """Count an element that is written; with a limit it was counted with its array."""
+        return 0 if self.is_limited else self.work(1)
 
     cdef inline int raw(self, const void *data, Py_ssize_t size) except -1:
         memcpy(self.room(size), data, size)
@@ -832,17 +904,14 @@ cdef class Output:
         return 0
 
     cdef int count(self, Py_ssize_t count) except -1:
-        self.work(count)
+        if self.is_limited:
+            self.work(count)
         return self.length(count)
 
     cdef int number(self, object value, int64_t lowest, int64_t highest, int size) except -1:
-        cdef int64_t number
-        try:
-            number = PyLong_AsLongLong(value)
-        except OverflowError:
-            number = 0
-            highest = -1
-        if number < lowest or number > highest:
+        cdef int overflow = 0
+        cdef int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if overflow or number < lowest or number > highest:
             raise UnwritableError(f"a value that its field cannot hold: {value}")
         cdef uint8_t *at = self.room(size)
         if size == 4:
@@ -858,10 +927,10 @@ cdef class Output:
     cdef int text(self, object text) except -1:
         cdef Py_ssize_t size
         cdef const char *encoded = PyUnicode_AsUTF8AndSize(text, &size)
-        if size >> WORK_SHIFT:
+        if size >> TEXT_SHIFT:
             if size > MAX_STRING_BYTES:
                 refuse_text(size)
-            self.work(size >> WORK_SHIFT)
+            self.work(size >> TEXT_SHIFT)
         if self.flexible:
             self.uvarint(<uint64_t>size + 1)
         else:
@@ -871,12 +940,12 @@ cdef class Output:
     cdef int bytes_(self, object data) except -1:
         cdef Py_buffer view
         if PyBytes_CheckExact(data):
-            self.work(PyBytes_GET_SIZE(data) >> WORK_SHIFT)
+            self.work(PyBytes_GET_SIZE(data) >> COPY_SHIFT)
             self.length(PyBytes_GET_SIZE(data))
             return self.raw(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            self.work(view.len >> WORK_SHIFT)
+            self.work(view.len >> COPY_SHIFT)
             self.length(view.len)
             self.raw(view.buf, view.len)
         finally:
@@ -922,10 +991,40 @@ cdef class Output:
         return pieces
 
 
+cdef inline object attribute(WriteStep step, object owner):
+    """Read a slot directly where the owner's class is the one that was met last, as nearly always."""
+    cdef PyObject *value
+    if <PyObject *>Py_TYPE(owner) == <PyObject *>step.slot_type:
+        value = (<PyObject **>(<char *><PyObject *>owner + step.slot_offset))[0]
+        if value is not NULL:
+            return <object>value
+    elif step.slot_changes < MOST_SLOT_CHANGES:
+        find_slot(step, type(owner))
+    return getattr(owner, step.attr)
+
+
+cdef int find_slot(WriteStep step, object owner_type) except -1:
+    cdef PyMemberDef *member
+    step.slot_changes += 1
+    step.slot_type = None
+    for base in owner_type.__mro__:
+        found = base.__dict__.get(step.attr)
+        if found is not None:
+            if type(found) is MemberDescriptorType:
+                member = (<PyMemberDescrObject *><PyObject *>found).d_member
+                if member.type == T_OBJECT_EX:
+                    step.slot_offset = member.offset
+                    step.slot_type = owner_type
+            break
+    return 0
+
+
 cdef inline object value_of(WriteStep step, Output out, object owner):
     cdef object value
-    if step.attr is not None and step.get is None:
-        value = getattr(owner, step.attr)
+    if step.per_reply is not None:
+        value = out.per_reply[step.reply_slot]
+    elif step.attr is not None and step.get is None:
+        value = attribute(step, owner)
     elif step.get is not None:
         value = step.get(owner, out.request, step.version)
     elif step.key is None:
@@ -995,14 +1094,15 @@ cdef int write_step(WriteStep step, Output out, object owner, bint unknown) exce
 
 
 cdef int write_array(WriteStep step, Output out, object value) except -1:
-    cdef object values = PySequence_Fast(value, "an array must be a sequence")
-    cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(values), place
+    cdef tuple values = value if type(value) is tuple else tuple(value)
+    cdef Py_ssize_t count = PyTuple_GET_SIZE(values), place
     out.count(count)
     for place in range(count):
+        out.element()
         if step.of is None:
-            write_primitive(step.element, out, <object>PySequence_Fast_ITEMS(values)[place])
+            write_primitive(step.element, out, <object>PyTuple_GET_ITEM(values, place))
         else:
-            write_struct(step.of, out, <object>PySequence_Fast_ITEMS(values)[place], False)
+            write_struct(step.of, out, <object>PyTuple_GET_ITEM(values, place), False)
     return 0
 
 
@@ -1010,32 +1110,34 @@ cdef int write_groups(WriteStep step, Output out, object value, object owner) ex
     """Values in groups; `ends` has where each group ends."""
     cdef WritePlan plan = step.of
     cdef WriteStep one
-    cdef object values = PySequence_Fast(value, "an array must be a sequence")
-    cdef object keys = values
-    cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(values), place, start, end, groups = 0
+    cdef tuple values = value if type(value) is tuple else tuple(value)
+    cdef tuple keys = values
+    cdef Py_ssize_t count = PyTuple_GET_SIZE(values), place, start = 0, end, groups
     cdef bint unknown = False
     cdef Py_ssize_t *ends
+    if out.is_limited:
+        out.work(count)
     if step.keys is not None:
-        keys = PySequence_Fast(step.keys(owner, out.request), "keys must be a sequence")
-        if PySequence_Fast_GET_SIZE(keys) != count:
-            raise ValueError(f"{count} values for {PySequence_Fast_GET_SIZE(keys)} keys")
+        keys = tuple(step.keys(owner, out.request))
+        if PyTuple_GET_SIZE(keys) != count:
+            raise ValueError(f"{count} values for {PyTuple_GET_SIZE(keys)} keys")
     ends = <Py_ssize_t *>PyMem_Malloc((count + 1) * sizeof(Py_ssize_t))
     if ends == NULL:
         raise MemoryError
     try:
         groups = find_groups(plan.group_attrs, keys, count, ends)
         out.count(groups)
-        start = 0
         for place in range(groups):
             end = ends[place]
-            key = <object>PySequence_Fast_ITEMS(keys)[start]
+            key = <object>PyTuple_GET_ITEM(keys, start)
             if step.keys is not None:
                 unknown = key.topic == ""
             for one in plan.steps:
                 write_step(one, out, key, False)
-            out.count(end - start)
+            out.length(end - start)
             while start < end:
-                write_struct(plan.inner.of, out, <object>PySequence_Fast_ITEMS(values)[start], unknown)
+                out.element()
+                write_struct(plan.inner.of, out, <object>PyTuple_GET_ITEM(values, start), unknown)
                 start += 1
             if plan.has_tags:
                 out.byte(0)
@@ -1044,11 +1146,11 @@ cdef int write_groups(WriteStep step, Output out, object value, object owner) ex
     return 0
 
 
-cdef Py_ssize_t find_groups(tuple attrs, object keys, Py_ssize_t count, Py_ssize_t *ends) except -1:
+cdef Py_ssize_t find_groups(tuple attrs, tuple keys, Py_ssize_t count, Py_ssize_t *ends) except -1:
     cdef Py_ssize_t place, groups = 0
     cdef object found, last = None
     for place in range(count):
-        key = <object>PySequence_Fast_ITEMS(keys)[place]
+        key = <object>PyTuple_GET_ITEM(keys, place)
         if PyTuple_GET_SIZE(attrs) == 1:
             found = getattr(key, <object>PyTuple_GET_ITEM(attrs, 0))
         else:
@@ -1065,8 +1167,13 @@ cdef Py_ssize_t find_groups(tuple attrs, object keys, Py_ssize_t count, Py_ssize
 
 cdef int write_struct(WritePlan plan, Output out, object owner, bint unknown) except -1:
     cdef Py_ssize_t place
+    cdef WriteStep step
     for place in range(PyTuple_GET_SIZE(plan.steps)):
-        write_step(<WriteStep>PyTuple_GET_ITEM(plan.steps, place), out, owner, unknown)
+        step = <WriteStep>PyTuple_GET_ITEM(plan.steps, place)
+        if step.is_number and not (unknown and step.code == ERROR):
+            out.number(attribute(step, owner), step.lowest, step.highest, step.size)
+        else:
+            write_step(step, out, owner, unknown)
     if PyTuple_GET_SIZE(plan.tagged):
         write_tagged(plan, out, owner)
     return 0
@@ -1103,21 +1210,29 @@ cdef class MessageWriter:
 
     cdef readonly object plan
     cdef WritePlan steps
+    cdef list per_reply
     cdef bint flexible
 
     def __init__(self, plan):
         self.plan = plan
-        self.steps = WritePlan(plan)
+        self.per_reply = []
+        self.steps = WritePlan(plan, self.per_reply)
         self.flexible = plan.flexible
+
+    cdef int run(self, Output out, object value) except -1:
+        cdef Py_ssize_t version
+        out.flexible = self.flexible
+        if self.per_reply:
+            out.per_reply = [compute(out.request, version) for compute, version in self.per_reply]
+        return write_struct(self.steps, out, value, False)
 
     def write(self, value, bytes start=b"", request=None):
         """Write a message without slices, after `start`. Raises UnwritableError."""
         cdef Output out = Output()
-        out.flexible = self.flexible
-        out.work_left = LOOP_WORK
+        out.work_left = BREATH
         out.request = request
         out.raw(PyBytes_AS_STRING(start), PyBytes_GET_SIZE(start))
-        write_struct(self.steps, out, value, False)
+        self.run(out, value)
         assert out.cuts is None
         return out.written()
 
@@ -1126,10 +1241,12 @@ cdef class ReplyEncoder:
     """Writes replies with their headers; see the pure one."""
 
     cdef object find
+    cdef object failure_type
     cdef dict found
 
-    def __init__(self, find):
+    def __init__(self, find, failure_type):
         self.find = find
+        self.failure_type = failure_type
         self.found = {}
 
     def encode(self, call, response, int throttle_ms=0, Py_ssize_t limit=NO_LIMIT):
@@ -1139,6 +1256,8 @@ cdef class ReplyEncoder:
         cdef uint8_t *at
         cdef Py_ssize_t version = call.version
         api = call.api
+        if type(response) is self.failure_type:
+            response = api.failed(call.request, response)
         kind = <int64_t>api.key << 16 | version
         found = self.found.get(kind)
         if found is None:
@@ -1146,14 +1265,13 @@ cdef class ReplyEncoder:
             found.writer, found.flexible_header = self.find(api, version)
             self.found[kind] = found
         out = Output()
-        out.flexible = found.writer.flexible
         out.is_limited = limit != NO_LIMIT
-        out.work_left = limit if out.is_limited else LOOP_WORK
+        out.work_left = limit if out.is_limited else BREATH
         out.throttle_ms = throttle_ms
         out.request = call.request
         at = out.room(8)
         put_int32(at + 4, <int64_t>call.correlation_id)
         if found.flexible_header:
             out.byte(0)
-        write_struct(found.writer.steps, out, response, False)
+        found.writer.run(out, response)
         return out.finish_frame()

@@ -8,7 +8,7 @@ questions that depend on the version (is the field there, may it be null, what s
     writing     steps, the tags among them as constant bytes unless a tagged field is known
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from struct import Struct as Layout
@@ -112,13 +112,14 @@ class ReadPlan:
 class WriteStep:
     """Writes one field.
 
-    attr, get: where the value comes from in the bound form. key, default: in the mapping form.
+    attr, get, per_reply: where the value comes from in the bound form. key, default: in the mapping form.
     """
 
     name: str
     code: Code
     attr: str | None = None
     get: Get | None = None
+    per_reply: Callable[[Any, int], Any] | None = None
     version: int = 0
     key: str | None = None
     default: Any = REQUIRED
@@ -153,6 +154,15 @@ def read_plan(table: Struct, version: int, *, flexible: bool, bound: bool, title
 def write_plan(table: Struct, version: int, *, flexible: bool, bound: bool, title: str = "message") -> WritePlan:
     """Resolve a table for writing."""
     return _Resolver(version, flexible=flexible, bound=bound, title=title).write_struct(table)
+
+
+def per_reply_steps(plan: WritePlan) -> Iterator[WriteStep]:
+    """Iterate over the steps, at any depth, whose value is computed once for the whole reply."""
+    for step in (*plan.steps, *plan.tagged, *(() if plan.inner is None else (plan.inner,))):
+        if step.per_reply is not None:
+            yield step
+        if step.of is not None:
+            yield from per_reply_steps(step.of)
 
 
 class _Resolver:
@@ -283,10 +293,17 @@ class _Resolver:
         )
         if not self._bound:
             step = replace(step, key=one.name, default=one.default)
-        elif one.get is None and one.target is None and kind is not THROTTLE:
+        elif (one.get, one.per_reply, one.target) == (None, None, None) and kind is not THROTTLE:
             return _constant(one.name, self._default_bytes(one, step))
         else:
-            step = replace(step, attr=one.target, get=one.get, version=self._version, replaced=self._replaced(one))
+            step = replace(
+                step,
+                attr=one.target,
+                get=one.get,
+                per_reply=one.per_reply,
+                version=self._version,
+                replaced=self._replaced(one),
+            )
         if isinstance(kind, Struct):
             return replace(step, of=self.write_struct(kind))
         if isinstance(kind, Flat) and self._bound:

@@ -72,7 +72,13 @@ class RequestDecoder:
         self._found: dict[tuple[int, int], Any] = {}
 
     def decode(self, frame: memoryview, limit: int = NO_LIMIT) -> Any:
-        """Read the call in a frame without its length."""
+        """Decode the call that a frame (without its length) holds. Records are views of the frame.
+
+        limit: units of work (`bounds.py`) after which LargeMessageError is raised: then decode it in a worker thread,
+        without the limit. Without it, a thread that decodes gives up the GIL now and then.
+
+        Raises what `find`, `unserved` and `refuse` raise, and MalformedError.
+        """
         try:
             key, version, correlation_id = _HEADER.unpack_from(frame)
         except error:
@@ -97,19 +103,29 @@ class RequestDecoder:
 
 
 class ReplyEncoder:
-    """Writes replies with their headers. find(api, version) -> (writer, whether the header is flexible)."""
+    """Writes replies with their headers.
 
-    def __init__(self, find: Callable[[Any, int], Any]) -> None:
+    find(api, version) -> (writer, whether the header is flexible). A response of `failure_type` becomes what
+    api.failed(request, response) makes of it.
+    """
+
+    def __init__(self, find: Callable[[Any, int], Any], failure_type: type) -> None:
         self._find = find
+        self._failure_type = failure_type
         self._found: dict[tuple[int, int], Any] = {}
 
     def encode(self, call: Any, response: Any, throttle_ms: int = 0, limit: int = NO_LIMIT) -> list[Sized]:
-        """Write the whole reply frame: bytes, and slices as they were given."""
+        """Encode the whole reply frame in order: bytes, and of a fetch the `records` objects as they were given.
+
+        limit: as in `RequestDecoder.decode`. Raises UnwritableError.
+        """
         api, version = call.api, call.version
         found = self._found.get((api.key, version))
         if found is None:
             found = self._found[api.key, version] = self._find(api, version)
         message, is_flexible = found
+        if type(response) is self._failure_type:
+            response = api.failed(call.request, response)
         start = _REPLY_START.pack(0, call.correlation_id) + (b"\0" if is_flexible else b"")
         writer = (FlexibleWriter if message.plan.flexible else Writer)(start, throttle_ms, limit)
         message.run(writer, response, call.request)

@@ -20,12 +20,13 @@ from struct import Struct, error
 from typing import Any, ClassVar
 
 from protocol.kafka.codec.bounds import (
+    COPY_SHIFT,
     MAX_ELEMENTS,
     MAX_STRING_BYTES,
     MAX_UNKNOWN_TAGS,
     MAX_UVARINT_SHIFT,
     NO_LIMIT,
-    WORK_SHIFT,
+    TEXT_SHIFT,
     InvalidRequestError,
     refuse_count,
     refuse_elements,
@@ -229,14 +230,14 @@ class Reader:
         return self.frame[start:end]
 
     def _text(self, length: int) -> str:
-        if length >> WORK_SHIFT:
+        if length >> TEXT_SHIFT:
             if length > MAX_STRING_BYTES and length <= self.end - self.position:
                 refuse_string(length)
-            self._work(length >> WORK_SHIFT)
+            self._work(length >> TEXT_SHIFT)
         return str(self._take(length), "utf-8")
 
     def _copy(self, view: memoryview) -> bytes:
-        self._work(len(view) >> WORK_SHIFT)
+        self._work(len(view) >> COPY_SHIFT)
         return bytes(view)
 
     def _work(self, units: int) -> None:

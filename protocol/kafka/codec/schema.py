@@ -88,6 +88,7 @@ class Field:
     attr: argument or attribute that the field stands for; None: read past it, and write the default.
     convert: applied to what was read.
     get: computes what is written, instead of taking the attribute.
+    per_reply: computes it from (request, version), once for the whole reply.
     null: stands for null in the bound form: for what was read as null, and for None where the version has no null.
     only: refuse other values, in the bound form.
     before: {version: {error: error}}: the codes that clients older than a version are given instead.
@@ -103,6 +104,7 @@ class Field:
     attr: str | None = SAME_NAME
     convert: Convert | None = None
     get: Get | None = None
+    per_reply: Callable[[Any, int], Any] | None = None
     null: Any = None
     only: Only | None = None
     before: Mapping[int, Mapping[int, int]] | None = None

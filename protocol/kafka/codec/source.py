@@ -11,7 +11,7 @@ from operator import attrgetter
 from struct import Struct, calcsize
 from typing import Any
 
-from protocol.kafka.codec.plan import FIXED, Code, ReadPlan, ReadStep, WritePlan, WriteStep
+from protocol.kafka.codec.plan import FIXED, Code, ReadPlan, ReadStep, WritePlan, WriteStep, per_reply_steps
 from protocol.kafka.codec.schema import REQUIRED, not_negative
 from protocol.kafka.codec.writer import FlexibleWriter, groups, or_null, packed, topic_id_bytes
 
@@ -264,9 +264,13 @@ class _WriterSource:
         out.names |= {"FlexibleWriter": FlexibleWriter, "groups": groups, "or_null": or_null, "packed": packed}
         out.names["topic_id_bytes"] = topic_id_bytes
         self._flexible = plan.flexible
+        self._per_reply: dict[Any, str] = {}
         value = out.fresh("value")
         with out.block(f"def write(w, {value}, request):"):
             out.line(f'"""Write {plan.title}."""')
+            for step in per_reply_steps(plan):
+                name = self._per_reply[step] = out.fresh(step.name)
+                out.line(f"{name} = {out.given(step.per_reply, f'get_{step.name}')}(request, {step.version})")
             self._struct(plan, value, "w")
 
     def _struct(self, plan: WritePlan, owner: str, w: str, unknown: str = "") -> None:
@@ -316,7 +320,9 @@ class _WriterSource:
             if step.default is REQUIRED:
                 return f"{owner}[{step.key!r}]"
             return f"{owner}.get({step.key!r}, {out.given(step.default, f'{step.key}_default')})"
-        if step.get is not None:
+        if step.per_reply is not None:
+            value = self._per_reply[step]
+        elif step.get is not None:
             value = f"{out.given(step.get, f'get_{step.name}')}({owner}, request, {step.version})"
         else:
             value = f"{owner}.{step.attr}"
@@ -374,6 +380,7 @@ class _WriterSource:
         keys = name if step.keys is None else f"{out.given(step.keys, 'keys_of')}({owner}, request)"
         runs, key, run, one = (out.fresh(hint) for hint in ("runs", "key", "run", "one"))
         by = out.given(attrgetter(*step.of.group_attrs), f"by_{'_and_'.join(step.of.group_attrs)}")
+        out.line(f"{w}.work(len({name}))")
         out.line(f"{runs} = groups({name}, {keys}, {by})")
         out.line(f"{w}.count(len({runs}))")
         with out.block(f"for {key}, {run} in {runs}:"):
@@ -382,7 +389,7 @@ class _WriterSource:
                 unknown = out.fresh("unknown")
                 out.line(f'{unknown} = {key}.topic == ""')
             self._struct(WritePlan("", self._flexible, has_tags=False, steps=step.of.steps), key, w)
-            out.line(f"{w}.count(len({run}))")
+            out.line(f"{w}.length(len({run}))")
             with out.block(f"for {one} in {run}:"):
                 self._struct(step.of.inner.of, one, w, unknown)
             if step.of.has_tags:

@@ -14,10 +14,11 @@ from msgspec import UNSET
 
 from protocol.frame import LENGTH, LENGTH_SIZE
 from protocol.kafka.codec.bounds import (
+    COPY_SHIFT,
     MAX_STRING_BYTES,
     NO_LIMIT,
     NO_TOPIC_ID,
-    WORK_SHIFT,
+    TEXT_SHIFT,
     UnwritableError,
     refuse_text,
     refuse_work,
@@ -74,7 +75,7 @@ class Writer:
     def data(self, data: bytes | memoryview) -> None:
         """Write bytes."""
         size = len(data)
-        self._work(size >> WORK_SHIFT)
+        self.work(size >> COPY_SHIFT)
         self.length(size)
         self._bytes += data
 
@@ -102,7 +103,7 @@ class Writer:
 
     def count(self, count: int) -> None:
         """Write the number of an array's elements; -1 for null."""
-        self._work(count)
+        self.work(count)
         self.length(count)
 
     def tags(self) -> None:
@@ -130,13 +131,14 @@ class Writer:
     def _encoded(self, text: str) -> bytes:
         encoded = text.encode()
         size = len(encoded)
-        if size >> WORK_SHIFT:
+        if size >> TEXT_SHIFT:
             if size > MAX_STRING_BYTES:
                 refuse_text(size)
-            self._work(size >> WORK_SHIFT)
+            self.work(size >> TEXT_SHIFT)
         return encoded
 
-    def _work(self, units: int) -> None:
+    def work(self, units: int) -> None:
+        """Count units of work. Raises LargeMessageError."""
         self.work_left -= units
         if self.work_left < 0:
             refuse_work()

@@ -84,7 +84,7 @@ ALTER_RESPONSE = Struct(
         BOOLEAN,
         since=1,
         default=True,
-        get=lambda _, request, __: request.may_change_factor,
+        per_reply=lambda request, _: request.may_change_factor,
     ),
     *FAILURE,
     Field("responses", flat(_TOPIC, Field("partitions", array(_PARTITION, *FAILURE))), attr="partitions"),

@@ -119,7 +119,7 @@ def _session_id(response: Any, *_: Any) -> int:
     return getattr(response, "session_id", NO_SESSION)
 
 
-def _aborted(_: FetchedPartition, request: FetchRequest, __: int) -> tuple[()] | None:
+def _aborted(request: FetchRequest, _: int) -> tuple[()] | None:
     """Return none for readers of committed records, null for others."""
     return () if request.isolation is Isolation.READ_COMMITTED else None
 
@@ -160,7 +160,7 @@ RESPONSE = Struct(
                         "aborted_transactions",
                         array(Field("producer_id", INT64), Field("first_offset", INT64)),
                         nullable=4,
-                        get=_aborted,
+                        per_reply=_aborted,
                     ),
                     Field("preferred_read_replica", INT32, since=11, default=-1, attr=None),
                     Field("records", RECORDS, nullable=0),

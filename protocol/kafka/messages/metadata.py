@@ -66,7 +66,7 @@ def _topic_operations(topic: TopicMetadata, request: KafkaMetadataRequest, _: in
     return TOPIC_OPERATIONS if request.topic_operations and _name(topic) is not None else NOT_ASKED
 
 
-def _cluster_operations(__: MetadataResponse, request: KafkaMetadataRequest, _: int) -> int:
+def _cluster_operations(request: KafkaMetadataRequest, _: int) -> int:
     return CLUSTER_OPERATIONS if request.cluster_operations else NOT_ASKED
 
 
@@ -116,14 +116,14 @@ RESPONSE = Struct(
         "topics",
         array(
             ERROR_CODE,
-            Field("name", STRING, nullable=12, get=_name),
+            Field("name", STRING, nullable=12, null="", get=_name),
             Field("topic_id", TOPIC_ID, since=10),
             Field("is_internal", BOOLEAN, since=1, get=_is_internal),
             Field("partitions", array(*_LEADER, since(7, _EPOCH), *_REPLICAS, since(5, _OFFLINE_REPLICAS))),
             Field("topic_authorized_operations", INT32, since=8, default=NOT_ASKED, get=_topic_operations),
         ),
     ),
-    Field("cluster_authorized_operations", INT32, since=8, until=10, default=NOT_ASKED, get=_cluster_operations),
+    Field("cluster_authorized_operations", INT32, since=8, until=10, default=NOT_ASKED, per_reply=_cluster_operations),
     Field("error_code", INT16, since=13, default=0, attr=None),
 )
 
@@ -170,12 +170,12 @@ PAGE_RESPONSE = Struct(
                     *_LEADER,
                     _EPOCH,
                     *_REPLICAS,
-                    Field("eligible_leader_replicas", Array(INT32), nullable=0, default=None, get=lambda *_: ()),
-                    Field("last_known_elr", Array(INT32), nullable=0, default=None, get=lambda *_: ()),
+                    Field("eligible_leader_replicas", Array(INT32), nullable=0, default=None, per_reply=lambda *_: ()),
+                    Field("last_known_elr", Array(INT32), nullable=0, default=None, per_reply=lambda *_: ()),
                     _OFFLINE_REPLICAS,
                 ),
             ),
-            Field("topic_authorized_operations", INT32, default=NOT_ASKED, get=lambda *_: TOPIC_OPERATIONS),
+            Field("topic_authorized_operations", INT32, default=NOT_ASKED, per_reply=lambda *_: TOPIC_OPERATIONS),
         ),
     ),
     Field(

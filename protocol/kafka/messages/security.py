@@ -278,8 +278,8 @@ AUTHENTICATE_RESPONSE = Struct(
 
 _PRINCIPAL = (Field("principal_type", STRING), Field("principal_name", STRING))
 _REQUESTER = (
-    Field("token_requester_principal_type", STRING, since=3, get=lambda *_: ANONYMOUS[0]),
-    Field("token_requester_principal_name", STRING, since=3, get=lambda *_: ANONYMOUS[1]),
+    Field("token_requester_principal_type", STRING, since=3, per_reply=lambda *_: ANONYMOUS[0]),
+    Field("token_requester_principal_name", STRING, since=3, per_reply=lambda *_: ANONYMOUS[1]),
 )
 _HMAC = Field("hmac", DATA, attr=None)
 
@@ -300,8 +300,8 @@ CREATE_TOKEN_REQUEST = Struct(
 )
 CREATE_TOKEN_RESPONSE = Struct(
     ERROR_CODE,
-    Field("principal_type", STRING, get=lambda _, request, __: request.owner[0]),
-    Field("principal_name", STRING, get=lambda _, request, __: request.owner[1]),
+    Field("principal_type", STRING, per_reply=lambda request, _: request.owner[0]),
+    Field("principal_name", STRING, per_reply=lambda request, _: request.owner[1]),
     *_REQUESTER,
     _no_time("issue_timestamp_ms"),
     _no_time("expiry_timestamp_ms"),

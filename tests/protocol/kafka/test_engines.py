@@ -7,12 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.kafka.api import APIS, Api, Codec
-from protocol.kafka.codec.bounds import LOOP_WORK, MAX_ELEMENTS, NO_LIMIT, LargeMessageError, MalformedError
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.kafka.api import APIS, Api, Codec, RefusedError
+from protocol.kafka.codec.bounds import MAX_ELEMENTS, NO_LIMIT, LargeMessageError, MalformedError
 from protocol.kafka.codec.engine import ENGINE, PURE, Engine
 from protocol.kafka.codec.schema import Struct
-from tests.protocol.kafka.messages import MESSAGES, TABLES, VERSIONS, body, drawn, flexible, frame
+from protocol.response import ErrorResponse
+from tests.protocol.kafka.messages import (
+    MESSAGES,
+    TABLES,
+    VERSIONS,
+    body,
+    drawn,
+    flexible,
+    frame,
+    parsed,
+    reply_body,
+    sample,
+)
+from tests.protocol.kafka.replies import response_to
 
 ENGINES = [PURE, ENGINE]
 pytestmark = pytest.mark.skipif(ENGINE is PURE, reason="the compiled engine is not built")
@@ -96,6 +109,22 @@ def test_requests_are_decoded_alike(api_and_version: tuple[Api, int], data: st.D
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS)
+def test_replies_are_encoded_alike(api: Api, version: int) -> None:
+    """And by the table as a client reads it, to the last byte."""
+    for seed in range(10):
+        source = random.Random(f"{api.name} {version} {seed}")
+        values = sample(TABLES[f"{api.name}Request"], version, source)
+        whole = frame(api, version, body(f"{api.name}Request", api, version, values))
+        try:
+            call = CODECS[0].decode(whole)
+        except RefusedError as refused:
+            call = refused.call
+        for response in (response_to(api, call.request, source), ErrorResponse(error=ErrorCode.CORRUPT_MESSAGE)):
+            pieces = same([codec.encode(call, response, seed) for codec in CODECS])
+            parsed(f"{api.name}Response", api, version, reply_body(api, version, pieces))
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS)
 def test_hostile_bytes_anywhere_in_a_request_are_refused_or_read_alike(api: Api, version: int) -> None:
     name = f"{api.name}Request"
     values = {field.name: _one(field.kind) for field in TABLES[name].fields if field.is_in(version)}
@@ -120,13 +149,13 @@ def _one(kind: Any) -> Any:
 def test_work_over_the_limit_is_refused_before_it_is_done(engine: Engine) -> None:
     api = BY_NAME["Fetch"]
     partition = _one(TABLES["FetchRequest"].fields[9].kind.of.fields[2].kind.of)
-    topic = {"topic": "t", "topic_id": b"i" * 16, "partitions": (partition,) * LOOP_WORK}
+    topic = {"topic": "t", "topic_id": b"i" * 16, "partitions": (partition,) * engine.loop_work}
     values = {field.name: _one(field.kind) for field in TABLES["FetchRequest"].fields} | {"topics": (topic,)}
     codec = Codec(names, engine)
     whole = frame(api, 12, body("FetchRequest", api, 12, values))
     with pytest.raises(LargeMessageError):
-        codec.decode(whole, limit=LOOP_WORK)
-    call = codec.decode(whole, limit=LOOP_WORK + 1000)
+        codec.decode(whole, limit=engine.loop_work)
+    call = codec.decode(whole, limit=engine.loop_work + 1000)
     assert call == codec.decode(whole)
     assert call == codec.decode(whole, limit=NO_LIMIT)
 
