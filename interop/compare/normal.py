@@ -8,7 +8,10 @@ from protocol.records.batch import headers
 NOT_COMPARED = "<any>"
 TEXT = "<text>"
 NOW = "<now>"
+# The ids of producers that a scenario makes up; a new broker gives out smaller ones.
+FIRST_GIVEN_PRODUCER = 5000
 _ZERO_ID = bytes(16)
+_UNKNOWN = "~"  # behind all symbols
 # Named by what the first column says; members by order of appearance where nothing else tells them apart.
 _KEYS = (
     "resource_type",
@@ -26,6 +29,9 @@ _KEYS = (
     "partition_id",
     "user",
     "feature",
+    "topic_id",
+    "member_id",
+    "producer_id",
     "group_instance_id",
     "mechanism",
     "producer_epoch",
@@ -69,8 +75,17 @@ class Normaliser:
         self._symbols: dict[tuple[str, Any], str] = {}
         self._counts: dict[str, int] = {}
 
+    def name_topic(self, topic_id: bytes, name: str) -> None:
+        """Name the symbol of a topic's id by the topic; one that is made again under that name has a number."""
+        if topic_id != _ZERO_ID and ("topic", topic_id) not in self._symbols:
+            number = self._counts[name] = self._counts.get(name, 0) + 1
+            self._symbols["topic", topic_id] = f"<topic {name}>" if number == 1 else f"<topic {name} #{number}>"
+
     def answer(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return an answer as it is to be compared."""
+        named = values.get("name", values.get("topic"))
+        if named and "topic_id" in values:
+            self.name_topic(values["topic_id"], named)
         return {name: self._value(name, value) for name, value in values.items() if name != "throttle_time_ms"}
 
     def _value(self, name: str, value: Any) -> Any:
@@ -95,14 +110,22 @@ class Normaliser:
         if not values or not isinstance(values[0], dict):
             return sorted(values) if name != "mechanisms" else values
         kept = [one for one in values if self._is_kept(one)]
-        return [self.answer(one) for one in sorted(kept, key=order)]
+        return [self.answer(one) for one in sorted(kept, key=self._order)]
+
+    def _order(self, value: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return what puts elements in order: what names them, then the symbols that are known already."""
+        known = [self._known(kind, value[name]) for name, kind in _SYMBOLS.items() if name in value]
+        return (*order(value), *known)
+
+    def _known(self, kind: str, value: Any) -> str:
+        return str(value) if _is_given(kind, value) else self._symbols.get((kind, value), _UNKNOWN)
 
     def _is_kept(self, one: Mapping[str, Any]) -> bool:
         named = one.get("group_id", one.get("resource_name", one.get("name") if "partitions" in one else None))
         return named is None or self._keep(named)
 
     def _symbol(self, kind: str, value: Any) -> Any:
-        if value in {_ZERO_ID, "", 0, -1, None} or (isinstance(value, str) and value.startswith("given-")):
+        if _is_given(kind, value):
             return value
         known = self._symbols.get((kind, value))
         if known is None:
@@ -133,11 +156,25 @@ class Normaliser:
 
 def order(value: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what puts the elements of an array in order, whatever order they came in."""
-    found = [value[key] for key in _KEYS if key in value]
+    found = [value[key] for key in _KEYS if key in value and key not in _SYMBOLS]
     return tuple([str(one).rjust(12) if isinstance(one, int) else str(one) for one in found])
 
 
 def identity(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what names an element of an array: its first key, or both of a resource."""
-    found = [f"{value[key]}" for key in _KEYS if key in value and key != "metadata"]
-    return tuple(found[:2])
+    """Return what names a normalised element of an array: its first key, or both of a resource."""
+    found = [f"{value[key]}" for key in _KEYS if value.get(key) is not None and key != "metadata"]
+    return tuple(found[: 2 if "resource_type" in value else 1])
+
+
+def _is_given(kind: str, value: Any) -> bool:
+    """Whether an id is empty or was chosen by the scenario, and so is the same with both brokers."""
+    if value in {_ZERO_ID, "", 0, -1, None}:
+        return True
+    match kind:
+        case "member":
+            return str(value).startswith("given-")
+        case "topic":
+            return len(set(value)) == 1
+        case "producer":
+            return bool(value >= FIRST_GIVEN_PRODUCER)
+    return False

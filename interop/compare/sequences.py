@@ -1,6 +1,6 @@
-"""Generated sequences of requests, shrunk to the shortest one that the brokers answer differently."""
+"""Generated sequences of requests; of one that the brokers answer differently, the steps that it takes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +13,7 @@ from interop.compare.run import Pair
 from interop.compare.session import Session, Step
 
 SEQUENCES = "sequences"
-MAX_STEPS = 14
+MIN_STEPS, MAX_STEPS = 10, 24
 _NOBODY = "given-nobody"
 
 _TOPIC = st.sampled_from(("a", "b"))
@@ -51,7 +51,7 @@ _OPERATIONS = st.one_of(
     st.tuples(st.just("config"), _TOPIC, st.sampled_from(("compact", "delete", "bad"))),
     st.tuples(st.just("metadata"), _TOPIC),
 )
-_SEQUENCE = st.lists(_OPERATIONS, min_size=3, max_size=MAX_STEPS)
+_SEQUENCE = st.lists(_OPERATIONS, min_size=MIN_STEPS, max_size=MAX_STEPS)
 
 
 class _Player:
@@ -69,7 +69,7 @@ class _Player:
     def _create(self, label: str, topic: str, partitions: int) -> None:
         made = {"name": self.s.name(topic), "num_partitions": partitions, "replication_factor": 1}
         answer = self.s.ask(label, "CreateTopics", topics=[made], timeout_ms=10_000)
-        if not answer["topics"][0]["error_code"]:
+        if answer and not answer["topics"][0]["error_code"]:
             self.s.load(self.s.name(topic))
 
     def _delete(self, label: str, topic: str) -> None:
@@ -191,39 +191,55 @@ class _Player:
 
 
 def compare_sequences(pair: Pair, examples: int, number: int) -> str | None:
-    """Play generated sequences to both; returns the shortest one found that differs, with its differences."""
+    """Play generated sequences to both; returns the first one that differs, shortened, with its differences."""
     count = 0
-    shortest: tuple[list[Any], list[Difference]] = [], []
+
+    def disagreement(sequence: Sequence[Any]) -> list[Difference]:
+        nonlocal count
+        count += 1
+        return unexpected(_played(pair, f"{SEQUENCES}{count}", sequence), EXPECTED)
 
     @seed(number)
     @settings(
         max_examples=examples,
         database=None,
         deadline=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
         print_blob=False,
         report_multiple_bugs=False,
     )
     @given(_SEQUENCE)
     def agree(sequence: list[Any]) -> None:
-        nonlocal count, shortest
-        count += 1
-        found = unexpected(_played(pair, f"{SEQUENCES}{count}", sequence), EXPECTED)
-        if found:
-            shortest = sequence, found
-            raise _DisagreementError
+        if found := disagreement(sequence):
+            raise _DisagreementError(sequence, found)
 
     try:
         agree()
-    except _DisagreementError:
-        sequence, found = shortest
+    except _DisagreementError as error:
+        sequence, found = _shortened(error.sequence, error.found, disagreement)
         return "\n".join(["a sequence is answered differently:", *[f"  {one}" for one in sequence], *map(str, found)])
     return None
 
 
+def _shortened(
+    sequence: list[Any], found: list[Difference], disagreement: Callable[[Sequence[Any]], list[Difference]]
+) -> tuple[list[Any], list[Difference]]:
+    """Leave out every step without which the brokers still disagree. Lists of `MIN_STEPS` cannot be shrunk so far."""
+    for place in range(len(sequence) - 1, -1, -1):
+        without = sequence[:place] + sequence[place + 1 :]
+        if without and (still := disagreement(without)):
+            sequence, found = without, still
+    return sequence, found
+
+
 class _DisagreementError(Exception):
-    """The answers differ."""
+    """The answers to a sequence differ."""
+
+    def __init__(self, sequence: list[Any], found: list[Difference]) -> None:
+        super().__init__(f"{len(found)} differences")
+        self.sequence = sequence
+        self.found = found
 
 
 def _played(pair: Pair, name: str, sequence: Sequence[Any]) -> list[Difference]:

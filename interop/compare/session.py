@@ -13,9 +13,12 @@ from protocol.records.builder import Codec, build_batch
 
 LEVELS = ("lowest", "middle", "highest")
 CLOSED = "connection closed"
+UNANSWERED = "no answer"
 BARRIER_TOPIC = "compare-barrier"
 NO_ERROR = 0
 WAIT_S = 15
+# All requests of scenarios are answered at once, but for the few that Kafka never answers.
+ANSWER_S = 5
 # Topics and groups of other scenarios, of the program itself, and those that a broker makes for its own use.
 _FOREIGN = re.compile(rf"(\w+-({'|'.join(LEVELS)})-|{BARRIER_TOPIC}|__)")
 # After these Kafka's broker follows its controller with a delay.
@@ -33,7 +36,7 @@ _CHANGES = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A request and its normalised answer (`CLOSED` if there was none)."""
+    """A request and its normalised answer: `CLOSED` or `UNANSWERED` where there was none."""
 
     label: str
     api: str
@@ -75,7 +78,7 @@ class Session:
         return {"lowest": first, "middle": (first + last + 1) // 2, "highest": last}[self.level]
 
     def ask(self, label: str, api: str, /, *, on: int = 0, version: int | None = None, **fields: Any) -> dict[str, Any]:
-        """Send a request, wait for its answer and keep both. Returns {} where the connection was closed."""
+        """Send a request, wait for its answer and keep both. Returns {} where there was none."""
         self.send(label, api, on=on, version=version, **fields)
         return self.receive(on=on)
 
@@ -91,11 +94,12 @@ class Session:
         label, api, version, fields = self._waiting[on].pop(0)
         answer: dict[str, Any] = {}
         try:
-            answer = self._connection(on).receive()
+            answer = self._connection(on).receive(ANSWER_S)
             shown: Any = self._normal.answer(answer)
-        except ClosedError:
+        except (ClosedError, TimeoutError) as error:
+            # The next request is sent over a new connection.
             self._connections.pop(on).close()
-            shown = CLOSED
+            shown = UNANSWERED if isinstance(error, TimeoutError) else CLOSED
         self.steps.append(Step(label, api, version, fields, shown))
         if api in _CHANGES:
             self.settle()
@@ -142,6 +146,7 @@ class Session:
                 raise TimeoutError(f"topics without a leader: {answer}")
         for topic in answer["topics"]:
             self.topic_ids[topic["name"]] = topic["topic_id"]
+            self._normal.name_topic(topic["topic_id"], topic["name"])
         asked = [
             {"partition_index": one["partition_index"], "timestamp": -1} for one in answer["topics"][0]["partitions"]
         ]

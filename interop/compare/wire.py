@@ -57,8 +57,13 @@ class Connection:
         except OSError as error:
             raise ClosedError(str(error)) from None
 
-    def receive(self) -> dict[str, Any]:
-        """Return the answer to the oldest request that has none. Raises ClosedError."""
+    def receive(self, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+        """Return the answer to the oldest request that has none.
+
+        Raises ClosedError, and TimeoutError where the broker sends nothing for that long; the connection cannot be
+        used after either.
+        """
+        self._socket.settimeout(timeout_s)
         api, version, correlation_id = self._asked.pop(0)
         frame = self._take(int.from_bytes(self._take(4)))
         if int.from_bytes(frame[:4]) != correlation_id:
