@@ -44,6 +44,8 @@ TimestampType = Literal["CreateTime", "LogAppendTime"]
 Compression = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 
 LIST_TYPES = (CleanupPolicy,)
+# As Java's Double.parseDouble reads it, but for hexadecimal digits, infinities and NaN, which no setting takes.
+_DECIMAL = re.compile(r"([+-]?(?:[0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,9})?)[fFdD]?")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")  # Python reads no more than some thousands
 
 
@@ -126,6 +128,9 @@ def _plain(value: Any, value_type: Any) -> Any:
         return ",".join(parts(text))
     if kind in {Kind.INT, Kind.LONG}:  # only digits: the converter would take 7.0 and 1e3, too
         return int(text) if _INTEGER.fullmatch(text) else [text]
+    if kind is Kind.DOUBLE:
+        found = _DECIMAL.fullmatch(text)
+        return [text] if found is None else float(found[1])
     return text
 
 

@@ -132,6 +132,16 @@ class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
         """Whether zstd batches are accepted (Kafka rejects them before Produce version 7, KIP-110)."""
         return True
 
+    @property
+    def is_one_batch_each(self) -> bool:
+        """Whether a partition takes one batch of a request, as Kafka's do."""
+        return False
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the request may carry batches of a transaction."""
+        return True
+
 
 class FetchPartition(Value, frozen=True, kw_only=True, gc=False):
     """The offset to read one partition from, and the maximum size."""

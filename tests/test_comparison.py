@@ -1,9 +1,16 @@
 """The comparison with Kafka (interop/compare): what counts as a difference, and what is known."""
 
+import socket
+import threading
+
+import pytest
+
 from interop.compare.difference import MISSING, Difference, Expected, differences, unexpected
 from interop.compare.normal import Normaliser
-from interop.compare.session import CLOSED, Step
+from interop.compare.session import CLOSED, UNANSWERED, Barrier, Session, Step
 from protocol.records.builder import build_batch
+
+FIRST_ID, SECOND_ID = bytes(range(16)), bytes(range(16, 32))
 
 
 def steps(*answers: object) -> list[Step]:
@@ -39,6 +46,25 @@ def test_a_closed_connection_is_a_difference() -> None:
     assert found({"error_code": 0}, CLOSED) == [("", {"error_code": 0}, CLOSED)]
 
 
+def test_a_scenario_goes_on_after_a_request_that_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interop.compare.session.ANSWER_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        session = Session(f"127.0.0.1:{silent.getsockname()[1]}", "area", "lowest", 0, Barrier())
+        assert session.ask("first", "Metadata", topics=[]) == {}
+        silent.accept()[0].close()
+
+        def close_next() -> None:
+            connection, _ = silent.accept()
+            connection.close()
+
+        accepted = threading.Thread(target=close_next)
+        accepted.start()
+        assert session.ask("second", "Metadata", topics=[]) == {}
+        accepted.join()
+        session.close()
+    assert [step.answer for step in session.steps] == [UNANSWERED, CLOSED]
+
+
 def test_a_run_that_ends_early_is_a_difference() -> None:
     (one,) = differences("area", "lowest", steps({}, {}), steps({}))
     assert (one.path, one.kafka, one.warmlog) == ("steps", 2, 1)
@@ -60,10 +86,35 @@ def _difference(path: str, kafka: object, warmlog: object) -> Difference:
 
 def test_ids_become_symbols_that_tell_equal_ones_from_others() -> None:
     normal = Normaliser(base_time=0)
-    first = normal.answer({"topics": [{"name": "a", "topic_id": b"x" * 16}, {"name": "b", "topic_id": b"y" * 16}]})
-    assert [topic["topic_id"] for topic in first["topics"]] == ["<topic 1>", "<topic 2>"]
-    assert normal.answer({"topic_id": b"y" * 16}) == {"topic_id": "<topic 2>"}
+    first = normal.answer({"producers": [{"producer_id": 7}, {"producer_id": 9}]})
+    assert [one["producer_id"] for one in first["producers"]] == ["<producer 1>", "<producer 2>"]
+    assert normal.answer({"producer_id": 9}) == {"producer_id": "<producer 2>"}
+    assert normal.answer({"producer_id": -1}) == {"producer_id": -1}
+
+
+def test_the_id_of_a_topic_is_named_by_the_topic() -> None:
+    normal = Normaliser(base_time=0)
+    normal.name_topic(FIRST_ID, "a")
+    assert normal.answer({"topic_id": FIRST_ID}) == {"topic_id": "<topic a>"}
+    assert normal.answer({"name": "a", "topic_id": SECOND_ID})["topic_id"] == "<topic a #2>"
     assert normal.answer({"topic_id": bytes(16)}) == {"topic_id": bytes(16)}
+
+
+def test_ids_that_a_scenario_made_up_are_compared_as_they_are() -> None:
+    answer = {"topic_id": b"\5" * 16, "member_id": "given-nobody", "producer_id": 777_777}
+    assert Normaliser(base_time=0).answer(answer) == answer
+
+
+def test_elements_with_ids_alone_are_in_the_order_of_what_is_known() -> None:
+    one, other = Normaliser(base_time=0), Normaliser(base_time=0)
+    for normal in (one, other):
+        normal.name_topic(FIRST_ID, "a")
+        normal.answer({"member_id": "first"})
+    topics = [{"topic_id": FIRST_ID, "error_code": 0}, {"topic_id": b"\1" * 16, "error_code": 100}]
+    members = [{"member_id": "first", "metadata": b""}, {"member_id": "second", "metadata": b""}]
+    theirs = one.answer({"responses": topics, "members": members})
+    assert theirs == other.answer({"responses": topics[::-1], "members": members[::-1]})
+    assert [member["member_id"] for member in theirs["members"]] == ["<member 1>", "<member 2>"]
 
 
 def test_order_times_addresses_and_texts_are_not_compared() -> None:

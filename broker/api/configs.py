@@ -219,8 +219,10 @@ def _refuse_changes(asked: ConfigAlteration) -> None:
     """Raise RequestError for settings of a resource that has none: nothing is kept that has no effect."""
     if asked.changes:
         names = ", ".join(change.name for change in asked.changes)
+        is_metrics = asked.resource_type == ResourceType.CLIENT_METRICS
         raise RequestError(
-            ErrorCode.INVALID_CONFIG, f"{_WITHOUT_SETTINGS[asked.resource_type]} has no settings here: {names}"
+            ErrorCode.INVALID_REQUEST if is_metrics else ErrorCode.INVALID_CONFIG,
+            f"{_WITHOUT_SETTINGS[asked.resource_type]} has no settings here: {names}",
         )
 
 

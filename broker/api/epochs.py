@@ -23,6 +23,8 @@ from protocol.kafka.values import (
     OffsetForLeaderEpochResponse,
 )
 
+NO_EPOCH = -1
+
 
 class FencedLeaderEpochError(ProtocolError):
     """The client knows an older epoch than we: it has to ask for metadata."""
@@ -37,11 +39,11 @@ class UnknownLeaderEpochError(ProtocolError):
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> None:
-    """Hold the epoch that a client names against the log's; a negative one says nothing.
+    """Compare a client's leader epoch with the log's. NO_EPOCH skips the check; other negative epochs are too old.
 
     Raises FencedLeaderEpochError, UnknownLeaderEpochError.
     """
-    if epoch >= 0:
+    if epoch != NO_EPOCH:
         current = partition.log.leader_epoch
         if epoch != current:
             kind = FencedLeaderEpochError if epoch < current else UnknownLeaderEpochError

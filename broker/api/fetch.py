@@ -146,7 +146,8 @@ class Look:
         """What only Kafka's clients can get wrong."""
         if asked.topic_id != NO_TOPIC_ID and self._partitions.topic_name(asked.topic_id) != asked.topic:
             raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {asked.topic!r} has another id by now")
-        check_leader_epoch(partition, asked.current_leader_epoch)
+        if asked.current_leader_epoch >= 0:
+            check_leader_epoch(partition, asked.current_leader_epoch)
         if self._replica_id >= 0:
             knows_epoch = asked.current_leader_epoch >= 0
             code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -158,8 +159,8 @@ class Look:
 
     def _take(self, asked: FetchPartition, partition: Partition) -> Sized:
         """The records of one partition, counted."""
-        if asked.max_bytes < 0:
-            message = f"max_bytes of {asked.topic}-{asked.partition} is negative: {asked.max_bytes}"
+        if asked.max_bytes < 0 or self._most < 0:
+            message = f"max_bytes of {asked.topic}-{asked.partition} is negative: {min(asked.max_bytes, self._most)}"
             raise RequestError(ErrorCode.INVALID_FETCH_SIZE, message)
         if asked.offset == partition.log.high_watermark:
             return b""  # nearly always: there is nothing yet

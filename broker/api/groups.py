@@ -261,13 +261,14 @@ class GroupsApi:
         return DescribeGroupsResponse(groups=await context.answer(self._coordinator.describe, request.groups))
 
     async def delete(self, request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
-        """One entry per group."""
-        deleted = []
+        """One entry per group, however often it is named."""
+        deleted: dict[str, DeletedGroup] = {}
         for name in request.groups:
-            error = await self._commits.delete(name, context.checkpoint)
-            deleted.append(DeletedGroup(group=name, error=error))
+            if name not in deleted:
+                error = await self._commits.delete(name, context.checkpoint)
+                deleted[name] = DeletedGroup(group=name, error=error)
             await context.checkpoint()
-        return DeleteGroupsResponse(groups=tuple(deleted))
+        return DeleteGroupsResponse(groups=tuple(deleted.values()))
 
 
 def _left(member: LeavingMember, error: ErrorCode) -> LeftMember:

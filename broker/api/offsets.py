@@ -55,13 +55,18 @@ class OffsetsApi:
         return {ListOffsetsRequest.api: self.list_offsets}
 
     async def list_offsets(self, request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
-        """One answer per question, in that order. Kafka refuses a partition that is asked for twice."""
+        """One answer per question, in that order. Kafka refuses a partition that is asked for twice, once."""
         is_kafka = isinstance(request, KafkaListOffsetsRequest)  # ours may ask for several times
         asked = ((query.topic, query.partition) for query in request.partitions) if is_kafka else ()
         repeated = await context.repeated(asked)
         found: list[FoundOffset] = []
+        refused: set[tuple[str, int]] = set()
         for query in request.partitions:
-            found.append(await self._find(query, is_repeated=(query.topic, query.partition) in repeated))
+            place = (query.topic, query.partition)
+            if place not in refused:
+                found.append(await self._find(query, is_repeated=place in repeated))
+            if place in repeated:
+                refused.add(place)
             await context.checkpoint()
         return ListOffsetsResponse(partitions=tuple(found))
 

@@ -6,7 +6,8 @@ the first one of a topic, takes `begin_in_pieces`.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from struct import Struct
 
 from msgspec import UNSET
 
@@ -15,9 +16,17 @@ from broker.api.errors import EXPECTED, RequestError, describe
 from broker.metadata.topic import MAX_NAME_LENGTH, InvalidTopicError, is_internal
 from broker.partition import Append, Partition
 from broker.partitions import Partitions
-from protocol.errors import ErrorCode, RecordsRefusedError, UnsupportedCompressionError
+from protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
 from protocol.records.batch import read_header
-from protocol.records.layout import CODEC_MASK, Codec
+from protocol.records.layout import (
+    CODEC_MASK,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
+    Codec,
+)
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse, RecordError
 
@@ -28,6 +37,8 @@ LARGE = 512  # partitions whose outcomes are not gathered in one go
 ADMIN_CLIENT_ID = "__admin_client"  # of who may write to internal topics (org.apache.kafka.admin.AdminUtils)
 ALL_REPLICAS = -1
 REPLICAS = 1  # of each partition
+_LENGTH = Struct(">8xi")  # of a batch behind its base offset and this field
+_ATTRIBUTES_AT = 22  # the low byte
 # Errors that are told without the log start offset (source: kafka.server.ReplicaManager.appendToLocalLog).
 _WITHOUT_LOG_START = frozenset(
     {
@@ -41,6 +52,11 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
+_OLD_MAGICS = (0, 1)
+
+
+class NotOneBatchError(InvalidRecordError):
+    """The records of a partition are not one batch of the current format; told before its log is looked at."""
 
 
 class Produce:
@@ -102,6 +118,8 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
     """
     if len(request.partitions) > PIECE:
         return None
+    if not request.is_transactional and any(map(_has_transaction, request.partitions)):
+        return Produce(request.acks, _without_transaction(request.partitions))
     found = [partitions.get(asked.topic, asked.partition) for asked in request.partitions]
     if None in found and any(_is_new(asked.topic, partitions) for asked in request.partitions):
         return None
@@ -118,6 +136,8 @@ async def begin_in_pieces(
 
     Topics that are being created are waited for. A topic that cannot be created is refused in the response.
     """
+    if not request.is_transactional and any(await context.map(_has_transaction, request.partitions)):
+        return Produce(request.acks, _without_transaction(request.partitions))
     for topic in dict.fromkeys(await context.map(lambda asked: asked.topic, request.partitions)):
         if _is_new(topic, partitions):
             await _create(topic, partitions)
@@ -160,11 +180,59 @@ def _queue(
             raise partitions.missing(asked.topic, asked.partition)
         if request.acks == ALL_REPLICAS and partition.log.config.min_insync_replicas > REPLICAS:
             raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, _too_few_replicas(partition))
+        if request.is_one_batch_each:
+            _check_one_batch(asked.records)
         if not request.knows_zstd:
             _refuse_zstd(asked)
         return partition.append(asked.records)
+    except NotOneBatchError as refusal:
+        return _refused(asked.topic, asked.partition, refusal, None)
     except EXPECTED as error:
         return _refused(asked.topic, asked.partition, error, partition)
+
+
+def _has_transaction(asked: PartitionRecords) -> bool:
+    """Whether the first batch belongs to a transaction."""
+    records = asked.records
+    if len(records) < HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
+        return False  # whatever it is
+    return records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT != 0
+
+
+def _without_transaction(partitions: Iterable[PartitionRecords]) -> list[Append | ProducedPartition]:
+    """Refuse all of a request for a batch of a transaction that the request does not name.
+
+    Source: kafka.server.KafkaApis.handleProduceRequest.
+    """
+    return [
+        ProducedPartition(
+            topic=asked.topic,
+            partition=asked.partition,
+            error=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            message="a batch of a transaction, in a request without a transactional id",
+        )
+        for asked in partitions
+    ]
+
+
+def _check_one_batch(records: memoryview) -> None:
+    """Raise NotOneBatchError for no batch, a batch of an old format, or a second whole batch.
+
+    Several batches could be stored in part by a retry. What else is wrong with a batch, the log finds.
+    Source: org.apache.kafka.common.requests.ProduceRequest.validateRecords.
+    """
+    size = len(records)
+    if not size:
+        raise NotOneBatchError("no batch at all")
+    if size >= HEADER_SIZE and records[MAGIC_POSITION] in _OLD_MAGICS:
+        raise NotOneBatchError(f"a batch of magic {records[MAGIC_POSITION]}: Produce takes magic 2 from version 3 on")
+    if size < 2 * HEADER_SIZE:
+        return
+    first = LOG_OVERHEAD + _LENGTH.unpack_from(records)[0]
+    if first == size or not HEADER_SIZE <= first <= size - HEADER_SIZE:
+        return
+    if HEADER_SIZE <= LOG_OVERHEAD + _LENGTH.unpack_from(records, first)[0] <= size - first:
+        raise NotOneBatchError("several batches for one partition: Produce takes one in each request")
 
 
 def _too_few_replicas(partition: Partition) -> str:

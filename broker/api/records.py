@@ -28,8 +28,15 @@ class RecordsApi:
         return {DeleteRecordsRequest.api: self.delete}
 
     async def delete(self, request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
-        """Move all starts, then write them down once, then answer: what is deleted stays deleted."""
-        outcomes = await context.map(self._move_start, request.partitions)
+        """Move all starts, then write them down once, then answer: what is deleted stays deleted.
+
+        Of a partition that is named twice the last offset counts.
+        """
+        asked: dict[tuple[str, int], RecordsToDelete] = {}
+        for each in request.partitions:
+            asked[each.topic, each.partition] = each
+            await context.checkpoint()
+        outcomes = await context.map(self._move_start, asked.values())
         failure: Exception | None = None
         found = [self._partitions.get(outcome.topic, outcome.partition) for outcome, moved in outcomes if moved]
         if found:

@@ -126,7 +126,7 @@ class GroupCoordinator:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 metadata=member.metadata(protocol) if is_stable else b"",
-                assignment=member.assignment if is_stable else b"",
+                assignment=member.assignment,  # during a rebalance, the previous one
             )
             for member in group.members
         ]

@@ -194,7 +194,6 @@ class Rebalance:
         for member in self.members:
             self._outbox.answer_join(member, self.generation.joined(member))
             member.is_new = False
-            member.assignment = b""
             self.extend_session(member, now)
             self.pending_sync.add(member.member_id)
         self.sync_deadline_s = self._deadline(now.after_ms(self.members.rebalance_timeout_ms))

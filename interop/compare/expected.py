@@ -1,5 +1,214 @@
-"""The differences that are known, each with its reason. One that a full run does not find any more is reported."""
+"""The differences that are known, each with its reason. One that a full run does not find any more is reported.
 
-from interop.compare.difference import Expected
+`docs/kafka-compatibility.md` describes those that a client or an administrator could notice. What is compared by a
+text alone (error messages) says here only whether there is one.
+"""
 
-EXPECTED: list[Expected] = []
+from interop.compare.difference import MISSING, Expected
+from interop.compare.normal import TEXT
+
+NO_TOPIC_ID = bytes(16)
+_WHY = "warmlog says what is wrong where Kafka has the code alone"
+_FAILED = "Kafka fails with UNKNOWN_SERVER_ERROR, warmlog names the error"
+_ELR = "with eligible leader replicas, Kafka sets min.insync.replicas for the whole cluster"
+_LATER = "transactions come with the next work"
+_AS_GIVEN = "Kafka answers with the text that was given, warmlog with the value"
+_CUT = "what is cut off is corrupt, and clients send it again; Kafka calls it no batch"
+_UNSAFE = "Kafka stores what readers or compaction stumble over; see docs/formats.md"
+
+EXPECTED: list[Expected] = [
+    # -- everywhere --
+    Expected("*", "*.error_message", _WHY, kafka=None, warmlog=TEXT),
+    Expected("*", "*.config_source", _ELR, kafka=3, warmlog=5),
+    Expected(
+        "*",
+        "DeleteTopics.responses.topic_id",
+        "the id of a topic that was named by its name is not answered: no client reads it",
+        warmlog=NO_TOPIC_ID,
+    ),
+    Expected(
+        "*",
+        "Produce.responses.partition_responses.log_append_time_ms",
+        "Kafka answers a duplicate with its largest timestamp, which clients take for an append time",
+        warmlog=-1,
+    ),
+    # -- the node and its features --
+    Expected(
+        "cluster/versions",
+        "ApiVersions.api_keys",
+        "not served: groups of KIP-848, share and streams groups, telemetry; transactions come with the next work",
+        warmlog=MISSING,
+    ),
+    Expected(
+        "cluster/versions",
+        "ApiVersions.*_features",
+        "there is one feature, metadata.version: the others are of groups and transactions that are not served",
+        warmlog=MISSING,
+    ),
+    Expected(
+        "cluster/versions",
+        "ApiVersions.supported_features.min_version",
+        "the metadata have one level, there is none to go back to",
+        kafka=7,
+        warmlog=30,
+    ),
+    Expected(
+        "cluster/feature *",
+        "UpdateFeatures.results.error_message",
+        "Kafka has a text beside an error code of 0, too",
+        kafka=TEXT,
+        warmlog=None,
+    ),
+    Expected(
+        "cluster/*coordinator*",
+        "FindCoordinator.error_message",
+        "Kafka has a text beside an error code of 0, too",
+        kafka=TEXT,
+        warmlog=None,
+    ),
+    Expected("cluster/coordinator of type 1", "FindCoordinator.error_code", _LATER, warmlog=53),
+    Expected("cluster/coordinator of type 1", "FindCoordinator.coordinators.*", _LATER),
+    Expected(
+        "cluster/partitions *",
+        "DescribeTopicPartitions.topics.topic_authorized_operations",
+        "Kafka leaves them out where the cursor is behind the last partition",
+        kafka=-(1 << 31),
+    ),
+    # -- topics --
+    Expected(
+        "topics/create with no time",
+        "CreateTopics.topics*",
+        "Kafka times out with a time-out of 0, which no client sends; here the answer waits for no other node",
+    ),
+    Expected(
+        "topics/create with preallocate*", "CreateTopics.topics.configs.value", _AS_GIVEN, kafka="TRUE", warmlog="true"
+    ),
+    Expected(
+        "topics/create with retention.bytes*",
+        "CreateTopics.topics.configs.value",
+        _AS_GIVEN,
+        kafka=" 10 ",
+        warmlog="10",
+    ),
+    Expected(
+        "topics/create with min.cleanable*",
+        "CreateTopics.topics.configs.value",
+        _AS_GIVEN,
+        kafka=".5",
+        warmlog="0.5",
+    ),
+    Expected(
+        "topics/delete by an id twice",
+        "DeleteTopics.responses",
+        "Kafka names the topic by its id alone, warmlog by its name",
+    ),
+    # -- settings --
+    Expected(
+        "configs/describe a topic with synonyms",
+        "DescribeConfigs.results.configs.synonyms",
+        "warmlog names all settings that a value can come from",
+        kafka=MISSING,
+    ),
+    Expected(
+        "configs/describe the broker's node.id",
+        "DescribeConfigs.results.configs*source",
+        "a setting given at the start with its default counts as the default",
+        kafka=4,
+        warmlog=5,
+    ),
+    Expected(
+        "configs/describe the broker's log.cleaner.threads",
+        "DescribeConfigs.results.configs.read_only",
+        "the cleaner's threads are started once",
+        kafka=False,
+        warmlog=True,
+    ),
+    Expected(
+        "configs/alter by no operation", "IncrementalAlterConfigs.responses.error_code", _FAILED, kafka=-1, warmlog=42
+    ),
+    Expected(
+        "configs/alter broker * no.such*",
+        "IncrementalAlterConfigs.responses.error_code",
+        "a setting that nobody knows is refused; Kafka keeps it, for plugins",
+        kafka=0,
+        warmlog=42,
+    ),
+    Expected("configs/replace one twice", "AlterConfigs.*", "Kafka fails and never answers"),
+    Expected(
+        "sequences/*: config * bad",
+        "IncrementalAlterConfigs.responses.error_code",
+        "of a bad value for a topic that is not there, the missing topic is told",
+        kafka=40,
+        warmlog=3,
+    ),
+    # -- batches, and their producers --
+    Expected("produce/null", "Produce.*", "Kafka fails and never answers"),
+    *[
+        Expected(f"produce/{label}", "Produce.responses.partition_responses.error_code", _CUT, kafka=87, warmlog=2)
+        for label in ("with a length too great", "cut short", "a header alone", "half a header")
+    ],
+    *[
+        Expected(f"produce/{prefix}{label}", f"{api}.*", "Kafka cuts off what is no whole batch; see docs/formats.md")
+        for label in ("with bytes behind", "with half a batch behind")
+        for prefix, api in (("", "Produce"), ("what is stored of: ", "Fetch"))
+    ],
+    *[Expected(f"produce/resealed with {label}", "Produce.*", _FAILED) for label in ("codec 7", "codec gzip")],
+    *[
+        Expected(f"produce/{prefix}resealed with {label}", f"{api}.*", _UNSAFE)
+        for label in ("log append time", "a delete horizon")
+        for prefix, api in (("", "Produce"), ("what is stored of: ", "Fetch"))
+    ],
+    Expected(
+        "produce/one good, one bad",
+        "Produce.responses.partition_responses.*",
+        "Kafka refuses a whole request for one batch that is no batch, warmlog that partition alone",
+    ),
+    Expected(
+        "produce/acks * with too few replicas",
+        "Produce.responses.partition_responses.*",
+        "warmlog takes min.insync.replicas at its word; Kafka lowers it to the number of replicas",
+    ),
+    Expected(
+        "produce/one partition twice",
+        "Produce.responses.partition_responses",
+        "Kafka stores and answers the last of two batches that are sent for one partition; no client sends two",
+        kafka=MISSING,
+    ),
+    Expected(
+        "producers/a negative epoch",
+        "Produce.responses.partition_responses.error_code",
+        "a negative epoch is refused before it is compared with the producer's",
+        kafka=47,
+        warmlog=87,
+    ),
+    Expected("producers/a producer without epoch", "Produce.*", _UNSAFE),
+    Expected(
+        "producers/producers of none",
+        "DescribeProducers.topics",
+        "a topic without partitions in the request is not answered",
+        warmlog=MISSING,
+    ),
+    # -- offsets, fetches, groups --
+    Expected("offsets/isolation 2", "ListOffsets.topics.partitions.error_code", _FAILED, kafka=-1, warmlog=42),
+    Expected("fetch/isolation *", "Fetch.*error_code", _FAILED, kafka=-1, warmlog=42),
+    Expected(
+        "fetch/isolation *",
+        "Fetch.responses",
+        "warmlog repeats the error for each partition, which versions before 7 need",
+        kafka=MISSING,
+    ),
+    Expected("fetch/negative bytes*", "Fetch.responses.partitions.error_code", _FAILED, kafka=-1, warmlog=4),
+    Expected(
+        "races/fetch of a deleted topic",
+        "Fetch.responses.partitions.aborted_transactions",
+        "an empty list beside every error of an unknown partition; Kafka has null where it was known before",
+        kafka=None,
+        warmlog=[],
+    ),
+    Expected(
+        "groups/offsets of none",
+        "OffsetFetch.*topics",
+        "a topic without partitions in the request is not answered",
+        warmlog=MISSING,
+    ),
+]

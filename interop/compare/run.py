@@ -9,7 +9,8 @@ from interop.compare.scenarios import AREAS
 from interop.compare.session import LEVELS, Barrier, Session, Step
 
 HOUR_MS = 3_600_000
-PLACES = ("Kafka", "warmlog")
+# What a scenario raises at an answer that it cannot go on with.
+ENDS = (AssertionError, LookupError, TimeoutError, RuntimeError)
 
 
 class Pair:
@@ -36,9 +37,9 @@ class Pair:
         session = self.session(place, area, level)
         try:
             AREAS[area](session)
-        except (AssertionError, LookupError, TimeoutError, RuntimeError) as error:
+        except ENDS as error:
             # An answer that the scenario cannot go on with: a difference, unless both brokers gave it.
-            session.note("the scenario ended early", f"{PLACES[place]}: {type(error).__name__}: {error}")
+            session.note("the scenario ended early", f"{type(error).__name__}: {error}")
         finally:
             session.close()
         return session.steps

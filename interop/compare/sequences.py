@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from interop.compare.difference import Difference, differences, unexpected
 from interop.compare.expected import EXPECTED
-from interop.compare.run import Pair
+from interop.compare.run import ENDS, Pair
 from interop.compare.session import Session, Step
 
 SEQUENCES = "sequences"
@@ -127,7 +127,7 @@ class _Player:
             "committed_metadata": "",
         }
         topics = [{**self.s.both(self.s.name(topic)), "partitions": [one]}]
-        fields = {"generation_id_or_member_epoch": generation, "member_id": name}
+        fields: dict[str, Any] = {"generation_id_or_member_epoch": generation, "member_id": name}
         self.s.ask(label, "OffsetCommit", group_id=self.s.group(group), topics=topics, **fields)
 
     def _committed(self, label: str, group: str) -> None:
@@ -146,7 +146,11 @@ class _Player:
         if self._joined.get(group, member) != member:
             return
         protocols = [{"name": "range", "metadata": b"m"}]
-        asked = {"group_id": self.s.group(group), "session_timeout_ms": 30_000, "rebalance_timeout_ms": 20_000}
+        asked: dict[str, Any] = {
+            "group_id": self.s.group(group),
+            "session_timeout_ms": 30_000,
+            "rebalance_timeout_ms": 20_000,
+        }
         asked |= {"protocol_type": "consumer", "protocols": protocols}
         name = self._member(group, member)[0] if group in self._joined else ""
         answer = self.s.ask(label, "JoinGroup", version=3, member_id=name, **asked)
@@ -157,7 +161,7 @@ class _Player:
     def _sync(self, label: str, group: str, member: int) -> None:
         name, generation = self._member(group, member)
         assignments = [{"member_id": name, "assignment": b"mine"}]
-        asked = {"group_id": self.s.group(group), "protocol_type": "consumer", "protocol_name": "range"}
+        asked: dict[str, Any] = {"group_id": self.s.group(group), "protocol_type": "consumer", "protocol_name": "range"}
         self.s.ask(label, "SyncGroup", generation_id=generation, member_id=name, assignments=assignments, **asked)
 
     def _beat(self, label: str, group: str, member: int) -> None:
@@ -199,8 +203,11 @@ def compare_sequences(pair: Pair, examples: int, number: int) -> str | None:
         count += 1
         return unexpected(_played(pair, f"{SEQUENCES}{count}", sequence), EXPECTED)
 
-    @seed(number)
-    @settings(
+    def agree(sequence: list[Any]) -> None:
+        if found := disagreement(sequence):
+            raise _DisagreementError(sequence, found)
+
+    limits = settings(
         max_examples=examples,
         database=None,
         deadline=None,
@@ -209,13 +216,8 @@ def compare_sequences(pair: Pair, examples: int, number: int) -> str | None:
         print_blob=False,
         report_multiple_bugs=False,
     )
-    @given(_SEQUENCE)
-    def agree(sequence: list[Any]) -> None:
-        if found := disagreement(sequence):
-            raise _DisagreementError(sequence, found)
-
     try:
-        agree()
+        seed(number)(limits(given(_SEQUENCE)(agree)))()
     except _DisagreementError as error:
         sequence, found = _shortened(error.sequence, error.found, disagreement)
         return "\n".join(["a sequence is answered differently:", *[f"  {one}" for one in sequence], *map(str, found)])
@@ -254,6 +256,8 @@ def _play(session: Session, sequence: Sequence[Any]) -> list[Step]:
     try:
         for place, operation in enumerate(sequence):
             player.play(place, *operation)
+    except ENDS as error:
+        session.note("the sequence ended early", f"{type(error).__name__}: {error}")
     finally:
         session.close()
     return session.steps

@@ -71,6 +71,16 @@ class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
     transactional_id: str | None = None
     knows_zstd: bool = True
 
+    @property
+    def is_one_batch_each(self) -> bool:
+        """Kafka's clients send one batch to a partition; several at once are refused."""
+        return True
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the request belongs to a transaction."""
+        return self.transactional_id is not None
+
 
 class IdentifiedRecords(PartitionRecords, frozen=True, kw_only=True, gc=False):
     """Batches for a partition, whose topic may be identified by `topic_id` (Produce from version 13)."""

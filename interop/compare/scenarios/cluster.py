@@ -1,5 +1,7 @@
 """Requests about the cluster, its features, controller and log directories, and about security."""
 
+from typing import Any
+
 from interop.compare.session import Session
 
 
@@ -161,7 +163,12 @@ def security(s: Session) -> None:
         "operation": 3,
         "permission_type": 3,
     }
-    filters = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+    filters: dict[str, Any] = {
+        "resource_type_filter": 1,
+        "pattern_type_filter": 1,
+        "operation": 1,
+        "permission_type": 1,
+    }
     filters |= {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
     s.ask("acls", "DescribeAcls", **filters)
     s.ask(

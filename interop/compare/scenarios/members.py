@@ -92,7 +92,7 @@ def requests(s: Session) -> None:
 
 
 def _second(s: Session, group: _Group, one: str) -> None:
-    beats = {"group_id": group.name, "member_id": one}
+    beats: dict[str, Any] = {"group_id": group.name, "member_id": one}
     described = s.quietly("DescribeGroups", groups=[group.name])["groups"][0]
     s.note("members before the second", len(described["members"]))
     rejoined = group.join("of the leader", one)
@@ -177,7 +177,8 @@ def _commits(s: Session, group: _Group, generation: int, member: str) -> None:
             {"partition_index": 0, "committed_offset": 4, "committed_leader_epoch": -1, "committed_metadata": ""}
         ]
         topics = [{**s.both(topic), "partitions": partitions}]
-        fields = {"generation_id_or_member_epoch": asked_generation, "member_id": asked_member, "retention_time_ms": -1}
+        fields: dict[str, Any] = {"generation_id_or_member_epoch": asked_generation, "member_id": asked_member}
+        fields["retention_time_ms"] = -1
         s.ask(f"commit {label}", "OffsetCommit", group_id=group.name, topics=topics, **fields)
     if s.version("OffsetFetch") >= 9:
         for label, epoch, who in (

@@ -8,6 +8,34 @@ from interop.compare.session import Session
 from protocol.records.builder import Codec, build_batch
 
 _MAGIC, _CRC, _LENGTH, _COUNT, _DELTA, _ATTRIBUTES = 16, 17, 8, 57, 23, 21
+# Bytes of a batch that are replaced, with its checksum as it was, and with that of the new bytes.
+_CHANGES = (
+    ("a bad crc", _CRC, b"\1\2\3\4"),
+    ("magic 0", _MAGIC, b"\0"),
+    ("magic 1", _MAGIC, b"\1"),
+    ("magic 3", _MAGIC, b"\3"),
+    ("magic 127", _MAGIC, b"\x7f"),
+    ("a length too great", _LENGTH, b"\0\0\7\0"),
+    ("a length too small", _LENGTH, b"\0\0\0\5"),
+    ("a negative length", _LENGTH, b"\xff\0\0\0"),
+    ("another base offset", 0, (77).to_bytes(8)),
+    ("another leader epoch", 12, (5).to_bytes(4)),
+)
+_RESEALED = (
+    ("too many records", _COUNT, (4).to_bytes(4)),
+    ("too few records", _COUNT, (2).to_bytes(4)),
+    ("no records", _COUNT, bytes(4)),
+    ("a negative count", _COUNT, b"\xff\xff\xff\xff"),
+    ("another last delta", _DELTA, (9).to_bytes(4)),
+    ("codec 7", _ATTRIBUTES, b"\0\7"),
+    ("codec gzip", _ATTRIBUTES, b"\0\1"),
+    ("log append time", _ATTRIBUTES, b"\0\x08"),
+    ("the control bit", _ATTRIBUTES, b"\0\x20"),
+    ("an unused bit", _ATTRIBUTES, b"\1\0"),
+    ("a delete horizon", _ATTRIBUTES, b"\0\x40"),
+    ("max timestamp -1", 35, b"\xff" * 8),
+    ("base timestamp -1", 27, b"\xff" * 8),
+)
 
 
 def requests(s: Session) -> None:
@@ -31,45 +59,30 @@ def requests(s: Session) -> None:
         s.produce("an empty topic", "", good)
     for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
         s.produce(f"compressed by {codec.name}", topic, s.batch(20, codec=codec, size=50))
-    for label, position, data in (
-        ("a bad crc", _CRC, b"\1\2\3\4"),
-        ("magic 0", _MAGIC, b"\0"),
-        ("magic 1", _MAGIC, b"\1"),
-        ("magic 3", _MAGIC, b"\3"),
-        ("magic 127", _MAGIC, b"\x7f"),
-        ("a length too great", _LENGTH, b"\0\0\7\0"),
-        ("a length too small", _LENGTH, b"\0\0\0\5"),
-        ("a negative length", _LENGTH, b"\xff\0\0\0"),
-        ("another base offset", 0, (77).to_bytes(8)),
-        ("another leader epoch", 12, (5).to_bytes(4)),
-    ):
-        s.produce(f"with {label}", topic, _changed(good, position, data))
-    for label, position, data in (
-        ("too many records", _COUNT, (4).to_bytes(4)),
-        ("too few records", _COUNT, (2).to_bytes(4)),
-        ("no records", _COUNT, bytes(4)),
-        ("a negative count", _COUNT, b"\xff\xff\xff\xff"),
-        ("another last delta", _DELTA, (9).to_bytes(4)),
-        ("codec 7", _ATTRIBUTES, b"\0\7"),
-        ("codec gzip", _ATTRIBUTES, b"\0\1"),
-        ("log append time", _ATTRIBUTES, b"\0\x08"),
-        ("the control bit", _ATTRIBUTES, b"\0\x20"),
-        ("an unused bit", _ATTRIBUTES, b"\1\0"),
-        ("a delete horizon", _ATTRIBUTES, b"\0\x40"),
-        ("max timestamp -1", 35, b"\xff" * 8),
-        ("base timestamp -1", 27, b"\xff" * 8),
-    ):
-        s.produce(f"resealed with {label}", topic, _resealed(_changed(good, position, data)))
-    s.produce("cut short", topic, good[:-1])
-    s.produce("a header alone", topic, good[:61])
-    s.produce("half a header", topic, good[:30])
-    s.produce("with bytes behind", topic, good + b"\0\0")
-    s.produce("an old time", topic, _at(1))
-    s.produce("a future time", topic, s.batch(1, at=86_400_000 * 3))
+    _odd(s, good)
     _many(s, topic, good)
     _settings(s, good)
     for partition in range(3):
         s.fetch(f"all of partition {partition}", [(topic, partition, 0)])
+
+
+def _odd(s: Session, good: bytes) -> None:
+    """Each to a partition of its own: where a broker stores what the other refuses, that shifts no offsets."""
+    batches = [(f"with {label}", _changed(good, position, data)) for label, position, data in _CHANGES]
+    batches += [(f"resealed with {label}", _resealed(_changed(good, at, data))) for label, at, data in _RESEALED]
+    batches += [
+        ("cut short", good[:-1]),
+        ("a header alone", good[:61]),
+        ("half a header", good[:30]),
+        ("with bytes behind", good + b"\0\0"),
+        ("with half a batch behind", good + good[:70]),
+        ("an old time", _at(1)),
+        ("a future time", s.batch(1, at=86_400_000 * 3)),
+    ]
+    topic = s.topic("odd", len(batches))
+    for partition, (label, records) in enumerate(batches):
+        s.produce(label, topic, records, partition=partition)
+        s.fetch(f"what is stored of: {label}", [(topic, partition, 0)])
 
 
 def _many(s: Session, topic: str, good: bytes) -> None:
@@ -81,11 +94,15 @@ def _many(s: Session, topic: str, good: bytes) -> None:
 
     ask("three partitions", data(0, 1, 2))
     ask("one of them unknown", data(0, 9, 2))
-    ask("one partition twice", data(1, 1))
+    twice = s.topic("twice")
+    entries = [{"index": 0, "records": good}, {"index": 0, "records": good}]
+    ask("one partition twice", [{**s.both(twice), "partition_data": entries}])
     ask("one topic twice", data(0) + data(1))
     ask("no partitions", data())
     ask("no topics", [])
-    ask("one good, one bad", data(0) + data(1, records=b"x" * 80))
+    mixed = s.topic("mixed", 2)
+    entries = [{"index": 0, "records": good}, {"index": 1, "records": b"x" * 80}]
+    ask("one good, one bad", [{**s.both(mixed), "partition_data": entries}])
     ask("a transactional id", data(0), transactional_id="given-x")
     ask("bad acks and two partitions", data(0, 1), acks=7)
 
@@ -111,7 +128,7 @@ def _settings(s: Session, good: bytes) -> None:
     s.produce("to be compressed", gzip, s.batch(20))
     offsets = "__consumer_offsets"
     if s.level != "highest":
-        s.produce("to the internal topic", offsets, b"x")
+        s.produce("to the internal topic", offsets, good)
 
 
 def _keyless(s: Session) -> bytes:

@@ -65,9 +65,10 @@ def requests(s: Session) -> None:
         by: int = producer,
         partition: int = 0,
         attributes: int = 0,
+        to: str = topic,
     ) -> None:
         records = s.batch(count, producer_id=by, producer_epoch=epoch, base_sequence=sequence, attributes=attributes)
-        s.produce(label, topic, records, partition=partition)
+        s.produce(label, to, records, partition=partition)
 
     send("sequence 0", 0)
     send("sequence 0 again", 0)
@@ -93,7 +94,7 @@ def requests(s: Session) -> None:
     send("to another partition from 0", 0, epoch=5, partition=1)
     send("an unknown producer", 0, by=777_777)
     send("an unknown producer in the middle", 3, by=888_888)
-    send("a producer without epoch", 0, by=999_999, epoch=-1)
+    send("a producer without epoch", 0, by=999_999, epoch=-1, to=s.topic("unfenced"))
     send("the last sequence", 2**31 - 1, by=555_555)
     send("after the last sequence", 0, by=555_555)
     send("over the end of sequences", 2**31 - 2, by=444_444, count=4)

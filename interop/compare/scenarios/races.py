@@ -1,5 +1,7 @@
 """Requests that meet on two connections."""
 
+from typing import Any
+
 from interop.compare.scenarios.topics import new
 from interop.compare.session import Session
 
@@ -50,6 +52,6 @@ def requests(s: Session) -> None:
     s.ask("what is left", "Metadata", topics=[{"name": created}], allow_auto_topic_creation=False)
 
 
-def _produce(s: Session, topic: str, records: bytes) -> dict[str, object]:
+def _produce(s: Session, topic: str, records: bytes) -> dict[str, Any]:
     data = [{**s.both(topic), "partition_data": [{"index": 0, "records": records}]}]
     return {"acks": -1, "timeout_ms": 5000, "topic_data": data}

@@ -137,13 +137,12 @@ CLUSTER_RESPONSE = Struct(
 )
 
 
-def failed_cluster(request: DescribeClusterRequest, error: ErrorResponse) -> DescribeClusterResponse:
+def failed_cluster(_: DescribeClusterRequest, error: ErrorResponse) -> DescribeClusterResponse:
     """Answer with an error of the whole."""
     return DescribeClusterResponse(
         cluster_id="",
         controller=-1,
         brokers=(),
-        endpoint_type=request.endpoint_type,
         error=error.error,
         message=error.message,
     )

@@ -64,7 +64,7 @@ REQUEST = Struct(
     ),
     Field("max_wait_ms", INT32, convert=not_negative),
     Field("min_bytes", INT32, convert=not_negative),
-    Field("max_bytes", INT32, convert=not_negative),
+    Field("max_bytes", INT32),
     Field("isolation_level", INT8, attr="isolation", only=KNOWN_ISOLATION, convert=isolation_of),
     Field("session_id", INT32, since=7, default=0),
     Field("session_epoch", INT32, since=7, default=-1),
@@ -81,7 +81,7 @@ REQUEST = Struct(
                     Field("fetch_offset", INT64, attr="offset"),
                     Field("last_fetched_epoch", INT32, since=12, default=-1),
                     Field("log_start_offset", INT64, since=5, default=-1, attr=None),
-                    Field("partition_max_bytes", INT32, attr="max_bytes", convert=not_negative),
+                    Field("partition_max_bytes", INT32, attr="max_bytes"),
                     Field("replica_directory_id", UUID, since=17, tag=0, attr=None),
                     Field("high_watermark", INT64, since=18, tag=1, default=(1 << 63) - 1, attr=None),
                 ),
@@ -110,6 +110,16 @@ REQUEST = Struct(
 )
 
 
+_BEFORE_READING = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+
+
 def _error(response: Any, *_: Any) -> int:
     """Return the error of the whole, which only an answer about sessions has."""
     return getattr(response, "error", ErrorCode.NONE)
@@ -119,9 +129,11 @@ def _session_id(response: Any, *_: Any) -> int:
     return getattr(response, "session_id", NO_SESSION)
 
 
-def _aborted(request: FetchRequest, _: int) -> tuple[()] | None:
-    """Return none for readers of committed records, null for others."""
-    return () if request.isolation is Isolation.READ_COMMITTED else None
+def _aborted(partition: FetchedPartition, request: FetchRequest, _: int) -> tuple[()] | None:
+    """Return none for readers of committed records and beside errors found before a log is read, null for others."""
+    if request.isolation is Isolation.READ_COMMITTED:
+        return ()
+    return () if partition.error is not ErrorCode.NONE and partition.error in _BEFORE_READING else None
 
 
 def _asked(response: Any, request: FetchRequest) -> Sequence[Any]:

@@ -78,6 +78,16 @@ CREATE_REQUEST = Struct(
     Field("validate_only", BOOLEAN, since=1),
     into=KafkaCreateTopicsRequest,
 )
+
+
+def _each_once(response: Any, *_: Any) -> list[Any]:
+    """Return one outcome of each name: of one that stands twice in the request, both are the same error."""
+    found: dict[str, Any] = {}
+    for topic in response.topics:
+        found.setdefault(topic.name, topic)
+    return list(found.values())
+
+
 CREATE_RESPONSE = Struct(
     since(2, THROTTLE_TIME),
     Field(
@@ -104,6 +114,7 @@ CREATE_RESPONSE = Struct(
                 get=lambda topic, *_: getattr(topic, "configs", ()),
             ),
         ),
+        get=_each_once,
     ),
 )
 
@@ -145,12 +156,14 @@ def _delete_request(
 
 
 def _deleted(response: DeleteTopicsResponse, request: KafkaDeleteTopicsRequest, _: int) -> list[_Deleted]:
-    return [
-        _Deleted(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, None)
-        if topic.name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID
-        else _Deleted(topic.name, topic_id, topic.error, topic.message)
-        for topic_id, topic in zip(request.topic_ids, response.topics, strict=True)
-    ]
+    """Return one outcome of each name, and of each unknown id."""
+    found: dict[str | bytes, _Deleted] = {}
+    for topic_id, topic in zip(request.topic_ids, response.topics, strict=True):
+        if topic.name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID:
+            found[topic_id] = _Deleted(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        else:
+            found.setdefault(topic.name, _Deleted(topic.name, topic_id, topic.error, topic.message))
+    return list(found.values())
 
 
 DELETE_REQUEST = Struct(
@@ -209,7 +222,7 @@ PARTITIONS_REQUEST = Struct(
 )
 PARTITIONS_RESPONSE = Struct(
     THROTTLE_TIME,
-    Field("results", array(_TOPIC_NAME, ERROR_CODE, ERROR_MESSAGE), attr="topics"),
+    Field("results", array(_TOPIC_NAME, ERROR_CODE, ERROR_MESSAGE), get=_each_once),
 )
 
 

@@ -147,6 +147,11 @@ async def test_what_has_no_settings_is_refused(client: KafkaClient, kind: int, n
     )
 
 
+async def test_settings_of_metrics_and_groups_have_each_their_error(client: KafkaClient) -> None:
+    assert await incremental(client, CLIENT_METRICS, "m", ("no.such", SET, "1")) == ErrorCode.INVALID_REQUEST
+    assert await incremental(client, GROUP, "g", ("no.such", SET, "1")) == ErrorCode.INVALID_CONFIG
+
+
 # -- alter --
 
 

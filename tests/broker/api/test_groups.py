@@ -160,6 +160,26 @@ async def test_groups_are_listed_by_state_and_type_and_described(tmp_path: Path)
         )
 
 
+async def test_a_group_in_a_rebalance_is_described_with_its_former_assignments(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (broker, client), kafka_client(broker.addresses.kafka) as second:
+        first = await join(client)
+        told = await second.ask("JoinGroup", **join_fields())
+        await second.send("JoinGroup", **join_fields(told["member_id"]))
+        described: dict[str, Any] = {}
+        with trio.fail_after(30):
+            while described.get("group_state") != GroupState.PREPARING_REBALANCE:
+                (described,) = (await client.ask("DescribeGroups", groups=["g"]))["groups"]
+        assert {one["member_id"]: bytes(one["member_assignment"]) for one in described["members"]} == {
+            first["member_id"]: b"mine",
+            told["member_id"]: b"",
+        }
+        await client.ask("JoinGroup", **join_fields(first["member_id"]))
+        (described,) = (await client.ask("DescribeGroups", groups=["g"]))["groups"]
+        assert described["group_state"] == GroupState.COMPLETING_REBALANCE
+        assert {bytes(one["member_assignment"]) for one in described["members"]} == {b"mine", b""}
+        await second.reply()
+
+
 async def test_offsets_and_groups_are_deleted(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, client):
         joined = await join(client)
@@ -181,7 +201,7 @@ async def test_offsets_and_groups_are_deleted(tmp_path: Path) -> None:
         assert await delete("g", "nobody") == [ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND]
         await client.ask("LeaveGroup", group_id="g", members=[{"member_id": joined["member_id"]}])
         assert await delete_offsets("g") == (ErrorCode.NONE, [ErrorCode.NONE])
-        assert await delete("g") == [ErrorCode.NONE]
+        assert await delete("g", "g") == [ErrorCode.NONE]
         assert (await client.ask("ListGroups"))["groups"] == ()
 
 

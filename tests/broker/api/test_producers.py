@@ -133,6 +133,38 @@ async def test_the_time_of_an_append_is_told_again(tmp_path: Path) -> None:
         broker.stop.set()
 
 
+async def test_a_batch_of_a_transaction_that_is_not_named_refuses_the_whole_request(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        await create(client, "others")
+        data = [
+            {"name": name, "partition_data": [{"index": 0, "records": batch(7, 0, attributes=bits)}]}
+            for name, bits in (("words", 0), ("others", TRANSACTIONAL_BIT))
+        ]
+        reply = await client.ask("Produce", 9, transactional_id=None, acks=-1, timeout_ms=1000, topic_data=data)
+        found = [
+            (one["error_code"], one["base_offset"], one["log_start_offset"])
+            for topic in reply["responses"]
+            for one in topic["partition_responses"]
+        ]
+        assert found == [(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)] * 2
+        assert await produce(client, "words", batch(7, 0)) == (ErrorCode.NONE, 0, NO_TIME)
+        broker.stop.set()
+
+
+async def test_several_batches_for_one_partition_are_refused_with_nothing_stored(tmp_path: Path) -> None:
+    plain = build_batch([(NOW_MS, None, b"x", ())])
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        data = [{"name": "words", "partition_data": [{"index": 0, "records": plain + plain}]}]
+        reply = await client.ask("Produce", 9, transactional_id=None, acks=-1, timeout_ms=1000, topic_data=data)
+        found = reply["responses"][0]["partition_responses"][0]
+        assert (found["error_code"], found["log_start_offset"]) == (ErrorCode.INVALID_RECORD, -1)
+        assert (await produce(client, "words", plain + plain[:50]))[0] == ErrorCode.CORRUPT_MESSAGE
+        assert await produce(client, "words", plain) == (ErrorCode.NONE, 0, NO_TIME)
+        broker.stop.set()
+
+
 @pytest.mark.parametrize(
     ("records", "code"),
     [
@@ -140,9 +172,13 @@ async def test_the_time_of_an_append_is_told_again(tmp_path: Path) -> None:
         (batch(7, 0, epoch=2), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # it ends elsewhere
         (batch(7, 3, epoch=1), ErrorCode.INVALID_PRODUCER_EPOCH),
         (batch(7, 3, epoch=3), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-        (batch(7, 3, epoch=2, attributes=TRANSACTIONAL_BIT), ErrorCode.INVALID_TXN_STATE),
+        (
+            batch(7, 3, epoch=2, attributes=TRANSACTIONAL_BIT),
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ),
+        (batch(7, 3, epoch=2) + batch(7, 4, epoch=2), ErrorCode.INVALID_RECORD),
     ],
-    ids=["gap", "another end", "older epoch", "newer epoch", "transaction"],
+    ids=["gap", "another end", "older epoch", "newer epoch", "no transaction", "two batches"],
 )
 async def test_what_does_not_follow_is_refused_with_kafkas_code(
     tmp_path: Path, records: bytes, code: ErrorCode

@@ -55,6 +55,20 @@ async def test_records_are_deleted_up_to_an_offset_and_stay_deleted(tmp_path: Pa
         assert await ends(client) == [10, 10]
 
 
+async def test_of_a_partition_that_is_named_twice_the_last_offset_counts(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await filled(broker)
+        async with kafka_client(broker.addresses.kafka) as client:
+            partitions = [{"partition_index": 0, "offset": offset} for offset in (7, 3)]
+            reply = await client.ask(
+                "DeleteRecords", topics=[{"name": "orders", "partitions": partitions}], timeout_ms=1000
+            )
+            (found,) = reply["topics"][0]["partitions"]
+            assert (found["low_watermark"], found["error_code"]) == (3, ErrorCode.NONE)
+            assert await ends(client) == [3, 10]
+        broker.stop.set()
+
+
 async def test_what_cannot_be_deleted_is_refused_with_kafkas_errors(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
         native = await filled(broker)

@@ -445,6 +445,17 @@ async def test_who_reads_committed_data_is_told_of_no_aborted_transactions(
     fetcher.epoch = fetcher.session_id = 0
     told = (await fetcher.fetch({("orders", 0): 0}))["orders", 0]
     assert told["aborted_transactions"] is None
+    told = (await fetcher.fetch({("orders", 1): 0}))["orders", 1]
+    assert (told["error_code"], told["aborted_transactions"]) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())
+
+
+@pytest.mark.parametrize("version", [4, 18])
+async def test_a_negative_size_is_answered_without_records(native: RawClient, kafka: KafkaClient, version: int) -> None:
+    await native.create("orders")
+    await native.produce("orders", batch(b"a"))
+    fetcher = await Fetcher.of(kafka, native, version)
+    told = (await fetcher.fetch({("orders", 0): 0}, max_bytes=-1))["orders", 0]
+    assert (told["error_code"], told["records"]) == (ErrorCode.INVALID_FETCH_SIZE, b"")
 
 
 @pytest.mark.parametrize("version", [4, 9, 10, 18])
