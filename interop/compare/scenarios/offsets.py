@@ -46,8 +46,9 @@ def requests(s: Session) -> None:
         times(f"epoch {epoch}", LATEST, epoch=epoch)
     s.ask("no topics", "ListOffsets", replica_id=-1, topics=[], timeout_ms=5000)
     for replica in (1, 5, -2, -3):
-        asked = {"name": topic, "partitions": [{"partition_index": 0, "timestamp": LATEST, "current_leader_epoch": -1}]}
-        s.ask(f"replica {replica}", "ListOffsets", replica_id=replica, topics=[asked], timeout_ms=5000)
+        latest = {"partition_index": 0, "timestamp": LATEST, "current_leader_epoch": -1}
+        topics = [{"name": topic, "partitions": [latest]}]
+        s.ask(f"replica {replica}", "ListOffsets", replica_id=replica, topics=topics, timeout_ms=5000)
 
     for current in (-1, 0, 3):
         for epoch in (-1, 0, 1, 7, -5):
