@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from interop.compare.difference import MISSING, Difference, Expected, differences, unexpected
+from interop.compare.difference import ENDED_EARLY, MISSING, Difference, Expected, differences, unexpected
 from interop.compare.normal import Normaliser
 from interop.compare.session import CLOSED, UNANSWERED, Barrier, Session, Step
 from protocol.records.builder import build_batch
@@ -68,6 +68,11 @@ def test_a_scenario_goes_on_after_a_request_that_is_not_answered(monkeypatch: py
 def test_a_run_that_ends_early_is_a_difference() -> None:
     (one,) = differences("area", "lowest", steps({}, {}), steps({}))
     assert (one.path, one.kafka, one.warmlog) == ("steps", 2, 1)
+
+
+def test_a_scenario_that_neither_broker_lets_go_on_is_a_difference() -> None:
+    early = [Step(ENDED_EARLY, "note", 0, {}, "TimeoutError")]
+    assert [one.path for one in differences("area", "lowest", early, early)] == ["step"]
 
 
 def test_expected_differences_are_left_out_and_counted() -> None:

@@ -10,6 +10,7 @@ from interop.compare.session import Step
 
 MISSING = "<missing>"
 ANY: Any = "<any value>"
+ENDED_EARLY = "it ended early"  # the label of a step: the scenario could not go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,9 @@ def differences(area: str, level: str, kafka: Sequence[Step], warmlog: Sequence[
         if theirs.label != ours.label:
             found.append(Difference(area, level, theirs, "step", "step", theirs.label, f"{ours.label}: {ours.answer}"))
             break
+        if theirs.label == ENDED_EARLY:  # what was not compared may differ, even if both ended here
+            found.append(Difference(area, level, theirs, "step", "step", theirs.answer, ours.answer))
+            continue
         for path, where, one, other in _unlike("", "", theirs.answer, ours.answer):
             found.append(Difference(area, level, theirs, path, where, one, other))
     if len(kafka) != len(warmlog) and not any(one.path == "step" for one in found):

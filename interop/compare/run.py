@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from interop.compare.difference import Difference, differences
+from interop.compare.difference import ENDED_EARLY, Difference, differences
 from interop.compare.scenarios import AREAS
 from interop.compare.session import LEVELS, Barrier, Session, Step
 
@@ -38,8 +38,8 @@ class Pair:
         try:
             AREAS[area](session)
         except ENDS as error:
-            # An answer that the scenario cannot go on with: a difference, unless both brokers gave it.
-            session.note("the scenario ended early", f"{type(error).__name__}: {error}")
+            # An answer that the scenario cannot go on with.
+            session.note(ENDED_EARLY, f"{type(error).__name__}: {error}")
         finally:
             session.close()
         return session.steps

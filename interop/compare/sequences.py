@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from interop.compare.difference import Difference, differences, unexpected
+from interop.compare.difference import ENDED_EARLY, Difference, differences, unexpected
 from interop.compare.expected import EXPECTED
 from interop.compare.run import ENDS, Pair
 from interop.compare.session import Session, Step
@@ -257,7 +257,7 @@ def _play(session: Session, sequence: Sequence[Any]) -> list[Step]:
         for place, operation in enumerate(sequence):
             player.play(place, *operation)
     except ENDS as error:
-        session.note("the sequence ended early", f"{type(error).__name__}: {error}")
+        session.note(ENDED_EARLY, f"{type(error).__name__}: {error}")
     finally:
         session.close()
     return session.steps
