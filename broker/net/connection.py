@@ -23,10 +23,10 @@ from broker.api.pacing import Pacer
 from broker.api.produce import LARGE, Produce
 from broker.metrics import RequestMetrics
 from broker.net.inflight import Share
-from broker.net.wire import Wire
+from broker.net.wire import LOOP_WORK, Wire
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frame import FrameReader
-from protocol.kafka.codec.bounds import LOOP_WORK, NO_LIMIT, LargeMessageError
+from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError
 from protocol.response import Response
 
 MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck

@@ -6,12 +6,14 @@ from typing import Any, NamedTuple, Protocol
 from broker.api.context import Context
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.api import Codec, RefusedError
-from protocol.kafka.codec.bounds import LOOP_WORK, NO_LIMIT, LargeMessageError
+from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError
+from protocol.kafka.codec.engine import ENGINE
 from protocol.native import codec as native_codec
 from protocol.request import HelloRequest, Request
 from protocol.response import ErrorResponse, Response
 from protocol.weight import weight
 
+LOOP_WORK = ENGINE.loop_work
 MAX_VALUES = 1024  # within a response that is encoded on the event loop: about 1 ms where its table converts them
 
 

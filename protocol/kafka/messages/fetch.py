@@ -172,7 +172,7 @@ RESPONSE = Struct(
                         "aborted_transactions",
                         array(Field("producer_id", INT64), Field("first_offset", INT64)),
                         nullable=4,
-                        per_reply=_aborted,
+                        get=_aborted,
                     ),
                     Field("preferred_read_replica", INT32, since=11, default=-1, attr=None),
                     Field("records", RECORDS, nullable=0),

@@ -14,10 +14,10 @@ from broker.api.produce import LARGE, PIECE
 from broker.metrics import Metrics
 from broker.net.channel import Channel
 from broker.net.connection import Connection, Exchange
-from broker.net.wire import KafkaWire
+from broker.net.wire import LOOP_WORK, KafkaWire
 from protocol.errors import ErrorCode
 from protocol.kafka.api import Codec
-from protocol.kafka.codec.bounds import LOOP_WORK, LargeMessageError, MalformedError
+from protocol.kafka.codec.bounds import LargeMessageError, MalformedError
 from protocol.response import ErrorResponse
 from tests.broker.clients import batch, running
 from tests.broker.kafka_client import BY_NAME, KafkaClient, kafka_client
