@@ -53,9 +53,9 @@ def _answers(asked: Iterable[Any], kind: Any, source: random.Random) -> Iterable
             and (not isinstance(one, str) or isinstance(getattr(answer, name), str))
         }  # fmt: skip
         within = getattr(one, "partitions", None)
-        if within is not None and hasattr(answer, "partitions"):
-            (field,) = [field for field in msgspec.structs.fields(kind) if field.name == "partitions"]
-            named["partitions"] = tuple(_answers(within, typing.get_args(field.type)[0], source))
+        parts = [typing.get_args(field.type) for field in msgspec.structs.fields(kind) if field.name == "partitions"]
+        if within is not None and parts and parts[0]:
+            named["partitions"] = tuple(_answers(within, parts[0][0], source))
         yield msgspec.structs.replace(answer, **named)
 
 
