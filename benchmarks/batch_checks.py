@@ -1,7 +1,7 @@
 """`python -m benchmarks.batch_checks`: what checking a produced batch costs, by codec and size.
 
-Compressed batches are decompressed for it, by the event loop or by a thread (`broker.batch_opener`). Each figure is the
-median of many runs in one thread.
+Compressed batches are decompressed for it, by the event loop or by a thread (`broker.partitions.batch_opener`).
+Each figure is the median of many runs in one thread.
 """
 
 import json

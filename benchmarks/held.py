@@ -14,7 +14,7 @@ from time import perf_counter, thread_time
 import trio
 
 from broker.app import run
-from broker.config import load_settings
+from broker.settings.settings import load_settings
 
 NONE = "none"
 

@@ -35,12 +35,12 @@ from time import perf_counter, process_time
 from typing import NamedTuple, TypeAlias
 
 from benchmarks.index_search import ENTRY
-from broker.log.asking import Cachestat
-from broker.log.disk import Disk
-from broker.log.files import Descriptor
-from broker.log.index_search import PAGE_SIZE, floor_slot
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.search import PAGE_SIZE, floor_slot
+from broker.log.io.disk import Disk
+from broker.log.io.files import Descriptor
+from broker.log.io.page_cache import Cachestat
 from broker.log.log_scan import BatchEnd, find_batch
-from broker.log.offset_index import OffsetIndex
 from protocol.records.builder import build_batch
 
 RECORDS = 1_000_000

@@ -27,10 +27,10 @@ from time import perf_counter
 from typing import Literal, TextIO
 
 from benchmarks.harness import Conditions, Figures
-from broker.log.asking import Cachestat
 from broker.log.config import SearchName
-from broker.log.index_search import PAGE_SIZE, floor_slot
-from broker.log.offset_index import OffsetIndex
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.search import PAGE_SIZE, floor_slot
+from broker.log.io.page_cache import Cachestat
 
 ENTRY = Struct(">ii")
 PER_PAGE = PAGE_SIZE // ENTRY.size

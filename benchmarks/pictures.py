@@ -25,8 +25,8 @@ from matplotlib import pyplot as plt
 
 from benchmarks.index_search import PER_PAGE, RECORDS_AN_ENTRY, write_index
 from benchmarks.load import ROOT
-from broker.log.index_search import touched_pages
-from broker.log.offset_index import OffsetIndex
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.search import touched_pages
 
 PLACE = ROOT / "docs" / "figures"
 WARM, PLAIN, QUIET = "#1f77b4", "#d62728", "#888888"

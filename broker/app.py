@@ -46,22 +46,20 @@ from broker.api.producers import ProducersApi
 from broker.api.records import RecordsApi
 from broker.api.security import SecurityApi
 from broker.api.topics import TopicsApi
-from broker.config import Settings
-from broker.disk_watch import DiskWatch
-from broker.dynamic_config import LiveSettings
 from broker.groups.service import GroupService
-from broker.log.asking import choose_method
-from broker.log.data_directories import METADATA_FILE, DataDirectories
+from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from broker.log.errors import DirectoryFailedError, LogError
-from broker.log.files import OpenFiles
-from broker.log.producers import ProducerBudget
-from broker.log.residency import Residency
-from broker.loop_guard import LoopGuard
-from broker.maintenance import Maintenance
+from broker.log.io.files import OpenFiles
+from broker.log.io.page_cache import choose_method
+from broker.log.io.residency import Residency
+from broker.log.producers.table import ProducerBudget
+from broker.maintenance.disk_watch import DiskWatch
+from broker.maintenance.log_moves import LogMoves
+from broker.maintenance.schedule import Maintenance
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
-from broker.metrics import Metrics
-from broker.moves import LogMoves
+from broker.metrics.loop_guard import LoopGuard
+from broker.metrics.registry import Metrics
 from broker.net.http import HttpListener
 from broker.net.inflight import InflightBytes
 from broker.net.listener import Limits, Listener, bind
@@ -69,12 +67,14 @@ from broker.net.sendfile import SlicePath
 from broker.net.services import Services
 from broker.net.turn import ServingTurn
 from broker.net.wire import KafkaWire, NativeWire, Wire
-from broker.opening import StartProgress
-from broker.partition_metrics import declare_partition_metrics
-from broker.partitions import Partitions
-from broker.read_ahead import ReadAhead, ReadLimits
-from broker.storage import Storage
-from broker.writer import Writer
+from broker.partitions.partition_metrics import declare_partition_metrics
+from broker.partitions.partitions import Partitions
+from broker.partitions.read_ahead import ReadAhead, ReadLimits
+from broker.partitions.startup import StartProgress
+from broker.partitions.storage import Storage
+from broker.partitions.writer import Writer
+from broker.settings.live import LiveSettings
+from broker.settings.settings import Settings
 from protocol.kafka.api import Codec as KafkaCodec
 from protocol.response import HelloResponse
 from protocol.version import VERSION

@@ -13,11 +13,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from broker.config import FIELDS, Settings
-from broker.dynamic_config import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
-from broker.setting_documentation import documentation_of
-from broker.setting_types import as_text
-from broker.topic_config import FIXED_SETTINGS, TOPIC_SETTINGS, effective_settings
+from broker.settings.documentation import documentation_of
+from broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
+from broker.settings.settings import FIELDS, Settings
+from broker.settings.topics import FIXED_SETTINGS, TOPIC_SETTINGS, effective_settings
+from broker.settings.types import as_text
 from protocol.kafka.api import APIS
 
 ROOT = Path(__file__).parent.parent

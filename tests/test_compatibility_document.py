@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from broker.dynamic_config import DYNAMIC_SETTINGS
-from broker.topic_config import SETTING_NAMES
+from broker.settings.live import DYNAMIC_SETTINGS
+from broker.settings.topics import SETTING_NAMES
 from interop.compatibility_document import BLOCKS, DOCUMENT, NOT_SERVED, SERVED, generated
 from protocol.kafka.api import APIS, Api
 

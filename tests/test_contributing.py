@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
-from broker.config import FIELDS
-from broker.setting_documentation import documentation_of
+from broker.settings.documentation import documentation_of
+from broker.settings.settings import FIELDS
 from protocol.kafka.api import APIS
 from tests.documents import ROOT
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import durability_sentence, load_settings
+from broker.settings.settings import durability_sentence, load_settings
 from tests.documents import ROOT, command_directory, run_block, shell_blocks
 from warmlog import Client
 from warmlog.testing import Broker

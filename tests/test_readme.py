@@ -13,7 +13,7 @@ import pytest
 
 from interop.compatibility_document import NOT_SERVED
 from protocol.kafka.api import APIS
-from tests.lacking import lacks
+from tests.requires import lacks
 from warmlog import Client
 from warmlog.testing import Broker
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.api.context import Session
-from broker.config import Settings
+from broker.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 

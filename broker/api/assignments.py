@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
-from broker.partitions import Partitions, UnknownTopicError
+from broker.partitions.partitions import Partitions, UnknownTopicError
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
 from protocol.kafka.controller_values import (

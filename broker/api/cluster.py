@@ -6,7 +6,7 @@ from broker.api.addresses import Advertised
 from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
-from broker.partitions import Partitions
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.kafka.values import DescribeClusterRequest, DescribeClusterResponse
 from protocol.response import BrokerMetadata

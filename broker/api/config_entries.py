@@ -6,11 +6,11 @@ kafka.server.ConfigHelper). Must not know: which settings there are, or who asks
 
 from collections.abc import Hashable, Iterable, Mapping
 
-from broker.config import FIELDS
-from broker.dynamic_config import DYNAMIC_SETTINGS, LiveSettings
-from broker.setting_documentation import documentation_of
-from broker.setting_types import Kind, as_text, kind_of
-from broker.topic_config import EffectiveSetting, effective_setting, effective_settings
+from broker.settings.documentation import documentation_of
+from broker.settings.live import DYNAMIC_SETTINGS, LiveSettings
+from broker.settings.settings import FIELDS
+from broker.settings.topics import EffectiveSetting, effective_setting, effective_settings
+from broker.settings.types import Kind, as_text, kind_of
 from protocol.kafka.values import ConfigEntry, ConfigSource, ConfigSynonym, ConfigType
 
 MAX_SHARED = 1000  # configurations; one takes some KB

@@ -18,13 +18,13 @@ from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.api.loggers import check_levels, logger_entries, set_levels
-from broker.config import FIELDS
-from broker.dynamic_config import Overrides, check_dynamic
 from broker.metadata.topic import check_name
-from broker.partitions import Partitions
-from broker.setting_types import Kind, SettingError, as_text, kind_of, parts
-from broker.topic_changes import Change, UnknownTopicError
-from broker.topic_config import topic_setting_default, topic_setting_kind
+from broker.partitions.partitions import Partitions
+from broker.partitions.topic_changes import Change, UnknownTopicError
+from broker.settings.live import Overrides, check_dynamic
+from broker.settings.settings import FIELDS
+from broker.settings.topics import topic_setting_default, topic_setting_kind
+from broker.settings.types import Kind, SettingError, as_text, kind_of, parts
 from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
 from protocol.kafka.values import (

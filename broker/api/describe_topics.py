@@ -7,9 +7,9 @@ import trio
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe, describe_in
 from broker.api.handler import Handler
-from broker.log.directory_names import encode_topic_id
-from broker.partitions import Partitions, UnknownTopicError
-from broker.topic_config import effective_settings
+from broker.log.io.directory_names import encode_topic_id
+from broker.partitions.partitions import Partitions, UnknownTopicError
+from broker.settings.topics import effective_settings
 from protocol.errors import ErrorCode
 from protocol.request import DescribeTopicsRequest
 from protocol.response import (

@@ -13,7 +13,7 @@ from broker.api.context import Context, Session
 from broker.api.errors import EXPECTED, describe
 from broker.api.fetch import Fetch, Fetches
 from broker.api.handler import Family, Handler
-from broker.partitions import Partitions
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.request import FetchRequest, ProduceRequest, Request
 from protocol.response import ErrorResponse, FetchResponse, Response

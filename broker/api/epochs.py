@@ -11,8 +11,8 @@ from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.log.leader_epochs import UNDEFINED
-from broker.partition import Partition
-from broker.partitions import Partitions
+from broker.partitions.partition import Partition
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.values import (
     DivergedPartition,

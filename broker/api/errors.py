@@ -14,9 +14,9 @@ from broker.log.errors import (
 )
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
-from broker.partition import Partition, StorageError
-from broker.partitions import Partitions, TopicExistsError, UnknownTopicError
-from broker.setting_types import SettingError
+from broker.partitions.partition import Partition, StorageError
+from broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
+from broker.settings.types import SettingError
 from protocol.errors import ErrorCode, ProtocolError
 
 MAX_MESSAGE_LENGTH = 480  # characters, of at most four bytes each

@@ -12,7 +12,7 @@ from broker.log.errors import LogError
 from broker.log.explain import SEARCHES, LogSight, explain_offset, explain_time
 from broker.log.explanation import Explanation
 from broker.log.partition_log import PartitionLog
-from broker.partitions import Partitions
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.native.explain import ExplainRequest, ExplainResponse
 

@@ -36,12 +36,12 @@ from broker.api.fetch_sessions import (
     SessionPartition,
 )
 from broker.log.errors import IndexCorruptError
-from broker.log.files import FileSlice
-from broker.log.residency import ColdReadError
-from broker.partition import Partition, StorageError
-from broker.partitions import Partitions, UnknownTopicError
-from broker.read_ahead import ReadAhead
-from broker.waiters import FetchWaiter
+from broker.log.io.files import FileSlice
+from broker.log.io.residency import ColdReadError
+from broker.partitions.partition import Partition, StorageError
+from broker.partitions.partitions import Partitions, UnknownTopicError
+from broker.partitions.read_ahead import ReadAhead
+from broker.partitions.waiters import FetchWaiter
 from protocol.errors import CorruptBatchError, ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import (

@@ -38,8 +38,8 @@ from typing import TypeAlias
 from msgspec.structs import replace
 from sortedcontainers import SortedSet
 
-from broker.partition import Partition
-from broker.waiters import FetchWaiter
+from broker.partitions.partition import Partition
+from broker.partitions.waiters import FetchWaiter
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import (

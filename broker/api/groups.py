@@ -17,7 +17,7 @@ from broker.groups.commits import Committer, OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.registry import GroupRegistry
 from broker.groups.service import GroupService
-from broker.partitions import Partitions
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.groups import (
     CommittedPartition,

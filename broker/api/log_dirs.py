@@ -11,13 +11,13 @@ import trio
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
-from broker.log.data_directories import DataDirectories
-from broker.log.data_directory import DataDirectory
-from broker.log.directory_names import MAX_NAME_SIZE, future_directory
+from broker.log.directory.data_directories import DataDirectories
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.io.directory_names import MAX_NAME_SIZE, future_directory
+from broker.maintenance.log_moves import LogMoves, MoveStatus
 from broker.metadata.topic import InvalidTopicError
-from broker.moves import LogMoves, MoveStatus
-from broker.partition import Partition
-from broker.partitions import Partitions
+from broker.partitions.partition import Partition
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
 from protocol.kafka.admin_values import (

@@ -17,9 +17,9 @@ from broker.api.addresses import Advertised
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
-from broker.log.directory_names import encode_topic_id
+from broker.log.io.directory_names import encode_topic_id
 from broker.metadata.topic import Topic, check_name, is_internal
-from broker.partitions import Partitions, UnknownTopicError
+from broker.partitions.partitions import Partitions, UnknownTopicError
 from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from protocol.kafka.codec.bounds import NO_TOPIC_ID

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from broker.api.context import Context
 from broker.api.handler import Family, Handler
-from broker.partitions import Partitions
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.groups import (
     CONSUMER_PROTOCOL_TYPE,

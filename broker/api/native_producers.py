@@ -10,7 +10,7 @@ from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
 from broker.api.handler import Handler
 from broker.metadata.topic import check_name
-from broker.partitions import Partitions
+from broker.partitions.partitions import Partitions
 from protocol.groups import TopicPartition
 from protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
 

@@ -10,11 +10,11 @@ from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, describe_in
 from broker.api.handler import Handler
 from broker.log.errors import IndexCorruptError
+from broker.log.index.time import TimestampOffset
 from broker.log.partition_log import PartitionLog
-from broker.log.time_index import TimestampOffset
-from broker.metrics import Metrics
-from broker.partition import Partition
-from broker.partitions import Partitions
+from broker.metrics.registry import Metrics
+from broker.partitions.partition import Partition
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.values import (
     EARLIEST_LOCAL_TIMESTAMP,

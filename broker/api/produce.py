@@ -14,8 +14,8 @@ from msgspec import UNSET
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.metadata.topic import MAX_NAME_LENGTH, InvalidTopicError, is_internal
-from broker.partition import Append, Partition
-from broker.partitions import Partitions
+from broker.partitions.partition import Append, Partition
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
 from protocol.records.batch import read_header
 from protocol.records.layout import (

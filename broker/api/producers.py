@@ -12,10 +12,10 @@ import trio
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
 from broker.api.handler import Handler
-from broker.log.producer_state import ProducerState
+from broker.log.producers.state import ProducerState
 from broker.metadata.store import MetadataStore
 from broker.metadata.topic import check_name
-from broker.partitions import Partitions
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.groups import TopicPartition
 from protocol.kafka.admin_values import (

@@ -10,8 +10,8 @@ from broker.api.errors import EXPECTED, describe, describe_in
 from broker.api.handler import Handler
 from broker.log.errors import PolicyViolationError
 from broker.metadata.topic import InvalidTopicError, is_internal
-from broker.partition import Partition
-from broker.partitions import Partitions
+from broker.partitions.partition import Partition
+from broker.partitions.partitions import Partitions
 from protocol.kafka.values import DeletedRecords, DeleteRecordsRequest, DeleteRecordsResponse, RecordsToDelete
 
 HIGH_WATERMARK = -1  # as an offset: everything that consumers can read

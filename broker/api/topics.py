@@ -13,10 +13,10 @@ from broker.api.config_entries import TopicEntries
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
-from broker.log.directory_names import encode_topic_id
+from broker.log.io.directory_names import encode_topic_id
 from broker.metadata.topic import Topic
-from broker.partitions import Partitions, UnknownTopicError
-from broker.topic_config import check_setting_name
+from broker.partitions.partitions import Partitions, UnknownTopicError
+from broker.settings.topics import check_setting_name
 from protocol.errors import ErrorCode
 from protocol.kafka.values import (
     UNKNOWN_TOPIC_NAME,

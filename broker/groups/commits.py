@@ -19,7 +19,7 @@ import trio
 from broker.groups.group_log import TOPIC, Rows
 from broker.groups.registry import Checkpoint, GroupRegistry
 from broker.groups.state import Group
-from broker.partitions import Partitions
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, OffsetToCommit
 from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError

@@ -20,13 +20,13 @@ import trio
 
 from broker.groups.replay import Replay
 from broker.log.errors import IndexCorruptError, LogError
-from broker.log.files import FileSlice
+from broker.log.io.files import FileSlice
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
-from broker.partition import Append, Partition, StorageError
-from broker.partitions import Partitions, TopicExistsError
-from broker.setting_types import SettingError
-from broker.writer import Writer
+from broker.partitions.partition import Append, Partition, StorageError
+from broker.partitions.partitions import Partitions, TopicExistsError
+from broker.partitions.writer import Writer
+from broker.settings.types import SettingError
 from protocol.errors import BatchTooLargeError, ErrorCode, ProtocolError
 from protocol.records.batch import headers, verify_crc
 from protocol.records.builder import build_batch, record_size_bound

@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 import trio
 
-from broker.config import Settings
 from broker.groups.effects import Answer, Instant, Limits, Purpose, Store
 from broker.groups.group_log import PIECE, TOPIC, GroupLog, Rows
 from broker.groups.members import Waiter
@@ -24,6 +23,7 @@ from broker.groups.offsets import Offsets
 from broker.groups.replay import Latest, Replay
 from broker.groups.state import Group
 from broker.groups.timers import Timers
+from broker.settings.settings import Settings
 from protocol.errors import ErrorCode
 from protocol.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.kafka.codec.bounds import MalformedError

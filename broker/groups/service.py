@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 
 import trio
 
-from broker.config import Settings
 from broker.groups.commits import OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.group_log import TOPIC, GroupLog
 from broker.groups.registry import GroupRegistry
-from broker.metrics import Metrics
-from broker.partitions import Partitions
-from broker.writer import Writer
+from broker.metrics.registry import Metrics
+from broker.partitions.partitions import Partitions
+from broker.partitions.writer import Writer
+from broker.settings.settings import Settings
 from protocol.groups import GroupState
 
 

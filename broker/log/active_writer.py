@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from broker.log.append import Buffer, IndexEntries
-from broker.log.disk import is_out_of_room
+from broker.log.io.disk import is_out_of_room
 from broker.log.segment import Segment
 
 

@@ -18,10 +18,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from broker.log.config import LogConfig
-from broker.log.mapped_index import MAX_RELATIVE_OFFSET
-from broker.log.offset_index import OffsetIndex
-from broker.log.producer_state import ProducerBatch, ProducerState
-from broker.log.time_index import NO_TIMESTAMP, TimeIndex
+from broker.log.index.mapped import MAX_RELATIVE_OFFSET
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.time import NO_TIMESTAMP, TimeIndex
+from broker.log.producers.state import ProducerBatch, ProducerState
 from protocol.errors import InvalidRecordError
 from protocol.records.batch import rewritten_start, stamped_start
 from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, STALE_CRC, STAMPED_SIZE

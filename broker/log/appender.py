@@ -32,12 +32,12 @@ from broker.log.append import (
     stamped,
     whole,
 )
-from broker.log.contiguity import Contiguity
 from broker.log.errors import RecordListTooLargeError
-from broker.log.producer_snapshot import ProducerSnapshots
-from broker.log.producer_state import ProducerBatch, ProducerState
-from broker.log.producers import Producers
-from broker.log.recovery import LogPlace
+from broker.log.producers.snapshot import ProducerSnapshots
+from broker.log.producers.state import ProducerBatch, ProducerState
+from broker.log.producers.table import Producers
+from broker.log.recovery.contiguity import Contiguity
+from broker.log.recovery.load import LogPlace
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 from protocol.records.layout import NO_TIMESTAMP

@@ -3,7 +3,7 @@
 For a worker: the largest time of a closed segment is read from its index.
 """
 
-from broker.log.facts import SegmentFacts
+from broker.log.descriptions import SegmentFacts
 from broker.log.segment import Segment
 
 

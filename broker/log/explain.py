@@ -30,15 +30,15 @@ from broker.log.explanation import (
     IndexName,
     PageRun,
 )
-from broker.log.files import OpenFiles
+from broker.log.index.mapped import MappedIndex
+from broker.log.index.offset import OffsetPosition
+from broker.log.index.time import NO_TIMESTAMP, TimestampOffset
+from broker.log.io.files import OpenFiles
+from broker.log.io.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
+from broker.log.io.residency import Residency
 from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_timed
-from broker.log.mapped_index import MappedIndex
-from broker.log.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
-from broker.log.offset_index import OffsetPosition
-from broker.log.residency import Residency
 from broker.log.segment import BatchFound, Segment
 from broker.log.segments import Segments
-from broker.log.time_index import NO_TIMESTAMP, TimestampOffset
 from broker.log.time_search import check_entries, first_from
 
 SEARCHES: tuple[SearchName, ...] = ("warm", "plain")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from broker.log.config import SearchName
-from broker.log.index_search import Section
+from broker.log.index.search import Section
 
 IndexName: TypeAlias = Literal["offset", "time"]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from broker.log.active_writer import ActiveWriter
-from broker.log.disk import Disk
+from broker.log.io.disk import Disk
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from broker.log.errors import MisplacedBatchError
-from broker.log.files import Descriptor
-from broker.log.residency import GatedFile
+from broker.log.io.files import Descriptor
+from broker.log.io.residency import GatedFile
 from protocol.errors import CorruptBatchError, ProtocolError
 from protocol.records.batch import read_header, verify_crc
 from protocol.records.layout import HEADER, HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH, NO_TIMESTAMP, BatchHeader

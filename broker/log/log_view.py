@@ -5,8 +5,8 @@ Owns: the shape of that view. Must not know what they do with it.
 
 from typing import NamedTuple
 
-from broker.log.contiguity import Contiguity
-from broker.log.recovery import LogPlace
+from broker.log.recovery.contiguity import Contiguity
+from broker.log.recovery.load import LogPlace
 from broker.log.segments import Segments
 
 

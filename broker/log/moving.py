@@ -26,8 +26,9 @@ from threading import Lock
 from typing import NamedTuple
 
 from broker.log.arrival import Arrival, read_arrival, write_arrival
-from broker.log.checkpoint import CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA, write_epochs
-from broker.log.directory_names import (
+from broker.log.directory.checkpoint import CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA, write_epochs
+from broker.log.index.mapped import MappedIndex
+from broker.log.io.directory_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -40,11 +41,10 @@ from broker.log.directory_names import (
     partition_directory,
     segment_path,
 )
-from broker.log.disk import Disk, read_file, sync_file, write_all
-from broker.log.mapped_index import MappedIndex
-from broker.log.producer_snapshot import ProducerSnapshots
-from broker.log.producers import CapturedProducers
-from broker.log.recovery import LogPlace
+from broker.log.io.disk import Disk, read_file, sync_file, write_all
+from broker.log.producers.snapshot import ProducerSnapshots
+from broker.log.producers.table import CapturedProducers
+from broker.log.recovery.load import LogPlace
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 

@@ -14,23 +14,23 @@ from mmap import PAGESIZE
 from pathlib import Path
 
 from broker.log.append import Tail
-from broker.log.checkpoint import LOG_STARTS, read_offsets
 from broker.log.config import LogConfig
-from broker.log.directory_names import (
+from broker.log.directory.checkpoint import LOG_STARTS, read_offsets
+from broker.log.errors import CheckpointError, IndexCorruptError
+from broker.log.explain import LogSight, observed_files
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.time import TimeIndex
+from broker.log.io.directory_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     base_offset_of,
     parse_partition_directory,
 )
-from broker.log.errors import CheckpointError, IndexCorruptError
-from broker.log.explain import LogSight, observed_files
-from broker.log.index_rebuild import MAX_INDEX_BYTES, resume, scan_segment
+from broker.log.io.observed_disk import ObservedDisk
 from broker.log.log_scan import read_header_at, timed
-from broker.log.observed_disk import ObservedDisk
-from broker.log.offset_index import OffsetIndex
+from broker.log.recovery.rebuild import MAX_INDEX_BYTES, resume, scan_segment
 from broker.log.segment import Segment
-from broker.log.time_index import TimeIndex
 from protocol.errors import ProtocolError
 
 

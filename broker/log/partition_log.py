@@ -30,33 +30,33 @@ from typing import Self
 
 from broker.log.append import Buffer, PlannedAppend, RollReason
 from broker.log.appender import Appender, PreparedRoll
-from broker.log.checkpoint import LEADER_EPOCHS, write_epochs
-from broker.log.cleaning import Cleaning
+from broker.log.compaction.plan import Cleaning
 from broker.log.config import LogConfig
 from broker.log.describe import describe_segment
-from broker.log.directory_names import deleted_directory
+from broker.log.descriptions import LogDescription, LogRead, RecoveryReport
+from broker.log.directory.checkpoint import LEADER_EPOCHS, write_epochs
+from broker.log.directory.disk_reserve import Room
 from broker.log.errors import LogFailedError, OffsetOutOfRangeError
 from broker.log.explain import LogSight, take_sight
-from broker.log.facts import LogDescription, LogRead, RecoveryReport
-from broker.log.files import OpenFiles
 from broker.log.flush import Durability, FlushPlan, SyncTurns
+from broker.log.index.time import TimestampOffset
+from broker.log.io.directory_names import deleted_directory
+from broker.log.io.files import OpenFiles
+from broker.log.io.page_faults import PageFaults
+from broker.log.io.residency import Residency
 from broker.log.log_view import LogBounds, LogView
 from broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
-from broker.log.page_faults import PageFaults
-from broker.log.producer_replay import Bounds
-from broker.log.producers import ProducerBudget, Producers
+from broker.log.producers.replay import Bounds
+from broker.log.producers.table import ProducerBudget, Producers
 from broker.log.reading import read_slice
-from broker.log.recovery import LoadedLog, LogPlace, load_log
+from broker.log.recovery.index_repair import SoundIndexes
+from broker.log.recovery.load import LoadedLog, LogPlace, load_log
+from broker.log.recovery.reopen import FailedLog, Reopened, Reopening
+from broker.log.recovery.truncate import cut_segments
 from broker.log.removal import OldSegments
-from broker.log.reopening import FailedLog, Reopened, Reopening
-from broker.log.residency import Residency
-from broker.log.room import Room
 from broker.log.segment import Segment
 from broker.log.segments import Segments
-from broker.log.sound_indexes import SoundIndexes
-from broker.log.time_index import TimestampOffset
 from broker.log.time_search import TimeView, first_at_or_past, largest
-from broker.log.truncation import cut_segments
 from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
 from protocol.records.reencode import reencode_batches
 from protocol.records.validation import NeedsReencodingError

@@ -7,7 +7,7 @@ Source: kafka.log.LocalLog.read.
 """
 
 from broker.log.config import SearchName
-from broker.log.facts import LogRead
+from broker.log.descriptions import LogRead
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 

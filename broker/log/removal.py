@@ -25,13 +25,13 @@ from contextlib import suppress
 from time import perf_counter, sleep
 from typing import NamedTuple
 
-from broker.log.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_path
-from broker.log.disk import Disk
 from broker.log.errors import IndexCorruptError
+from broker.log.io.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_path
+from broker.log.io.disk import Disk
 from broker.log.log_view import LogView
+from broker.log.recovery.index_repair import SoundIndexes
 from broker.log.retention import Candidate, RemovalReason, removal_reasons
 from broker.log.segment import Segment
-from broker.log.sound_indexes import SoundIndexes
 
 DROP_BYTES = 4 << 20  # of a file's pages at a time: 0.3 ms
 

@@ -25,7 +25,12 @@ from typing import NamedTuple
 
 from broker.log.append import Tail
 from broker.log.config import LogConfig, SearchName
-from broker.log.directory_names import (
+from broker.log.descriptions import LogRead
+from broker.log.errors import IndexCorruptError, MisplacedBatchError
+from broker.log.index.offset import OffsetIndex, OffsetPosition
+from broker.log.index.search import Section
+from broker.log.index.time import NO_TIMESTAMP, TimeIndex
+from broker.log.io.directory_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -34,11 +39,10 @@ from broker.log.directory_names import (
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
-from broker.log.disk import Disk, sync_file
-from broker.log.errors import IndexCorruptError, MisplacedBatchError
-from broker.log.facts import LogRead
-from broker.log.files import Descriptor, File, FileSlice, OpenFiles
-from broker.log.index_search import Section
+from broker.log.io.disk import Disk, sync_file
+from broker.log.io.files import Descriptor, File, FileSlice, OpenFiles
+from broker.log.io.page_faults import Where
+from broker.log.io.residency import ColdReadError, GatedFile
 from broker.log.log_scan import (
     BatchEnd,
     BatchPlace,
@@ -48,10 +52,6 @@ from broker.log.log_scan import (
     walk_headers,
     walk_timed,
 )
-from broker.log.offset_index import OffsetIndex, OffsetPosition
-from broker.log.page_faults import Where
-from broker.log.residency import ColdReadError, GatedFile
-from broker.log.time_index import NO_TIMESTAMP, TimeIndex
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 

@@ -15,9 +15,9 @@ from time import perf_counter
 import trio
 
 from broker.api.context import Session
+from broker.maintenance.wakeups import sleep_till_tick
 from broker.net.channel import Channel
 from broker.net.services import Services
-from broker.ticks import sleep_till_tick
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence, Sized
 import trio
 
 from broker.api.context import Session
-from broker.log.files import FileSlice
+from broker.log.io.files import FileSlice
 from broker.net.sendfile import COLD, FULL, SENT, SliceSend, TruncatedSliceError
 from broker.net.services import Services
 from broker.net.turn import Served

@@ -16,9 +16,9 @@ from time import perf_counter
 
 import trio
 
-from broker.log.files import FileSlice
-from broker.log.residency import KNOWN_S
-from broker.read_ahead import ReadAhead
+from broker.log.io.files import FileSlice
+from broker.log.io.residency import KNOWN_S
+from broker.partitions.read_ahead import ReadAhead
 
 CHUNK_BYTES = 1 << 20  # then other sockets have their turn: 1 MiB takes about half a millisecond over loopback
 SEND_THREADS = 2  # for what does not stay in memory: then there is no speed to be had anyway

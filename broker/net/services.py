@@ -7,7 +7,7 @@ from time import perf_counter
 from broker.api.context import Session
 from broker.api.dispatch import Dispatcher
 from broker.api.pacing import Pacer
-from broker.metrics import Metrics, RequestMetrics
+from broker.metrics.registry import Metrics, RequestMetrics
 from broker.net.inflight import InflightBytes
 from broker.net.sendfile import SlicePath
 from broker.net.turn import ServingTurn

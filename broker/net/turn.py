@@ -24,7 +24,7 @@ from typing import Protocol
 
 import trio
 
-from broker.loop_guard import LoopGuard
+from broker.metrics.loop_guard import LoopGuard
 from broker.net.deadlines import Deadlines
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from benchmarks.cost_workloads import COST_WORKLOADS
 from benchmarks.costs import Median, median_of
 from benchmarks.harness import Conditions, Workload
 from benchmarks.switched import LOUD, SILENT, become
-from broker.log.page_faults import PageFaults
-from broker.metrics import Counter, Histogram, Metrics
+from broker.log.io.page_faults import PageFaults
+from broker.metrics.registry import Counter, Histogram, Metrics
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1))

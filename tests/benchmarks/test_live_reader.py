@@ -11,7 +11,7 @@ from benchmarks.live_workloads import WARMLOG_NATIVE
 from benchmarks.paced import Pace, PaceResult
 from benchmarks.throttle import ThrottleError, disk_of, throttled
 from benchmarks.workloads import SMALL, batch_of
-from broker.log.asking import missing_by_mincore
+from broker.log.io.page_cache import missing_by_mincore
 from tests.broker.log.eviction import needs_eviction
 
 RECORDS = 100

@@ -9,8 +9,8 @@ import msgpack
 import trio
 
 from broker.app import Addresses, serve
-from broker.config import load_settings
-from broker.loop_guard import LoopGuard
+from broker.metrics.loop_guard import LoopGuard
+from broker.settings.settings import load_settings
 from protocol.errors import ErrorCode
 from protocol.frame import FrameReader
 from protocol.native.codec import decode_response, encode_request

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.loop_guard import LoopGuard
+from broker.metrics.loop_guard import LoopGuard
 from tests.broker.clients import Running, running
 
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import trio
 
-from broker.config import load_settings
-from broker.dynamic_config import LiveSettings
-from broker.log.data_directories import DataDirectories
-from broker.log.disk import Disk
-from broker.log.files import OpenFiles
+from broker.log.directory.data_directories import DataDirectories
+from broker.log.io.disk import Disk
+from broker.log.io.files import OpenFiles
+from broker.maintenance.file_removal import Unlinking
 from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metrics import Metrics
-from broker.partition import Partition
-from broker.partitions import Partitions
-from broker.storage import Storage
-from broker.unlinking import Unlinking
-from broker.writer import Writer
+from broker.metrics.registry import Metrics
+from broker.partitions.partition import Partition
+from broker.partitions.partitions import Partitions
+from broker.partitions.storage import Storage
+from broker.partitions.writer import Writer
+from broker.settings.live import LiveSettings
+from broker.settings.settings import load_settings
 from protocol.records.builder import build_batch
 
 START_MS = 1_700_000_000_000

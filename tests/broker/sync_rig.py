@@ -13,12 +13,12 @@ from typing import Any
 import trio
 
 from broker.log.config import LogConfig
-from broker.log.disk import Disk
-from broker.log.files import OpenFiles
+from broker.log.io.disk import Disk
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
-from broker.metrics import Metrics
-from broker.partition import Append, Partition
-from broker.writer import Writer
+from broker.metrics.registry import Metrics
+from broker.partitions.partition import Append, Partition
+from broker.partitions.writer import Writer
 from protocol.records.batch import headers
 from tests.broker.clients import batch
 

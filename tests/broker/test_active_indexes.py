@@ -10,13 +10,13 @@ import trio
 import trio.testing
 
 from broker.log.config import LogConfig
+from broker.log.directory.disk_reserve import Room
 from broker.log.errors import IndexCorruptError
-from broker.log.files import OpenFiles
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
-from broker.log.room import Room
-from broker.metrics import Metrics
-from broker.partition import Destination, Partition, StorageError
-from broker.writer import Writer
+from broker.metrics.registry import Metrics
+from broker.partitions.partition import Destination, Partition, StorageError
+from broker.partitions.writer import Writer
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in
 

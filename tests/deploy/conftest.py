@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lacking import lacks
+from tests.requires import lacks
 
 Tool = Callable[[str], str]
 PACKAGES = {

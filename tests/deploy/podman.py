@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.deploy.files import ROOT
-from tests.lacking import lacks
+from tests.requires import lacks
 
 PACKAGES = {"podman": "podman", "runc": "runc", "debootstrap": "debootstrap", "ip": "iproute2", "nsenter": "util-linux"}
 # No seccomp filter, and limits no higher than a container in a container may have.

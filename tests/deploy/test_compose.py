@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from broker.config import Settings, load_settings
+from broker.settings.settings import Settings, load_settings
 from tests.deploy.files import DEPLOY, ROOT, load
 
 COMPOSE = load(DEPLOY / "compose.yaml")

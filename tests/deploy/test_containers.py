@@ -14,7 +14,7 @@ import pytest
 from tests.deploy.compose import health_check, run_options
 from tests.deploy.files import DEPLOY, ROOT, alerts, load
 from tests.deploy.podman import RUN, Podman, PodmanError, base_image, make_base, podman_at
-from tests.lacking import lacks
+from tests.requires import lacks
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]  # debootstrap and the build come before the first test
 

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from broker.config import FOREIGN_VARIABLES, Settings, load_settings
+from broker.settings.settings import FOREIGN_VARIABLES, Settings, load_settings
 from tests.deploy.files import DEPLOY, load
 
 DIRECTORY = DEPLOY / "kubernetes"

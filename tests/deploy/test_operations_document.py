@@ -3,8 +3,8 @@
 import json
 import re
 
-from broker.config import FIELDS
-from broker.topic_config import TOPIC_SETTINGS
+from broker.settings.settings import FIELDS
+from broker.settings.topics import TOPIC_SETTINGS
 from tests.deploy.files import DASHBOARDS, ROOT
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import Settings, load_settings
+from broker.settings.settings import Settings, load_settings
 from tests.deploy.conftest import Tool
 from tests.deploy.files import DEPLOY
 

@@ -82,7 +82,7 @@ def can_evict(directory: Path) -> bool:
     """Whether this file system gives up pages: without that nothing is ever cold."""
     from mmap import PAGESIZE
 
-    from broker.log.asking import missing_by_mincore
+    from broker.log.io.page_cache import missing_by_mincore
     from tests.broker.log.eviction import evict, file_of
 
     probe = file_of(directory / ".evictable", 2)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.checkpoint import (
+from broker.log.directory.checkpoint import (
     CLEAN_MARKER,
     CLEANER_POINTS,
     HIGH_WATERMARKS,
@@ -22,8 +22,8 @@ from broker.log.checkpoint import (
     write_offsets,
     write_topic_id,
 )
-from broker.log.data_directory import DataDirectory
-from broker.log.disk import Disk
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.io.disk import Disk
 from tests.golden.partitions import FIXTURES, GoldenPartition
 
 DISK = Disk()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import Settings
 from broker.log.config import LogConfig
-from broker.log.data_directory import DataDirectory
-from broker.log.disk import Disk
-from broker.log.files import OpenFiles
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.io.disk import Disk
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
+from broker.settings.settings import Settings
 from protocol.records.batch import headers
 from protocol.records.reader import records_in
 from tests.golden.followers import (
@@ -27,9 +27,9 @@ from tests.golden.followers import (
     SEGMENT,
     TOPIC,
 )
-from warmlog.cli.all_checks import Looking, all_findings
-from warmlog.cli.mending import Wishes, mend
+from warmlog.inspect.all_checks import Looking, all_findings
 from warmlog.inspect.findings import Finding, Tally
+from warmlog.inspect.repair import Wishes, mend
 
 #: What `verify` says of an index that another rule wrote.
 OF_FOLLOWERS = "of several batches each, as Kafka up to 4.0 wrote on followers"

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from broker.log.files import OpenFiles
-from broker.log.offset_index import OffsetIndex
-from broker.log.time_index import TimeIndex
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.time import TimeIndex
+from broker.log.io.files import OpenFiles
 from tests.golden.partitions import GoldenPartition
 
 

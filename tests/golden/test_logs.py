@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.files import OpenFiles
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from protocol.records.batch import headers, stamp
 from protocol.records.layout import CODEC_MASK, HEADER_SIZE

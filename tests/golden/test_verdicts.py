@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from broker.config import Settings
 from broker.log.append import extents, stamped
-from broker.topic_config import log_config
+from broker.settings.settings import Settings
+from broker.settings.topics import log_config
 from protocol.errors import ProtocolError, RecordsRefusedError
 from protocol.records.batch import headers
 from protocol.records.reader import records_in

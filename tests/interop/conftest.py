@@ -7,7 +7,7 @@ import pytest
 
 from interop.kafka_node import MissingToolError, build
 from tests.interop.directories import Written, write_all
-from tests.lacking import lacks
+from tests.requires import lacks
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from broker.log.config import LogConfig
-from broker.log.files import OpenFiles
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from protocol.records.builder import build_batch
 from protocol.records.layout import Codec

@@ -7,8 +7,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from broker.log.checkpoint import CLEANER_POINTS, read_offsets
-from broker.log.disk import Disk
+from broker.log.directory.checkpoint import CLEANER_POINTS, read_offsets
+from broker.log.io.disk import Disk
 from interop.kafka_node import KafkaNode, consume, create_topics, dump
 from protocol.records.layout import Codec
 from tests.interop.judging import files_below, findings

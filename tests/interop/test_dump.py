@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from broker.log.producer_snapshot import decode_snapshot
+from broker.log.producers.snapshot import decode_snapshot
 from interop.kafka_node import dump
 from tests.interop.directories import Row, Written
 from tests.interop.judging import files_below, findings

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.files import OpenFiles
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from interop.kafka_node import KafkaNode, build, create_topics, free_ports
 from protocol.errors import ErrorCode

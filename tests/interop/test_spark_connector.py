@@ -12,8 +12,8 @@ import pytest
 
 from interop.kafka_node import MissingToolError
 from interop.spark_connector import connector_jars, read_batch, read_stream, write_batch
-from tests.lacking import lacks
 from tests.pipeline.session import spark_session
+from tests.requires import lacks
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.session import check_spark

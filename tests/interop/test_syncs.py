@@ -26,7 +26,7 @@ from protocol.native.codec import decode_response, encode_request
 from protocol.request import HelloRequest, Value
 from protocol.response import HelloResponse, ProduceResponse
 from tests.broker.clients import batch, produce_request
-from tests.lacking import lacks
+from tests.requires import lacks
 from warmlog import Client
 
 pytestmark = pytest.mark.interop

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lacking import lacks
 from tests.packaging.distribution import INSPECT, PACKAGES, copy_sources, left_out, pip, user_environment
+from tests.requires import lacks
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]  # two builds compile, each in one to three minutes
 

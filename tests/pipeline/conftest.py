@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from broker.log.offset_index import OffsetIndex
-from broker.log.time_index import TimeIndex
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.time import TimeIndex
 from protocol.records.batch import headers
 from protocol.records.builder import build_batch
 from protocol.records.layout import Codec
-from tests.lacking import lacks
+from tests.requires import lacks
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.session import check_spark
 

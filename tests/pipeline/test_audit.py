@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log.checkpoint import (
+from broker.log.directory.checkpoint import (
     CLEANER_POINTS,
     LOG_STARTS,
     PARTITION_METADATA,
@@ -22,7 +22,7 @@ from broker.log.checkpoint import (
     write_offsets,
     write_topic_id,
 )
-from broker.log.disk import Disk
+from broker.log.io.disk import Disk
 from protocol.records.builder import build_batch
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
 from tests.pipeline.test_archive import archived, asked, damage, rows_in

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from broker.log.checkpoint import CLEANER_POINTS, write_offsets
-from broker.log.disk import Disk
+from broker.log.directory.checkpoint import CLEANER_POINTS, write_offsets
+from broker.log.io.disk import Disk
 from protocol.records.builder import build_batch
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from warmlog.cli.pipeline_audit import compact_report as command

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from broker.log.checkpoint import PARTITION_METADATA, write_topic_id
-from broker.log.disk import Disk
+from broker.log.directory.checkpoint import PARTITION_METADATA, write_topic_id
+from broker.log.io.disk import Disk
 from protocol.records.builder import build_batch
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.test_archive import archived, rows_in

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.offset_index import OffsetIndex
-from broker.log.time_index import TimeIndex
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.time import TimeIndex
 from warmlog.inspect.segment import ZEROS, OffsetEntries, index_entries
 
 KINDS = (OffsetIndex, TimeIndex)

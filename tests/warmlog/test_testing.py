@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.setting_types import SettingError
+from broker.settings.types import SettingError
 from warmlog.testing import Broker
 
 
@@ -25,7 +25,16 @@ def test_loading_the_module_imports_neither_broker_nor_trio() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "warmlog.testing" in loaded
-    assert not loaded & {"broker", "broker.app", "broker.config", "trio", "anyio", "msgspec", "msgpack", "click"}
+    assert not loaded & {
+        "broker",
+        "broker.app",
+        "broker.settings.settings",
+        "trio",
+        "anyio",
+        "msgspec",
+        "msgpack",
+        "click",
+    }
 
 
 def test_the_fixture_is_there_without_a_conftest(pytestconfig: pytest.Config) -> None:

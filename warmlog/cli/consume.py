@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from warmlog.cli.conversation import converse
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import (
     group_option,
@@ -27,6 +26,7 @@ from warmlog.cli.options import (
 from warmlog.cli.output import write_bytes
 from warmlog.cli.progress import Progress
 from warmlog.cli.record_json import record_lines
+from warmlog.cli.run_with_client import converse
 
 if TYPE_CHECKING:
     from warmlog.client import AsyncClient, ConsumedRecord

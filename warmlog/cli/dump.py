@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from warmlog.cli.logfiles import SegmentFile, files_to_read
 from warmlog.cli.options import json_option
 from warmlog.cli.output import StreamedTable, binary_size, iso_time, print_json, print_line
 from warmlog.cli.segment_forms import READERS, Form, Shown, is_damage
+from warmlog.inspect.paths import SegmentFile, files_to_read
 
 TABLES = {
     "batch": StreamedTable(position=12, size=9, offsets=-21, records=8, codec=-6, time=-24, epoch=5, producer=-12),

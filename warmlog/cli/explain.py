@@ -17,12 +17,12 @@ from typing import NamedTuple
 import click
 
 from protocol.native.explain import ExplainResponse
-from warmlog.cli.conversation import converse
 from warmlog.cli.explain_tables import show_explanation
 from warmlog.cli.failure import CannotStart, Failure
-from warmlog.cli.logfiles import is_partition_directory
 from warmlog.cli.options import complete_topics, index_interval_option, json_option, native_option
 from warmlog.cli.output import print_json
+from warmlog.cli.run_with_client import converse
+from warmlog.inspect.paths import is_partition_directory
 
 MAX_INT64 = (1 << 63) - 1
 MAX_LOOKS = 4  # while segments come and go

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from warmlog.cli.conversation import converse
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import complete_groups, complete_topics, json_option, native_option, start_position
 from warmlog.cli.output import Column, counted, print_json, print_line, print_table
+from warmlog.cli.run_with_client import converse
 
 if TYPE_CHECKING:
     from protocol.native.groups import DescribedConsumerGroup

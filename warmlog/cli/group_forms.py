@@ -10,7 +10,7 @@ from base64 import b64encode
 from typing import Any
 from uuid import UUID
 
-from broker.log.directory_names import encode_topic_id
+from broker.log.io.directory_names import encode_topic_id
 from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
 from protocol.kafka.group_records import (
     ForeignKey,

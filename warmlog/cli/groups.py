@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 import click
 
-from warmlog.cli.failure import INTERRUPTED, OUTPUT_CLOSED, OutputClosedError, Stopped
+from warmlog.cli.failure import INTERRUPTED, OUTPUT_CLOSED, CannotStart, OutputClosedError, Stopped
 from warmlog.cli.output import output_errors
+from warmlog.inspect.errors import WrongPathError
 
 
 class LazyGroup(click.Group):
@@ -100,6 +101,9 @@ class RootGroup(LazyGroup):
             print_failure(failure)
         except OutputClosedError:
             status = close_output()
+        except WrongPathError as error:
+            status = CannotStart.exit_code
+            say(str(error))
         except OSError as error:
             status = 1
             say(f"{error.strerror}: {error.filename}" if error.filename else str(error))

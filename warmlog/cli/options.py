@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from warmlog.cli.conversation import converse
 from warmlog.cli.failure import Failure
+from warmlog.cli.run_with_client import converse
 from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES
 
 if TYPE_CHECKING:

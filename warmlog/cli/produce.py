@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from warmlog.cli.conversation import converse
 from warmlog.cli.failure import Failure, Stopped
 from warmlog.cli.input import LineSplitter, RecordInputStream, line_parser
 from warmlog.cli.options import (
@@ -30,6 +29,7 @@ from warmlog.cli.options import (
 from warmlog.cli.output import binary_size, print_json
 from warmlog.cli.progress import Progress
 from warmlog.cli.record_json import RecordInput
+from warmlog.cli.run_with_client import converse
 
 if TYPE_CHECKING:
     from warmlog.client import AsyncClient, PartitionSummary, Summary

@@ -1,6 +1,6 @@
 """`warmlog log receipts`: what starts after unclean stops did to the logs.
 
-Owns: how receipts are told to people. Must not know: how they are written (`broker.log.receipt`).
+Owns: how receipts are told to people. Must not know: how they are written (`broker.log.directory.receipt`).
 """
 
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from broker.log.disk import Disk
-from broker.log.receipt import LogReceipt, Receipt, ReceiptError, read_receipts
+from broker.log.directory.receipt import LogReceipt, Receipt, ReceiptError, read_receipts
+from broker.log.io.disk import Disk
 from warmlog.cli.failure import CannotStart
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table

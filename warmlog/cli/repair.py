@@ -12,25 +12,25 @@ from pathlib import Path
 import click
 import msgspec
 
-from broker.config import Settings, load_settings
-from broker.log.data_directory import META_PROPERTIES, DataDirectory, parse_properties
-from broker.log.disk import Disk
+from broker.log.descriptions import RecoveryReport
+from broker.log.directory.data_directory import META_PROPERTIES, DataDirectory, parse_properties
 from broker.log.errors import LogError
-from broker.log.facts import RecoveryReport
-from broker.log.rehearsal import RehearsalDisk
+from broker.log.io.disk import Disk
+from broker.log.io.overlay_disk import RehearsalDisk
 from broker.metadata.topic import Topic
-from broker.setting_types import SettingError
-from warmlog.cli.all_checks import Looking, all_findings
+from broker.settings.settings import Settings, load_settings
+from broker.settings.types import SettingError
 from warmlog.cli.failure import CannotStart
-from warmlog.cli.logfiles import is_partition_directory, partition_directories
-from warmlog.cli.mending import MendedDirectory, MendedLog, Wishes, mend
 from warmlog.cli.options import directories_argument, index_interval_option, json_option
 from warmlog.cli.output import Column, counted, print_json, print_line, print_table
 from warmlog.cli.progress import Progress
 from warmlog.cli.verify import finding_form
+from warmlog.inspect.all_checks import Looking, all_findings
 from warmlog.inspect.circumstances import broker_is_running
 from warmlog.inspect.findings import Finding, Tally
 from warmlog.inspect.metadata import StoredMetadata
+from warmlog.inspect.paths import is_partition_directory, partition_directories
+from warmlog.inspect.repair import MendedDirectory, MendedLog, Wishes, mend
 
 
 @click.command(short_help="Do what recovery would, without a broker.")

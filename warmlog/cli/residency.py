@@ -1,7 +1,7 @@
 """`warmlog log residency`: which parts of segments are in memory.
 
 Owns: the options, the survey of files, and how it is drawn. Must not know: how the system is asked
-(`broker.log.observed_disk`).
+(`broker.log.io.observed_disk`).
 
 1. Nothing is read from the files, and nothing is written: looking changes nothing.
 2. A cell of a drawing is a page or more, so that a file takes one line. The hole at the end of an index that is still
@@ -20,14 +20,14 @@ from typing import NamedTuple
 
 import click
 
-from broker.log.asking import pages_of
-from broker.log.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from broker.log.observed_disk import UnknownResidencyError, choose_asker
+from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from broker.log.io.observed_disk import UnknownResidencyError, choose_asker
+from broker.log.io.page_cache import pages_of
 from broker.log.offline_sight import data_size
 from warmlog.cli.failure import Failure
-from warmlog.cli.logfiles import SegmentFile, partition_directories, segment_files
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table
+from warmlog.inspect.paths import SegmentFile, partition_directories, segment_files
 
 SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 MAX_CELLS = 64
@@ -107,7 +107,7 @@ def drawing_width() -> int:
 
 
 def surveyed(directory: Path, max_cells: int) -> Iterator[FileSurvey]:
-    """Every file of a segment in use. Raises CannotStart, Failure where nobody tells what is in memory, OSError."""
+    """Every file of a segment in use. Raises WrongPathError, Failure where nobody tells what is in memory, OSError."""
     for partition in partition_directories(directory):
         try:
             files = segment_files(partition.iterdir())

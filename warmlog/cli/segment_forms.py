@@ -12,18 +12,18 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from broker.log.directory_names import (
+from broker.log.errors import CorruptSnapshotError
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.time import TimeIndex
+from broker.log.index.transaction import ENTRY, AbortedTransaction
+from broker.log.io.directory_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from broker.log.errors import CorruptSnapshotError
-from broker.log.offset_index import OffsetIndex
-from broker.log.producer_snapshot import decode_snapshot
-from broker.log.time_index import TimeIndex
-from broker.log.transaction_index import ENTRY, AbortedTransaction
+from broker.log.producers.snapshot import decode_snapshot
 from protocol.errors import ProtocolError
 from protocol.records.batch import verify_crc
 from protocol.records.codec import Record
@@ -31,9 +31,9 @@ from protocol.records.layout import CODEC_MASK, Codec
 from protocol.records.markers import end_marker
 from protocol.records.reader import decode_batch
 from warmlog.cli.group_forms import group_forms
-from warmlog.cli.logfiles import SegmentFile
 from warmlog.cli.record_json import record_form
-from warmlog.cli.scan import DamageError, StoredBatch, opened, scan_batches
+from warmlog.inspect.paths import SegmentFile
+from warmlog.inspect.scan import DamageError, StoredBatch, opened, scan_batches
 from warmlog.inspect.segment import IndexEntries, index_entries
 
 Form: TypeAlias = dict[str, Any]

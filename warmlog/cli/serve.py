@@ -22,7 +22,7 @@ from warmlog.cli.service_manager import tell_ready
 
 if TYPE_CHECKING:
     from broker.app import Addresses
-    from broker.config import Settings
+    from broker.settings.settings import Settings
 
 
 @click.command(short_help="Run a broker.")
@@ -62,8 +62,8 @@ def serve(
 
 def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[str, ...]) -> "Settings":
     """The settings as they will be in force."""
-    from broker.config import load_settings
-    from broker.setting_types import SettingError
+    from broker.settings.settings import load_settings
+    from broker.settings.types import SettingError
 
     try:
         return load_settings(config, os.environ, assignments, data_dir=data_dir)
@@ -74,7 +74,7 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
 def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> None:
     """Serve until a signal asks to stop."""
     from broker.app import BrokenError, StartError, run
-    from broker.config import durability_sentence
+    from broker.settings.settings import durability_sentence
 
     def ready(addresses: "Addresses") -> None:
         try:

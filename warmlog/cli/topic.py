@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from warmlog.cli.conversation import converse
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import configs_option, json_option, native_option, topic_argument, topics_argument
 from warmlog.cli.output import Column, binary_size, counted, iso_time, print_json, print_line, print_table
+from warmlog.cli.run_with_client import converse
 
 if TYPE_CHECKING:
     from protocol.response import PartitionDescription, TopicDescription

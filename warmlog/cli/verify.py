@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from warmlog.cli.all_checks import Looking, all_findings
 from warmlog.cli.options import directories_argument, index_interval_option, json_option
 from warmlog.cli.output import binary_size, print_json, print_line
 from warmlog.cli.progress import Progress
+from warmlog.inspect.all_checks import Looking, all_findings
 from warmlog.inspect.findings import Finding, Tally
 
 BESIDE_A_BROKER = "a broker is at work; not judged: checkpoints, leftovers, missing partitions, what it is writing now"

@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from broker.log.checkpoint import CLEAN_MARKER
-from broker.log.data_directory import LOCK_FILE
+from broker.log.directory.checkpoint import CLEAN_MARKER
+from broker.log.directory.data_directory import LOCK_FILE
 
 SETTLED_AFTER_S = 60  # closing a segment (trim, sync) follows its last batch; a slow disk takes seconds, not a minute
 

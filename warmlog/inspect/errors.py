@@ -12,5 +12,9 @@ class MissingDirectoryError(InspectError):
     """
 
 
+class WrongPathError(InspectError):
+    """A path is neither a data directory nor anything in one that can be read. Commands exit with status 2."""
+
+
 class SegmentGoneError(InspectError):
     """A segment's file disappeared after it was listed: retention or compaction removed it."""

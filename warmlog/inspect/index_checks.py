@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from broker.log.offset_index import OffsetIndex
-from broker.log.time_index import NO_TIMESTAMP, TimeIndex
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.time import NO_TIMESTAMP, TimeIndex
 from protocol.records.layout import BatchHeader
 from warmlog.inspect.findings import Finding
 from warmlog.inspect.segment import IndexEntries, index_entries

@@ -17,8 +17,8 @@ from urllib.parse import quote
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
-from broker.setting_types import SettingError
-from broker.topic_config import check_setting_name
+from broker.settings.topics import check_setting_name
+from broker.settings.types import SettingError
 from warmlog.inspect.findings import Finding
 
 METADATA_STORE = "metadata.sqlite"

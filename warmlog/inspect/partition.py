@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from socket import gethostname
 
-from broker.log.checkpoint import LOG_STARTS, PARTITION_METADATA, RECOVERY_POINTS, read_offsets, read_topic_id
-from broker.log.data_directory import META_PROPERTIES
-from broker.log.directory_names import encode_topic_id, parse_partition_directory
-from broker.log.disk import Disk
+from broker.log.directory.checkpoint import LOG_STARTS, PARTITION_METADATA, RECOVERY_POINTS, read_offsets, read_topic_id
+from broker.log.directory.data_directory import META_PROPERTIES
 from broker.log.errors import CheckpointError
+from broker.log.io.directory_names import encode_topic_id, parse_partition_directory
+from broker.log.io.disk import Disk
 from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
 from warmlog.inspect.errors import InspectError, MissingDirectoryError

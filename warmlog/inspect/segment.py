@@ -7,7 +7,7 @@ Invariants:
    uses an entry checks it against the log first.
 4. A segment is identified by its inode: compaction replaces a file under the same name.
 
-Formats: `protocol.records.layout`, `broker.log.offset_index`, `broker.log.time_index`.
+Formats: `protocol.records.layout`, `broker.log.index.offset`, `broker.log.index.time`.
 """
 
 import errno
@@ -20,7 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from broker.log.directory_names import (
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.time import TimeIndex
+from broker.log.io.directory_names import (
     LOG_SUFFIX,
     OFFSET_DIGITS,
     OFFSET_INDEX_SUFFIX,
@@ -28,8 +30,6 @@ from broker.log.directory_names import (
     TIME_INDEX_SUFFIX,
     base_offset_of,
 )
-from broker.log.offset_index import OffsetIndex
-from broker.log.time_index import TimeIndex
 from protocol.errors import CorruptBatchError
 from protocol.records.batch import BatchHeader, read_header, verify_crc
 from protocol.records.layout import HEADER_SIZE

@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.log.directory_names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
-from broker.log.disk import Disk
 from broker.log.errors import CorruptSnapshotError, IndexCorruptError
-from broker.log.producer_snapshot import decode_snapshot
-from broker.log.transaction_index import read_aborted
+from broker.log.index.transaction import read_aborted
+from broker.log.io.directory_names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
+from broker.log.io.disk import Disk
+from broker.log.producers.snapshot import decode_snapshot
 from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
 from protocol.records.layout import TRANSACTIONAL_BIT

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.log.checkpoint import LOG_STARTS, read_offsets
-from broker.log.disk import Disk
+from broker.log.directory.checkpoint import LOG_STARTS, read_offsets
+from broker.log.io.disk import Disk
 from protocol.errors import ErrorCode
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client

@@ -13,18 +13,18 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.config import load_settings
-from broker.dynamic_config import LiveSettings
 from broker.groups.commits import Committer
 from broker.groups.service import GroupService
-from broker.log.data_directories import DataDirectories
-from broker.log.disk import Disk
-from broker.log.files import OpenFiles
+from broker.log.directory.data_directories import DataDirectories
+from broker.log.io.disk import Disk
+from broker.log.io.files import OpenFiles
 from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metrics import Metrics
-from broker.partitions import Partitions
-from broker.storage import Storage
-from broker.writer import Writer
+from broker.metrics.registry import Metrics
+from broker.partitions.partitions import Partitions
+from broker.partitions.storage import Storage
+from broker.partitions.writer import Writer
+from broker.settings.live import LiveSettings
+from broker.settings.settings import load_settings
 from protocol.errors import ErrorCode
 from protocol.groups import (
     JoinGroupResponse,

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.groups.commits import Committer
 from broker.groups.group_log import TOPIC
-from broker.metrics import Metrics
+from broker.metrics.registry import Metrics
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, JoinGroupResponse, OffsetToCommit
 from protocol.kafka.group_records import NO_TIME, OffsetAndMetadata

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.config import Settings
 from broker.groups.registry import GroupRegistry
+from broker.settings.settings import Settings
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse
 from tests.broker.groups.requests import DELAY_MS, SESSION_MS

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.disk import Disk
-from broker.log.files import OpenFiles
+from broker.log.io.disk import Disk
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in

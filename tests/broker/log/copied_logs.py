@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import copytree
 from struct import pack
 
-from broker.log.transaction_index import AbortedTransaction, encode_aborted
+from broker.log.index.transaction import AbortedTransaction, encode_aborted
 from protocol.records.builder import build_batch
 from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from tests.broker.log.ledger import START_MS, Stored, stored

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from broker.log.producer_state import ProducerState, advanced
+from broker.log.producers.state import ProducerState, advanced
 from protocol.records.batch import headers, verify_crc
 from protocol.records.layout import STAMPED_SIZE
 from protocol.records.reader import decode_batch

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from broker.log.compaction import CleanerLimits, Compaction
+from broker.log.compaction.run import CleanerLimits, Compaction
 from broker.log.config import LogConfig
-from broker.log.data_directory import DataDirectory
+from broker.log.directory.data_directory import DataDirectory
 from broker.log.errors import IndexCorruptError
-from broker.log.files import OpenFiles
+from broker.log.index.transaction import read_aborted
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import LogRead, PartitionLog
-from broker.log.transaction_index import read_aborted
 from protocol.records.builder import build_batch
 from protocol.records.offset_map import OffsetMap
 from protocol.records.record import Row

@@ -4,8 +4,8 @@ import pytest
 
 from broker.log.append import BatchExtent, RollReason, Tail, extents, joined, stamped, whole
 from broker.log.config import LogConfig
-from broker.log.offset_index import OffsetIndex
-from broker.log.time_index import TimeIndex
+from broker.log.index.offset import OffsetIndex
+from broker.log.index.time import TimeIndex
 from protocol.errors import InvalidRecordError
 from protocol.records.batch import headers, verify_crc
 from protocol.records.validation import check_batches

@@ -14,11 +14,11 @@ from protocol.records.batch import headers, read_header, rewritten_start
 from protocol.records.builder import build_batch
 from protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, Codec
 from protocol.records.reader import records_in
+from tests.broker.log.compaction.test_compaction import compact
 from tests.broker.log.conftest import START_MS
-from tests.broker.log.test_compaction import compact
-from warmlog.cli.partition_checks import PartitionCheck
-from warmlog.cli.segment_checks import Circumstances
 from warmlog.inspect.findings import Tally
+from warmlog.inspect.partition_checks import PartitionCheck
+from warmlog.inspect.segment_checks import Circumstances
 
 Bench = Any
 Batch = Callable[..., bytes]

@@ -10,8 +10,8 @@ import pytest
 from broker.log.errors import OffsetOutOfRangeError, TimeOutOfRangeError
 from broker.log.explain import SEARCHES, LogSight, explain_offset, explain_time
 from broker.log.explanation import ExplainedLookup, Explanation
-from broker.log.index_search import Section
-from broker.log.observed_disk import ObservedFile, UnknownResidencyError
+from broker.log.index.search import Section
+from broker.log.io.observed_disk import ObservedFile, UnknownResidencyError
 from broker.log.offline_sight import take_offline_sight
 from broker.log.partition_log import PartitionLog
 from protocol.records.builder import build_batch
@@ -244,7 +244,7 @@ def test_where_nobody_tells_what_is_in_memory_the_way_is_told_and_that_is_said(
     def refuse(_: int, __: int) -> None:
         raise UnknownResidencyError("cachestat: no; mincore: neither")
 
-    monkeypatch.setattr("broker.log.observed_disk.choose_asker", refuse)
+    monkeypatch.setattr("broker.log.io.observed_disk.choose_asker", refuse)
     found = explain_offset(log.sight(), 100)
     assert (found.asked, found.not_asked) == (None, "cachestat: no; mincore: neither")
     assert found.lookups[0].pages

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.data_directory import DataDirectory
-from broker.log.files import OpenFiles
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from protocol.records.batch import headers
 from protocol.records.reader import records_in

@@ -10,11 +10,11 @@ import pytest
 
 from broker.log.arrival import ARRIVAL, Arrival, read_arrival, write_arrival
 from broker.log.config import LogConfig
-from broker.log.data_directories import DataDirectories
-from broker.log.data_directory import DataDirectory
-from broker.log.disk import Disk
+from broker.log.directory.data_directories import DataDirectories
+from broker.log.directory.data_directory import DataDirectory
 from broker.log.errors import DataDirectoryError
-from broker.log.files import OpenFiles
+from broker.log.io.disk import Disk
+from broker.log.io.files import OpenFiles
 from broker.log.moving import LogMove
 from broker.log.partition_log import PartitionLog
 from protocol.records.builder import build_batch

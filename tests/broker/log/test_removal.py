@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.log.checkpoint import LEADER_EPOCHS, read_epochs
+from broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
 from broker.log.errors import OffsetOutOfRangeError
 from broker.log.partition_log import PartitionLog
 from broker.log.retention import RemovalReason

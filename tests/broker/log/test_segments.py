@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.files import OpenFiles
+from broker.log.io.files import OpenFiles
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 

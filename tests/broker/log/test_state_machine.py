@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.log.config import LogConfig
 from broker.log.errors import IndexCorruptError
-from broker.log.files import OpenFiles
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import LogRead, PartitionLog
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.log.time_index import TimestampOffset
+from broker.log.index.time import TimestampOffset
 from protocol.records.builder import build_batch
 from protocol.records.layout import Codec
 

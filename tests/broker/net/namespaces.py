@@ -19,7 +19,7 @@ from itertools import count
 
 import pytest
 
-from tests.lacking import lacks
+from tests.requires import lacks
 
 GATEWAY, CONTAINER, NEIGHBOUR = "172.30.77.1", "172.30.77.2", "172.30.77.3"
 FORWARDER = """

@@ -11,7 +11,7 @@ import pytest
 
 from broker.api.addresses import Advertised, default_gateway
 from broker.api.context import Session
-from broker.config import Settings
+from broker.settings.settings import Settings
 from tests.broker.net.namespaces import CONTAINER, Namespaces, bridged, run
 
 ROUND_TRIP = """

@@ -15,10 +15,10 @@ from broker.api.context import Context, Session
 from broker.api.fetch import Fetch, Fetches
 from broker.api.fetch_sessions import FetchSessions
 from broker.api.pacing import Pacer
-from broker.log.asking import Cachestat, missing_by_mincore
-from broker.log.residency import Residency
-from broker.read_ahead import ReadAhead, ReadLimits
-from broker.retention import Retention
+from broker.log.io.page_cache import Cachestat, missing_by_mincore
+from broker.log.io.residency import Residency
+from broker.maintenance.retention import Retention
+from broker.partitions.read_ahead import ReadAhead, ReadLimits
 from protocol.errors import ErrorCode
 from protocol.request import ListOffsetsRequest, OffsetQuery
 from protocol.response import FetchResponse

@@ -10,12 +10,12 @@ import pytest
 from broker.api.context import Session
 from broker.api.pacing import Pacer
 from broker.api.produce import Produce
-from broker.metrics import Metrics
+from broker.metrics.registry import Metrics
 from broker.net import connection as module
 from broker.net.connection import Connection, Exchange
 from broker.net.inflight import Share
 from broker.net.wire import NativeWire, OutOfTurnError
-from broker.partition import Partition
+from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode, FrameError
 from protocol.native.codec import encode_request
 from protocol.records.builder import build_batch

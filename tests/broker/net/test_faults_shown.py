@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.throttle import ThrottleError, throttled
-from broker.loop_guard import LoopGuard
+from broker.metrics.loop_guard import LoopGuard
 from tests.broker.clients import RawClient, batch, running
 from tests.broker.log.eviction import evict_files, needs_eviction
 

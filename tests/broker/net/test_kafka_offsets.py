@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.log.checkpoint import CLEAN_MARKER
+from broker.log.directory.checkpoint import CLEAN_MARKER
 from protocol.errors import ErrorCode
 from protocol.request import DeleteTopicsRequest
 from tests.broker.clients import RawClient, Running, batch, running

@@ -11,7 +11,7 @@ import trio
 from broker.api.context import Session
 from broker.api.pacing import Pacer
 from broker.api.produce import LARGE, PIECE
-from broker.metrics import Metrics
+from broker.metrics.registry import Metrics
 from broker.net.channel import Channel
 from broker.net.connection import Connection, Exchange
 from broker.net.wire import LOOP_WORK, KafkaWire

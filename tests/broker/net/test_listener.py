@@ -7,8 +7,8 @@ from pathlib import Path
 import trio
 
 from broker.app import serve
-from broker.config import load_settings
 from broker.net.listener import SAME_MACHINE_BUFFER_BYTES
+from broker.settings.settings import load_settings
 from tests.broker.clients import running
 
 

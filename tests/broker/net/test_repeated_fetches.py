@@ -14,7 +14,7 @@ from broker.api.context import Context, Session
 from broker.api.fetch import Fetches
 from broker.api.fetch_sessions import ClosedPartitions, ConnectionSessions, FetchSession, FetchSessions
 from broker.api.pacing import Pacer
-from broker.read_ahead import ReadAhead, ReadLimits
+from broker.partitions.read_ahead import ReadAhead, ReadLimits
 from protocol.errors import ErrorCode
 from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
 from protocol.request import FetchPartition, FetchRequest, Isolation

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from broker.log.partition_log import PartitionLog
-from broker.partitions import Partitions
+from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.request import (
     DeleteTopicsRequest,

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from broker.loop_guard import LoopGuard
+from broker.metrics.loop_guard import LoopGuard
 from broker.net import turn as module
 from broker.net.turn import PROMPT_TURNS, ServingTurn
 

@@ -10,7 +10,7 @@ import pytest
 
 from interop.kafka_node import SETTINGS as KAFKA_SETTINGS
 from interop.kafka_node import KafkaNode, MissingToolError, build
-from tests.lacking import lacks
+from tests.requires import lacks
 from warmlog.testing import Broker
 
 SETTINGS = {

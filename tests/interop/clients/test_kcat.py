@@ -7,7 +7,7 @@ import pytest
 
 from interop.kafka_node import MissingToolError
 from tests.interop.clients.programs import program, run
-from tests.lacking import lacks
+from tests.requires import lacks
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 

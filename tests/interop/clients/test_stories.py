@@ -14,7 +14,7 @@ import pytest
 import interop.kafka_node
 from interop.kafka_node import MissingToolError
 from tests.interop.clients.programs import GO_DIRECTORY, program, run
-from tests.lacking import lacks
+from tests.requires import lacks
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from protocol.records import record
-from tests.lacking import lacks
+from tests.requires import lacks
 
 
 def compiled_codec() -> ModuleType:

@@ -15,8 +15,8 @@ from protocol.records.builder import build_batch
 from protocol.records.columns import BytesColumn, ColumnBuilder, Columns, HeaderColumn, Wanted
 from protocol.records.layout import HEADER_SIZE
 from protocol.records.record import MAX_INT64, Record, decode_records
-from tests.lacking import lacks
 from tests.protocol.records.strategies import ROWS, broken
+from tests.requires import lacks
 
 BuilderType = type[ColumnBuilder]
 BASE_OFFSET = 1_000

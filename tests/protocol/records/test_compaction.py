@@ -23,7 +23,7 @@ from protocol.records.layout import (
     Codec,
 )
 from protocol.records.reader import decode_batch, records_in
-from tests.lacking import lacks
+from tests.requires import lacks
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from broker.log.checkpoint import write_topic_id
 from broker.log.config import LogConfig
-from broker.log.data_directory import DataDirectory
-from broker.log.disk import Disk
-from broker.log.files import OpenFiles
+from broker.log.directory.checkpoint import write_topic_id
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.io.disk import Disk
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.topic import Topic

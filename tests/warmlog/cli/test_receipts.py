@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.log.disk import Disk
-from broker.log.receipt import write_receipt
-from tests.broker.log.test_receipt import receipt
+from broker.log.directory.receipt import write_receipt
+from broker.log.io.disk import Disk
+from tests.broker.log.directory.test_receipt import receipt
 from warmlog.cli.root import root
 
 

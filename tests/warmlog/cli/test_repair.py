@@ -9,17 +9,17 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.config import Settings
-from broker.log.data_directory import DataDirectory
-from broker.log.disk import Disk
-from broker.log.rehearsal import RehearsalDisk
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.io.disk import Disk
+from broker.log.io.overlay_disk import RehearsalDisk
+from broker.settings.settings import Settings
 from tests.warmlog.cli.made_directory import SQUEEZED_OFFSETS, START_MS, make_directory, opened, tree
 from warmlog import Client
-from warmlog.cli.all_checks import Looking, all_findings
-from warmlog.cli.mending import MendedDirectory, Wishes, mend
 from warmlog.cli.repair import known_topics
 from warmlog.cli.root import root
+from warmlog.inspect.all_checks import Looking, all_findings
 from warmlog.inspect.findings import Finding, Tally
+from warmlog.inspect.repair import MendedDirectory, Wishes, mend
 from warmlog.testing import Broker
 
 NODE_ID = 1

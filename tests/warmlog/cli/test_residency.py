@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.observed_disk import UnknownResidencyError
+from broker.log.io.observed_disk import UnknownResidencyError
 from tests.broker.log.eviction import evict_files, needs_eviction
 from tests.warmlog.cli.conftest import Run
-from warmlog.cli.logfiles import SegmentFile
 from warmlog.cli.residency import FileSurvey, drawing, percent
+from warmlog.inspect.paths import SegmentFile
 
 PAGE = 4096
 LOG = f"{0:020}.log"

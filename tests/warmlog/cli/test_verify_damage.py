@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.warmlog.cli.made_directory import long_segment, make_directory
-from warmlog.cli.all_checks import Looking, all_findings
-from warmlog.cli.history_checks import History
-from warmlog.cli.partition_checks import PartitionCheck
-from warmlog.cli.segment_checks import Circumstances
+from warmlog.inspect.all_checks import Looking, all_findings
 from warmlog.inspect.findings import Finding, Tally
+from warmlog.inspect.history_checks import History
+from warmlog.inspect.partition_checks import PartitionCheck
+from warmlog.inspect.segment_checks import Circumstances
 
 INDEX_INTERVAL_BYTES = 512  # the largest of those with which the directories were made
 

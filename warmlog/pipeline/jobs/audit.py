@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broker.log.checkpoint import CLEANER_POINTS, read_offsets
-from broker.log.directory_names import parse_partition_directory
-from broker.log.disk import Disk
+from broker.log.directory.checkpoint import CLEANER_POINTS, read_offsets
 from broker.log.errors import CheckpointError
+from broker.log.io.directory_names import parse_partition_directory
+from broker.log.io.disk import Disk
 from warmlog.inspect.circumstances import broker_is_running, is_left_alone, was_clean
 from warmlog.inspect.metadata import StoredMetadata
 from warmlog.inspect.partition import StoredPartition

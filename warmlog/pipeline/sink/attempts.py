@@ -33,7 +33,7 @@ from warmlog.pipeline.broker import PatientBroker, reply_error
 from warmlog.pipeline.sink.rows import Headers
 
 FETCH_BYTES = 4 << 20
-FIRST_ID = 1 << 62  # brokers assign ids below it (`broker.log.producer_state`)
+FIRST_ID = 1 << 62  # brokers assign ids below it (`broker.log.producers.state`)
 EPOCHS = 1 << 15  # an epoch is a non-negative int16; later micro-batches take the next id
 
 

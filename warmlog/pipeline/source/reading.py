@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from broker.log.directory_names import base_offset_of
+from broker.log.io.directory_names import base_offset_of
 from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
 from protocol.records.columns import Wanted

@@ -1,0 +1,4 @@
+"""Compaction: which segments, how they are rewritten in a child process, and the swap.
+
+Start with `plan`.
+"""

@@ -1,0 +1,106 @@
+"""The files of a cleaned segment while compaction writes them.
+
+Owns: their names (`.cleaned` behind the usual ones) and how they come to be whole. Must not know what stays of a log.
+
+Invariants:
+1. Index entries are those that appending the same batches would make (`append.Tail`).
+2. Once finished, everything is on the disk, names included, with the time of the newest file it stands for.
+
+Source: org.apache.kafka.storage.internals.log.LogSegment, kafka.log.Cleaner.cleanSegments.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from broker.log.append import BatchExtent, Tail
+from broker.log.config import LogConfig
+from broker.log.index.transaction import AbortedTransaction, encode_aborted
+from broker.log.io.directory_names import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_path,
+)
+from broker.log.io.disk import Disk, write_all
+from protocol.records.batch import headers
+from protocol.records.reader import max_record_timestamp
+
+
+class CleanedSegment:
+    """A segment that is written from its beginning; `close` it, or `remove` it where something went wrong."""
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, config: LogConfig) -> None:
+        """Begin its log file. What an earlier run left is removed, with indexes that this one may not make.
+
+        Raises OSError.
+        """
+        self.base_offset = base_offset
+        self._disk = disk
+        self._directory = directory
+        self._tail = Tail(base_offset, config, created_ms=0, jitter_ms=0)
+        self._offset_entries, self._time_entries = bytearray(), bytearray()
+        for suffix in INDEX_SUFFIXES:
+            with suppress(FileNotFoundError):
+                disk.unlink(self._path(suffix))
+        self._fd: int | None = disk.open(self._path(LOG_SUFFIX), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log file."""
+        return self._tail.size
+
+    def _path(self, suffix: str) -> str:
+        return segment_path(self._directory, self.base_offset, suffix) + CLEANED_SUFFIX
+
+    def append(self, batches: bytearray) -> None:
+        """Write whole batches at the end. Raises OSError."""
+        assert self._fd is not None, "it is not closed"
+        write_all(self._disk, self._fd, [batches], self._tail.size)
+        for position, header in headers(batches):
+            largest = header.max_timestamp
+            if header.has_invalid_max_timestamp:
+                largest = max_record_timestamp(batches, position, header)
+            entries = self._tail.add(BatchExtent(header.last_offset, largest, header.size))
+            if entries is not None:
+                self._offset_entries += entries.offset_index
+                self._time_entries += entries.time_index
+
+    def finish(self, aborted: Sequence[AbortedTransaction], *, like: str) -> None:
+        """Write the indexes, sync everything, and take over the time of the file `like`: retention may go by it.
+
+        Raises OSError.
+        """
+        assert self._fd is not None, "it is not closed"
+        self._time_entries += self._tail.last_time_entry()
+        self._disk.sync(self._fd)
+        self._write(OFFSET_INDEX_SUFFIX, self._offset_entries)
+        self._write(TIME_INDEX_SUFFIX, self._time_entries)
+        if aborted:
+            self._write(TRANSACTION_INDEX_SUFFIX, encode_aborted(aborted))
+        self._disk.set_modified(self._path(LOG_SUFFIX), self._disk.modified_ms(like))
+        self._disk.sync_directory(self._directory)  # a swap whose transaction index is not there would count as whole
+
+    def _write(self, suffix: str, content: bytes | bytearray) -> None:
+        fd = self._disk.open(self._path(suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            if content:
+                write_all(self._disk, fd, [content], 0)
+            self._disk.sync(fd)
+        finally:
+            self._disk.close(fd)
+
+    def close(self) -> None:
+        """Let go of the log file. Idempotent."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._disk.close(fd)
+
+    def remove(self) -> None:
+        """Unlink what was made, as far as that goes."""
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+            with suppress(OSError):
+                self._disk.unlink(self._path(suffix))

@@ -1,0 +1,373 @@
+"""Compacting the sealed segments of a log into new ones: what a child process does, away from the broker's loop.
+
+Owns: the two passes over the files, and the grouping of segments. Must not know the
+log as the broker holds it: it gets a job of plain facts, reads files that nobody changes, writes files that nobody
+reads yet, and hands back facts. `swap` puts the new in place of the old.
+
+    1  build the map     dirty segments, oldest first: the last offset of each key, until memory is full
+    2  clean a group     segments from the first on, as many as fit into one: <base>.log.cleaned and its indexes
+       -> the new one takes the place of the group's; then the next group
+
+Where the map was full before the end, the log is compacted up to there, and the rest in another run.
+
+Invariants:
+1. Both passes see records by the same rules (`protocol.records.compaction`, `cleaned_transactions`).
+2. The last batch of what is compacted, and the last one of each active producer, stay, if only as a header.
+3. A cleaned segment is on the disk before it is told of.
+4. A batch that is not sound ends the run: nothing that was not checked is copied.
+5. One run over a directory at a time, among all processes: a child may outlive a killed broker by a second, in which
+   the next one starts.
+
+Source: kafka.log.Cleaner.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec import Struct
+
+from broker.log.compaction.cleaned_segment import CleanedSegment
+from broker.log.compaction.transactions import CleanedTransactions
+from broker.log.config import LogConfig
+from broker.log.index.transaction import AbortedTransaction, read_aborted
+from broker.log.io.directory_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
+from broker.log.io.disk import Disk
+from protocol.errors import CorruptBatchError
+from protocol.records.batch import read_header, verify_crc
+from protocol.records.compaction import FilterRules, add_batch, filter_batch
+from protocol.records.layout import HEADER_SIZE, BatchHeader
+from protocol.records.offset_map import OffsetMap
+from protocol.records.reader import decode_batch
+
+MIN_READ_SIZE = 64 << 10  # smaller reads cost more than they save
+MAX_GROUP_SPAN = (1 << 31) - 1  # offsets in a segment are relative, in 31 bits
+
+
+class SourceSegment(Struct, frozen=True, kw_only=True):
+    """A sealed segment. Offsets [base_offset, next_base_offset), bytes; entries of its indexes in bytes, too."""
+
+    base_offset: int
+    next_base_offset: int
+    size: int
+    index_bytes: int
+    time_index_bytes: int
+
+
+class CleanerLimits(Struct, frozen=True, kw_only=True):
+    """What compaction may use: bytes, and bytes a second (read and written together)."""
+
+    dedupe_buffer_bytes: int
+    load_factor: float
+    io_buffer_bytes: int
+    max_bytes_per_second: float
+
+
+class CompactionJob(Struct, frozen=True, kw_only=True):
+    """One run over one log.
+
+    `segments`: the sealed ones from the first on, up to `end_offset`; `first_dirty_offset`: where compaction goes on;
+    `later_bases`: base offsets of the segments after these (markers of what is in these may lie there).
+    `last_offsets`: of the last batch of each active producer; `marker_epochs`: the epoch of those that have but a
+    marker. Times in ms.
+    """
+
+    directory: str
+    segments: tuple[SourceSegment, ...]
+    later_bases: tuple[int, ...]
+    first_dirty_offset: int
+    end_offset: int
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    last_offsets: tuple[int, ...]
+    marker_epochs: dict[int, int]
+    limits: CleanerLimits
+
+
+class CleanedGroup(Struct, frozen=True, kw_only=True, tag="cleaned"):
+    """A cleaned segment whose files are made: its base offset and size, and the base offsets it stands for."""
+
+    base_offset: int
+    size: int
+    sources: tuple[int, ...]
+
+
+class CompactionSummary(Struct, frozen=True, kw_only=True, tag="summary"):
+    """A whole run: up to where the log is compacted, and what it took (bytes, records; share of the map in use)."""
+
+    clean_offset: int
+    bytes_read: int
+    bytes_written: int
+    map_bytes_read: int
+    records_read: int
+    records_kept: int
+    map_utilization: float
+
+
+class Compaction:
+    """One run. `progress` is called with the bytes of each step of input or output; it may wait, or raise to stop."""
+
+    def __init__(self, job: CompactionJob, progress: Callable[[int], None], disk: Disk | None = None) -> None:
+        self._job = job
+        self._progress = progress
+        self._disk = disk or Disk()
+        self._read_size = max(MIN_READ_SIZE, job.limits.io_buffer_bytes // 2)
+        self._map = OffsetMap(self._map_bytes(), job.limits.load_factor)
+        self._map_bytes_read = self._bytes_read = self._bytes_written = 0
+        self._records_read = self._records_kept = 0
+
+    def _map_bytes(self) -> int:
+        """As much as allowed, but not more than every dirty offset could need: a small table stays in the cache."""
+        limits, dirty = self._job.limits, self._job.end_offset - self._job.first_dirty_offset
+        needed = int((dirty + 2) / limits.load_factor + 1) * OffsetMap.ENTRY_SIZE
+        return min(limits.dedupe_buffer_bytes, needed)
+
+    def run(self) -> Iterator[CleanedGroup]:
+        """Clean group after group; each must have taken its sources' place before the next is asked for.
+
+        Raises ProtocolError and IndexCorruptError for what is not sound, OSError, and what `progress` raises. What was
+        begun and not told of is removed.
+        """
+        lock = self._disk.lock_directory(self._job.directory)
+        try:
+            yield from self._clean_groups()
+        finally:
+            self._disk.close(lock)
+
+    def _clean_groups(self) -> Iterator[CleanedGroup]:
+        self._build_map()
+        transactions = CleanedTransactions(self._aborted(self._job.segments[0].base_offset))
+        rules = self._rules()
+        for group in self._groups():
+            yield self._clean(group, rules, transactions)
+
+    def summary(self) -> CompactionSummary:
+        """What it did, after the last group."""
+        return CompactionSummary(
+            clean_offset=self._map.latest_offset + 1,
+            bytes_read=self._bytes_read,
+            bytes_written=self._bytes_written,
+            map_bytes_read=self._map_bytes_read,
+            records_read=self._records_read,
+            records_kept=self._records_kept,
+            map_utilization=len(self._map) / self._map.max_entries,
+        )
+
+    # -- the map -------------------------------------------------------------------------------------------------------
+
+    def _build_map(self) -> None:
+        first_dirty = self._job.first_dirty_offset
+        self._map.clear(first_dirty - 1)
+        transactions = CleanedTransactions(self._aborted(first_dirty))
+        for segment in self._job.segments:
+            if segment.next_base_offset > first_dirty:
+                self._map_segment(segment, transactions)
+            if self._map.is_full:
+                return
+            if segment.next_base_offset > first_dirty:
+                self._map.skip_to(segment.next_base_offset - 1)  # offsets may be missing at its end
+
+    def _map_segment(self, segment: SourceSegment, transactions: CleanedTransactions) -> None:
+        first = self._job.first_dirty_offset
+        self._map_bytes_read += self._walk(
+            segment,
+            run=lambda data, position: self._map.add_batches(data, position, len(data), first),
+            single=lambda batch, header: self._map_batch(batch, header, transactions),
+            is_over=lambda: self._map.is_full,
+        )
+
+    def _map_batch(self, batch: bytes, header: BatchHeader, transactions: CleanedTransactions) -> None:
+        if header.is_control:
+            transactions.is_done_with(header, _marker_key(batch, header))
+            self._map.skip_to(header.last_offset)
+        elif transactions.discards(header):
+            self._map.skip_to(header.last_offset)
+        else:
+            add_batch(self._map, batch, header, self._job.first_dirty_offset)
+
+    def _aborted(self, start: int) -> list[AbortedTransaction]:
+        """The aborted transactions that end at or after an offset, by the index of every segment there is."""
+        bases = [segment.base_offset for segment in self._job.segments if segment.next_base_offset > start]
+        found: list[AbortedTransaction] = []
+        for base in (*bases, *self._job.later_bases):
+            path = segment_path(self._job.directory, base, TRANSACTION_INDEX_SUFFIX)
+            found += read_aborted(self._disk, path, base)
+        return [transaction for transaction in found if transaction.last_offset >= start]
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def _groups(self) -> Iterator[Sequence[SourceSegment]]:
+        """Segments that begin before the end of the map, in runs that fit into one by log, indexes and offsets."""
+        job, group = self._job, list[SourceSegment]()
+        for segment in job.segments:
+            if segment.base_offset > self._map.latest_offset:
+                break
+            if group and not _fits(group, segment, job):
+                yield group
+                group = []
+            group.append(segment)
+        if group:
+            yield group
+
+    def _config(self) -> LogConfig:
+        """What the rules of indexing depend on."""
+        return LogConfig(
+            segment_bytes=self._job.segment_bytes,
+            segment_index_bytes=self._job.segment_index_bytes,
+            index_interval_bytes=self._job.index_interval_bytes,
+        )
+
+    def _rules(self) -> FilterRules:
+        job = self._job
+        keep_empty = frozenset({*job.last_offsets, job.end_offset - 1})
+        return FilterRules(job.now_ms, job.delete_retention_ms, keep_empty)
+
+    def _clean(
+        self, group: Sequence[SourceSegment], rules: FilterRules, transactions: CleanedTransactions
+    ) -> CleanedGroup:
+        target = CleanedSegment(self._disk, self._job.directory, group[0].base_offset, self._config())
+        transactions.retained.clear()
+        try:
+            for segment in group:
+                self._clean_into(target, segment, rules, transactions)
+            target.finish(transactions.retained, like=self._log_path(group[-1]))
+        except BaseException:
+            target.remove()
+            raise
+        finally:
+            target.close()
+        sources = tuple(segment.base_offset for segment in group)
+        return CleanedGroup(base_offset=target.base_offset, size=target.size, sources=sources)
+
+    def _clean_into(
+        self, target: CleanedSegment, segment: SourceSegment, rules: FilterRules, transactions: CleanedTransactions
+    ) -> None:
+        out = bytearray()
+
+        def run(data: bytes, position: int) -> int:
+            filtered = self._map.filter_batches(data, position, len(data), rules, out)
+            self._records_read += filtered.records_read
+            self._records_kept += filtered.records_kept
+            return filtered.position
+
+        def single(batch: bytes, header: BatchHeader) -> None:
+            out.extend(self._filter(batch, header, rules, transactions))
+
+        self._bytes_read += self._walk(segment, run=run, single=single, after=lambda: self._write(target, out))
+
+    def _filter(
+        self, batch: bytes, header: BatchHeader, rules: FilterRules, transactions: CleanedTransactions
+    ) -> bytes | bytearray | memoryview:
+        """What stays of a batch that is not ordinary."""
+        if header.is_control:
+            done = transactions.is_done_with(header, _marker_key(batch, header))
+            horizon = header.delete_horizon_ms
+            is_over = done and horizon is not None and horizon <= rules.now_ms
+            if self._is_last_marker(header):
+                rules = rules._replace(keep_empty=frozenset({header.last_offset}))
+            return filter_batch(self._map, batch, header, rules, discard=is_over, marks_empty_transaction=done)
+        filtered = filter_batch(self._map, batch, header, rules, discard=transactions.discards(header))
+        self._records_read += header.record_count
+        self._records_kept += read_header(filtered).record_count if filtered else 0
+        return filtered
+
+    def _is_last_marker(self, header: BatchHeader) -> bool:
+        """Whether it is all that is known of an active producer: its epoch must not be forgotten."""
+        return self._job.marker_epochs.get(header.producer_id) == header.producer_epoch
+
+    def _write(self, target: CleanedSegment, out: bytearray) -> None:
+        if out:
+            target.append(out)
+            self._bytes_written += len(out)
+            self._progress(len(out))
+            out.clear()
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _log_path(self, segment: SourceSegment) -> str:
+        return segment_path(self._job.directory, segment.base_offset, LOG_SUFFIX)
+
+    def _walk(
+        self,
+        segment: SourceSegment,
+        *,
+        run: Callable[[bytes, int], int],
+        single: Callable[[bytes, BatchHeader], None],
+        is_over: Callable[[], bool] = lambda: False,
+        after: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Read a log file and give its batches away, in order; gives how many bytes went, all unless it `is_over`.
+
+        `run(data, position)` takes what it can from there and says up to where; the batch at which it stops goes to
+        `single`, its CRC checked. `after` each read. Raises CorruptBatchError, UnsupportedMagicError, OSError.
+        """
+        fd = self._disk.open(self._log_path(segment), os.O_RDONLY)
+        try:
+            position, size = 0, self._read_size
+            while position < segment.size and not is_over():
+                data = self._disk.pread(fd, min(size, segment.size - position), position)
+                if len(data) < min(size, segment.size - position):
+                    raise CorruptBatchError(f"the log file ends after {position + len(data)} of {segment.size} bytes")
+                used = _give(data, run, single, is_over)
+                self._progress(used)
+                after()
+                size = self._read_size if used or is_over() else _larger(data, segment.size - position)
+                position += used
+        finally:
+            self._disk.close(fd)
+        return position
+
+
+def _give(
+    data: bytes,
+    run: Callable[[bytes, int], int],
+    single: Callable[[bytes, BatchHeader], None],
+    is_over: Callable[[], bool],
+) -> int:
+    """Give away the whole batches in `data`; up to where that was."""
+    at = 0
+    while at < len(data):
+        reached = run(data, at)
+        if reached == at:
+            if is_over() or len(data) - at < HEADER_SIZE or (size := read_header(data, at).size) > len(data) - at:
+                break
+            single(data[at : at + size], _checked(data, at))
+            if is_over():
+                break
+            reached += size
+        at = reached
+    return at
+
+
+def _larger(data: bytes, left: int) -> int:
+    """How much to read where the first batch was not whole. Raises CorruptBatchError if it never will be."""
+    size = read_header(data).size
+    if not len(data) < size <= left:
+        raise CorruptBatchError(f"a batch of {size} bytes, of which {left} are there")
+    return size
+
+
+def _checked(data: bytes, position: int) -> BatchHeader:
+    """The header of a batch, whose CRC is checked. Raises CorruptBatchError."""
+    header = read_header(data, position)
+    verify_crc(data, position, header)
+    return header
+
+
+def _marker_key(batch: bytes, header: BatchHeader) -> bytes | None:
+    """The key of a control batch's record; None if it has none any more."""
+    records = decode_batch(batch, 0, header)
+    return records[0].key or b"" if records else None
+
+
+def _fits(group: Sequence[SourceSegment], segment: SourceSegment, job: CompactionJob) -> bool:
+    """Whether a segment can go into one with those of a group, at worst with everything they hold."""
+    together = [*group, segment]
+    return (
+        sum(each.size for each in together) <= job.segment_bytes
+        and sum(each.index_bytes for each in together) <= job.segment_index_bytes
+        and sum(each.time_index_bytes for each in together) <= job.segment_index_bytes
+        and (not segment.size or segment.next_base_offset - 1 - group[0].base_offset <= MAX_GROUP_SPAN)
+    )

@@ -1,0 +1,179 @@
+"""The small text files beside the logs: what was true at some moment, for the next start.
+
+Owns their formats, which are Kafka's (source: org.apache.kafka.server.common.CheckpointFile and its users). Must not
+know what is done with them: a checkpoint is a hint, and its reader clamps it to what the log holds.
+
+    a checkpoint             0                       version
+                             2                       how many entries follow
+                             words 0 1200            topic, partition, offset       (in the data directory)
+                             words 1 994
+    leader-epoch-checkpoint  the same with           epoch, its first offset        (in a partition's directory)
+    contiguous-offset-checkpoint (ours)
+                             the same with           an offset                      (in a partition's directory)
+    partition.metadata       version: 0
+                             topic_id: <url-safe base64 of 16 bytes, without padding>
+    .kafka_cleanshutdown     {"version":0,"brokerEpoch":-1}
+
+Files are replaced as a whole: written beside, synced where that is asked for, renamed.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from broker.log.errors import CheckpointError
+from broker.log.io.directory_names import decode_topic_id, encode_topic_id
+from broker.log.io.disk import Disk, read_file, replace_file
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_POINTS = "cleaner-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+CONTIGUOUS_OFFSET = "contiguous-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+CLEAN_MARKER = ".kafka_cleanshutdown"
+
+VERSION = 0
+UNKNOWN_BROKER_EPOCH = -1
+
+TopicPartition = tuple[str, int]
+
+
+def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
+    """Offsets by topic and partition; empty if there is no file. Raises CheckpointError, OSError."""
+    offsets: dict[TopicPartition, int] = {}
+    for line in _read_entries(disk, path):
+        fields = line.split()
+        if len(fields) != 3:
+            raise _malformed(path, line)
+        offsets[fields[0], _number(path, line, fields[1])] = _number(path, line, fields[2])
+    return offsets
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True) -> None:
+    """Replace a checkpoint of offsets. Raises OSError."""
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    _write_entries(disk, path, lines, sync=sync)
+
+
+def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
+    """(epoch, first offset) in file order; empty if there is no file. Raises CheckpointError, OSError."""
+    epochs = []
+    for line in _read_entries(disk, path):
+        fields = line.split()
+        if len(fields) != 2:
+            raise _malformed(path, line)
+        epochs.append((_number(path, line, fields[0]), _number(path, line, fields[1])))
+    return epochs
+
+
+def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]]) -> None:
+    """Replace a checkpoint of leader epochs. Not synced: it can be made anew from batch headers. Raises OSError."""
+    _write_entries(disk, path, [f"{epoch} {offset}" for epoch, offset in epochs], sync=False)
+
+
+def read_offset(disk: Disk, path: str) -> int | None:
+    """Return the one offset in a checkpoint; None if there is no file. Raises CheckpointError, OSError."""
+    entries = _read_entries(disk, path)
+    if len(entries) > 1:
+        raise _malformed(path, entries[1])
+    return _number(path, entries[0], entries[0]) if entries else None
+
+
+def write_offset(disk: Disk, path: str, offset: int) -> None:
+    """Replace a checkpoint of one offset; synced, but for its name. Raises OSError."""
+    _write_entries(disk, path, [str(offset)], sync=True)
+
+
+def read_topic_id(disk: Disk, path: str) -> UUID | None:
+    """The topic id in a `partition.metadata`; None if there is no file. Raises CheckpointError, OSError."""
+    text = _read_text(disk, path)
+    if text is None:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if _number(path, text, fields.get("version", "")) < VERSION:
+        raise CheckpointError(f"{path}: unknown version")
+    try:
+        return decode_topic_id(fields.get("topic_id", ""))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def write_topic_id(disk: Disk, path: str, topic_id: UUID, *, sync: bool) -> None:
+    """Replace a `partition.metadata`. Raises OSError."""
+    replace_file(disk, path, f"version: {VERSION}\ntopic_id: {encode_topic_id(topic_id)}".encode(), sync=sync)
+
+
+def read_clean_marker(disk: Disk, path: str) -> int | None:
+    """The broker epoch in a clean-shutdown marker (UNKNOWN_BROKER_EPOCH if it tells none); None if there is no marker.
+
+    That it is there is what counts; what cannot be read in it is unknown. Raises OSError.
+    """
+    try:
+        text = _read_text(disk, path)
+        if text is None:
+            return None
+        epoch = json.loads(text)["brokerEpoch"]
+    except (CheckpointError, ValueError, KeyError, TypeError):
+        return UNKNOWN_BROKER_EPOCH
+    return epoch if isinstance(epoch, int) else UNKNOWN_BROKER_EPOCH
+
+
+def is_own_marker(disk: Disk, path: str) -> bool:
+    """Tell whether this broker wrote a clean-shutdown marker: Kafka's has the broker's epoch, or nothing at all.
+
+    Raises OSError.
+    """
+    try:
+        return _read_text(disk, path) == _marker(UNKNOWN_BROKER_EPOCH)
+    except CheckpointError:
+        return False
+
+
+def write_clean_marker(disk: Disk, path: str, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
+    """Leave a clean-shutdown marker. Raises OSError."""
+    replace_file(disk, path, _marker(broker_epoch).encode(), sync=True)
+
+
+def _marker(broker_epoch: int) -> str:
+    return json.dumps({"version": VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+
+
+def _read_entries(disk: Disk, path: str) -> list[str]:
+    text = _read_text(disk, path)
+    lines = text.splitlines() if text else []
+    if len(lines) < 2:  # Kafka makes an empty file before the first write
+        return []
+    version, count, entries = _number(path, lines[0], lines[0]), _number(path, lines[1], lines[1]), lines[2:]
+    if version != VERSION:
+        raise CheckpointError(f"{path}: version {version}, expected {VERSION}")
+    if count != len(entries):
+        raise CheckpointError(f"{path}: {len(entries)} entries, expected {count}")
+    return entries
+
+
+def _write_entries(disk: Disk, path: str, lines: Sequence[str], *, sync: bool) -> None:
+    text = "\n".join([str(VERSION), str(len(lines)), *lines, ""])
+    replace_file(disk, path, text.encode(), sync=sync)
+
+
+def _read_text(disk: Disk, path: str) -> str | None:
+    try:
+        return read_file(disk, path).decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not text") from error
+
+
+def _number(path: str, line: str, text: str) -> int:
+    """A decimal number in the range of a Java long."""
+    digits = text[1:] if text[:1] in {"-", "+"} else text
+    if not (digits.isascii() and digits.isdigit()) or not -(1 << 63) <= int(text) < 1 << 63:
+        raise _malformed(path, line)
+    return int(text)
+
+
+def _malformed(path: str, line: str) -> CheckpointError:
+    return CheckpointError(f"{path}: malformed line {line[:80]!r}")

@@ -1,0 +1,97 @@
+"""The offset index (`.index`): from an offset to a position in the log file.
+
+Owns the format of an entry:
+
+    | at | bytes | field                                                                       |
+    |----|-------|-----------------------------------------------------------------------------|
+    | 0  | 4     | the LAST offset of a batch, relative to the segment's base offset (the key)   |
+    | 4  | 4     | the position of that batch's first byte in the log file (the value)           |
+
+An entry is written with a batch if more than `index.interval.bytes` followed the last entry; a segment's first batch
+has none. Source: org.apache.kafka.storage.internals.log.OffsetIndex. Must not know the log.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from broker.log.config import SearchName
+from broker.log.errors import IndexCorruptError
+from broker.log.index.mapped import MappedIndex
+from broker.log.index.search import Column, Section
+
+
+class OffsetPosition(NamedTuple):
+    """An offset and a byte position that belong together, and the section of the index in which they were found."""
+
+    offset: int
+    position: int
+    section: Section | None = None
+
+
+class OffsetIndex(MappedIndex):
+    """The offset index of one segment."""
+
+    entry = Struct(">ii")
+    key_column = Column(Struct(">i").unpack_from, 0, 8, 4)
+    value_column = Column(Struct(">i").unpack_from, 4, 8, 4)
+    place = "index"
+
+    def entry_at(self, slot: int) -> OffsetPosition:
+        """The entry in a slot. Raises IndexError, IndexCorruptError, OSError."""
+        relative, position = self.fields(slot)
+        return OffsetPosition(self.base_offset + relative, position)
+
+    def last(self) -> OffsetPosition:
+        """The last entry, or (base offset, 0)."""
+        return self.entry_at(self.entries - 1) if self.entries else OffsetPosition(self.base_offset, 0)
+
+    def lookup(self, offset: int, search: SearchName = "warm") -> OffsetPosition:
+        """The largest entry not above `offset`, or (base offset, 0): where a scan for the offset begins."""
+        base_offset = self.base_offset
+        slot, section = self.key_floor(offset - base_offset, search)
+        if slot < 0:
+            return OffsetPosition(base_offset, 0, section)
+        relative, position = self.entry.unpack_from(self.view(), slot * 8)
+        return OffsetPosition(base_offset + relative, position, section)
+
+    def upper_bound(self, position: int, size: int) -> OffsetPosition | None:
+        """The smallest entry at or past `position + size`, or None: an offset that lies past a slice of that size.
+
+        Exact, where Kafka's fetchUpperBoundOffset may give the next entry on a match.
+        """
+        slot = self.value_ceiling(position + size)
+        return self.entry_at(slot) if slot < self.entries else None
+
+    def pages_touched(self, offset: int, search: SearchName = "warm") -> list[int]:
+        """The pages of the file that `lookup` touches, each once, in the order of the first touch."""
+        return self.key_pages(offset - self.base_offset, search)
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry. Raises IndexFullError, IndexOrderError (both fields must increase), OSError."""
+        self.check_not_full()
+        relative = self.relative(offset)
+        self.check_increases(relative, position)
+        self.append_encoded(self.entry.pack(relative, position))
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop all entries at or past `offset`."""
+        slot, _ = self.key_floor(offset - 1 - self.base_offset)
+        self.keep_entries(slot + 1)
+
+    def sanity_check(self, next_base_offset: int, log_size: int) -> None:
+        """Check in O(1) what a sound index cannot be without. Raises IndexCorruptError.
+
+        `next_base_offset`: no offset of the segment reaches it. A preallocated index that was never trimmed ends in
+        zeros and fails here, as it must.
+        """
+        if self.file_size() % self.stride:
+            raise IndexCorruptError(self.base_offset, f"its size is not a multiple of {self.stride}")
+        if not self.entries:
+            return
+        first, last = self.entry_at(0), self.last()
+        if self.entries > 1 and (last.offset <= first.offset or last.position <= first.position):
+            raise IndexCorruptError(self.base_offset, "its last entry is not greater than its first")
+        if first.offset <= self.base_offset or last.offset >= next_base_offset:
+            raise IndexCorruptError(self.base_offset, "an offset lies outside the segment")
+        if first.position < 0 or last.position >= log_size:
+            raise IndexCorruptError(self.base_offset, "a position lies outside the log file")

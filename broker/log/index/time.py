@@ -1,0 +1,105 @@
+"""The time index (`.timeindex`): from a time to an offset.
+
+Owns the format of an entry:
+
+    | at | bytes | field                                                                                    |
+    |----|-------|------------------------------------------------------------------------------------------|
+    | 0  | 8     | the largest timestamp in the segment so far, ms (the key)                                  |
+    | 8  | 4     | the LAST offset of the first batch that has it, relative to the segment's base (the value) |
+
+An entry (t, o) says: no record up to and including o is later than t. One is written with each entry of the offset
+index if its time is greater than the last one's, and once more on roll and on close; the last slot is kept free for
+that, so the index is full one entry early. Source: org.apache.kafka.storage.internals.log.TimeIndex. Must not know the
+log.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from broker.log.config import SearchName
+from broker.log.errors import IndexCorruptError
+from broker.log.index.mapped import MappedIndex
+from broker.log.index.search import Column, Section
+
+NO_TIMESTAMP = -1
+
+
+class TimestampOffset(NamedTuple):
+    """A time (ms) and an offset that belong together; the leader epoch or section where there is one to tell."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int = -1
+    section: Section | None = None
+
+
+class TimeIndex(MappedIndex):
+    """The time index of one segment."""
+
+    entry = Struct(">qi")
+    key_column = Column(Struct(">q").unpack_from, 0, 12, 8)
+    value_column = Column(Struct(">i").unpack_from, 8, 12, 4)
+    place = "time_index"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether only the slot for the roll is left."""
+        return self.entries >= self.max_entries - 1
+
+    def entry_at(self, slot: int) -> TimestampOffset:
+        """The entry in a slot. Raises IndexError, IndexCorruptError, OSError."""
+        timestamp, relative = self.fields(slot)
+        return TimestampOffset(timestamp, self.base_offset + relative)
+
+    def last(self) -> TimestampOffset:
+        """The last entry, or (NO_TIMESTAMP, base offset)."""
+        return self.entry_at(self.entries - 1) if self.entries else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def lookup(self, timestamp: int, search: SearchName = "warm") -> TimestampOffset:
+        """The largest entry not above `timestamp`, or (NO_TIMESTAMP, base offset).
+
+        Before its offset nothing is later.
+        """
+        slot, section = self.key_floor(timestamp, search)
+        if slot < 0:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset, section=section)
+        found, relative = self.fields(slot)
+        return TimestampOffset(found, self.base_offset + relative, section=section)
+
+    def pages_touched(self, timestamp: int, search: SearchName = "warm") -> list[int]:
+        """The pages of the file that `lookup` touches, each once, in the order of the first touch."""
+        return self.key_pages(timestamp, search)
+
+    def append(self, timestamp: int, offset: int, *, at_roll: bool = False) -> None:
+        """Add an entry if its time is greater than the last one's.
+
+        Raises IndexFullError (not `at_roll`), IndexOrderError, OSError. The same or an older time is no news and adds
+        nothing, but an offset before the last one's is an error.
+        """
+        if not at_roll:
+            self.check_not_full()
+        relative = self.relative(offset)
+        last = self.last()
+        if timestamp > last.timestamp:
+            self.check_increases(timestamp, relative)
+            self.append_encoded(self.entry.pack(timestamp, relative))
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop all entries at or past `offset`."""
+        self.keep_entries(self.value_floor(offset - 1 - self.base_offset) + 1)
+
+    def sanity_check(self, next_base_offset: int) -> None:
+        """Check in O(1) what a sound index cannot be without. Raises IndexCorruptError.
+
+        A zero-padded index ends in (0, base offset) and fails here: taken at its word it would date every record to
+        1970 and have retention delete them (KAFKA-10207).
+        """
+        if self.file_size() % self.stride:
+            raise IndexCorruptError(self.base_offset, f"its size is not a multiple of {self.stride}")
+        if not self.entries:
+            return
+        first, last = self.entry_at(0), self.last()
+        if self.entries > 1 and (last.timestamp <= first.timestamp or last.offset <= first.offset):
+            raise IndexCorruptError(self.base_offset, "its last entry is not greater than its first")
+        if first.timestamp < 0 or first.offset < self.base_offset or last.offset >= next_base_offset:
+            raise IndexCorruptError(self.base_offset, "an entry lies outside the segment")

@@ -1,0 +1,4 @@
+"""Idempotent producers of one log: their states, and the snapshots that keep them.
+
+Start with `state`.
+"""

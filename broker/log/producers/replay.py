@@ -1,0 +1,178 @@
+"""The producers' states of a log that is opened or was cut: from the newest good snapshot and the batches after it.
+
+Owns: which snapshot is trusted, and how batches that are in the log change the states. Must not know how batches are
+checked before they get there.
+
+What is in the log is not judged: an epoch or a sequence that no client would be allowed is taken as it is.
+
+Invariants:
+1. Snapshots outside the log are removed first, and what is damaged is passed over for the next older one; without any,
+   every batch is looked at. Only after a clean stop are no snapshots the same as no producers: nobody made any.
+2. What was rebuilt is kept in a new snapshot at the log's end.
+
+Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, ProducerStateManager.truncateAndReload.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from broker.log.errors import IndexCorruptError
+from broker.log.log_scan import WALK_CHUNK_SIZE, timed, walk_headers
+from broker.log.producers import trail
+from broker.log.producers.snapshot import ProducerSnapshots, decode_entries
+from broker.log.producers.state import ProducerState
+from broker.log.producers.table import Producers
+from broker.log.producers.trail import ProducerTrail
+from broker.log.segment import Segment
+from protocol.errors import ProtocolError
+from protocol.records.batch import read_header
+from protocol.records.layout import BatchHeader
+from protocol.records.markers import EndMarker, end_marker
+from protocol.records.reader import decode_batch
+from protocol.records.record import MAX_INT64
+
+
+class States(Protocol):
+    """The states of producers, by their ids."""
+
+    def get(self, producer_id: int, /) -> ProducerState | None:
+        """Return a producer's state, or None."""
+
+    def __setitem__(self, producer_id: int, state: ProducerState, /) -> None:
+        """Replace a producer's state."""
+
+
+class Bounds(NamedTuple):
+    """A range of offsets: the first, and the one after the last."""
+
+    start: int
+    end: int
+
+
+class Scanned(NamedTuple):
+    """What the scans of a log's last segments have met of producers: whatever begins at or past an offset."""
+
+    from_offset: int = MAX_INT64
+    trails: Sequence[tuple[Segment, ProducerTrail]] = ()
+
+
+NOTHING_SCANNED = Scanned()
+
+
+def rebuild_producers(
+    producers: Producers,
+    snapshots: ProducerSnapshots,
+    segments: Sequence[Segment],
+    bounds: Bounds,
+    *,
+    scan_without: bool = True,
+    scanned: Scanned = NOTHING_SCANNED,
+) -> None:
+    """Let `producers`, which are none yet, be those at the end of the log. Blocking. Raises OSError.
+
+    Those that have expired are among them: see `Producers.forget_idle`. `scan_without`: whether the whole log is read
+    where there never was a snapshot. What was `scanned` is not read again.
+    """
+    had_any = bool(snapshots.offsets)
+    offsets = snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
+    if not had_any and not scan_without:
+        begin = bounds.end
+    else:
+        begin, entries = _newest(snapshots, bounds.start, bounds.end)
+        producers.load(entries)
+        replay(producers, segments, Bounds(begin, min(bounds.end, scanned.from_offset)))
+        _follow(producers, scanned, begin)
+    if begin < bounds.end or (bounds.end and not offsets):
+        with suppress(OSError):  # the next start reads the log again
+            snapshots.write(bounds.end, producers.capture(), sync=False)
+
+
+def states_at(
+    snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, offset: int
+) -> dict[int, ProducerState]:
+    """Return the states at an offset within the log, from the newest snapshot up to there. Blocking. Raises OSError."""
+    begin, entries = _newest(snapshots, log_start_offset, offset)
+    states = {state.producer_id: state for state in decode_entries(entries)}
+    replay(states, segments, Bounds(begin, offset))
+    return states
+
+
+def _newest(snapshots: ProducerSnapshots, start: int, limit: int) -> tuple[int, memoryview]:
+    """Return the newest sound snapshot up to an offset, and where it is; the log's start and no entries without one."""
+    for offset in reversed(snapshots.offsets):
+        entries = snapshots.read(offset) if offset <= limit else None
+        if entries is not None:
+            return offset, entries
+    return start, memoryview(b"")
+
+
+def _follow(states: States, scanned: Scanned, begin: int) -> None:
+    """Let what was scanned, from an offset on, change the states. Raises OSError."""
+    for segment, batches in scanned.trails:
+        with suppress(ProtocolError):  # as in `replay`
+            for position, header in batches:
+                if header.base_offset >= scanned.from_offset and header.last_offset >= begin:
+                    _apply(states, segment, position, header)
+        segment.reader.close()
+
+
+def replay(states: States, segments: Sequence[Segment], bounds: Bounds) -> None:
+    """Let the batches of a range of offsets change the states. Raises OSError."""
+    if bounds.start >= bounds.end:
+        return
+    for segment in segments:
+        if segment.next_base_offset is None or segment.next_base_offset > bounds.start:
+            with suppress(ProtocolError):  # a damaged batch below the recovery point: what follows cannot be reached
+                for position, header in _batches(segment, bounds):
+                    _apply(states, segment, position, header)
+            segment.close()
+
+
+def _batches(segment: Segment, bounds: Bounds) -> Iterator[tuple[int, BatchHeader]]:
+    """Batches of producers within the bounds, as many of them as the states depend on."""
+    file, position = segment.reader.descriptor(), _position(segment, bounds.start)
+    find = trail.producer_batches
+    while find is not None and position < segment.size:
+        left = segment.size - position
+        chunk = file.pread(min(WALK_CHUNK_SIZE, left), position)
+        found, following = find(chunk, left, bounds.start, bounds.end)
+        for at in found:
+            yield position + at, read_header(chunk, at)
+        position += following
+        if not following:
+            break
+    for place, header in walk_headers(file, position, segment.size):
+        if header.producer_id >= 0 and header.last_offset >= bounds.start and header.base_offset < bounds.end:
+            yield place, header
+
+
+def _position(segment: Segment, offset: int) -> int:
+    """Where to begin in a segment: its start, if the index cannot say better."""
+    if offset > segment.base_offset:
+        with suppress(IndexCorruptError):
+            found = segment.find(offset, "warm")
+            return segment.size if found is None else found.position
+    return 0
+
+
+def _apply(states: States, segment: Segment, position: int, header: BatchHeader) -> None:
+    header = timed(segment.reader.descriptor(), position, header)
+    marker = read_marker(segment, position, header) if header.is_control else None
+    apply_batch(states, header, marker)
+
+
+def apply_batch(states: States, header: BatchHeader, marker: EndMarker | None) -> None:
+    """Let one batch of a producer change the states. `marker` is the one in a control batch."""
+    producer_id = header.producer_id
+    state = states.get(producer_id) or ProducerState(producer_id)
+    if not header.is_control:
+        states[producer_id] = state.appended(header, header.last_offset, header.max_timestamp)
+    elif marker is not None:
+        states[producer_id] = state.ended(header.producer_epoch, marker.coordinator_epoch, marker.timestamp)
+
+
+def read_marker(segment: Segment, position: int, header: BatchHeader) -> EndMarker | None:
+    """Return the marker in a control batch, None if its record has gone. Raises ProtocolError, OSError."""
+    data = segment.reader.descriptor().pread(header.size, position)
+    return end_marker(decode_batch(data, 0, header))

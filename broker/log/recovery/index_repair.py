@@ -1,0 +1,61 @@
+"""Read indexes in worker threads while the log stays in use, and rebuild those that are corrupt.
+
+Index files of sealed segments are rebuilt or moved by one thread at a time.
+
+Invariants:
+1. An operation rebuilds the indexes of a segment at most once; a second corruption is raised. So is corruption in the
+   active segment, which the event loop has to seal first.
+2. Indexes of a segment that is being added or removed are not rebuilt.
+"""
+
+from collections.abc import Callable
+from threading import Lock
+from typing import TypeVar
+
+from broker.log.config import LogConfig
+from broker.log.errors import IndexCorruptError
+from broker.log.recovery.rebuild import rebuild_indexes
+from broker.log.segments import Segments
+
+T = TypeVar("T")
+
+
+class SoundIndexes:
+    """The indexes of one log's sealed segments, for workers. `segments` gives what the log consists of now."""
+
+    __slots__ = ("_segments", "moving")
+
+    def __init__(self, segments: Callable[[], Segments]) -> None:
+        self._segments = segments
+        self.moving = Lock()  # held while files of sealed segments are replaced or renamed
+
+    def run(self, work: Callable[[], T], config: LogConfig) -> T:
+        """Run what reads indexes and takes the segments anew each time. Raises what it raises.
+
+        A file that is gone because its segment was removed meanwhile is no error: the work begins again.
+        """
+        rebuilt: set[int] = set()
+        while True:
+            seen = self._segments().snapshot
+            try:
+                return work()
+            except IndexCorruptError as error:
+                if self._segments().get(error.base_offset) not in seen:
+                    continue  # it was of a segment that another one has taken the place of
+                if error.base_offset in rebuilt or error.base_offset == self._segments().active.base_offset:
+                    raise
+                rebuilt.add(error.base_offset)
+                self.rebuild(error.base_offset, config)
+            except FileNotFoundError:
+                if self._segments().snapshot is seen:
+                    raise
+
+    def rebuild(self, base_offset: int, config: LogConfig) -> None:
+        """Make a sealed segment's indexes anew from its log. Raises OSError.
+
+        Who reads the old ones meanwhile goes on. A batch that is damaged ends the new indexes there.
+        """
+        with self.moving:
+            segment = self._segments().get(base_offset)
+            if segment is not None and segment.next_base_offset is not None and not segment.extra_suffix:
+                rebuild_indexes(segment, config)

@@ -1,0 +1,342 @@
+"""From a log file to its indexes: the scan that recovery, reopening and rebuilding share.
+
+Owns: the walk over a segment that finds its end and makes its index entries, and the question how much of an existing
+index can be kept. Must not know which segments there are, or why one is scanned.
+
+Source: org.apache.kafka.storage.internals.log.LogSegment.recover.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from struct import Struct
+from typing import NamedTuple
+
+from broker.log.append import BatchExtent, Tail
+from broker.log.config import LogConfig
+from broker.log.errors import IndexCorruptError
+from broker.log.index.mapped import MAX_RELATIVE_OFFSET, MappedIndex
+from broker.log.io.directory_names import CLEANED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from broker.log.io.disk import Disk, write_all
+from broker.log.io.files import Descriptor
+from broker.log.log_scan import WALK_CHUNK_SIZE, read_header_at, timed, walk_headers, walk_timed, walk_verified
+from broker.log.producers.trail import ProducerTrail
+from broker.log.segment import Segment
+from protocol.errors import ProtocolError
+from protocol.records.codec import compiled
+from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
+
+SAMPLE = 16  # entries of each index: as many short reads of a log that may be on a slow disk
+MAX_INDEX_BYTES = (1 << 31) - 1  # as much as a position can count
+_BATCH_LENGTH = Struct(">i")
+
+# The short cut over batches that are plainly sound: a scan, bytes that begin at its tail, whether CRCs are checked, and
+# last offset and leader epoch of the batch before; gives those after. None where it was not built, or not for this kind
+# of processor.
+walk_sound: Callable[["Scan", bytes, bool, int, int], tuple[int, int]] | None = None
+if compiled:
+    with suppress(ImportError):
+        from broker.log import _scan
+
+        walk_sound = _scan.walk_sound if _scan.AVAILABLE else None
+
+
+class Scan(NamedTuple):
+    """What a scan found from some position on. `tail` is the end of what is sound, `reason` why it ends there.
+
+    The entries are those that the scanned batches add; `epochs` the (leader epoch, base offset) at which a new one
+    began. `trail` is what it met of idempotent producers; the short cut says in `producers` that there was something.
+    """
+
+    tail: Tail
+    start: int
+    reason: str | None
+    offset_entries: bytearray
+    time_entries: bytearray
+    epochs: list[tuple[int, int]]
+    producers: list[bool]
+    trail: ProducerTrail
+
+
+class Checked(NamedTuple):
+    """A scan from a recovery point on, and how many entries of both indexes could be kept.
+
+    `from_offset`: every batch that begins there or later was scanned.
+    """
+
+    scan: Scan
+    offset_entries: int
+    time_entries: int
+    from_offset: int
+
+
+def scan_segment(
+    segment: Segment, tail: Tail, *, verified: bool, advanced: Callable[[int], None] = lambda _: None
+) -> Scan:
+    """Walk the batches of a segment from `tail` on, which moves along. Raises OSError.
+
+    `verified`: CRCs are checked, too. Batches whose offsets do not increase, or do not fit the segment, end the walk as
+    damaged ones do. `advanced` is told the bytes of each piece.
+    """
+    scan = Scan(tail, tail.size, None, bytearray(), bytearray(), [], [], ProducerTrail())
+    file = segment.reader.descriptor()
+    previous, epoch = segment.base_offset - 1, -1
+    if walk_sound is not None:
+        previous, epoch = _walk_sound(scan, file, segment.size, verified=verified, advanced=advanced)
+    begun = tail.size
+    walk = walk_verified if verified else walk_headers
+    try:
+        for position, header in walk_timed(file, tail.size, segment.size, walk):
+            if not _follows(header, previous, segment.base_offset):
+                reason = f"offsets {header.base_offset} to {header.last_offset} after {previous} at position {position}"
+                return scan._replace(reason=reason)
+            previous = header.last_offset
+            if header.leader_epoch > epoch:
+                epoch = header.leader_epoch
+                scan.epochs.append((epoch, header.base_offset))
+            scan.trail.add(position, header)
+            _add(scan, header)
+    except ProtocolError as error:
+        return scan._replace(reason=f"{error} at position {tail.size}")
+    finally:
+        advanced(tail.size - begun)
+    return scan if tail.size == segment.size else scan._replace(reason="the last batch is cut")
+
+
+def _walk_sound(
+    scan: Scan, file: Descriptor, end: int, *, verified: bool, advanced: Callable[[int], None]
+) -> tuple[int, int]:
+    """Add the batches from the tail on that are plainly sound, without the GIL.
+
+    Gives the last one's last offset and leader epoch. Raises OSError.
+    """
+    assert walk_sound is not None, "it was built"
+    tail = scan.tail
+    previous, epoch, wanted = tail.base_offset - 1, -1, WALK_CHUNK_SIZE
+    while tail.size < end:
+        begun = tail.size
+        chunk = file.pread(min(wanted, end - begun), begun)
+        previous, epoch = walk_sound(scan, chunk, verified, previous, epoch)
+        if scan.producers:
+            scan.producers.clear()
+            scan.trail.add_piece(memoryview(chunk)[: tail.size - begun], begun)
+        advanced(tail.size - begun)
+        wanted = WALK_CHUNK_SIZE
+        if tail.size == begun:
+            wanted = _BATCH_LENGTH.unpack_from(chunk, 8)[0] + LOG_OVERHEAD if len(chunk) >= HEADER_SIZE else 0
+            if not len(chunk) < wanted <= end - begun:
+                break
+    return previous, epoch
+
+
+def _follows(header: BatchHeader, previous: int, base_offset: int) -> bool:
+    if header.base_offset <= previous or header.last_offset_delta < 0:
+        return False
+    return header.last_offset - base_offset <= MAX_RELATIVE_OFFSET
+
+
+def _add(scan: Scan, header: BatchHeader) -> None:
+    entries = scan.tail.add(BatchExtent(header.last_offset, header.max_timestamp, header.size))
+    if entries is not None:
+        scan.offset_entries.extend(entries.offset_index)
+        scan.time_entries.extend(entries.time_index)
+
+
+# -- where a scan may begin --------------------------------------------------------------------------------------------
+
+
+def resume(segment: Segment, tail: Tail, offset_entries: int, time_entries: int) -> Tail:
+    """Put an empty segment's `tail` where the last of so many index entries points. Raises IndexCorruptError, OSError.
+
+    The batch there is still to be added: its entry is in the index, but not the batch in the sizes.
+    """
+    file = segment.reader.descriptor()
+    tail.offset_entries, tail.time_entries = offset_entries, time_entries
+    if time_entries:
+        newest = segment.time_index.entry_at(time_entries - 1)
+        tail.max_timestamp, tail.max_timestamp_offset = newest.timestamp, newest.offset
+        tail.indexed_timestamp = newest.timestamp
+    if offset_entries:
+        last = segment.offset_index.entry_at(offset_entries - 1)
+        if read_header_at(file, last.position).last_offset != last.offset:
+            raise IndexCorruptError(segment.base_offset, f"no batch at {last.position} ends at offset {last.offset}")
+        tail.size = last.position
+        tail.first_timestamp = timed(file, 0, read_header_at(file, 0)).max_timestamp
+    return tail
+
+
+def sound_entries(segment: Segment, recovery_point: int) -> tuple[int, int]:
+    """How many entries of offset and time index can be kept because they lie below a recovery point. Raises OSError.
+
+    What a power cut left of an index page is zeros or an older state of the page. Both end the increase of its entries.
+    The last one of each is held against its batch. Where either index has none to keep, neither has.
+    """
+    offset_index, time_index = segment.offset_index, segment.time_index
+    try:
+        offset_index.believe(_increasing(offset_index, recovery_point - segment.base_offset, by_key=True))
+        if not offset_index.entries:
+            return 0, 0
+        limit = offset_index.last().offset + 1 - segment.base_offset
+        time_index.believe(_increasing(time_index, limit, by_key=False))
+        newest = time_index.last()
+        if not time_index.entries or segment.max_timestamp_of(newest.offset) != newest.timestamp:
+            return 0, 0
+    except (IndexCorruptError, ProtocolError):
+        return 0, 0
+    return offset_index.entries, time_index.entries
+
+
+def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
+    """How many entries from the first on increase in both fields and have an offset below the limit.
+
+    Zeros are no entry: the offset index has none for a segment's first batch, and no record is from the year 1970.
+    """
+    view, previous = (index.view() if index.entries else None), (0, -1)
+    for slot in range(index.entries):
+        assert view is not None, "there are entries"
+        fields = index.entry.unpack_from(view, slot * index.stride)
+        offset = fields[0] if by_key else fields[1]
+        if fields[0] <= previous[0] or fields[1] <= previous[1] or offset >= offset_limit:
+            return slot
+        previous = fields
+    return index.entries
+
+
+def follows_rule(segment: Segment) -> bool:
+    """Tell whether a bounded sample of a segment's index entries is as `Tail.add` makes them. Raises OSError.
+
+    A Kafka follower up to 4.0 wrote an offset entry for all batches of an append (last offset of the last one, position
+    of the first), and Kafka up to 3.7 may have written the offset of a record, not of a batch's end, into time indexes.
+    Entries that the sample misses are checked when they are used.
+    """
+    file, offsets, times = segment.reader.descriptor(), segment.offset_index, segment.time_index
+    try:
+        for slot in _sample(offsets.entries):
+            position = offsets.entry_at(slot)
+            if read_header_at(file, position.position).last_offset != position.offset:
+                return False
+        for slot in _sample(times.entries):
+            time = times.entry_at(slot)
+            if segment.max_timestamp_of(time.offset) != time.timestamp:
+                return False
+    except (IndexCorruptError, ProtocolError):
+        return False
+    return True
+
+
+def _sample(entries: int) -> list[int]:
+    """Return slots spread over an index, the last one among them; all of a short one."""
+    return sorted({entries - 1 - entries * at // SAMPLE for at in range(SAMPLE)}) if entries else []
+
+
+def check_from(
+    segment: Segment,
+    recovery_point: int,
+    new_tail: Callable[[], Tail],
+    advanced: Callable[[int], None] = lambda _: None,
+) -> Checked:
+    """Check the batches of a segment from a recovery point on: from the last index entry below it. Raises OSError.
+
+    `new_tail` gives the end of the segment while it is empty.
+    """
+    offsets, times = sound_entries(segment, recovery_point)
+    scan = _scan_from(segment, new_tail(), offsets, times, advanced)
+    if scan is None:
+        offsets = times = 0
+        scan = _scan_from(segment, new_tail(), 0, 0, advanced)
+    assert scan is not None, "a scan from the start needs no index"
+    from_offset = segment.offset_index.entry_at(offsets - 1).offset if offsets else segment.base_offset
+    return Checked(scan, offsets, times, from_offset)
+
+
+def _scan_from(segment: Segment, tail: Tail, offsets: int, times: int, advanced: Callable[[int], None]) -> Scan | None:
+    """Scan from the last of so many index entries on; None if the batch it points to is not sound."""
+    try:
+        tail = resume(segment, tail, offsets, times)
+    except (IndexCorruptError, ProtocolError):
+        return None
+    scan = scan_segment(segment, tail, verified=True, advanced=advanced)
+    return None if offsets and scan.tail.size == scan.start else scan
+
+
+def remember_end(segment: Segment, tail: Tail) -> None:
+    """Know the batches of an active segment since its last index entry by heart. Raises OSError."""
+    start = tail.size - tail.unindexed_size
+    for position, header in walk_headers(segment.reader.descriptor(), start, tail.size):
+        segment.remember(header.last_offset, position, indexed=position == start)
+
+
+# -- new index files ---------------------------------------------------------------------------------------------------
+
+
+def rewrite_indexes(segment: Segment, scan: Scan, offset_entries: int, time_entries: int) -> tuple[bool, bool]:
+    """Let the index files hold the first so many entries they had, then those of the scan. Raises OSError.
+
+    Gives of each, offset index and time index, whether it held something else, or was not there. For recovery: nobody
+    has the files mapped.
+    """
+    disk = segment.disk
+    segment.forget_indexes()
+    return (
+        _mend(disk, segment.path(OFFSET_INDEX_SUFFIX), offset_entries * 8, scan.offset_entries),
+        _mend(disk, segment.path(TIME_INDEX_SUFFIX), time_entries * 12, scan.time_entries),
+    )
+
+
+def _mend(disk: Disk, path: str, kept_size: int, data: bytearray) -> bool:
+    """Let an index file end with these bytes; whether there were others in their place."""
+    fd = disk.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        size = kept_size + len(data)
+        is_right = disk.pread(fd, len(data), kept_size) == data
+        if not is_right:
+            disk.truncate(fd, kept_size)
+            write_all(disk, fd, [data], kept_size)
+        elif disk.size(fd) != size:
+            disk.truncate(fd, size)
+        return not is_right
+    finally:
+        disk.close(fd)
+
+
+def rebuild_indexes(segment: Segment, config: LogConfig) -> None:
+    """Make the index files of a sealed segment anew, which may be mapped and read. For a worker. Raises OSError.
+
+    Whatever the setting says now, what they held before fits. A damaged batch ends them. The new files are made under a
+    name that a start removes, ours as well as Kafka's, and renamed.
+    """
+    tail = Tail(segment.base_offset, replace(config, segment_index_bytes=MAX_INDEX_BYTES), created_ms=0, jitter_ms=0)
+    scan = scan_segment(segment, tail, verified=False)
+    scan.time_entries.extend(tail.last_time_entry())
+    disk = segment.disk
+    for suffix, entries in ((OFFSET_INDEX_SUFFIX, scan.offset_entries), (TIME_INDEX_SUFFIX, scan.time_entries)):
+        path = segment.path(suffix)
+        try:
+            _write_synced(disk, path + CLEANED_SUFFIX, entries)
+            disk.rename(path + CLEANED_SUFFIX, path)
+        except OSError:
+            with suppress(OSError):  # what is called so would have a start undo a swap (see `swap`)
+                disk.unlink(path + CLEANED_SUFFIX)
+            raise
+    segment.forget_indexes()
+
+
+def _write_synced(disk: Disk, path: str, data: bytes | bytearray) -> None:
+    fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        if data:
+            write_all(disk, fd, [data], 0)
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+
+
+def cut_log(segment: Segment, size: int) -> None:
+    """Cut a segment's log file. Raises OSError."""
+    fd = segment.disk.open(segment.path(LOG_SUFFIX), os.O_RDWR)
+    try:
+        segment.disk.truncate(fd, size)
+    finally:
+        segment.disk.close(fd)
+    segment.size = size

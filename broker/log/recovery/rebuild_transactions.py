@@ -1,0 +1,146 @@
+"""Transaction indexes derived from the log.
+
+After an unclean stop the indexes of the segments past the recovery point are made anew from what the scan met; what
+lies below the recovery point was synced with its log and is kept, and transactions that were open there are known from
+a snapshot of producers. `log repair` makes those of a whole log anew.
+
+An entry whose transaction has left no batch, because the log's start moved or compaction removed it, is left out: there
+is nothing of it that a reader would have to skip.
+
+Source: org.apache.kafka.storage.internals.log.LogSegment.recover, ProducerStateManager.completeTxn.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, pairwise
+
+from broker.log.errors import IndexCorruptError
+from broker.log.index.transaction import AbortedTransaction, encode_aborted, read_aborted
+from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
+from broker.log.io.disk import read_file, replace_file
+from broker.log.log_scan import walk_headers
+from broker.log.producers.replay import Scanned, apply_batch, read_marker, states_at
+from broker.log.producers.snapshot import ProducerSnapshots
+from broker.log.producers.state import ProducerState
+from broker.log.segment import Segment
+from protocol.errors import ProtocolError
+from protocol.records.layout import BatchHeader
+from protocol.records.markers import EndMarker, Outcome
+
+Batches = Iterable[tuple[int, BatchHeader]]  # position in the segment's file, header
+
+
+def rebuild_transaction_indexes(segments: Sequence[Segment]) -> list[int]:
+    """Make each segment's transaction index anew where it is wrong; return the base offsets of those that were.
+
+    `segments` are all of a log, oldest first, and nobody uses them. A segment without aborted transactions has no file.
+    Blocking. Raises OSError.
+    """
+    transactions = _Transactions({})
+    rebuilt = []
+    for segment in segments:
+        if _replace(segment, transactions.aborted_in(segment, _batches(segment, segment.size))):
+            rebuilt.append(segment.base_offset)
+        segment.close()
+    return rebuilt
+
+
+def rebuild_scanned(
+    snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, scanned: Scanned
+) -> list[int]:
+    """Make the transaction indexes of scanned segments anew from where the scan began; as above otherwise.
+
+    `segments` are all of the log. Entries of transactions that ended before are kept; if these are not sound, the whole
+    index of that segment is made anew.
+    """
+    begin, kept = scanned.from_offset, list[AbortedTransaction]()
+    missed: Batches = ()
+    if scanned.trails:
+        first = scanned.trails[0][0]
+        try:
+            kept = _entries_below(first, begin)
+        except IndexCorruptError:
+            missed = ((at, header) for at, header in _batches(first, first.size) if header.base_offset < begin)
+            begin = first.base_offset
+    transactions = _Transactions(states_at(snapshots, segments, log_start_offset, begin))
+    rebuilt = []
+    for segment, trail in scanned.trails:
+        met = ((at, header) for at, header in trail if header.base_offset >= scanned.from_offset)
+        if _replace(segment, [*kept, *transactions.aborted_in(segment, chain(missed, met))]):
+            rebuilt.append(segment.base_offset)
+        kept, missed = [], ()
+        segment.close()
+    return rebuilt
+
+
+def _entries_below(segment: Segment, offset: int) -> list[AbortedTransaction]:
+    """Return the entries of transactions that ended below an offset. Raises IndexCorruptError, OSError."""
+    entries = read_aborted(segment.disk, segment.path(TRANSACTION_INDEX_SUFFIX), segment.base_offset, torn_end=True)
+    below = [entry for entry in entries if entry.last_offset < offset]
+    if entries[: len(below)] != below or any(
+        after.last_offset <= before.last_offset for before, after in pairwise(below)
+    ):
+        raise IndexCorruptError(segment.base_offset, "its transaction index is not in order")
+    if below and below[0].last_offset < segment.base_offset:
+        raise IndexCorruptError(segment.base_offset, "its transaction index has an entry outside the segment")
+    return below
+
+
+def _batches(segment: Segment, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the batches of a segment up to the first that is damaged: what follows cannot be reached."""
+    with suppress(ProtocolError):
+        yield from walk_headers(segment.reader.descriptor(), 0, end)
+
+
+def _replace(segment: Segment, aborted: Iterable[AbortedTransaction]) -> bool:
+    """Let a segment's transaction index hold these entries; return whether it held others. Raises OSError."""
+    path, content = segment.path(TRANSACTION_INDEX_SUFFIX), encode_aborted(aborted)
+    try:
+        found = read_file(segment.disk, path)
+    except FileNotFoundError:
+        found = b""
+    if content == found:
+        return False
+    if content:
+        replace_file(segment.disk, path, content, sync=True)
+    else:
+        segment.disk.unlink(path)
+    return True
+
+
+class _Transactions:
+    """Follows the batches of a log for the transactions that are open. `states`: the producers' where it begins."""
+
+    def __init__(self, states: dict[int, ProducerState]) -> None:
+        self._states = states
+        self._open = {
+            producer_id: state.transaction_first_offset
+            for producer_id, state in states.items()
+            if state.transaction_first_offset >= 0
+        }
+
+    def aborted_in(self, segment: Segment, batches: Batches) -> list[AbortedTransaction]:
+        """Return the transactions that these batches abort, in order. Raises OSError."""
+        found: list[AbortedTransaction] = []
+        with suppress(ProtocolError):  # a marker that cannot be read: what follows is not judged
+            for position, header in batches:
+                if header.producer_id >= 0:
+                    marker = read_marker(segment, position, header) if header.is_control else None
+                    found += self._aborted_by(header, marker)
+                    self._apply(header, marker)
+        return found
+
+    def _apply(self, header: BatchHeader, marker: EndMarker | None) -> None:
+        apply_batch(self._states, header, marker)
+        state = self._states.get(header.producer_id)
+        if state is not None and state.transaction_first_offset >= 0:
+            self._open[header.producer_id] = state.transaction_first_offset
+        else:
+            self._open.pop(header.producer_id, None)
+
+    def _aborted_by(self, header: BatchHeader, marker: EndMarker | None) -> Iterator[AbortedTransaction]:
+        first_offset = self._open.get(header.producer_id)
+        if marker is not None and marker.outcome is Outcome.ABORT and first_offset is not None:
+            others = (offset for producer_id, offset in self._open.items() if producer_id != header.producer_id)
+            stable = min(others, default=header.next_offset)
+            yield AbortedTransaction(header.producer_id, first_offset, header.last_offset, stable)

@@ -1,0 +1,309 @@
+"""Making the end of a failed log anew, in place: what a failed sync or write has put in doubt is copied into new files.
+
+Owns: which segments are in doubt, how each is copied and checked, and the order in which files take each other's place.
+Must not know who asks for it or when, or that there is a loop.
+
+    loop    the log has failed, so nothing is planned; nobody else is inside it, nobody else rearranges its segments
+    worker  `make`: each segment in doubt is read into <base>.log.cleaned, its batches are checked from the recovery
+            point on, its indexes made beside it; all are synced and take the names of the old ones
+    loop    the log takes what was made: its end is durable, and it is in service again
+    worker  `let_go`: the old files are closed; with the last descriptor their blocks are freed
+
+Invariants:
+1. A file that failed is never synced again: Linux tells of a failure once, and takes the pages for clean after that.
+   They are read as long as they are in memory.
+2. Nothing is trusted that was not synced: batches past the recovery point are checked, and the log ends at the first
+   that is not sound (its page was given up meanwhile). Then a new leader epoch begins. A log that would end before its
+   start offset begins again, empty, at that offset, so that no deleted offset is given out again.
+3. At every step a start finds a log that recovery opens: of each name the old file, or a new one that is synced and has
+   the same content up to the recovery point; and no segment past one that was cut.
+4. Readers go on: what they have open outlives its name.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from errno import ENOSPC
+from threading import Lock
+from typing import NamedTuple
+
+from broker.log.append import Tail
+from broker.log.errors import IndexCorruptError
+from broker.log.index.mapped import MappedIndex
+from broker.log.index.transaction import cut_aborted
+from broker.log.io.directory_names import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_path,
+)
+from broker.log.io.disk import Disk, read_file, sync_file, write_all
+from broker.log.producers.replay import Bounds, Scanned
+from broker.log.producers.snapshot import ProducerSnapshots
+from broker.log.producers.table import Producers
+from broker.log.recovery.load import LogPlace
+from broker.log.recovery.rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
+from broker.log.recovery.rebuild_transactions import rebuild_scanned
+from broker.log.segment import Segment
+from protocol.records.record import MAX_INT64
+
+COPY_BYTES = 1 << 20  # at a time; between two of them the work can be called off
+_FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)  # the log first: indexes without one are removed
+
+
+class FailedLog(NamedTuple):
+    """A failed log as it is: all of its segments, its bounds, what is synced, and its snapshots of producers."""
+
+    place: LogPlace
+    segments: Sequence[Segment]
+    bounds: Bounds
+    recovery_point: int
+    snapshots: ProducerSnapshots
+
+
+class Reopened(NamedTuple):
+    """A log whose end was made anew: its segments, their end, and what they replace.
+
+    `producers`: where something was cut; else they are as they were. `reason` says why the log was cut; None: it was
+    not.
+    """
+
+    segments: Sequence[Segment]
+    tail: Tail
+    producers: Producers | None
+    replaced: Sequence[Segment]
+    copied_bytes: int
+    truncated_bytes: int
+    reason: str | None
+
+    def let_go(self) -> None:
+        """Close what was replaced. For a worker: a file without a name is freed with its last descriptor."""
+        for segment in self.replaced:
+            segment.close()
+
+
+class Reopening:
+    """One attempt. `moving` is the lock of who replaces or renames files of sealed segments."""
+
+    def __init__(self, failed: FailedLog, moving: Lock) -> None:
+        self._failed = failed
+        self._place = failed.place
+        self._disk = failed.place.disk
+        self._moving = moving
+        self._scans: list[Scan] = []
+        self._from_offset = MAX_INT64  # where they began
+
+    def make(self, check: Callable[[], None] = lambda: None) -> Reopened:
+        """Copy what is in doubt and let it take the place of what failed. For a worker.
+
+        `check` is called while nothing has changed yet; if it raises, the attempt is over. Raises OSError, LogError,
+        ProtocolError: then the log is as it was, but for files that are as good under the names of the old ones.
+        """
+        doubtful = self._doubtful()
+        with self._moving, ExitStack() as stack:
+            self._check_room(doubtful)
+            stack.callback(self._clear, doubtful)
+            copies = self._copy(doubtful, check)
+            if self._end < self._failed.bounds.start:
+                return self._start_over()
+            self._take_place(copies)
+        return self._reopened(copies)
+
+    def _doubtful(self) -> list[Segment]:
+        """The active segment, and the sealed ones past the recovery point whose files are not known to be synced.
+
+        One that ends at it has perhaps lost the last entry of its time index, which is written after the last flush.
+        """
+        point = self._failed.recovery_point
+        return [
+            segment
+            for segment in self._failed.segments
+            if segment.next_base_offset is None or (segment.next_base_offset >= point and not segment.synced)
+        ]
+
+    def _check_room(self, doubtful: Sequence[Segment]) -> None:
+        """Raise OSError rather than fill the disk, which others write to."""
+        directory = self._place.directory
+        wanted = sum(segment.size for segment in doubtful)
+        if self._disk.space(directory).usable_bytes < wanted:
+            raise OSError(ENOSPC, f"{os.strerror(ENOSPC)}: {wanted} bytes are to be copied", directory)
+
+    # -- copying -------------------------------------------------------------------------------------------------------
+
+    def _copy(self, doubtful: Sequence[Segment], check: Callable[[], None]) -> list[Segment]:
+        """Synced copies under other names, up to one that is cut, if one is."""
+        copies = []
+        for segment in doubtful:
+            copy = self._copied(segment, check)
+            copies.append(copy)
+            scan = self._recover(copy)
+            if scan.reason is None and copy.size < segment.size:
+                scan = scan._replace(reason=f"the file has {copy.size} bytes of {segment.size}")
+            self._scans.append(scan)
+            if scan.reason is not None:
+                break
+        self._rebuild_transaction_indexes(copies)
+        for copy in copies:
+            for suffix in _FILES:
+                with suppress(FileNotFoundError):  # few segments have a transaction index
+                    sync_file(self._disk, copy.path(suffix))
+        return copies
+
+    def _rebuild_transaction_indexes(self, copies: Sequence[Segment]) -> None:
+        """Make those of the copies anew from where their scan began, if it met transactions."""
+        if not any(scan.trail.has_transactions for scan in self._scans):
+            return
+        failed, first = self._failed, copies[0]
+        failed.snapshots.write_taken()
+        failed.snapshots.find()
+        before = [segment for segment in failed.segments if segment.base_offset < first.base_offset]
+        trails = [(copy, scan.trail) for copy, scan in zip(copies, self._scans, strict=True)]
+        scanned = Scanned(self._from_offset, trails)
+        rebuild_scanned(failed.snapshots, [*before, *copies], failed.bounds.start, scanned)
+
+    def _copied(self, segment: Segment, check: Callable[[], None]) -> Segment:
+        """A segment's content as it is in memory, under another name; shorter where it cannot be read to its end."""
+        copy = self._place.segment(segment.base_offset, segment.size, segment.next_base_offset)
+        copy.use_names(CLEANED_SUFFIX)
+        source, position = segment.reader.descriptor(), 0
+        target = self._disk.open(copy.path(LOG_SUFFIX), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            while position < segment.size:
+                check()
+                piece = source.pread(min(COPY_BYTES, segment.size - position), position)
+                if not piece:
+                    break
+                write_all(self._disk, target, [piece], position)
+                position += len(piece)
+        finally:
+            self._disk.close(target)
+        copy.size = position
+        _write(self._disk, copy.path(OFFSET_INDEX_SUFFIX), self._entries_of(segment.offset_index))
+        _write(self._disk, copy.path(TIME_INDEX_SUFFIX), self._entries_of(segment.time_index))
+        with suppress(FileNotFoundError):
+            aborted = read_file(self._disk, segment.path(TRANSACTION_INDEX_SUFFIX))
+            _write(self._disk, copy.path(TRANSACTION_INDEX_SUFFIX), aborted)
+        return copy
+
+    def _entries_of(self, index: MappedIndex) -> bytes:
+        """What an index holds; nothing if it cannot be read: then it is made from the log."""
+        try:
+            return read_file(self._disk, index.path, index.entries * index.stride)
+        except (IndexCorruptError, FileNotFoundError):
+            return b""
+
+    def _recover(self, copy: Segment) -> Scan:
+        """Check a copy from the recovery point on, make its indexes, and cut it where it is not sound."""
+        place, point = self._place, self._failed.recovery_point
+        scan, offsets, times, from_offset = check_from(copy, point, lambda: place.new_tail(copy.base_offset))
+        self._from_offset = min(self._from_offset, from_offset)
+        if copy.next_base_offset is not None:
+            scan.time_entries.extend(scan.tail.last_time_entry())
+        copy.close()
+        rewrite_indexes(copy, scan, offsets, times)
+        if scan.reason is not None:
+            cut_log(copy, scan.tail.size)
+            cut_aborted(self._disk, copy.path(TRANSACTION_INDEX_SUFFIX), scan.tail.next_offset)
+        return scan
+
+    # -- taking the place ----------------------------------------------------------------------------------------------
+
+    def _take_place(self, copies: Sequence[Segment]) -> None:
+        """Rename the copies over what they stand for, once nothing is left past one that was cut."""
+        directory = self._place.directory
+        if self._is_cut:
+            last = copies[-1].base_offset
+            later = [segment for segment in self._failed.segments if segment.base_offset > last]
+            for segment in reversed(later):
+                segment.removed = True
+                segment.remove_files()
+            self._disk.sync_directory(directory)
+        for copy in copies:
+            for suffix in _FILES:
+                self._rename(copy.path(suffix), segment_path(directory, copy.base_offset, suffix))
+            copy.close()
+            copy.use_names("")
+            copy.synced = True
+        self._disk.sync_directory(directory)
+
+    def _rename(self, source: str, target: str) -> None:
+        """Let a copy take the place of a file; a transaction index that the copy lacks goes."""
+        try:
+            self._disk.rename(source, target)
+        except FileNotFoundError:
+            if not target.endswith(TRANSACTION_INDEX_SUFFIX):
+                raise
+            with suppress(FileNotFoundError):
+                self._disk.unlink(target)
+
+    def _clear(self, doubtful: Sequence[Segment]) -> None:
+        """Unlink what was copied and has not taken its place."""
+        for segment in doubtful:
+            for suffix in _FILES:
+                path = segment_path(self._place.directory, segment.base_offset, suffix) + CLEANED_SUFFIX
+                with suppress(OSError):
+                    self._disk.unlink(path)
+
+    # -- the outcome ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_cut(self) -> bool:
+        return self._scans[-1].reason is not None
+
+    @property
+    def _end(self) -> int:
+        return self._scans[-1].tail.next_offset
+
+    def _reopened(self, copies: Sequence[Segment]) -> Reopened:
+        active = copies[-1]
+        by_base = {copy.base_offset: copy for copy in copies}
+        segments = [
+            by_base.get(old.base_offset, old) for old in self._failed.segments if old.base_offset <= active.base_offset
+        ]
+        return self._outcome(segments, self._activate(active, self._scans[-1]), sum(copy.size for copy in copies))
+
+    def _start_over(self) -> Reopened:
+        """Begin the log again, empty, at its start: all that could be read of it was deleted before."""
+        fresh, tail = self._place.start_over(self._failed.segments, self._failed.bounds.start)
+        self._disk.sync_directory(self._place.directory)
+        return self._outcome([fresh], tail, 0)
+
+    def _outcome(self, segments: list[Segment], tail: Tail, copied_bytes: int) -> Reopened:
+        """Return what the log consists of now, with its producers where it was cut."""
+        failed, producers = self._failed, None
+        if self._is_cut:
+            failed.snapshots.write_taken()
+            failed.snapshots.find()
+            bounds = Bounds(failed.bounds.start, tail.next_offset)
+            producers = self._place.rebuild_producers(failed.snapshots, segments, bounds)
+            self._disk.sync_directory(self._place.directory)  # snapshots past the end went, too
+        return Reopened(
+            segments=segments,
+            tail=tail,
+            producers=producers,
+            replaced=[segment for segment in failed.segments if segment not in segments],
+            copied_bytes=copied_bytes,
+            truncated_bytes=sum(old.size for old in failed.segments) - sum(new.size for new in segments),
+            reason=self._scans[-1].reason,
+        )
+
+    def _activate(self, active: Segment, scan: Scan) -> Tail:
+        """Make the last copy the segment that is appended to, with the batches at its end known by heart."""
+        tail, config = scan.tail, self._place.config
+        tail.configure(config)
+        active.activate(config, tail)
+        active.synced = True
+        remember_end(active, tail)
+        return tail
+
+
+def _write(disk: Disk, path: str, data: bytes) -> None:
+    fd = disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        if data:
+            write_all(disk, fd, [data], 0)
+    finally:
+        disk.close(fd)

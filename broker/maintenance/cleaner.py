@@ -1,0 +1,291 @@
+"""Compaction in a broker: the children that do it, the order of steps of one run, and what became of each.
+
+How records are filtered is in `broker.log.compaction.run`, what makes a log due in `broker.log.compaction.cleanable`,
+whose turn it is in `broker.maintenance.dirty_logs`.
+
+    loop     every `log.cleaner.backoff.ms`, and at once after a run: the dirtiest log that is due
+    child    builds the map, cleans a group               (commanded over pipes; niced, paced)
+    worker, loop, worker   the group's swap               (`broker.log.recovery.swap`)
+    child    the next group ...
+    worker   cleaner-offset-checkpoint, once nothing is due, and with every other checkpoint
+
+Invariants:
+1. One run over a log at a time, and none while retention removes segments of it; a log that is to go ends its run.
+2. A log that cannot be cleaned is reported, counted and left out until the next start; the others go on.
+3. The broker does no more than rename files and swap entries of a map: memory and computing are the child's, which
+   ends when nothing is dirty.
+
+Source: kafka.log.LogCleaner, LogCleanerManager.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from broker.log.compaction.run import CleanerLimits
+from broker.log.errors import LogError
+from broker.maintenance.cleaner_child import ChildDiedError, CleanedGroup, CleanerChild, CompactionSummary, Failure
+from broker.maintenance.dirty_logs import DirtyLogs, Due
+from broker.maintenance.file_removal import Unlinking
+from broker.metrics.registry import Metrics
+from broker.partitions.partition import Partition
+from broker.partitions.partitions import Partitions
+from broker.settings.settings import Settings
+from protocol.errors import ProtocolError
+
+logger = logging.getLogger(__name__)
+
+MAX_DEATHS = 2  # of children over one log, one after the other: then it is the log's fault
+
+
+class UncleanableError(Exception):
+    """A log that no further try will clean."""
+
+
+@dataclass(slots=True)
+class CleanerStatistics:
+    """Sums since the start."""
+
+    runs: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    running: int = 0
+    last_run_seconds: float = 0.0
+    heard_at: float = field(default_factory=time.monotonic)  # when it last showed that it is alive
+    failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("damage", "disk", "death", "stuck"), 0))
+
+
+class Cleaner:
+    """Compacts logs; `run` it under a nursery that ends with the broker."""
+
+    def __init__(self, partitions: Partitions, unlinking: Unlinking, metrics: Metrics) -> None:
+        self._partitions = partitions
+        self._unlinking = unlinking
+        self.statistics = CleanerStatistics()
+        self.dirty = DirtyLogs(partitions, self._may_be_cleaned, self._give_up)
+        self.uncleanable: dict[Partition, str] = {}  # and why
+        self._claimed: set[Partition] = set()  # by one child or another
+        self._deaths: dict[Partition, int] = {}
+        self._not_before: dict[Partition, float] = {}  # by trio's clock
+        _declare(metrics, self)
+
+    @property
+    def _settings(self) -> Settings:
+        return self._partitions.settings
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is compacted at all."""
+        return self._settings.log_cleaner_enable
+
+    async def run(self) -> None:
+        """Look for dirty logs and clean them, as many at a time as `log.cleaner.threads` says; until cancelled."""
+        self._hear()
+        if not self.is_on:
+            return
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._settings.log_cleaner_threads):
+                nursery.start_soon(self._loop)
+
+    async def _loop(self) -> None:
+        while True:
+            try:
+                await self.clean_all()
+            except (ChildDiedError, OSError) as error:
+                logger.warning("%s; another cleaner is started when there is work", error)
+            except Exception:  # a defect of ours is told, and does not end compaction for good
+                logger.exception("the cleaner failed; it begins again")
+            await trio.sleep(max(1, self._settings.log_cleaner_backoff_ms) / 1000)
+
+    async def clean_all(self) -> None:
+        """Clean what is due, dirtiest first, until nothing is. Raises ChildDiedError, OSError."""
+        due = await self._claim()
+        if due is None:
+            return
+        try:
+            async with await CleanerChild.start() as child:
+                self.statistics.running += 1
+                try:
+                    while due is not None and await self._clean(child, due):
+                        self._claimed.discard(due.partition)
+                        due = await self._claim()
+                finally:
+                    self.statistics.running -= 1
+        finally:
+            if due is not None:
+                self._claimed.discard(due.partition)
+            with trio.CancelScope(shield=True):
+                await self._partitions.checkpoint()
+
+    async def _claim(self) -> Due | None:
+        """Return the dirtiest log that is due and that no other child works on."""
+        self._hear()
+        self._forget_gone()
+        due = await self.dirty.take()
+        if due is not None:
+            self._claimed.add(due.partition)
+        return due
+
+    def _may_be_cleaned(self, partition: Partition) -> bool:
+        return (
+            partition.log.config.compacts
+            and partition.log.segment_count > 1
+            and partition not in self.uncleanable
+            and partition not in self._claimed
+            and not partition.is_rearranging
+            and self._not_before.get(partition, 0) <= trio.current_time()
+        )
+
+    # -- one run -------------------------------------------------------------------------------------------------------
+
+    async def _clean(self, child: CleanerChild, due: Due) -> bool:
+        """Clean a log; whether the child can go on with another. What goes wrong is the log's own.
+
+        Raises ChildDiedError.
+        """
+        partition, began = due.partition, time.monotonic()
+        with partition.rearranging() as scope:  # which is cancelled where the log is to go
+            if scope is None:
+                return False
+            try:
+                summary = await self._converse(child, due)
+            except ChildDiedError as error:
+                self._count_death(partition, error)
+                raise
+            except OSError as error:
+                self._put_off(partition, error)
+            except (UncleanableError, LogError, ProtocolError) as error:
+                self._give_up(partition, error)
+            else:
+                self._deaths.pop(partition, None)
+                self._count(partition, summary, time.monotonic() - began)
+        return child.is_idle
+
+    async def _converse(self, child: CleanerChild, due: Due) -> CompactionSummary:
+        partition = due.partition
+        log = partition.log
+        producers = log.producers.capture()
+        job = await trio.to_thread.run_sync(log.cleaning.job, due.cleanable, producers, self._limits())
+        await child.begin(job)
+        while True:
+            reply = await child.receive()
+            self._hear()
+            if isinstance(reply, CleanedGroup):
+                with trio.CancelScope(shield=True):
+                    await self._swap(partition, reply)
+                await child.go_on()
+            elif isinstance(reply, CompactionSummary):
+                self._partitions.note_cleaned(partition, reply.clean_offset)
+                return reply
+            elif isinstance(reply, Failure):
+                raise UncleanableError(reply.message) if reply.is_damage else OSError(reply.message)
+
+    async def _swap(self, partition: Partition, group: CleanedGroup) -> None:
+        """Let a cleaned group take its place. Raises OSError if it has not; UncleanableError if it has, half."""
+        log = partition.log
+        swap = log.cleaning.plan_swap(group)
+        await trio.to_thread.run_sync(log.cleaning.prepare_swap, swap)
+        log.cleaning.commit_swap(swap)
+        try:
+            names = await trio.to_thread.run_sync(log.cleaning.finish_swap, swap)
+        except OSError as error:
+            raise UncleanableError(f"files could not be renamed: {error}") from error
+        log.cleaning.end_swap(swap)
+        self._unlinking.add(log, names)
+
+    def _limits(self) -> CleanerLimits:
+        """What one of so many children may use."""
+        settings, share = self._settings, self._settings.log_cleaner_threads
+        return CleanerLimits(
+            dedupe_buffer_bytes=settings.log_cleaner_dedupe_buffer_size // share,
+            load_factor=settings.log_cleaner_io_buffer_load_factor,
+            io_buffer_bytes=settings.log_cleaner_io_buffer_size // share,
+            max_bytes_per_second=settings.log_cleaner_io_max_bytes_per_second / share,
+        )
+
+    # -- what became of it ---------------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        self.statistics.heard_at = time.monotonic()
+
+    def _count(self, partition: Partition, summary: CompactionSummary, seconds: float) -> None:
+        statistics = self.statistics
+        statistics.runs += 1
+        statistics.read_bytes += summary.bytes_read + summary.map_bytes_read
+        statistics.written_bytes += summary.bytes_written
+        statistics.last_run_seconds = seconds
+        logger.info(
+            "%s-%d: compacted up to offset %d in %.2f s: %d of %d bytes and %d of %d records are left",
+            partition.topic, partition.index, summary.clean_offset, seconds,
+            summary.bytes_written, summary.bytes_read, summary.records_kept, summary.records_read,
+        )  # fmt: skip
+
+    def _count_death(self, partition: Partition, error: ChildDiedError) -> None:
+        self.statistics.failures["stuck" if error.is_stuck else "death"] += 1
+        deaths = self._deaths[partition] = self._deaths.get(partition, 0) + 1
+        if deaths >= MAX_DEATHS:
+            self._give_up(partition, error)
+
+    def _put_off(self, partition: Partition, error: OSError) -> None:
+        """The disk is at fault (it may be full): try again later, and let others have their turn."""
+        self.statistics.failures["disk"] += 1
+        backoff_s = max(1.0, self._settings.log_cleaner_backoff_ms / 1000)
+        self._not_before[partition] = trio.current_time() + backoff_s
+        logger.warning("%s-%d: compaction: %s; it is tried again", partition.topic, partition.index, error)
+
+    def _give_up(self, partition: Partition, error: Exception) -> None:
+        self.statistics.failures["damage"] += 1
+        self.uncleanable[partition] = str(error)
+        logger.error(
+            "%s-%d cannot be compacted, it is left as it is until the next start: %s",
+            partition.topic, partition.index, error,
+        )  # fmt: skip
+
+    def _forget_gone(self) -> None:
+        """Forget what was known of partitions that are gone."""
+        known: tuple[dict[Partition, Any], ...] = (self.uncleanable, self._deaths, self._not_before)
+        for each in known:
+            for partition in list(each):
+                if self._partitions.get(partition.topic, partition.index) is not partition:
+                    del each[partition]
+
+
+def _declare(metrics: Metrics, cleaner: Cleaner) -> None:
+    """The metrics of compaction, read where they are kept."""
+    found = cleaner.statistics
+
+    def one(read: Callable[[], float]) -> Callable[[], list[tuple[tuple[str, ...], float]]]:
+        return lambda: [((), read())]
+
+    counter, gauge = metrics.counter, metrics.gauge
+    counter("warmlog_cleaner_runs_total", "Logs compacted.", one(lambda: found.runs))
+    counter("warmlog_cleaner_read_bytes_total", "Bytes that compaction read.", one(lambda: found.read_bytes))
+    counter("warmlog_cleaner_written_bytes_total", "Bytes that it wrote.", one(lambda: found.written_bytes))
+    counter(
+        "warmlog_cleaner_failures_total",
+        "Runs that came to nothing: damage of the log, the disk, or a child that died or was stuck.",
+        lambda: [((reason,), count) for reason, count in found.failures.items()],
+        ("reason",),
+    )
+    gauge("warmlog_cleaner_running", "Child processes at work.", one(lambda: found.running))
+    gauge("warmlog_cleaner_max_dirty_ratio", "Highest dirty ratio of any log.", one(lambda: cleaner.dirty.max_ratio))
+    gauge(
+        "warmlog_cleaner_max_delay_seconds",
+        "By how much max.compaction.lag.ms is exceeded at most.",
+        one(lambda: cleaner.dirty.max_delay_ms / 1000),
+    )
+    gauge("warmlog_cleaner_last_run_seconds", "How long the last run took.", one(lambda: found.last_run_seconds))
+    gauge(
+        "warmlog_cleaner_uncleanable_partitions",
+        "Logs that could not be compacted and are left out.",
+        one(lambda: len(cleaner.uncleanable)),
+    )
+    gauge(
+        "warmlog_cleaner_heartbeat_age_seconds",
+        "Since the cleaner last showed that it is alive, where it is on; minutes more than its backoff are an alarm.",
+        lambda: [((), time.monotonic() - found.heard_at)] if cleaner.is_on else [],
+    )

@@ -1,0 +1,122 @@
+"""One child process that compacts logs, as the broker holds it.
+
+Owns: the process and the lines to and from it (`broker.log.compaction.child_process`). Must not know what is compacted.
+
+Invariants:
+1. Whatever ends a conversation, no process is left behind.
+2. A child that says nothing for `SILENCE_LIMIT_S` is stuck, and ended.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import PIPE
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import trio
+
+from broker.log.compaction.child_process import GO, Failure, Progress, Reply, decode_reply, encode_job
+from broker.log.compaction.run import CleanedGroup, CompactionJob, CompactionSummary
+
+__all__ = ["ChildDiedError", "CleanedGroup", "CleanerChild", "CompactionSummary", "Failure", "Progress"]
+
+SILENCE_LIMIT_S = 300.0  # it speaks every second; a sync of a large file on a slow disk may take minutes
+END_LIMIT_S = 5.0  # for a process that has nothing to do any more
+RECEIVE_SIZE = 65536
+ROOT = Path(__file__).parent.parent  # where `broker` was imported from
+
+
+class ChildDiedError(Exception):
+    """The child ended in the middle of a conversation, or fell silent. `is_stuck`: the latter."""
+
+    def __init__(self, message: str, *, is_stuck: bool = False) -> None:
+        super().__init__(message)
+        self.is_stuck = is_stuck
+
+
+class CleanerChild:
+    """A running child. An async context manager: it is ended when the block is left, by force where it is at work."""
+
+    def __init__(self, process: trio.Process) -> None:
+        """Over a process that was just started; use `start`."""
+        self._process = process
+        self._received = bytearray()
+        self.is_idle = True  # it has no job
+
+    @classmethod
+    async def start(cls) -> Self:
+        """Start a process. Raises OSError."""
+        command = [sys.executable, "-P", "-m", "broker.log.compaction.child_process"]
+        process = await trio.lowlevel.open_process(command, stdin=PIPE, stdout=PIPE, env=_environment(os.environ))
+        return cls(process)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with trio.CancelScope(shield=True):
+            await self._end()
+
+    async def begin(self, job: CompactionJob) -> None:
+        """Give it a job. Raises ChildDiedError."""
+        self.is_idle = False
+        await self._send(encode_job(job) + b"\n")
+
+    async def go_on(self) -> None:
+        """The group it made has taken its place. Raises ChildDiedError."""
+        await self._send(GO)
+
+    async def receive(self) -> Reply:
+        """What it says next; a summary or a failure is the end of the job. Raises ChildDiedError."""
+        with trio.move_on_after(SILENCE_LIMIT_S):
+            reply = await self._next()
+            self.is_idle = isinstance(reply, CompactionSummary | Failure)
+            return reply
+        raise ChildDiedError(f"the cleaner has said nothing for {SILENCE_LIMIT_S:g} s", is_stuck=True)
+
+    async def _next(self) -> Reply:
+        stdout = self._process.stdout
+        assert stdout is not None, "it was started with pipes"
+        while (end := self._received.find(b"\n")) < 0:
+            data = await stdout.receive_some(RECEIVE_SIZE)
+            if not data:
+                status = await self._process.wait()
+                raise ChildDiedError(f"the cleaner ended with status {status}")
+            self._received += data
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        try:
+            return decode_reply(line)
+        except msgspec.DecodeError as error:
+            raise ChildDiedError(f"the cleaner says {line[:80]!r}: {error}") from error
+
+    async def _send(self, line: bytes) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None, "it was started with pipes"
+        try:
+            await stdin.send_all(line)
+        except trio.BrokenResourceError:
+            status = await self._process.wait()
+            raise ChildDiedError(f"the cleaner ended with status {status}") from None
+
+    async def _end(self) -> None:
+        """Close its pipes, which ends it when it is idle; else, or if that takes too long, kill it."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                await pipe.aclose()
+        if self.is_idle:
+            with trio.move_on_after(END_LIMIT_S):
+                await self._process.wait()
+        self._process.kill()
+        await self._process.wait()
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Ours, with the code that we run found first."""
+    paths = [str(ROOT), *filter(None, [environ.get("PYTHONPATH")])]
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,51 @@
+"""Syncs by time: find the logs that were not synced for `flush.ms`, and have them synced.
+
+Source: kafka.log.LogManager.flushDirtyLogs.
+"""
+
+from collections.abc import Iterable
+
+import trio
+
+from broker.partitions.disk_workers import DiskWorkers
+from broker.partitions.partition import Partition
+from broker.settings.settings import MAX_FLUSH_CHECK_MS, MIN_FLUSH_CHECK_MS
+from protocol.records.record import MAX_INT64
+
+
+class Flushing:
+    """The checks of one broker; `interval_ms` is `log.flush.scheduler.interval.ms`, MAX_INT64 where it is not set."""
+
+    def __init__(self, partitions: Iterable[Partition], *, interval_ms: int) -> None:
+        self._partitions = partitions
+        self._interval_ms = interval_ms
+
+    @property
+    def interval_s(self) -> float:
+        """Time until the next check: where the setting says nothing, as `Settings.flush_check_ms`, by the smallest."""
+        if self._interval_ms < MAX_INT64:
+            return self._interval_ms / 1000
+        least_ms = min((partition.log.config.flush_ms for partition in self._partitions), default=MAX_INT64)
+        return min(max(least_ms, MIN_FLUSH_CHECK_MS), MAX_FLUSH_CHECK_MS) / 1000
+
+    def begin_due(self) -> None:
+        """Begin to sync the logs that have unsynced records and were last synced `flush.ms` ago.
+
+        One round per data directory, whose end nobody waits for here: a slow disk keeps no other from its turn.
+        """
+        now = trio.current_time()
+        due: dict[DiskWorkers, list[Partition]] = {}
+        for partition in self._partitions:
+            if _is_due(partition, now):
+                due.setdefault(partition.disk, []).append(partition)
+        for disk, partitions in due.items():
+            disk.flush_by_time(partitions)
+
+
+def _is_due(partition: Partition, now: float) -> bool:
+    log = partition.log
+    flush_ms = log.config.flush_ms
+    if flush_ms == MAX_INT64:  # the default: checking a thousand logs takes no time
+        return False
+    is_dirty = log.recovery_point < log.log_end_offset and not log.failed
+    return is_dirty and now - partition.synced_at >= flush_ms / 1000

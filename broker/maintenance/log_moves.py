@@ -1,0 +1,231 @@
+"""Moves of logs between data directories, while they serve (AlterReplicaLogDirs).
+
+Decides which log moves where and when, and how quickly it is copied. How a log is copied and takes its new place is
+`broker.log.moving`.
+
+    api     `begin`         a move of its own task; one of the same partition under way ends, its copy is removed
+    task    copy pieces, one after the other, in threads of the new data directory, no faster than
+            `replica.alter.log.dirs.io.max.bytes.per.second`; when little is left, let the copy take the log's place
+    start   `resume`        copies that a broker left behind when it stopped or was killed are begun again
+
+Invariants:
+1. A partition has one move at most, and a data directory takes one log at a time; others wait for their turn.
+2. What goes wrong ends that move alone: its copy is removed, and the log stays where it is.
+3. A broker that stops leaves the copies: they say what is to be moved.
+
+Source: kafka.server.ReplicaManager.alterReplicaLogDirs, ReplicaAlterLogDirsThread.
+"""
+
+import logging
+import math
+import shutil
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from broker.log.directory.data_directories import DataDirectories
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.errors import LogError, NoRoomError
+from broker.log.moving import LogMove
+from broker.metrics.registry import Metrics
+from broker.partitions.disk_workers import DiskWorkers
+from broker.partitions.partition import Partition
+from broker.partitions.partitions import Partitions
+from broker.partitions.writer import Writer
+from protocol.errors import ProtocolError
+
+logger = logging.getLogger(__name__)
+
+LITTLE_BYTES = 1 << 20  # left to copy: writes can wait for it
+MUCH_BYTES = 64 << 20  # for writes to wait for, where a producer writes as quickly as it can be copied
+MAX_ROUNDS = 20  # of catching up until that much will do
+RETRY_S = 1.0  # after a try to take the log's place that came at a bad moment
+MIN_SLEEP_S = 0.001
+MAX_SLEEP_S = 1.0  # at a time, so that a higher rate takes effect
+
+
+class MoveStatus(NamedTuple):
+    """A move under way: bytes copied, and records that lie after what is copied."""
+
+    partition: Partition
+    copied_bytes: int
+    lag: int
+
+
+@dataclass(slots=True, eq=False)
+class _Move:
+    """A move under way; `log_move` once it is its turn."""
+
+    partition: Partition
+    target: DataDirectory
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    log_move: LogMove | None = None
+
+
+class LogMoves:
+    """The moves of one broker; `run` it under a nursery that ends with the broker. Belongs to the event loop."""
+
+    def __init__(self, partitions: Partitions, directories: DataDirectories, writer: Writer, metrics: Metrics) -> None:
+        self._partitions = partitions
+        self._directories = directories
+        self._writer = writer
+        self._moves: dict[Partition, _Move] = {}
+        self._waiting: list[_Move] = []  # begun before `run`
+        self._turns: dict[DataDirectory, trio.Lock] = {}
+        self._nursery: trio.Nursery | None = None
+        self.copied_bytes = 0  # since the start
+        self.outcomes = {"moved": 0, "failed": 0, "cancelled": 0}
+        _declare(metrics, self)
+
+    def begin(self, partition: Partition, target: DataDirectory) -> None:
+        """Move a partition to a data directory in service. Never waits.
+
+        A move of it to another one ends; to the one in which it lies, there is nothing else to do. Raises NoRoomError.
+        """
+        current = self._moves.get(partition)
+        if current is not None and current.target is target:
+            return
+        holder = self._directories.holder(partition.topic, partition.index)
+        if holder is not target and target.room.is_short:
+            raise NoRoomError(f"data directory {target.path} is full")
+        if current is not None:
+            current.scope.cancel()
+            del self._moves[partition]
+        if holder is not target:
+            move = self._moves[partition] = _Move(partition, target)
+            if self._nursery is None:
+                self._waiting.append(move)
+            else:
+                self._nursery.start_soon(self._run, move)
+
+    def to(self, target: DataDirectory) -> list[MoveStatus]:
+        """The moves to a data directory that are under way."""
+        return [_status(move) for move in self._moves.values() if move.target is target and move.log_move is not None]
+
+    async def run(self) -> None:
+        """Resume what is left of the last broker, then run moves until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await self._resume()
+            for move in self._waiting:
+                nursery.start_soon(self._run, move)
+            self._waiting.clear()
+            await trio.sleep_forever()
+
+    async def _resume(self) -> None:
+        """Begin the moves again whose copies lie about, after these are removed: what they hold may be out of date."""
+        for directory in list(self._directories.live):
+            for name, found in directory.future_directories():
+                path = directory.partition_path(name)
+                await trio.to_thread.run_sync(partial(shutil.rmtree, path, ignore_errors=True))
+                partition = self._partitions.get(found.topic, found.partition)
+                if partition is not None and partition not in self._moves:
+                    logger.info("%s-%d: its move to %s begins again", found.topic, found.partition, directory.path)
+                    self.begin(partition, directory)
+
+    def __len__(self) -> int:
+        return len(self._moves)
+
+    # -- one move --
+
+    async def _run(self, move: _Move) -> None:
+        partition, target = move.partition, move.target
+        name = f"{partition.topic}-{partition.index}"
+        outcome = "cancelled"
+        try:
+            with move.scope:
+                async with self._turns.setdefault(target, trio.Lock()):
+                    move.log_move = partition.log.begin_move(target.path)
+                    if await self._move(move, move.log_move):
+                        outcome = "moved"
+                        logger.info("%s: moved to %s", name, target.path)
+        except (OSError, LogError, ProtocolError) as error:
+            outcome = "failed"
+            logger.error("%s: not moved to %s: %s", name, target.path, error)  # noqa: TRY400  # one line says it all
+        except Exception:  # a defect ends this move only
+            outcome = "failed"
+            logger.exception("%s: not moved to %s", name, target.path)
+        finally:
+            if self._moves.get(partition) is move:
+                del self._moves[partition]
+        self.outcomes[outcome] += 1
+        if outcome != "moved" and move.log_move is not None:
+            await self._discard(move, move.log_move)
+
+    async def _move(self, move: _Move, log_move: LogMove) -> bool:
+        """Copy and switch; whether the log has moved. Raises OSError, LogError."""
+        partition, target = move.partition, move.target
+        holder = self._directories.holder(partition.topic, partition.index)
+        if holder is None or not self._is_served(partition):
+            return False
+        usable = (await trio.to_thread.run_sync(target.space)).usable_bytes
+        if usable < partition.log.size:
+            raise NoRoomError(f"{partition.log.size:,} bytes are to be copied, and {usable:,} are free")
+        await self._workers(target).keep_up(partial(log_move.prepare, holder.directory_id))
+        while self._is_served(partition) and target in self._directories.live:
+            await self._catch_up(move, log_move)
+            is_close = log_move.has_sealed and log_move.remaining_bytes <= MUCH_BYTES
+            if is_close and await self._partitions.relocate(partition, log_move, target):
+                return True
+            await trio.sleep(RETRY_S)
+        return False
+
+    async def _catch_up(self, move: _Move, log_move: LogMove) -> None:
+        """Copy until little is left, or until it does not get less. Raises OSError."""
+        workers = self._workers(move.target)
+        for _ in range(MAX_ROUNDS):
+            while log_move.remaining_bytes > LITTLE_BYTES or not log_move.has_sealed:
+                copied = await workers.keep_up(log_move.copy)
+                self.copied_bytes += copied
+                await self._keep_pace(move, copied)
+                if not self._is_served(move.partition):
+                    return
+            await workers.keep_up(log_move.sync_active)
+            if log_move.remaining_bytes <= LITTLE_BYTES:
+                return
+
+    async def _keep_pace(self, move: _Move, copied: int) -> None:
+        """Wait for as long as so many bytes may take, as the setting is by then."""
+        while copied > 0 and self._is_served(move.partition):
+            rate = self._partitions.settings.replica_alter_log_dirs_io_max_bytes_per_second
+            seconds = min(copied / rate, MAX_SLEEP_S) if rate else MAX_SLEEP_S
+            copied -= math.ceil(seconds * rate)
+            if seconds >= MIN_SLEEP_S:
+                await trio.sleep(seconds)
+
+    async def _discard(self, move: _Move, log_move: LogMove) -> None:
+        try:
+            await self._workers(move.target).keep_up(log_move.discard)
+        except OSError as error:
+            logger.warning("%s: a copy that is not wanted stays: %s", log_move.directory, error)
+
+    def _workers(self, directory: DataDirectory) -> DiskWorkers:
+        return self._writer.workers(str(Path(directory.path)))
+
+    def _is_served(self, partition: Partition) -> bool:
+        return self._partitions.get(partition.topic, partition.index) is partition
+
+
+def _status(move: _Move) -> MoveStatus:
+    log, log_move = move.partition.log, move.log_move
+    copied, end = (0, 0) if log_move is None else (log_move.copied_bytes, log_move.end_offset)
+    lag = max(0, log.log_end_offset - max(end, log.log_start_offset))
+    return MoveStatus(move.partition, copied, lag)
+
+
+def _declare(metrics: Metrics, moves: LogMoves) -> None:
+    metrics.gauge("warmlog_log_moves", "Logs on their way to another data directory.", lambda: [((), len(moves))])
+    metrics.counter(
+        "warmlog_log_moves_total",
+        "Moves of logs to another data directory that ended.",
+        lambda: [((outcome,), count) for outcome, count in moves.outcomes.items()],
+        ("outcome",),
+    )
+    metrics.counter(
+        "warmlog_log_move_bytes_total",
+        "Bytes copied to move logs to another data directory.",
+        lambda: [((), moves.copied_bytes)],
+    )

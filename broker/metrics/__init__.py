@@ -1,0 +1,4 @@
+"""Prometheus metrics: all of them are declared in `registry`, and measured where the work is done.
+
+Start with `registry`.
+"""

@@ -1,0 +1,4 @@
+"""Partitions as the broker's tasks use them: appends queue, fetches wait, topics come and go.
+
+Start with `partition`.
+"""

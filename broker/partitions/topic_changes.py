@@ -1,0 +1,486 @@
+"""Creating, changing and deleting topics, many at a time.
+
+    create   checked | kept in the metadata, in one transaction | directories made by workers | published
+    delete   marked in the metadata, in one transaction | nobody finds them | directories renamed by workers | forgotten
+
+Invariants:
+1. Metadata first: a topic is in the store before its directories are made, and marked as being deleted before they are
+   renamed. A crash in between is finished at the next startup: missing directories are made, marked topics removed.
+2. One change of a name at a time, names that collide included: a topic cannot be created while its old data is still
+   being moved away. Changes of different topics do not wait for each other's disks.
+3. A change that has begun is finished, even if whoever asked for it has gone. The creation of many partitions may be
+   answered before all directories are made, as Kafka does: once the metadata have the topics, they will be there.
+4. Before a partition is made, no checkpoint says anything about one of its name (`Checkpoints.forget_stale`).
+"""
+
+import logging
+import math
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import trio
+
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.partition_log import PartitionLog
+from broker.metadata.store import MetadataError
+from broker.metadata.topic import (
+    InvalidPartitionsError,
+    InvalidTopicError,
+    Topic,
+    check_collision,
+    check_name,
+    check_partitions,
+    folded,
+    is_internal,
+)
+from broker.partitions.checkpoints import Checkpoints
+from broker.partitions.disk_workers import DiskWorkers
+from broker.partitions.name_locks import NameLocks
+from broker.partitions.partition import Partition
+from broker.partitions.storage import NewLog, Storage, move_away
+from broker.partitions.topic_map import TopicMap
+from broker.partitions.writer import Writer
+from broker.settings.live import LiveSettings, Overrides
+from broker.settings.logs import LogConfigs
+from broker.settings.topics import check_topic_configs
+
+logger = logging.getLogger(__name__)
+
+# One worker makes the directories in a data directory. Creating files is system calls that do not wait for the disk and
+# Python between them: for 2,000 partitions two workers took 1.0 s where one took 0.5, for they fight for the GIL.
+LOGS_PER_TURN = 16  # of a worker: some milliseconds
+PARTITIONS_PER_BATCH = 512  # that are made, synced and published together
+
+Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]  # of settings
+Checkpoint: TypeAlias = Callable[[], Awaitable[None]]  # lets other tasks run, where their turn has come
+Failures: TypeAlias = dict[str, Exception]  # by topic
+
+
+class TopicExistsError(Exception):
+    """A topic of this name exists already."""
+
+
+class UnknownTopicError(Exception):
+    """No such topic, or no such partition of it."""
+
+
+class _DeletedDirectory(NamedTuple):
+    """The directory of a partition that was deleted or has moved, and when to remove it, by trio's clock."""
+
+    due: float
+    path: str
+
+
+@dataclass(slots=True)
+class _Made:
+    """Logs that were made, and what went wrong, by topic."""
+
+    logs: dict[str, list[PartitionLog]] = field(default_factory=dict)
+    failures: Failures = field(default_factory=dict)
+
+
+class _Creation:
+    """A request for topics: what has gone wrong up to its answer."""
+
+    def __init__(self, answer_after_s: float) -> None:
+        self.answer_after_s = answer_after_s  # from when the metadata have the topics
+        self.failures: Failures = {}
+        self.defect: Exception | None = None
+        self.answered = trio.Event()
+
+
+class TopicChanges:
+    """Changes the topics of a map, and what is kept of them. All methods belong to the event loop."""
+
+    def __init__(
+        self,
+        topics: TopicMap,
+        storage: Storage,
+        *,
+        settings: LiveSettings,
+        configs: LogConfigs,
+        checkpoints: Checkpoints,
+        writer: Writer,
+        publish: Callable[[Topic, Sequence[PartitionLog]], None],
+    ) -> None:
+        """`publish` lets users find a topic with these logs."""
+        self._map = topics
+        self._storage = storage
+        self._live_settings = settings
+        self._configs = configs
+        self._checkpoints = checkpoints
+        self._writer = writer
+        self._publish = publish
+        self._names = NameLocks()
+        self._broker_settings = trio.Lock()
+        self._deleted: dict[str, list[_DeletedDirectory]] = {}  # by data directory
+        self._remembered: dict[str, bool] = {}  # topics that are gone, but not from the store; whether data is left
+        self.on_deleted: Callable[[str], None] = lambda _: None  # called with a topic's name once nobody finds it
+
+    @asynccontextmanager
+    async def _change(self, names: Iterable[str]) -> AsyncIterator[None]:
+        async with self._names.hold(map(folded, names)):
+            with trio.CancelScope(shield=True):
+                yield
+
+    def _known(self, name: str) -> Topic:
+        topic = self._map.topics.get(name)
+        if topic is None:
+            raise _unknown(name)
+        return topic
+
+    # -- create --------------------------------------------------------------------------------------------------------
+
+    def plan(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """Return the topic that `create` would make, with everything checked. Memory only.
+
+        Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, SettingError, NoRoomError.
+        """
+        check_name(name)
+        self._check_free(name)
+        checked = check_topic_configs(configs, self._live_settings.current)
+        check_partitions(partitions)
+        if not is_internal(name):
+            self._storage.directories.check_room()
+        return Topic(name=name, partitions=partitions, configs=checked)
+
+    def _check_free(self, name: str) -> None:
+        if name in self._map.topics:
+            raise TopicExistsError(f"topic {name!r} exists already")
+        check_collision(name, self._map.colliding(name))
+
+    async def create(self, topics: Sequence[Topic], *, answer_after_s: float = math.inf) -> Failures:
+        """Create planned topics of different names; return what went wrong with some of them.
+
+        The others would be there after a power cut, and are served; or will be, where their directories could not be
+        made in the time given: until then `TopicMap.pending` has them. A failure is one that `plan` raises, a
+        MetadataError, or a LogError or OSError of a directory that could not be made.
+        """
+        creation = _Creation(answer_after_s)
+        self._writer.spawn(partial(self._create, topics, creation))
+        await creation.answered.wait()
+        if creation.defect is not None:
+            raise creation.defect
+        return creation.failures
+
+    async def _create(self, topics: Sequence[Topic], creation: _Creation) -> None:
+        try:
+            async with self._change(topic.name for topic in topics):
+                await self._keep_and_make(topics, creation)
+        except Exception as error:
+            creation.defect = error
+            if creation.answered.is_set():
+                logger.exception("topics were not created")
+        finally:
+            creation.answered.set()
+
+    async def _keep_and_make(self, topics: Sequence[Topic], creation: _Creation) -> None:
+        wanted = self._free_ones(topics, creation.failures)
+        names = [topic.name for topic in wanted]
+        if not wanted:
+            return
+        try:
+            await self._forget_remembered(names)
+            await trio.to_thread.run_sync(self._storage.store.create_topics, wanted)
+        except MetadataError as error:
+            creation.failures |= dict.fromkeys(names, error)
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._answer_early, wanted, creation)
+            for batch in _batches(wanted):
+                await self._make_topics(batch, creation)
+            nursery.cancel_scope.cancel()
+
+    async def _answer_early(self, topics: Iterable[Topic], creation: _Creation) -> None:
+        """Answer when the time is over, with topics that are not made yet announced."""
+        await trio.sleep(creation.answer_after_s)
+        for topic in topics:
+            if topic.name not in self._map.topics and topic.name not in creation.failures:
+                self._map.announce(topic)
+                await trio.lowlevel.checkpoint()
+        creation.answered.set()
+
+    async def _make_topics(self, topics: Sequence[Topic], creation: _Creation) -> None:
+        """Make the directories of topics, and publish the topics."""
+        new = []
+        for topic in topics:
+            config = self._configs.of(topic.configs)
+            new += [NewLog(topic, index, config) for index in range(topic.partitions)]
+        made = await self._make(new)
+        for topic in topics:
+            if topic.name in made.logs:
+                self._publish(topic, made.logs[topic.name])
+                await trio.lowlevel.checkpoint()
+        announced = [topic for topic in topics if topic.name in made.failures and topic.name in self._map.pending]
+        for topic in announced:
+            error = made.failures.pop(topic.name)
+            logger.error(
+                "topic %s is offline until the next start, its directories cannot be made: %s", topic.name, error
+            )
+            self._map.lose(topic, f"its directory could not be made: {error}")
+        creation.failures |= made.failures
+        await self._forget(list(made.failures))
+
+    def _free_ones(self, topics: Iterable[Topic], failures: Failures) -> list[Topic]:
+        """Return the topics whose names are still free, and not taken by an earlier one of these."""
+        wanted, taken = list[Topic](), dict[str, str]()
+        for topic in topics:
+            try:
+                self._check_free(topic.name)
+                check_collision(topic.name, taken.get(folded(topic.name)))
+            except (TopicExistsError, InvalidTopicError) as error:
+                failures[topic.name] = error
+            else:
+                wanted.append(topic)
+                taken[folded(topic.name)] = topic.name
+        return wanted
+
+    async def _make(self, new: Sequence[NewLog]) -> _Made:
+        """Make the directories of partitions, on all disks at once. A topic is made as a whole, or not at all."""
+        made = _Made()
+        placed, made.failures = await trio.to_thread.run_sync(self._storage.place, new)
+        async with trio.open_nursery() as nursery:
+            for directory, there in placed.items():
+                nursery.start_soon(self._make_in, directory, there, made)
+        failed = [log for name in made.failures for log in made.logs.pop(name, ())]
+        if made.failures:
+            await trio.to_thread.run_sync(_close_all, failed)
+            for topic, index, _ in new:
+                if topic.name in made.failures:
+                    self._storage.directories.release(topic.name, index)
+        return made
+
+    async def _make_in(self, directory: DataDirectory, new: Sequence[NewLog], made: _Made) -> None:
+        """Make the directories of partitions in one data directory, and have their names on the disk."""
+        workers, left = self._workers(directory), iter(new)
+        try:
+            await self._checkpoints.forget_stale([directory], {(topic.name, index) for topic, index, _ in new})
+            while turn := list(islice(left, LOGS_PER_TURN)):
+                outcomes = await workers.write(partial(self._storage.make_logs, turn))
+                for (topic, _, _), outcome in zip(turn, outcomes, strict=True):
+                    if isinstance(outcome, Exception):
+                        made.failures[topic.name] = outcome
+                    else:
+                        made.logs.setdefault(topic.name, []).append(outcome)
+            await workers.write(directory.sync_names)
+        except OSError as error:
+            made.failures |= {topic.name: error for topic, _, _ in new}
+
+    def _workers(self, directory: DataDirectory) -> DiskWorkers:
+        return self._writer.workers(str(Path(directory.path)))
+
+    # -- alter ---------------------------------------------------------------------------------------------------------
+
+    async def alter(
+        self, name: str, change: Change | None = None, partitions: int | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """Change a topic's settings, and grow its partition count. `change` returns new settings for those it has.
+
+        Everything is checked before anything is changed.
+
+        Raises UnknownTopicError, InvalidPartitionsError, SettingError, MetadataError, OSError, LogError, and what
+        `change` does.
+        """
+        async with self._change([name]):
+            topic, settings = self._known(name), self._live_settings.current
+            configs = topic.configs if change is None else check_topic_configs(change(topic.configs), settings)
+            count = _grown(topic, partitions)
+            if validate_only:
+                return topic
+            if configs != topic.configs:
+                await trio.to_thread.run_sync(self._storage.store.set_configs, name, configs)
+                topic = self._map.topics[name] = replace(topic, configs=configs)
+                self._reconfigure(topic)
+            if count != topic.partitions:
+                await self._grow(topic, count)
+            return self._map.topics[name]
+
+    async def _grow(self, topic: Topic, count: int) -> None:
+        """Add partitions; if their directories cannot be made, the topic is as it was."""
+        store, config = self._storage.store, self._configs.of(topic.configs)
+        grown = replace(topic, partitions=count)
+        await trio.to_thread.run_sync(store.set_partitions, topic.name, count)
+        made = await self._make([NewLog(grown, index, config) for index in range(topic.partitions, count)])
+        if made.failures:
+            await trio.to_thread.run_sync(store.set_partitions, topic.name, topic.partitions)
+            raise made.failures[topic.name]
+        self._publish(grown, made.logs[topic.name])
+
+    async def alter_broker(
+        self, change: Callable[[Overrides], Overrides], checkpoint: Checkpoint, *, validate_only: bool = False
+    ) -> None:
+        """Change settings of the broker, for every topic that has not its own. They hold after a restart, too.
+
+        `change` returns new overrides for those in force. Raises SettingError, MetadataError, and what `change` does.
+        """
+        async with self._broker_settings:
+            with trio.CancelScope(shield=True):
+                live = self._live_settings
+                overrides = change(live.overrides)
+                live.combined(overrides)
+                if validate_only:
+                    return
+                kept = overrides.kept(live.static.node_id)
+                await trio.to_thread.run_sync(self._storage.store.set_broker_configs, kept)
+                live.take(overrides)
+                for name in list(self._map.topics):
+                    topic = self._map.topics.get(name)
+                    if topic is not None:
+                        self._reconfigure(topic)
+                    await checkpoint()
+
+    def _reconfigure(self, topic: Topic) -> None:
+        config = self._configs.of(topic.configs)
+        for partition in self._map.partitions_of(topic):
+            partition.reconfigure(config)
+
+    # -- delete --------------------------------------------------------------------------------------------------------
+
+    async def delete(self, names: Sequence[str], checkpoint: Checkpoint) -> Failures:
+        """Delete topics; return what went wrong with some of them: UnknownTopicError, MetadataError.
+
+        Users lose them at once; their files go after `file.delete.delay.ms`.
+        """
+        failures: Failures = {}
+        found: list[str] = []
+        for name in names:
+            if name in self._map.topics or name in self._map.pending:
+                found.append(name)
+            else:
+                failures[name] = _unknown(name)
+            await checkpoint()
+        async with self._change(found):
+            topics = [self._map.topics[name] for name in found if name in self._map.topics]
+            failures |= {name: _unknown(name) for name in found if name not in self._map.topics}
+            if not topics:
+                return failures
+            try:
+                await trio.to_thread.run_sync(self._storage.store.begin_delete, [topic.name for topic in topics])
+            except MetadataError as error:
+                return failures | {topic.name: error for topic in topics}
+            doomed: list[Partition] = []
+            left: set[str] = set()  # topics of which data stays where it is
+            for topic in topics:
+                partitions, is_offline = self._map.take_out(topic)
+                doomed += partitions
+                left |= {topic.name} if is_offline else set()
+                self.on_deleted(topic.name)
+                await checkpoint()
+            for partition in doomed:
+                await partition.retire()
+                await checkpoint()
+            left |= await self._move_away(doomed, {topic.name: topic for topic in topics})
+            for topic in topics:
+                self._storage.forget_hints(topic)
+                if topic.name in left:
+                    self._storage.directories.bury(topic.id)
+                await checkpoint()
+            await self._forget([topic.name for topic in topics], left)
+            return failures
+
+    async def _move_away(self, doomed: Iterable[Partition], topics: Mapping[str, Topic]) -> set[str]:
+        """Rename directories, on all disks at once; return the topics of which some could not be."""
+        left: set[str] = set()
+
+        async def move(directory: DataDirectory, logs: Sequence[PartitionLog]) -> None:
+            moved, others = await self._workers(directory).write(partial(move_away, directory, logs))
+            left.update(others)
+            for name, path in moved:
+                self.remove_later(path, self._configs.of(topics[name].configs).file_delete_delay_ms)
+
+        logs = [partition.log for partition in doomed]
+        held = self._storage.directories.by_directory(logs)
+        async with trio.open_nursery() as nursery:
+            for directory, there in held.items():
+                if there:
+                    nursery.start_soon(move, directory, there)
+        reached = {log for there in held.values() for log in there}
+        return left | {log.topic for log in logs if log not in reached}  # the others' directory went out of service
+
+    async def _forget_remembered(self, names: Iterable[str]) -> None:
+        remembered = [name for name in names if name in self._remembered]
+        await self._forget(remembered, [name for name in remembered if self._remembered[name]])
+
+    async def _forget(self, names: Sequence[str], left: Iterable[str] = ()) -> None:
+        """Take topics whose data is out of the way out of the store.
+
+        If that fails (the disk is full), it is done before the name is used again, or at the next startup.
+        """
+        if not names:
+            return
+        leaving = set(names).intersection(left)
+        try:
+            finish = partial(self._storage.store.finish_delete, names, leaving_data=leaving)
+            await trio.to_thread.run_sync(finish)
+        except MetadataError as error:
+            self._remembered |= {name: name in leaving for name in names}
+            logger.warning("topics deleted, but not yet forgotten: %s: %s", ", ".join(names), error)
+        else:
+            for name in names:
+                self._remembered.pop(name, None)
+
+    async def finished(self) -> None:
+        """Return once no change is under way."""
+        await self._names.all_released()
+
+    async def until_ready(self, name: str) -> None:
+        """Return once the partitions of a topic are made, if they are being made."""
+        event = self._map.pending.get(name)
+        if event is not None:
+            await event.wait()
+
+    def remove_later(self, path: str, delay_ms: int) -> None:
+        """Let `remove_deleted` remove a directory when this delay is over."""
+        entry = _DeletedDirectory(trio.current_time() + delay_ms / 1000, path)
+        self._deleted.setdefault(os.path.dirname(path), []).append(entry)
+
+    async def remove_deleted(self, data_directory: str) -> None:
+        """Remove what `remove_later` was told of from one data directory, where its delay is over, in a worker."""
+        now = trio.current_time()
+        deleted = self._deleted.pop(data_directory, [])
+        self._deleted[data_directory] = [entry for entry in deleted if entry.due > now]
+        for entry in deleted:
+            if entry.due <= now:
+                await trio.to_thread.run_sync(partial(shutil.rmtree, entry.path, ignore_errors=True))
+
+
+def _batches(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
+    """Cut topics into batches of a bounded number of partitions, or of one topic."""
+    batch: list[Topic] = []
+    partitions = 0
+    for topic in topics:
+        if batch and partitions + topic.partitions > PARTITIONS_PER_BATCH:
+            yield batch
+            batch, partitions = [], 0
+        batch.append(topic)
+        partitions += topic.partitions
+    if batch:
+        yield batch
+
+
+def _close_all(logs: Iterable[PartitionLog]) -> None:
+    for log in logs:
+        log.close(clean=False)
+
+
+def _grown(topic: Topic, partitions: int | None) -> int:
+    """The new partition count, which may only grow. Raises InvalidPartitionsError."""
+    if partitions is None:
+        return topic.partitions
+    if partitions <= topic.partitions:
+        raise InvalidPartitionsError(
+            f"topic {topic.name!r} has {topic.partitions} partitions and can only get more, not {partitions}"
+        )
+    check_partitions(partitions)
+    return partitions
+
+
+def _unknown(name: str) -> UnknownTopicError:
+    return UnknownTopicError(f"no topic {name!r}")

@@ -1,0 +1,73 @@
+"""What all partitions share for writing: queues that are due, background tasks, and each data directory's workers.
+
+Invariant: what runs in the background is finished, even if the broker is cancelled. A write or a roll is not left half
+done.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+
+from broker.metrics.registry import Metrics
+from broker.partitions.batch_opener import BatchOpener
+from broker.partitions.disk_workers import DiskWorkers, Syncable
+
+
+class Queued(Syncable, Protocol):
+    """A partition as the writer sees it."""
+
+    def write_queued(self) -> None:
+        """Write what is queued, or have a task do it. Never waits."""
+
+
+class Writer:
+    """The shared part of all writes. Belongs to the event loop.
+
+    `write_queued()` is called by whoever has queued appends, once it has queued all it has: so appends that came
+    together go out together.
+    """
+
+    def __init__(self, *, nursery: trio.Nursery, metrics: Metrics, loop_write_max_bytes: int) -> None:
+        self.metrics = metrics
+        self.loop_write_max_bytes = loop_write_max_bytes
+        self._nursery = nursery
+        self.opener = BatchOpener(self.spawn)
+        self._queued: list[Queued] = []
+        self._disks: dict[str, DiskWorkers] = {}
+
+    def workers(self, directory: str) -> DiskWorkers:
+        """Return the workers of a data directory, by its path; the same ones every time."""
+        found = self._disks.get(directory)
+        if found is None:
+            found = self._disks[directory] = DiskWorkers(self.spawn, self.metrics)
+        return found
+
+    def is_idle(self) -> bool:
+        """Tell whether no worker of any data directory is busy."""
+        return not any(each.writes.borrowed_tokens + each.upkeep.borrowed_tokens for each in self._disks.values())
+
+    def enlist(self, partition: Queued) -> None:
+        """Remember a partition whose queue is to be written."""
+        self._queued.append(partition)
+
+    def write_queued(self) -> None:
+        """Write what is queued: small writes at once, others by a task. Never waits."""
+        self.opener.written()
+        queued = self._queued
+        if queued:
+            self._queued = []
+            for partition in queued:
+                partition.write_queued()
+
+    def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run an async function in the background, to its end.
+
+        A broker that is cancelled waits for it: a write or a roll is not left half done.
+        """
+        self._nursery.start_soon(_to_the_end, run)
+
+
+async def _to_the_end(run: Callable[[], Awaitable[None]]) -> None:
+    with trio.CancelScope(shield=True):
+        await run()

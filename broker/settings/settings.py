@@ -1,0 +1,364 @@
+"""The broker's settings: names, units, defaults, ranges, and where they come from.
+
+Owns: `Settings`, one field per setting. A field's name is the setting's with dots for underscores (`log_segment_bytes`
+is `log.segment.bytes`), and its environment variable's with the prefix WARMLOG_ (`WARMLOG_LOG_SEGMENT_BYTES`; the
+settings that begin with `warmlog.` say it once). Names, meanings and defaults are Kafka's (source:
+org.apache.kafka.server.config, ServerLogConfigs, SocketServerConfigs) where Kafka has the setting; where a default
+differs, the comment says why. Must not know: what is done with a setting.
+
+Order, later ones winning: defaults, TOML file, environment, `--set`.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from broker.settings.types import (
+    MAX_INT32,
+    BufferBytes,
+    Bytes,
+    CleanupPolicy,
+    Compression,
+    Count,
+    Delay,
+    GzipLevel,
+    Hours,
+    IndexBytes,
+    Lz4Level,
+    Messages,
+    Millis,
+    PositiveMillis,
+    Ratio,
+    Retention,
+    SegmentBytes,
+    SettingError,
+    TimestampType,
+    ZstdLevel,
+    check_value,
+    nearest,
+    parts,
+)
+from protocol.records.record import MAX_INT64
+
+MAX_PORT = 65535
+MS_PER_MINUTE = 60_000
+MAX_FLUSH_CHECK_MS = 1_000  # how late `flush.ms` may be noticed
+MIN_FLUSH_CHECK_MS = 50  # looking through a thousand logs takes a fiftieth of this
+MS_PER_HOUR = 3_600_000
+LISTENERS = {"kafka": "kafka", "plaintext": "kafka", "native": "native"}  # as advertised.listeners may call them
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every setting of the broker, as read; properties give what several names together mean."""
+
+    # identity and topics
+    node_id: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 1
+    log_dirs: str | None = None  # separated by commas
+    log_dir: str = "data"
+    num_partitions: Count = 1
+    auto_create_topics_enable: bool = True
+    delete_topic_enable: bool = True
+    min_insync_replicas: Count = 1  # an acks=all that asks for more than the one replica there is, is refused
+    advertised_listeners: str = ""
+
+    # the log
+    log_segment_bytes: SegmentBytes = 1 << 30
+    log_roll_ms: PositiveMillis | None = None
+    log_roll_hours: Count = 168
+    log_roll_jitter_ms: Millis | None = None
+    log_roll_jitter_hours: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 0
+    log_index_size_max_bytes: IndexBytes = 10 << 20
+    log_index_interval_bytes: Bytes = 4096
+    message_max_bytes: Bytes = (1 << 20) + 12
+    log_message_timestamp_type: TimestampType = "CreateTime"
+    log_message_timestamp_before_max_ms: Millis = MAX_INT64
+    log_message_timestamp_after_max_ms: Millis = 3_600_000
+    compression_type: Compression = "producer"
+    compression_gzip_level: GzipLevel = -1
+    compression_lz4_level: Lz4Level = 9
+    compression_zstd_level: ZstdLevel = 3
+    log_preallocate: bool = False
+    log_retention_ms: Retention | None = None
+    log_retention_minutes: Hours | None = None
+    log_retention_hours: Hours = 168
+    log_retention_bytes: Retention = -1
+    log_retention_check_interval_ms: PositiveMillis = 300_000
+    log_initial_task_delay_ms: Millis = 30_000
+    log_cleanup_policy: CleanupPolicy = "delete"
+    log_cleaner_enable: bool = True
+    log_cleaner_threads: Count = 1  # as many processes, where there is work for them
+    log_cleaner_backoff_ms: Millis = 15_000
+    log_cleaner_dedupe_buffer_size: Annotated[int, Meta(ge=1 << 16, le=MAX_INT64)] = 128 << 20
+    log_cleaner_io_buffer_size: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 512 << 10
+    log_cleaner_io_buffer_load_factor: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    log_cleaner_io_max_bytes_per_second: Annotated[float, Meta(gt=0)] = sys.float_info.max
+    log_cleaner_min_cleanable_ratio: Ratio = 0.5
+    log_cleaner_min_compaction_lag_ms: Millis = 0
+    log_cleaner_max_compaction_lag_ms: PositiveMillis = MAX_INT64
+    log_cleaner_delete_retention_ms: Millis = 86_400_000
+    log_segment_delete_delay_ms: Millis = 60_000
+    log_flush_interval_messages: Messages = MAX_INT64
+    log_flush_interval_ms: Millis | None = None
+    log_flush_scheduler_interval_ms: PositiveMillis = MAX_INT64
+    num_recovery_threads_per_data_dir: Count = 2
+    log_flush_offset_checkpoint_interval_ms: PositiveMillis = 60_000
+    replica_alter_log_dirs_io_max_bytes_per_second: Annotated[int, Meta(ge=0, le=MAX_INT64)] = MAX_INT64
+    producer_id_expiration_ms: PositiveMillis = 86_400_000
+    producer_id_expiration_check_interval_ms: PositiveMillis = 600_000
+
+    # groups
+    group_initial_rebalance_delay_ms: Delay = 0  # as in the configuration that Kafka ships; its code says 3,000
+    group_min_session_timeout_ms: Delay = 6_000
+    group_max_session_timeout_ms: Delay = 1_800_000
+    group_max_size: Count = MAX_INT32
+    offset_metadata_max_bytes: Bytes = 4096
+    offsets_commit_timeout_ms: Count = 5_000
+    offsets_retention_minutes: Count = 7 * 24 * 60
+    offsets_retention_check_interval_ms: PositiveMillis = 600_000
+    offsets_topic_num_partitions: Count = 50
+    offsets_topic_segment_bytes: SegmentBytes = 100 << 20
+
+    # the network
+    socket_request_max_bytes: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 100 << 20
+    socket_send_buffer_bytes: BufferBytes = (
+        -1
+    )  # Kafka: 100 KiB, which switches off the kernel's own sizing and halves bulk fetches
+    socket_receive_buffer_bytes: BufferBytes = -1  # the same
+    socket_listen_backlog_size: Count = 4096  # Kafka: 50, which resets some of 200 simultaneous connects
+    max_connections: Count = MAX_INT32
+    connections_max_idle_ms: PositiveMillis = 600_000
+    queued_max_request_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = (
+        256 << 20
+    )  # Kafka: -1, no bound; every buffer here has one
+    fetch_max_bytes: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 55 << 20
+    max_incremental_fetch_session_cache_slots: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 1000
+
+    # warmlog's own
+    warmlog_disk_reserve_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = -1  # -1: by the file system's size
+    warmlog_open_files: Annotated[int, Meta(ge=-1, le=MAX_INT32)] = -1  # -1: half of what the process may open
+    warmlog_index_search: Literal["warm", "plain"] = "warm"
+    warmlog_gate: Literal["auto", "cachestat", "nowait", "off"] = "auto"  # off: for demonstration
+    warmlog_gate_threads: Annotated[int, Meta(ge=1, le=64)] = 4  # keep a disk busy; more would only queue there
+    warmlog_gate_piece_bytes: Annotated[int, Meta(ge=4096, le=1 << 26)] = (
+        512 << 10
+    )  # a disk of 20 MB/s reads it in 25 ms; a larger one keeps the others waiting, a smaller one turns a disk's arm
+    warmlog_gate_ahead_bytes: Annotated[int, Meta(ge=4096, le=1 << 30)] = (
+        4 << 20
+    )  # of one consumer: some replies' worth
+    warmlog_gate_drop_passed: bool = True
+    warmlog_loop_stall_log_ms: Millis = 100  # people see a tenth of a second; 0 looks at nothing
+    warmlog_records_walk: bool = True
+    warmlog_loop_write_max_bytes: Bytes = (
+        64 << 10
+    )  # above it a write goes to a thread: 64 KiB take about as long as the hand-over
+    warmlog_producers_max: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 500_000  # some 0.2 KB each
+    warmlog_producers_min_idle_ms: PositiveMillis = 3_600_000  # far longer than any client's delivery.timeout.ms
+    warmlog_connection_inflight_requests: Count = 1024
+    warmlog_slow_peer_timeout_ms: PositiveMillis = 30_000
+    warmlog_stop_timeout_ms: Millis = 5_000  # container engines kill after 10 s, and logs have to be closed, too
+    warmlog_metrics_partitions: bool = False  # a series per partition is too much for most who collect
+    warmlog_container: Literal["auto", "yes", "no"] = "auto"  # whether clients may come through a port of the host
+
+    def effective(self, name: str) -> Any:
+        """What a setting comes to: where it is not set, what the names that stand in for it say (ms, minutes, hours).
+
+        Raises AttributeError for a name that is none.
+        """
+        return getattr(self, _COMPUTED.get(name) or name.replace(".", "_"))
+
+    @property
+    def segment_ms(self) -> int:
+        """`log.roll.ms`, or `log.roll.hours` where it is not set."""
+        return self.log_roll_hours * MS_PER_HOUR if self.log_roll_ms is None else self.log_roll_ms
+
+    @property
+    def segment_jitter_ms(self) -> int:
+        """`log.roll.jitter.ms`, or `log.roll.jitter.hours` where it is not set."""
+        return self.log_roll_jitter_hours * MS_PER_HOUR if self.log_roll_jitter_ms is None else self.log_roll_jitter_ms
+
+    @property
+    def retention_ms(self) -> int:
+        """`log.retention.ms`, or `.minutes` where it is not set, or else `.hours`; -1 for ever."""
+        if self.log_retention_ms is not None:
+            return self.log_retention_ms
+        if self.log_retention_minutes is not None:
+            return max(-1, self.log_retention_minutes * MS_PER_MINUTE)
+        return max(-1, self.log_retention_hours * MS_PER_HOUR)
+
+    @property
+    def flush_ms(self) -> int:
+        """`log.flush.interval.ms`, or `log.flush.scheduler.interval.ms` where it is not set."""
+        return (
+            self.log_flush_scheduler_interval_ms if self.log_flush_interval_ms is None else self.log_flush_interval_ms
+        )
+
+    @property
+    def flush_check_ms(self) -> int:
+        """How often logs are looked at for what `flush.ms` asks: `log.flush.scheduler.interval.ms`.
+
+        Kafka never looks where that is not set, whatever `flush.ms` says. Here it is then every second, or more often
+        for a smaller `log.flush.interval.ms`.
+        """
+        if self.log_flush_scheduler_interval_ms < MAX_INT64:
+            return self.log_flush_scheduler_interval_ms
+        return min(max(self.flush_ms, MIN_FLUSH_CHECK_MS), MAX_FLUSH_CHECK_MS)
+
+    def advertised(self, listener: str) -> tuple[str, int] | None:
+        """Host and port that `advertised.listeners` gives for a listener ("kafka", "native"), or None.
+
+        Clients are told the address they came to.
+        """
+        return _parse_listeners(self.advertised_listeners).get(listener)
+
+    @property
+    def data_dirs(self) -> str:
+        """`log.dirs`, or `log.dir` where it is not set."""
+        return self.log_dir if self.log_dirs is None else self.log_dirs
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        """The data directories; the metadata are in the first."""
+        return tuple(map(Path, parts(self.data_dirs)))
+
+
+# The settings that others stand in for, and the property that says what they come to together.
+_COMPUTED: Mapping[str, str] = {
+    "log.dirs": "data_dirs",
+    "log.flush.interval.ms": "flush_ms",
+    "log.retention.ms": "retention_ms",
+    "log.roll.jitter.ms": "segment_jitter_ms",
+    "log.roll.ms": "segment_ms",
+}
+
+FIELDS: Mapping[str, msgspec.structs.FieldInfo] = {
+    field.name.replace("_", "."): field for field in msgspec.structs.fields(Settings)
+}
+
+ENVIRONMENT_PREFIX = "WARMLOG_"
+# Read by others: the client's default address, the codec's choice of twin, the command line's completion; and what
+# Kubernetes sets for a service
+# that is called warmlog.
+FOREIGN_VARIABLES = re.compile(
+    r"WARMLOG_(NATIVE|PURE|COMPILED|CONFIG|SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_\w+)|_WARMLOG_COMPLETE"
+)
+
+
+def load_settings(
+    config_file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    assignments: Sequence[str] = (),
+    *,
+    data_dir: Path | str | None = None,
+) -> Settings:
+    """Settings from a TOML file, the environment and `KEY=VALUE` assignments, later ones winning.
+
+    `data_dir` takes the place of the first of `log.dirs`.
+
+    Raises SettingError for a file that cannot be read, an unknown name, or a value of the wrong type or out of range.
+    """
+    values: dict[str, Any] = {}
+    for name, value, origin in _given(config_file, environ or {}, assignments):
+        field = FIELDS.get(name)
+        if field is None:
+            raise SettingError(f"{origin}: unknown setting {name!r}{nearest(name, FIELDS)}")
+        values[field.name] = check_value(name, value, field.type, origin=origin)
+    settings = Settings(**values)
+    if data_dir is not None:
+        paths = data_dir, *settings.data_paths[1:]
+        settings = msgspec.structs.replace(settings, log_dirs=",".join(map(str, paths)))
+    check_together(settings)
+    return settings
+
+
+def durability_sentence(settings: Settings) -> str:
+    """What a power cut can take, as configured: printed at start, so that nobody has to find out."""
+    if settings.log_flush_interval_messages == 1:
+        return "power cut: loses nothing acknowledged (every append is synced before its reply)"
+    bounds = []
+    if settings.log_flush_interval_messages < MAX_INT64:
+        bounds.append(f"{settings.log_flush_interval_messages} records a partition")
+    if settings.flush_ms < MAX_INT64:
+        bounds.append(f"{(settings.flush_ms + settings.flush_check_ms) / 1000:g} s of appends")
+    if bounds:
+        least = ", whichever is less" if len(bounds) > 1 else ""
+        return f"power cut: can lose {' or '.join(bounds)}{least}; a crash of the process loses nothing"
+    return (
+        "power cut: can lose what the kernel has not written yet (usually the last 30 s);"
+        " a crash of the process loses nothing"
+        " (log.flush.interval.messages=1 syncs every append)"
+    )
+
+
+def _given(
+    config_file: Path | None, environ: Mapping[str, str], assignments: Sequence[str]
+) -> Iterator[tuple[str, Any, str]]:
+    if config_file is not None:
+        yield from ((name, value, str(config_file)) for name, value in _from_file(config_file))
+    for variable, text in environ.items():
+        if variable.startswith(ENVIRONMENT_PREFIX) and not FOREIGN_VARIABLES.fullmatch(variable):
+            yield _setting_of(variable), text, f"environment {variable}"
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise SettingError(f"--set {assignment}: expected KEY=VALUE")
+        yield name.strip(), text.strip(), "--set"
+
+
+def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise SettingError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: not TOML: {error}") from None
+    yield from _flatten(document, "")
+
+
+def _flatten(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _setting_of(variable: str) -> str:
+    name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
+    own = f"warmlog.{name}"
+    return own if name not in FIELDS and own in FIELDS else name
+
+
+@cache
+def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
+    """`NAME://HOST:PORT`, separated by commas, to {name in lower case: (host, port)}."""
+    listeners = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"(\w+)://\[?([^/\[\]]+?)\]?:(\d{1,5})", part)
+        if match is None or match[1].lower() not in LISTENERS or int(match[3]) > MAX_PORT:
+            raise SettingError(
+                f"advertised.listeners: expected NAME://HOST:PORT with a name of {', '.join(LISTENERS)}, not {part!r}"
+            )
+        listeners[LISTENERS[match[1].lower()]] = (match[2], int(match[3]))
+    return listeners
+
+
+def check_together(settings: Settings) -> None:
+    """Raise SettingError for settings that are each in range and do not go together."""
+    if not settings.data_paths:
+        raise SettingError(f"log.dirs: expected a directory, not {settings.data_dirs!r}")
+    _parse_listeners(settings.advertised_listeners)
+    if settings.retention_ms == 0:
+        raise SettingError("log.retention.ms: expected -1, for ever, or at least 1, not 0")
+    if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
+        raise SettingError("group.min.session.timeout.ms: expected at most group.max.session.timeout.ms")
+    jitter_ms, segment_ms = settings.segment_jitter_ms, settings.segment_ms
+    if jitter_ms > segment_ms:
+        raise SettingError(f"log.roll.jitter.ms: expected at most log.roll.ms ({segment_ms}), not {jitter_ms}")

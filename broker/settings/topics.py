@@ -1,0 +1,202 @@
+"""The settings of a topic.
+
+Which there are, what stands in for one that is not set, and the log configuration they make.
+
+Owns: `TOPIC_SETTINGS` and `FIXED_SETTINGS`, the tables. Names and meanings are Kafka's (source:
+org.apache.kafka.common.config.TopicConfig); a setting that is in neither is refused, never kept. Must not know:
+who sets them, or how a log uses them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker.log.config import LogConfig
+from broker.settings.live import LiveSettings
+from broker.settings.settings import Settings
+from broker.settings.types import (
+    Bytes,
+    CleanupPolicy,
+    Compression,
+    Count,
+    GzipLevel,
+    IndexBytes,
+    Kind,
+    Lz4Level,
+    Messages,
+    Millis,
+    PositiveMillis,
+    Ratio,
+    Retention,
+    SegmentBytes,
+    SettingError,
+    TimestampType,
+    ZstdLevel,
+    as_text,
+    check_value,
+    kind_of,
+    nearest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    """A setting of a topic: its type with its range, and the broker's setting that holds where it is not set."""
+
+    type: Any
+    broker: str
+
+
+TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
+    "cleanup.policy": TopicSetting(CleanupPolicy, "log.cleanup.policy"),
+    "compression.gzip.level": TopicSetting(GzipLevel, "compression.gzip.level"),
+    "compression.lz4.level": TopicSetting(Lz4Level, "compression.lz4.level"),
+    "compression.type": TopicSetting(Compression, "compression.type"),
+    "compression.zstd.level": TopicSetting(ZstdLevel, "compression.zstd.level"),
+    "delete.retention.ms": TopicSetting(Millis, "log.cleaner.delete.retention.ms"),
+    "file.delete.delay.ms": TopicSetting(Millis, "log.segment.delete.delay.ms"),
+    "flush.messages": TopicSetting(Messages, "log.flush.interval.messages"),
+    "flush.ms": TopicSetting(Millis, "log.flush.interval.ms"),
+    "index.interval.bytes": TopicSetting(Bytes, "log.index.interval.bytes"),
+    "max.compaction.lag.ms": TopicSetting(PositiveMillis, "log.cleaner.max.compaction.lag.ms"),
+    "max.message.bytes": TopicSetting(Bytes, "message.max.bytes"),
+    "message.timestamp.after.max.ms": TopicSetting(Millis, "log.message.timestamp.after.max.ms"),
+    "message.timestamp.before.max.ms": TopicSetting(Millis, "log.message.timestamp.before.max.ms"),
+    "message.timestamp.type": TopicSetting(TimestampType, "log.message.timestamp.type"),
+    "min.cleanable.dirty.ratio": TopicSetting(Ratio, "log.cleaner.min.cleanable.ratio"),
+    "min.compaction.lag.ms": TopicSetting(Millis, "log.cleaner.min.compaction.lag.ms"),
+    "min.insync.replicas": TopicSetting(Count, "min.insync.replicas"),
+    "preallocate": TopicSetting(bool, "log.preallocate"),
+    "retention.bytes": TopicSetting(Retention, "log.retention.bytes"),
+    "retention.ms": TopicSetting(Retention, "log.retention.ms"),
+    "segment.bytes": TopicSetting(SegmentBytes, "log.segment.bytes"),
+    "segment.index.bytes": TopicSetting(IndexBytes, "log.index.size.max.bytes"),
+    "segment.jitter.ms": TopicSetting(Millis, "log.roll.jitter.ms"),
+    "segment.ms": TopicSetting(PositiveMillis, "log.roll.ms"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSetting:
+    """A setting of Kafka's that can have one value only here: it is accepted because it is true, others are refused."""
+
+    value: str
+    kind: Kind
+    reason: str
+
+
+FIXED_SETTINGS: Mapping[str, FixedSetting] = {
+    "follower.replication.throttled.replicas": FixedSetting("", Kind.LIST, "a partition has one replica"),
+    "leader.replication.throttled.replicas": FixedSetting("", Kind.LIST, "a partition has one replica"),
+    "local.retention.bytes": FixedSetting("-2", Kind.LONG, "there is no remote storage"),
+    "local.retention.ms": FixedSetting("-2", Kind.LONG, "there is no remote storage"),
+    "remote.log.copy.disable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
+    "remote.log.delete.on.disable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
+    "remote.storage.enable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
+    "unclean.leader.election.enable": FixedSetting("false", Kind.BOOLEAN, "a partition has one replica"),
+}
+SETTING_NAMES = tuple(sorted((*TOPIC_SETTINGS, *FIXED_SETTINGS)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveSetting:
+    """A setting as it is in force: its value as text, and where that may come from, what holds first.
+
+    `origins`: (name, value, source), the source one of "topic" and those of LiveSettings.sources. None: nobody can set
+    it but on the topic, and nobody has.
+    """
+
+    name: str
+    value: str | None
+    kind: Kind
+    origins: tuple[tuple[str, str, str], ...]
+
+    @property
+    def source(self) -> str:
+        """Where the value comes from."""
+        return self.origins[0][2] if self.origins else "default"
+
+
+def check_topic_configs(configs: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """All settings of a topic as they are to be kept; raises SettingError.
+
+    One that is unknown or out of range, or several that do not go together.
+    """
+    checked = {name: check_topic_setting(name, text) for name, text in configs.items()}
+    config = log_config(checked, settings)
+    lags = config.min_compaction_lag_ms, config.max_compaction_lag_ms
+    if lags[0] > lags[1] and not configs.keys().isdisjoint({"min.compaction.lag.ms", "max.compaction.lag.ms"}):
+        raise SettingError(f"topic: min.compaction.lag.ms ({lags[0]}) is larger than max.compaction.lag.ms ({lags[1]})")
+    return checked
+
+
+def check_topic_setting(name: str, text: str) -> str:
+    """A setting's value as it is to be kept. Raises SettingError."""
+    fixed = FIXED_SETTINGS.get(name)
+    if fixed is None:
+        return as_text(check_value(name, text, _setting(name).type, origin="topic")) or ""
+    if text.strip().lower() != fixed.value:
+        raise SettingError(f"topic: {name}: expected {fixed.value!r}, for {fixed.reason}, not {text!r}")
+    return fixed.value
+
+
+def check_setting_name(name: str) -> None:
+    """Raise SettingError for a name that is none."""
+    if name not in FIXED_SETTINGS:
+        _setting(name)
+
+
+def topic_setting_kind(name: str) -> Kind | None:
+    """What a setting's values are; None for a name that is none."""
+    if name in FIXED_SETTINGS:
+        return FIXED_SETTINGS[name].kind
+    return kind_of(TOPIC_SETTINGS[name].type) if name in TOPIC_SETTINGS else None
+
+
+def topic_setting_default(name: str, settings: Settings) -> str:
+    """What a setting is where the topic has it not. Raises SettingError for a name that is none."""
+    if name in FIXED_SETTINGS:
+        return FIXED_SETTINGS[name].value
+    return as_text(settings.effective(_setting(name).broker)) or ""
+
+
+def log_config(configs: Mapping[str, str], settings: Settings) -> LogConfig:
+    """The log configuration of a topic with these settings of its own."""
+    values = {
+        name.replace(".", "_"): check_value(name, configs[name], setting.type, origin="topic")
+        if name in configs
+        else settings.effective(setting.broker)
+        for name, setting in TOPIC_SETTINGS.items()
+    }
+    return LogConfig(
+        **values,
+        producer_id_expiration_ms=settings.producer_id_expiration_ms,
+        index_search=settings.warmlog_index_search,
+        walk_records=settings.warmlog_records_walk,
+    )
+
+
+def effective_settings(configs: Mapping[str, str], settings: LiveSettings) -> list[EffectiveSetting]:
+    """Every topic setting as it is in force, by name."""
+    return [effective_setting(name, configs.get(name), settings) for name in SETTING_NAMES]
+
+
+def effective_setting(name: str, own: str | None, settings: LiveSettings) -> EffectiveSetting:
+    """Return one of SETTING_NAMES as it is in force for a topic that has this value of its own, or none."""
+    fixed = FIXED_SETTINGS.get(name)
+    if fixed is not None:
+        origins = [] if own is None else [(name, own, "topic")]
+        return EffectiveSetting(name=name, value=fixed.value, kind=fixed.kind, origins=tuple(origins))
+    setting = TOPIC_SETTINGS[name]
+    origins = settings.sources(setting.broker)
+    value = as_text(settings.current.effective(setting.broker)) or ""
+    if own is not None:
+        value, origins = own, [(name, own, "topic"), *origins]
+    return EffectiveSetting(name=name, value=value, kind=kind_of(setting.type), origins=tuple(origins))
+
+
+def _setting(name: str) -> TopicSetting:
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None:
+        raise SettingError(f"unknown topic setting {name!r}{nearest(name, SETTING_NAMES)}")
+    return setting

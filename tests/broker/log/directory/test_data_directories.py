@@ -1,0 +1,185 @@
+"""Several data directories; names hold the invariants of `broker.log.directory.data_directories`."""
+
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.log.directory.checkpoint import RECOVERY_POINTS, TopicPartition
+from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from broker.log.directory.data_directory import DataDirectory, parse_properties
+from broker.log.errors import DataDirectoryError
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    return [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+
+
+def opened(
+    paths: Sequence[Path], known: Mapping[str, str] | None = None, partitions: Collection[TopicPartition] = ()
+) -> DataDirectories:
+    directories = DataDirectories.open(paths, node_id=1)
+    try:
+        directories.join(known or {}, partitions)
+    except BaseException:
+        directories.close()
+        raise
+    return directories
+
+
+@pytest.fixture
+def directories(paths: list[Path]) -> Iterator[DataDirectories]:
+    with opened(paths) as directories:
+        yield directories
+
+
+def log(topic: str, partition: int, synced: int = 5) -> SimpleNamespace:
+    return SimpleNamespace(
+        topic=topic,
+        partition=partition,
+        recovery_point=synced,
+        high_watermark=10,
+        log_start_offset=0,
+        first_base_offset=0,
+        checkpoint_epochs=lambda: None,
+    )
+
+
+def properties(path: Path) -> dict[str, str]:
+    return parse_properties((path / "meta.properties").read_text())
+
+
+def held(directory: DataDirectory | None) -> str:
+    assert directory is not None
+    return Path(directory.path).name
+
+
+def test_all_are_of_one_cluster_and_each_has_an_id_of_its_own(directories: DataDirectories, paths: list[Path]) -> None:
+    found = [properties(path) for path in paths]
+    assert {each["cluster.id"] for each in found} == {directories.cluster_id}
+    assert {each["node.id"] for each in found} == {"1"}
+    assert [each["directory.id"] for each in found] == [directory.directory_id for directory in directories.live]
+    assert len({each["directory.id"] for each in found}) == 3
+
+
+def test_a_new_partition_goes_where_the_fewest_are(directories: DataDirectories) -> None:
+    placed = [held(directories.place("t", index)) for index in range(7)]
+    assert placed == ["a", "b", "c", "a", "b", "c", "a"]
+    directories.forget("t", 1)
+    directories.forget("t", 4)
+    assert [held(directories.place("u", index)) for index in range(4)] == ["b", "b", "b", "c"]
+    assert held(directories.place("t", 6)) == "a", "who has a place keeps it"
+
+
+def test_partitions_are_found_where_they_lie(paths: list[Path]) -> None:
+    opened(paths).close()
+    for path, name in zip(paths, ("t-1", "t-0", "u-0"), strict=True):
+        (path / name).mkdir()
+    (paths[0] / "t-2").mkdir()
+    with opened(paths) as directories:
+        assert [held(directories.place("t", index)) for index in range(3)] == ["b", "a", "a"]
+        assert held(directories.place("u", 0)) == "c"
+        assert directories.holder("v", 0) is None
+        assert held(directories.place("v", 0)) == "b"
+        (paths[0] / "w-0").mkdir()
+        assert held(directories.place("w", 0)) == "a", "put there while the broker ran"
+
+
+def test_a_partition_in_two_directories_is_refused_by_both_their_names(paths: list[Path]) -> None:
+    opened(paths).close()
+    (paths[1] / "t-0").mkdir()
+    (paths[2] / "t-0").mkdir()
+    with pytest.raises(DataDirectoryError, match=f"t-0 lies in two data directories, {paths[1]} and {paths[2]}"):
+        opened(paths)
+    (paths[1] / "t-0").rename(paths[1] / "t-0.0123456789abcdef0123456789abcdef-delete")
+    opened(paths).close()
+
+
+def write_checkpoints(directories: DataDirectories, logs: list[Any]) -> None:
+    for directory, held in directories.by_directory(logs).items():
+        directories.write_checkpoints(directory, held)
+
+
+def test_each_has_the_checkpoints_of_what_lies_in_it(directories: DataDirectories, paths: list[Path]) -> None:
+    for index in range(4):
+        directories.place("t", index)
+    write_checkpoints(directories, [log("t", index, synced=index) for index in range(4)])
+    assert (paths[0] / RECOVERY_POINTS).read_text() == "0\n2\nt 0 0\nt 3 3\n"
+    assert (paths[2] / RECOVERY_POINTS).read_text() == "0\n1\nt 2 2\n"
+    directories.forget("t", 2)
+    write_checkpoints(directories, [log("t", index, synced=index) for index in (0, 1, 3)])
+    assert (paths[2] / RECOVERY_POINTS).read_text() == "0\n0\n"
+
+
+def test_what_a_checkpoint_said_of_a_partition_that_is_gone_is_forgotten(paths: list[Path]) -> None:
+    with opened(paths) as directories:
+        (paths[0] / "t-0").mkdir()
+        directories.place("t", 0)
+        write_checkpoints(directories, [log("t", 0, synced=9)])
+    with opened(paths) as directories:
+        assert directories.first.recovery_points == {("t", 0): 9}
+        directories.forget("t", 0)
+        assert directories.first.recovery_points == {}
+
+
+def copy_of_the_first(paths: list[Path]) -> None:
+    shutil.rmtree(paths[1])
+    shutil.copytree(paths[0], paths[1])
+
+
+def new_first(paths: list[Path]) -> None:
+    shutil.rmtree(paths[0])
+
+
+def metadata_elsewhere(paths: list[Path]) -> None:
+    (paths[1] / METADATA_FILE).touch()
+
+
+def another_cluster(paths: list[Path]) -> None:
+    shutil.rmtree(paths[1])
+    DataDirectory.open(paths[1], node_id=1, cluster_id="other").close()
+
+
+def a_file_in_its_place(paths: list[Path]) -> None:
+    shutil.rmtree(paths[0])
+    shutil.rmtree(paths[1])
+    shutil.rmtree(paths[2])
+    paths[0].write_text("")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (copy_of_the_first, "have the same directory.id"),
+        (new_first, r"/a is new, but .*/b belongs to a broker already"),
+        (metadata_elsewhere, r"lies in .*/b, which is not the first of log\.dirs \(.*/a is\)"),
+        (another_cluster, r"/b belongs to cluster other, not"),
+        (a_file_in_its_place, r"/a cannot be used"),
+    ],
+)
+def test_directories_that_do_not_go_together_are_refused(
+    paths: list[Path], change: Callable[[list[Path]], None], message: str
+) -> None:
+    opened(paths).close()
+    change(paths)
+    with pytest.raises(DataDirectoryError, match=message) as caught:
+        opened(paths)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_directory_given_twice_is_refused(paths: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(paths[0])
+    with pytest.raises(DataDirectoryError, match="in use"):
+        opened([paths[0], tmp_path / "link"])
+    opened(paths).close()
+
+
+def test_a_directory_of_an_older_kafka_gets_an_id(paths: list[Path]) -> None:
+    paths[0].mkdir()
+    (paths[0] / "meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
+    with opened(paths[:1]) as directories:
+        assert properties(paths[0])["directory.id"] == directories.first.directory_id != ""

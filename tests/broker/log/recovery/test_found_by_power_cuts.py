@@ -1,0 +1,87 @@
+"""What power cuts at random steps have found, each as a story of its own (`test_power_cuts` looks for more)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker.log.index.transaction import read_aborted
+from tests.broker.log.copied_logs import with_transactions
+from tests.broker.log.ledger import Ledger
+from tests.broker.log.machine import Machine
+
+CUTS = 20  # each takes its own part of what was not durable
+
+
+def segments(path: Path) -> list[int]:
+    return sorted(int(log.name[:20]) for log in path.glob("*.log"))
+
+
+def snapshots_after_cuts(machine: Machine, target: Path) -> Iterator[set[int]]:
+    """The offsets of the snapshots of producers that may be found if the power is cut now."""
+    for seed in range(CUTS):
+        image = target / f"cut-{seed}"
+        machine.disk.crash(image, Random(seed), journal=bool(seed % 2))
+        yield {int(path.name[:20]) for path in image.glob("words-0/*.snapshot")}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path / "life-0", Ledger())
+    machine.start()
+    yield machine
+    machine.end()
+
+
+def test_a_snapshot_past_where_a_log_was_cut_does_not_come_back(machine: Machine, tmp_path: Path) -> None:
+    """It told of producers' batches that were cut, among new records, and their sequences were believed."""
+    while machine.log.segment_count < 4:
+        machine.append(2, 100)
+    machine.checkpoint()
+    bases = segments(machine.log.directory)
+    machine.truncate(machine.log.log_end_offset - bases[1])
+    end = machine.log.log_end_offset
+    for found in snapshots_after_cuts(machine, tmp_path):
+        assert max(found, default=0) <= end
+
+
+def test_a_snapshot_past_the_end_that_a_start_finds_does_not_come_back(machine: Machine, tmp_path: Path) -> None:
+    machine.append(2, 100)
+    machine.flush()
+    machine.checkpoint()
+    end = machine.log.log_end_offset
+    machine.end()
+    (machine.disk.root / "words-0" / f"{end + 2:020d}.snapshot").write_bytes(b"")
+    again = Machine(machine.disk.root, machine.ledger)
+    again.start()
+    try:
+        assert again.log.log_end_offset == end
+        for found in snapshots_after_cuts(again, tmp_path):
+            assert max(found, default=0) <= end
+    finally:
+        again.end()
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(34)])
+def test_a_lost_transaction_index_past_the_recovery_point_is_made_anew(tmp_path: Path, content: bytes | None) -> None:
+    """A segment was to go, its transaction index had gone, and the log not yet when the power was cut."""
+    root = tmp_path / "life-0"
+    root.mkdir()
+    ledger = Ledger()
+    ledger.were_copied(with_transactions(root / "words-0"))
+    (first, *_) = indexes = sorted(root.glob("words-0/*.txnindex"))
+    expected = [path.read_bytes() for path in indexes]
+    if content is None:
+        first.unlink()
+    else:
+        first.write_bytes(content)
+    machine = Machine(root, ledger)
+    machine.start()
+    try:
+        assert [path.read_bytes() for path in indexes] == expected
+        assert len(read_aborted(machine.disk, str(first), int(first.name[:20]))) == 1
+        assert machine.log.recovery is not None
+        assert int(first.name[:20]) in machine.log.recovery.rebuilt_transaction_indexes
+    finally:
+        machine.end()

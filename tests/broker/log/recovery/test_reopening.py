@@ -1,0 +1,397 @@
+"""A failed log made anew in place, on real files and a disk that fails when told to."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.log.directory.checkpoint import CONTIGUOUS_OFFSET
+from broker.log.partition_log import PartitionLog
+from broker.log.recovery.reopen import Reopened
+from tests.broker.log.conftest import Bench
+
+Batch = Callable[..., bytes]
+OffsetsIn = Callable[..., list[int]]
+
+START_MS = 1_700_000_000_000
+
+
+def fill(log: PartitionLog, batch: Batch, batches: int, **how: int) -> None:
+    for _ in range(batches):
+        log.append(batch(**how))
+
+
+def reopen(log: PartitionLog) -> Reopened:
+    reopened = log.begin_reopening().make()
+    log.finish_reopening(reopened)
+    reopened.let_go()
+    return reopened
+
+
+def fail_sync(bench: Bench, log: PartitionLog) -> None:
+    bench.disk.fail("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        log.flush()
+    assert log.failed
+
+
+def inode(path: Path) -> int:
+    return path.stat().st_ino
+
+
+def names(bench: Bench) -> list[str]:
+    return sorted(name for name in os.listdir(bench.directory) if not name.endswith(".snapshot"))
+
+
+def test_what_lies_past_the_recovery_point_is_copied_and_the_log_goes_on(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    log = bench.open()
+    fill(log, batch, 3)
+    log.flush()
+    fill(log, batch, 4)
+    before = names(bench)
+    stored, failed_inode = bench.path(0, ".log").read_bytes(), inode(bench.path(0, ".log"))
+    fail_sync(bench, log)
+    reopened = reopen(log)
+    assert (reopened.copied_bytes, reopened.truncated_bytes, reopened.reason) == (len(stored), 0, None)
+    assert (log.failed, log.failure) == (False, None)
+    assert (log.recovery_point, log.high_watermark, log.log_end_offset, log.unflushed_bytes) == (7, 7, 7, 0)
+    assert bench.path(0, ".log").read_bytes() == stored
+    assert inode(bench.path(0, ".log")) != failed_inode
+    assert names(bench) == before
+    assert log.leader_epoch == 0
+    fill(log, batch, 2)
+    assert offsets_in(log) == list(range(9))
+    log = bench.reopen(log)
+    assert log.recovery is None
+    assert offsets_in(log) == list(range(9))
+
+
+def test_no_file_that_failed_is_synced_again_and_all_new_ones_and_the_names_are(bench: Bench, batch: Batch) -> None:
+    log = bench.open(index_interval_bytes=0)
+    fill(log, batch, 5)
+    fail_sync(bench, log)
+    old = {inode(path) for path in bench.directory.iterdir()}
+    synced: list[int] = []
+    bench.disk.sync = lambda fd: synced.append(os.fstat(fd).st_ino)  # type: ignore[method-assign]
+    bench.disk.calls.clear()
+    reopen(log)
+    assert not old & set(synced)
+    assert {inode(bench.path(0, suffix)) for suffix in (".log", ".index", ".timeindex")} == set(synced)
+    verbs = [call[0] for call in bench.disk.calls if call[0] in {"rename", "sync_directory"}]
+    assert verbs == [*["rename"] * (len(verbs) - 1), "sync_directory"]
+
+
+def test_the_indexes_are_as_appending_made_them(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open(index_interval_bytes=200)
+    for number in range(12):
+        log.append(batch(timestamp=START_MS + 10 * number))
+        if number == 5:
+            log.flush()
+    before = [bench.path(0, suffix).read_bytes().rstrip(b"\0") for suffix in (".index", ".timeindex")]
+    fail_sync(bench, log)
+    reopen(log)
+    assert [bench.path(0, suffix).read_bytes().rstrip(b"\0") for suffix in (".index", ".timeindex")] == before
+    found = log.offset_for_time(START_MS + 75)
+    assert found is not None
+    assert found.offset == 8
+    fill(log, batch, 5, timestamp=START_MS + 500)
+    assert offsets_in(log) == list(range(17))
+    log = bench.reopen(log)
+    assert log.recovery is None
+
+
+def test_a_log_whose_file_could_not_be_cut_back_after_a_write_is_cut_by_the_copy(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    log = bench.open()
+    fill(log, batch, 3)
+    bench.disk.write_short(50)
+    bench.disk.fail("truncate")
+    with pytest.raises(OSError, match="no space"):
+        log.append(batch())
+    assert log.failed
+    reopen(log)
+    assert bench.path(0, ".log").stat().st_size == 3 * len(batch())
+    fill(log, batch, 1)
+    assert offsets_in(log) == [0, 1, 2, 3]
+
+
+def test_a_log_that_would_end_before_its_start_begins_again_at_its_start(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    log = bench.open(segment_bytes=3 * len(batch()))
+    fill(log, batch, 2)
+    log.flush()
+    fill(log, batch, 5)
+    log.advance_start(7)
+    fail_sync(bench, log)
+    with bench.path(6, ".log").open("r+b") as file:
+        file.seek(70)
+        file.write(bytes(50))
+    reopened = reopen(log)
+    assert reopened.reason is not None
+    assert (reopened.truncated_bytes, reopened.copied_bytes) == (7 * len(batch()), 0)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == (7, 7, 7, 7)
+    files = [f"{7:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
+    assert names(bench) == [*files, CONTIGUOUS_OFFSET]
+    assert log.leader_epoch == 1
+    fill(log, batch, 2)
+    assert offsets_in(log) == [7, 8]
+    log = bench.reopen(log)
+    assert log.recovery is None
+    assert offsets_in(log) == [7, 8]
+
+
+def test_a_page_that_is_lost_ends_the_log_before_it_and_begins_a_leader_epoch(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    log = bench.open()
+    fill(log, batch, 2)
+    log.flush()
+    fill(log, batch, 5)
+    fail_sync(bench, log)
+    with bench.path(0, ".log").open("r+b") as file:  # what the disk has of it, once the page is given up
+        file.seek(4 * len(batch()) + 70)
+        file.write(bytes(50))
+    reopened = reopen(log)
+    assert reopened.reason is not None
+    assert reopened.truncated_bytes == 3 * len(batch())
+    assert (log.log_end_offset, log.high_watermark, log.recovery_point, log.leader_epoch) == (4, 4, 4, 1)
+    assert log.end_offset_of_epoch(0) == (0, 4)
+    fill(log, batch, 1)
+    assert offsets_in(log) == [0, 1, 2, 3, 4]
+    log = bench.reopen(log)
+    assert (log.recovery, log.leader_epoch) == (None, 1)
+
+
+def test_a_file_that_lost_its_end_ends_the_log_there(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open()
+    fill(log, batch, 5)
+    fail_sync(bench, log)
+    os.truncate(bench.path(0, ".log"), 3 * len(batch()))
+    reopened = reopen(log)
+    assert reopened.reason == f"the file has {3 * len(batch())} bytes of {5 * len(batch())}"
+    assert offsets_in(log) == [0, 1, 2]
+    assert log.leader_epoch == 1
+
+
+def test_what_lies_below_the_recovery_point_is_not_held_against_anything(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    """It was synced; a bit that flipped there is for `log verify` to find, and no reason to cut the log."""
+    log = bench.open(index_interval_bytes=0)
+    fill(log, batch, 4)
+    log.flush()
+    fill(log, batch, 4)
+    fail_sync(bench, log)
+    with bench.path(0, ".log").open("r+b") as file:
+        file.seek(len(batch()) + 100)
+        file.write(b"?")
+    reopened = reopen(log)
+    assert (reopened.reason, log.log_end_offset) == (None, 8)
+
+
+def rolled(bench: Bench, batch: Batch) -> PartitionLog:
+    """Segments of two batches each, at 0, 2, 4, 6; nothing of them is synced."""
+    log = bench.open(segment_bytes=2 * len(batch()))
+    for _ in range(8):
+        planned = log.plan(batch())
+        if planned.roll:
+            log.commit_roll(log.prepare_roll(planned))
+        log.write([planned])
+        log.commit([planned])
+    return log
+
+
+def test_all_segments_that_are_not_synced_are_copied_and_the_others_are_not(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    log = rolled(bench, batch)
+    first, second = log._segments.snapshot[:2]
+    log.finish_roll(first)
+    log.finish_roll(second)
+    kept = [inode(bench.path(base, ".log")) for base in (0, 2)]
+    log.fail("a sync of the third one failed")
+    reopened = reopen(log)
+    assert reopened.copied_bytes == 4 * len(batch())
+    assert [inode(bench.path(base, ".log")) for base in (0, 2)] == kept
+    assert offsets_in(log) == list(range(8))
+    assert all(segment.synced for segment in log._segments.snapshot)
+    fill(log, batch, 3)
+    assert offsets_in(log) == list(range(11))
+    log = bench.reopen(log)
+    assert log.recovery is None
+
+
+def test_segments_past_one_that_was_cut_go(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = rolled(bench, batch)
+    log.fail("a sync failed")
+    with bench.path(2, ".log").open("r+b") as file:
+        file.seek(len(batch()) + 70)
+        file.write(bytes(50))
+    reopened = reopen(log)
+    assert reopened.truncated_bytes == 5 * len(batch())
+    assert (log.log_end_offset, log.active_base_offset, log.leader_epoch) == (3, 2, 1)
+    assert not bench.path(4, ".log").exists()
+    assert not bench.path(6, ".log").exists()
+    fill(log, batch, 3)
+    assert offsets_in(log) == list(range(6))
+    bench.kill(log)
+    log = bench.open(clean=False, recovery_point=3)
+    assert offsets_in(log) == list(range(6))
+
+
+def test_readers_go_on_while_and_after_files_take_each_others_place(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    fill(log, batch, 5)
+    early = log.read(2, 10_000).slice
+    fail_sync(bench, log)
+    reopening = log.begin_reopening()
+    reopened = reopening.make()
+    between = log.read(2, 10_000).slice
+    log.finish_reopening(reopened)
+    reopened.let_go()
+    late = log.read(2, 10_000).slice
+    assert early is not None
+    assert between is not None
+    assert late is not None
+    assert early.read_all() == between.read_all() == late.read_all()
+
+
+def test_idempotent_producers_are_known_as_before(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    sent = batch(2, producer_id=7, producer_epoch=0, base_sequence=0)
+    log.append(sent)
+    fail_sync(bench, log)
+    reopen(log)
+    assert log.plan(sent).is_duplicate
+    assert not log.plan(batch(1, producer_id=7, producer_epoch=0, base_sequence=2)).is_duplicate
+
+
+def test_producers_whose_batches_were_cut_begin_where_the_log_ends(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    log.append(batch(2, producer_id=7, producer_epoch=0, base_sequence=0))
+    lost = batch(2, producer_id=7, producer_epoch=0, base_sequence=2)
+    log.append(lost)
+    fail_sync(bench, log)
+    os.truncate(bench.path(0, ".log"), log.size - 1)
+    reopen(log)
+    assert log.append(lost).base_offset == 2
+
+
+def test_an_attempt_that_is_called_off_changes_nothing(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
+    log = bench.open()
+    fill(log, batch, 3)
+    fail_sync(bench, log)
+    before = names(bench)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        log.begin_reopening().make(stop)
+    assert (log.failed, names(bench)) == (True, before)
+    reopen(log)
+    assert offsets_in(log) == [0, 1, 2]
+
+
+def test_a_disk_without_room_for_the_copy_is_not_filled(
+    bench: Bench, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = bench.open()
+    fill(log, batch, 3)
+    fail_sync(bench, log)
+    space = bench.disk.space(str(bench.directory))
+    monkeypatch.setattr(bench.disk, "space", lambda _: space._replace(usable_bytes=log.size - 1))
+    bench.disk.calls.clear()
+    with pytest.raises(OSError, match="No space left on device: 510 bytes are to be copied"):
+        log.begin_reopening().make()
+    assert not bench.disk.calls
+
+
+VERBS = ("open", "pwritev", "truncate", "sync", "rename", "sync_directory")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("lost", [False, True])
+def test_every_single_step_may_fail_and_the_next_attempt_or_a_start_finds_everything(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn, verb: str, lost: bool
+) -> None:
+    log = rolled(bench, batch)
+    log.fail("a sync failed")
+    kept = list(range(8))
+    if lost:
+        os.truncate(bench.path(4, ".log"), 2 * len(batch()) - 1)
+        kept = list(range(5))
+    for nth in range(1, 100):
+        bench.disk.fail(verb, nth=nth)
+        try:
+            reopened = log.begin_reopening().make()
+        except OSError:
+            assert log.failed
+            assert not [name for name in names(bench) if name.endswith(".cleaned")]
+            if nth % 3 == 0:  # the process ends there
+                bench.kill(log)
+                log = bench.open(clean=False)
+                assert offsets_in(log) == kept
+                log.fail("again")
+            continue
+        break
+    else:
+        pytest.fail("it never succeeded")
+    log.finish_reopening(reopened)
+    bench.disk._faults.clear()
+    fill(log, batch, 1)
+    assert offsets_in(log) == [*kept, len(kept)]
+
+
+@given(data=st.data())
+def test_whatever_the_disk_lost_past_the_recovery_point_a_whole_prefix_of_batches_stays(
+    tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    bench = Bench(tmp_path_factory.mktemp("log"))
+    counts = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=12))
+    flushed = data.draw(st.integers(0, len(counts)))
+    log = bench.open(segment_bytes=data.draw(st.sampled_from([600, 1 << 20])), index_interval_bytes=100)
+    ends = [0]
+    for number, count in enumerate(counts):
+        log.append(_batch(count))
+        ends.append(ends[-1] + count)
+        if number + 1 == flushed:
+            log.flush()
+    point = log.recovery_point
+    log.fail("a sync failed")
+    active = bench.path(log.active_base_offset, ".log")
+    damage = data.draw(st.integers(0, active.stat().st_size))
+    os.truncate(active, damage)
+    reopened = reopen(log)
+    assert log.log_end_offset in ends
+    assert (log.log_end_offset == ends[-1]) == (reopened.reason is None)
+    assert log.log_end_offset >= min(point, log.active_base_offset)
+    assert log.append(_batch(1)).base_offset == log.log_end_offset - 1
+    bench.close()
+
+
+def _batch(count: int) -> bytes:
+    from protocol.records.builder import build_batch
+
+    return build_batch([(START_MS + i, None, b"v" * 100, ()) for i in range(count)])
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+def test_a_log_that_failed_by_a_write_comes_back(bench: Bench, batch: Batch, offsets_in: OffsetsIn, code: int) -> None:
+    log = bench.open()
+    fill(log, batch, 3)
+    bench.disk.fail("pwritev", code=code)
+    with pytest.raises(OSError, match=r"."):
+        log.append(batch())
+    reopen(log)
+    fill(log, batch, 1)
+    assert offsets_in(log) == [0, 1, 2, 3]

@@ -1,0 +1,158 @@
+"""What holds the loop is told: who it was, and where, and not too often."""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+
+from broker.metrics.loop_guard import LoopGuard
+from tests.broker.clients import running
+
+LIMIT_S = 0.02  # the fixture's
+
+
+@asynccontextmanager
+async def watching(guard: LoopGuard) -> AsyncIterator[None]:
+    with guard.watching():
+        await trio.lowlevel.checkpoint()
+        yield
+        await trio.lowlevel.checkpoint()  # what was held is told when the clock is read
+
+
+def hold_it(seconds: float = 5 * LIMIT_S) -> None:
+    ends_at = time.perf_counter() + seconds
+    while time.perf_counter() < ends_at:
+        pass
+
+
+async def one_that_holds(guard: LoopGuard) -> None:
+    await trio.lowlevel.checkpoint()
+    guard.begin("fetch")
+    hold_it()
+
+
+async def test_who_holds_the_loop_is_told_with_the_request_and_the_stack(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with watching(guard), trio.open_nursery() as nursery:
+        nursery.start_soon(one_that_holds, guard)
+    (line,) = caplog.messages
+    assert " ms by fetch: hold_it line " in line
+    assert "one_that_holds line " in line
+    assert "unrolled_run" not in line
+    assert guard.held == 1
+
+
+async def test_the_request_is_told_that_held_it_not_the_next_one(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with watching(guard):
+        guard.begin("produce")
+        hold_it()
+        guard.begin("fetch")
+    (line,) = caplog.messages
+    assert " ms by produce: hold_it line " in line
+
+
+async def one_that_keeps_the_gil() -> None:
+    hold_it()
+
+
+async def test_who_keeps_the_gil_has_a_name_the_second_time(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.metrics.loop_guard.TELL_PAUSE_S", 0.0)
+    monkeypatch.setattr(sys, "_current_frames", dict)  # as if the thread that looks never got it
+    async with watching(guard):
+        for _ in range(2):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one_that_keeps_the_gil)
+    first, second = caplog.messages
+    assert first.endswith(" ms: without giving up the GIL")
+    assert "by tests.broker.metrics.test_loop_guard.one_that_keeps_the_gil: without giving up the GIL" in second
+
+
+@pytest.mark.parametrize("guard", [60], indirect=True)
+async def test_a_loop_that_gives_way_in_time_is_not_told(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(guard):
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+    assert not caplog.messages
+    assert guard.held == 0
+
+
+async def test_a_loop_that_sleeps_is_not_held(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(guard):
+        await trio.sleep(2 * LIMIT_S)
+    assert not caplog.messages
+
+
+async def test_a_loop_that_is_held_all_the_time_is_told_now_and_then(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with watching(guard):
+        for _ in range(4):
+            hold_it(1.5 * LIMIT_S)
+            await trio.lowlevel.checkpoint()
+    assert guard.held == 4
+    assert len(caplog.messages) == 1
+
+
+async def test_what_held_the_loop_before_anybody_was_served_is_not_told(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    await trio.lowlevel.checkpoint()
+    hold_it()
+    async with watching(guard):
+        pass
+    hold_it()
+    await trio.lowlevel.checkpoint()
+    assert guard.held == 0
+    assert not caplog.messages
+
+
+async def test_nothing_stays_behind(guard: LoopGuard) -> None:
+    before = threading.active_count()
+    async with watching(guard):
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+
+
+async def test_with_a_limit_of_0_nothing_is_watched() -> None:
+    guard = LoopGuard(0)
+    assert guard.clock is None
+    before = threading.active_count()
+    with guard.watching():
+        assert threading.active_count() == before
+
+
+async def test_a_broker_counts_what_held_it(guard: LoopGuard, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        async with running(tmp_path, http="127.0.0.1:0", guard=guard) as broker:
+            with trio.fail_after(60):
+                while "test_a_broker_counts_what_held_it" not in caplog.text:  # a slow start may have been told
+                    hold_it(0.1)
+                    await trio.lowlevel.checkpoint()
+            assert (await broker.scrape())["warmlog_loop_holds_total"] >= 1
+
+
+async def test_a_short_hold_after_a_long_sleep_is_told_for_what_it_is(
+    guard: LoopGuard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that sleeps is looked at less often: that nobody saw it does not mean that nobody could."""
+    monkeypatch.setattr("broker.metrics.loop_guard.QUIET_LOOKS", 1)
+    monkeypatch.setattr("broker.metrics.loop_guard.QUIET_TIMES", 1_000_000)
+    async with watching(guard):
+        while not guard.is_quiet:  # noqa: ASYNC110  # nothing tells us but asking
+            await trio.sleep(LIMIT_S)
+        hold_it()
+        await trio.lowlevel.checkpoint()
+        hold_it()
+    assert caplog.messages[0].endswith("nobody looked, since the loop had been asleep")

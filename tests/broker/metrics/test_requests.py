@@ -1,0 +1,110 @@
+"""The compiled twin counts what the pure one counts: buckets, sums, stages, what held the loop."""
+
+import runpy
+from mmap import mmap
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.log.io import page_faults
+from broker.metrics import requests
+from broker.metrics.registry import LATENCY_BOUNDS_S
+from protocol.records import codec
+
+Twin = SimpleNamespace
+
+
+def pure(module: ModuleType) -> Twin:
+    """What a module offers where nothing was built."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "compiled", False)
+        return SimpleNamespace(**runpy.run_path(str(module.__file__)))
+
+
+PURE, CHOSEN = pure(requests), SimpleNamespace(**vars(requests))
+SECONDS = st.one_of(st.sampled_from(LATENCY_BOUNDS_S), st.floats(-0.001, 20))
+
+
+def shown(histogram: requests.Histogram) -> object:
+    return histogram.bounds, histogram.counts, histogram.total
+
+
+@given(st.lists(SECONDS))
+def test_observations_fall_into_the_same_buckets(observed: list[float]) -> None:
+    twins = [twin.Histogram(LATENCY_BOUNDS_S) for twin in (PURE, CHOSEN)]
+    for histogram in twins:
+        for seconds in observed:
+            histogram.observe(seconds)
+    assert shown(twins[0]) == shown(twins[1])
+    assert sum(twins[1].counts) == len(observed)
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.tuples(*[SECONDS] * 5))))
+def test_stages_are_counted_alike(requests: list[tuple[int, tuple[float, ...]]]) -> None:
+    seen = []
+    for twin in (PURE, CHOSEN):
+        histograms = [twin.Histogram(LATENCY_BOUNDS_S) for _ in range(5)]
+        stages = twin.StageHistograms(*histograms)
+        for count, (received_at, begun_at, handled_at, done_at, sent_at) in requests:
+            staged = SimpleNamespace(count=count, received_at=received_at, begun_at=begun_at, handled_at=handled_at)
+            stages.observe(staged, done_at, sent_at)
+        seen.append([shown(histogram) for histogram in histograms])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("twin", [PURE, CHOSEN], ids=["pure", "chosen"])
+def test_a_counter_adds(twin: Twin) -> None:
+    counter = twin.Counter()
+    counter.add()
+    counter.add(41)
+    assert counter.value == 42
+
+
+@pytest.mark.parametrize("twin", [PURE, CHOSEN], ids=["pure", "chosen"])
+def test_a_clock_tells_from_when_to_when_and_what_for_the_loop_was_held(twin: Twin) -> None:
+    told: list[tuple[float, float, str]] = []
+    clock = twin.LoopClock(-1.0, lambda since, now: told.append((since, now, clock.doing)))
+    clock.start_clock()
+    woken_at = clock.current_time()
+    assert (clock.is_awake, clock.began_at, clock.doing, told) == (True, woken_at, "", [])
+    clock.begin("fetch")
+    begun_at = clock.began_at
+    read_at = clock.current_time()
+    assert told == [(woken_at, begun_at, ""), (begun_at, read_at, "fetch")]
+    slept_s = clock.deadline_to_sleep_time(read_at + 60)
+    assert told[2:] == [(read_at, clock.began_at, "")]
+    assert slept_s == pytest.approx(60, abs=30)
+    assert not clock.is_awake
+    clock.current_time()
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize("twin", [PURE, CHOSEN], ids=["pure", "chosen"])
+def test_a_clock_that_is_read_in_time_says_nothing(twin: Twin) -> None:
+    clock = twin.LoopClock(60.0, lambda since, now: pytest.fail(f"{since} {now}"))
+    clock.current_time()
+    clock.begin("fetch")
+    clock.deadline_to_sleep_time(float("inf"))
+
+
+def test_the_clock_is_the_one_that_the_guard_looks_at() -> None:
+    first, between, last = (twin.LoopClock(1.0, print).current_time() for twin in (PURE, CHOSEN, PURE))
+    assert first <= between <= last
+
+
+def test_page_faults_come_in_the_same_shape() -> None:
+    offered = [pure(page_faults).FaultCounts, page_faults.FaultCounts]
+    made = [counts(page_faults.PLACES) for counts in offered]
+    written = bytes(1 << 20)
+    for faults in made:
+        with mmap(-1, len(written)) as pages:  # new to the process, whatever the allocator keeps
+            faults.begin()
+            pages.write(written)
+            faults.end("append")
+        faults.leave()
+        faults.end("log_scan")
+        assert faults.minor["append"] > 0
+        assert faults.minor["log_scan"] == faults.minor["index_warm"] == 0
+    assert made[0].minor.keys() == made[1].minor.keys() == made[0].major.keys() == made[1].major.keys()

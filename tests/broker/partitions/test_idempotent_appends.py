@@ -1,0 +1,104 @@
+"""Duplicates in the queue of a partition: they are answered after their originals, and as these are."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from broker.log.config import LogConfig
+from broker.partitions.partition import StorageError
+from protocol.records.builder import build_batch
+from tests.broker.partitions.test_partition import Rig
+
+LARGE = 100_000  # written by a worker
+
+
+def batch(sequence: int, size: int = 10) -> bytes:
+    rows = [(1_700_000_000_000, None, b"v" * size, ())]
+    return build_batch(rows, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+
+@asynccontextmanager
+async def rig(directory: Path, **config: int) -> AsyncIterator[Rig]:
+    async with trio.open_nursery() as nursery:
+        made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]
+        yield made
+        await made.partition.retire()
+        made.partition.log.close()
+
+
+async def test_a_duplicate_of_what_is_being_written_waits_for_it(tmp_path: Path) -> None:
+    async with rig(tmp_path) as it:
+        partition, writer = it.partition, it.writer
+        first = partition.append(batch(0, LARGE))
+        writer.write_queued()  # a worker has it now
+        again = partition.append(batch(0, LARGE))
+        writer.write_queued()
+        assert not first.done
+        assert not again.done
+        await again.wait()
+        assert first.done
+        assert (first.error, again.error, again.planned.base_offset) == (None, None, 0)
+        assert it.stored() == [(0, 0)]
+        assert (await it.append(b"x")).planned.base_offset == 1
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+async def test_a_duplicate_fails_with_its_original(tmp_path: Path, size: int) -> None:
+    async with rig(tmp_path) as it:
+        partition, writer = it.partition, it.writer
+        it.disk.write_error = 28
+        first, again = partition.append(batch(0, size)), partition.append(batch(0, size))
+        writer.write_queued()
+        await first.wait()
+        await again.wait()
+        assert isinstance(first.error, StorageError)
+        assert isinstance(again.error, StorageError)
+        once_more = partition.append(batch(0, size))
+        writer.write_queued()
+        await once_more.wait()
+        assert once_more.error is None
+        assert not once_more.planned.is_duplicate
+        assert it.stored() == [(0, 0)]
+
+
+async def test_a_duplicate_waits_for_the_sync_of_its_original(tmp_path: Path) -> None:
+    async with rig(tmp_path, flush_messages=1) as it:
+        partition, writer = it.partition, it.writer
+        first = partition.append(batch(0))
+        writer.write_queued()
+        again = partition.append(batch(0))
+        writer.write_queued()
+        assert partition.log.log_end_offset == 1
+        assert not again.done
+        await again.wait()
+        assert first.done
+        assert partition.log.recovery_point == 1
+
+
+async def test_a_duplicate_fails_where_its_original_could_not_be_synced(tmp_path: Path) -> None:
+    async with rig(tmp_path, flush_messages=1) as it:
+        partition, writer = it.partition, it.writer
+        first = partition.append(batch(0))
+        it.disk.sync_error = 5
+        writer.write_queued()
+        again = partition.append(batch(0))
+        writer.write_queued()
+        await first.wait()
+        await again.wait()
+        assert isinstance(first.error, StorageError)
+        assert isinstance(again.error, StorageError)
+
+
+async def test_duplicates_and_new_batches_of_one_pipeline_keep_their_order(tmp_path: Path) -> None:
+    async with rig(tmp_path, segment_bytes=400) as it:  # with rolls in between
+        partition, writer = it.partition, it.writer
+        appends = [partition.append(batch(sequence, 100)) for sequence in (0, 1, 1, 2, 0, 3, 4, 3, 5)]
+        writer.write_queued()
+        for append in appends:
+            await append.wait()
+            assert append.error is None
+        assert [append.planned.base_offset for append in appends] == [0, 1, 1, 2, 0, 3, 4, 3, 5]
+        assert it.stored() == [(at, at) for at in range(6)]

@@ -1,0 +1,247 @@
+"""Appends whose batches must be opened or compressed anew before they have a place: in their turn, off the loop."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from threading import Event, Thread, get_ident
+
+import pytest
+import trio
+import trio.testing
+
+from broker.log import partition_log
+from broker.log.config import LogConfig
+from broker.log.io.files import OpenFiles
+from broker.log.partition_log import Buffer, PartitionLog
+from broker.metrics.registry import Metrics
+from broker.partitions.batch_opener import JOB_BYTES, LOOP_BYTES, LOOP_OPENED_BYTES, LOOP_SECONDS
+from broker.partitions.partition import Append, Partition
+from broker.partitions.writer import Writer
+from protocol.errors import CompressionError, ErrorCode, RecordsRefusedError
+from protocol.records.builder import Codec, build_batch
+from protocol.records.reader import Record, records_in
+from protocol.records.reencode import reencode_batches
+from protocol.records.validation import BatchRules
+from tests.protocol.records.handmade import batch as handmade
+
+NOW = 1_700_000_000_000
+
+
+class GatedOpening:
+    """Opens batches once it may go on, and notes where it ran."""
+
+    def __init__(self) -> None:
+        self.gate = Event()
+        self.gate.set()
+        self.threads: list[int] = []
+
+    def __call__(self, records: Buffer, rules: BatchRules, now_ms: int, *, max_decompressed_size: int) -> Buffer:
+        self.gate.wait()
+        self.threads.append(get_ident())
+        return reencode_batches(records, rules, now_ms, max_decompressed_size=max_decompressed_size)
+
+
+class Rig:
+    """One log. Nothing is opened by the event loop unless a test says so."""
+
+    def __init__(self, directory: Path, nursery: trio.Nursery, config: LogConfig) -> None:
+        self.writer = Writer(nursery=nursery, metrics=Metrics(), loop_write_max_bytes=64 << 10)
+        self.writer.opener.loop_bytes = 0
+        self.opening = GatedOpening()
+        self.log = PartitionLog.open(
+            directory / "t-0",
+            topic="t",
+            partition=0,
+            config=config,
+            files=OpenFiles(),
+            clock=lambda: NOW,
+            random=Random(0),
+            clean=True,
+        )
+        self.partition = Partition(self.log, self.writer)
+
+    def append(self, *values: bytes, codec: Codec = Codec.NONE, key: bytes | None = b"k") -> Append:
+        append = self.partition.append(build_batch([(NOW, key, value, ()) for value in values], compression=codec))
+        self.writer.write_queued()
+        return append
+
+    def records(self) -> list[Record]:
+        found = self.partition.read(0, 1 << 30, min_one_message=True)
+        assert found is not None
+        return [] if found.slice is None else list(records_in(found.slice.read_all()))
+
+    def values(self) -> list[bytes | None]:
+        return [record.value for record in self.records()]
+
+
+@asynccontextmanager
+async def rig(directory: Path, **config: object) -> AsyncIterator[Rig]:
+    async with trio.open_nursery() as nursery:
+        made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]  # the tests' settings are right
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(partition_log, "reencode_batches", made.opening)
+            try:
+                yield made
+            finally:
+                made.opening.gate.set()
+            await made.partition.retire()
+
+
+async def test_what_needs_no_opening_is_written_at_once(tmp_path: Path) -> None:
+    async with rig(tmp_path, cleanup_policy="compact") as made:
+        assert made.append(b"plain").done
+        assert made.opening.threads == []
+
+
+async def test_appends_keep_their_order_behind_one_that_is_opened(tmp_path: Path) -> None:
+    async with rig(tmp_path, cleanup_policy="compact") as made:
+        made.opening.gate.clear()
+        appends = [made.append(b"a", codec=Codec.GZIP), made.append(b"b"), made.append(b"c", codec=Codec.ZSTD)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert not any(append.done for append in appends)
+        made.opening.gate.set()
+        for append in appends:
+            await append.wait()
+        assert [append.planned.base_offset for append in appends] == [0, 1, 2]
+        assert made.values() == [b"a", b"b", b"c"]
+        assert made.append(b"d").done
+        assert get_ident() not in made.opening.threads
+
+
+async def test_more_than_one_turn_of_a_thread(tmp_path: Path) -> None:
+    async with rig(tmp_path, compression_type="lz4", max_message_bytes=1 << 20) as made:
+        appends = [made.append(bytes([number]) * (JOB_BYTES // 3)) for number in range(8)]
+        for append in appends:
+            await append.wait()
+            assert append.error is None
+        assert [value[0] for value in made.values() if value] == list(range(8))
+
+
+async def test_a_small_batch_is_opened_by_the_event_loop(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        made.writer.opener.loop_bytes = LOOP_BYTES
+        assert made.append(b"small", codec=Codec.ZSTD).done
+        assert made.opening.threads == [get_ident()]
+        large = made.append(os.urandom(LOOP_BYTES), codec=Codec.ZSTD)
+        behind = made.append(b"behind", codec=Codec.ZSTD)
+        assert not large.done
+        assert not behind.done
+        await behind.wait()
+        assert get_ident() not in made.opening.threads[1:]
+        assert len(made.values()) == 3
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+async def test_the_event_loop_opens_no_small_batch_that_becomes_large(tmp_path: Path, codec: Codec) -> None:
+    async with rig(tmp_path) as made:
+        made.writer.opener.loop_bytes = LOOP_BYTES
+        bomb = made.append(bytes(2 * LOOP_OPENED_BYTES), codec=codec)
+        await bomb.wait()
+        assert bomb.error is None
+        assert made.opening.threads[-1] != get_ident()
+
+
+async def test_the_event_loop_opens_only_so_many_batches_at_a_time(tmp_path: Path) -> None:
+    """Hundreds of partitions in one request."""
+    async with rig(tmp_path) as made:
+        made.writer.opener.loop_bytes = LOOP_BYTES
+        batch = build_batch([(NOW, b"k", b"value", ())], compression=Codec.GZIP)
+        made.writer.opener._spent_s = LOOP_SECONDS
+        late = made.partition.append(batch)
+        made.writer.write_queued()
+        assert not late.done
+        await late.wait()
+        assert made.append(b"next", codec=Codec.GZIP).done
+
+
+async def test_partitions_share_the_turns_of_threads(tmp_path: Path) -> None:
+    async with rig(tmp_path / "one") as one, rig(tmp_path / "two") as two:
+        other = Partition(two.log, one.writer)
+        one.opening.gate.clear()
+        appends = [partition.append(compressed(number)) for number in range(6) for partition in (one.partition, other)]
+        one.opening.gate.set()
+        for append in appends:
+            await append.wait()
+        assert one.values() == two.values() == [b"%d" % number for number in range(6)]
+        await other.retire()
+
+
+def compressed(number: int) -> bytes:
+    return build_batch([(NOW, b"k", b"%d" % number, ())], compression=Codec.LZ4)
+
+
+async def test_what_is_wrong_inside_is_that_appends_alone(tmp_path: Path) -> None:
+    async with rig(tmp_path, cleanup_policy="compact") as made:
+        made.opening.gate.clear()
+        keyless = made.append(b"x", codec=Codec.GZIP, key=None)
+        broken = made.partition.append(handmade(b"no gzip", attributes=Codec.GZIP))
+        damaged = made.partition.append(b"nothing of the kind")
+        good = made.append(b"good", codec=Codec.SNAPPY)
+        made.opening.gate.set()
+        for append in (keyless, broken, damaged, good):
+            await append.wait()
+        assert isinstance(keyless.error, RecordsRefusedError)
+        assert keyless.error.code is ErrorCode.INVALID_RECORD
+        assert isinstance(broken.error, CompressionError)
+        assert damaged.error is not None
+        assert good.error is None
+        assert made.values() == [b"good"]
+
+
+@pytest.mark.parametrize("loop_bytes", [0, LOOP_BYTES])
+async def test_a_defect_while_opening_is_told_and_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loop_bytes: int
+) -> None:
+    def fail(*_: object, **__: object) -> Buffer:
+        raise RuntimeError("a defect")
+
+    async with rig(tmp_path, cleanup_policy="compact") as made:
+        with monkeypatch.context() as patch:
+            patch.setattr(partition_log, "reencode_batches", fail)
+            made.writer.opener.loop_bytes = loop_bytes
+            failed = made.append(b"x", codec=Codec.GZIP)
+            await failed.wait()
+        assert "a defect" in str(failed.error)
+        assert "could not be opened" in caplog.text
+        assert made.append(b"plain").done
+        later = made.append(b"later", codec=Codec.GZIP)
+        await later.wait()
+        assert made.values() == [b"plain", b"later"]
+
+
+async def test_new_settings_hold_from_the_next_append_on(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        first = made.append(b"first", key=None)
+        assert first.planned.log_append_time == -1
+        made.log.reconfigure(LogConfig(message_timestamp_type="LogAppendTime", compression_type="gzip"))
+        second = made.append(b"second", key=None)
+        await second.wait()
+        assert second.planned.log_append_time == NOW
+        made.log.reconfigure(LogConfig(cleanup_policy="compact"))
+        with pytest.raises(RecordsRefusedError):
+            made.append(b"third", key=None)
+        made.log.reconfigure(LogConfig(message_timestamp_before_max_ms=1))
+        assert made.append(b"fourth").done
+        assert made.values() == [b"first", b"second", b"fourth"]
+
+
+async def test_retiring_waits_for_what_is_opened(tmp_path: Path) -> None:
+    async with rig(tmp_path, compression_type="zstd") as made:
+        made.opening.gate.clear()
+        append = made.append(b"x")
+        Thread(target=made.opening.gate.set).start()
+        await made.partition.retire()
+        assert append.done
+        assert append.error is None
+
+
+async def test_a_refused_batch_leaves_no_decompressed_block_in_memory(tmp_path: Path) -> None:
+    """An error's traceback would hold it as long as the reply waits to be sent."""
+    async with rig(tmp_path, cleanup_policy="compact") as made:
+        append = made.append(b"no key", codec=Codec.GZIP, key=None)
+        await append.wait()
+        assert isinstance(append.error, RecordsRefusedError)
+        assert append.error.__traceback__ is None
+        assert append.error.__context__ is None

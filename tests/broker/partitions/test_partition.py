@@ -1,0 +1,360 @@
+"""The async edge of one log, on real files and with a disk that fails when told to."""
+
+import errno
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from broker.log.config import LogConfig
+from broker.log.errors import LogFailedError
+from broker.log.io.disk import Disk
+from broker.log.io.files import OpenFiles
+from broker.log.partition_log import PartitionLog
+from broker.metrics.registry import Metrics
+from broker.partitions.partition import Append, Partition, StorageError
+from broker.partitions.waiters import FetchWaiter
+from broker.partitions.writer import Writer
+from protocol.records.batch import headers
+from tests.broker.clients import batch
+
+
+class FailingDisk(Disk):
+    """Writes and syncs raise the error that is set, once each time it is set."""
+
+    def __init__(self) -> None:
+        self.write_error = self.sync_error = 0
+        self.defect: Exception | None = None
+        self.syncs = 0
+        self.writes: list[int] = []
+
+    def pwritev(self, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> int:
+        code, self.write_error = self.write_error, 0
+        defect, self.defect = self.defect, None
+        if code:
+            raise OSError(code, os.strerror(code))
+        if defect is not None:
+            raise defect
+        written = super().pwritev(fd, buffers, position)
+        self.writes.append(written)
+        return written
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+        code, self.sync_error = self.sync_error, 0
+        if code:
+            raise OSError(code, os.strerror(code))
+        super().sync(fd)
+
+
+class Rig:
+    """A partition, its writer and its disk."""
+
+    def __init__(self, directory: Path, nursery: trio.Nursery, config: LogConfig) -> None:
+        self.disk = FailingDisk()
+        self.writer = Writer(nursery=nursery, metrics=Metrics(), loop_write_max_bytes=64 << 10)
+        self._files = OpenFiles(disk=self.disk)
+        self._directory = directory
+        self._config = config
+        self.partition = self.another("t")
+
+    def another(self, topic: str) -> Partition:
+        log = PartitionLog.open(
+            self._directory / f"{topic}-0",
+            topic=topic,
+            partition=0,
+            config=self._config,
+            files=self._files,
+            clock=lambda: 0,
+            random=Random(0),
+            clean=True,
+        )
+        return Partition(log, self.writer)
+
+    async def append(self, *values: bytes) -> Append:
+        append = self.partition.append(batch(*values))
+        self.writer.write_queued()
+        await append.wait()
+        return append
+
+    def stored(self) -> list[tuple[int, int]]:
+        """(base offset, last offset) of each batch that can be read."""
+        log = self.partition.log
+        found, offset = [], log.log_start_offset
+        while offset < log.log_end_offset:
+            piece = self.partition.read(offset, 1 << 30, min_one_message=True)
+            assert piece is not None
+            assert piece.slice is not None
+            found += [(header.base_offset, header.last_offset) for _, header in headers(piece.slice.read_all())]
+            offset = found[-1][1] + 1
+        return found
+
+
+@asynccontextmanager
+async def rig(directory: Path, **config: int) -> AsyncIterator[Rig]:
+    async with trio.open_nursery() as nursery:
+        made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]  # all given ones are numbers
+        yield made
+        await made.partition.retire()
+
+
+async def test_small_appends_that_came_together_go_out_in_one_write(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        appends = [made.partition.append(batch(b"x")) for _ in range(10)]
+        made.writer.write_queued()
+        assert all(append.done for append in appends)
+        assert len(made.disk.writes) == 1
+        assert made.stored() == [(i, i) for i in range(10)]
+
+
+async def test_an_append_is_not_readable_before_it_is_written(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        append = made.partition.append(batch(b"x"))
+        assert not append.done
+        assert made.stored() == []
+        made.writer.write_queued()
+        assert made.stored() == [(0, 0)]
+
+
+async def test_large_appends_are_written_by_a_worker_and_what_comes_meanwhile_follows_in_order(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        large = made.partition.append(batch(b"x" * 200_000))
+        made.writer.write_queued()
+        assert not large.done
+        small = [made.partition.append(batch(b"y")) for _ in range(3)]
+        made.writer.write_queued()
+        assert not any(append.done for append in small)
+        for append in [large, *small]:
+            await append.wait()
+        assert made.stored() == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+async def test_segments_roll_in_the_middle_of_a_queue(tmp_path: Path) -> None:
+    one = len(batch(b"x" * 100))
+    async with rig(tmp_path, segment_bytes=one * 3) as made:
+        appends = [made.partition.append(batch(b"x" * 100)) for _ in range(10)]
+        made.writer.write_queued()
+        for append in appends:
+            await append.wait()
+            assert append.error is None
+        assert made.stored() == [(i, i) for i in range(10)]
+        assert made.partition.log.segment_count == 4
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+async def test_a_full_disk_refuses_what_is_queued_and_the_log_goes_on_when_there_is_room(
+    tmp_path: Path, size: int
+) -> None:
+    async with rig(tmp_path) as made:
+        await made.append(b"before")
+        made.disk.write_error = errno.ENOSPC
+        refused = [made.partition.append(batch(b"x" * size)) for _ in range(3)]
+        made.writer.write_queued()
+        for append in refused:
+            await append.wait()
+            assert "No space left" in str(append.error)
+        assert made.stored() == [(0, 0)]
+        assert (await made.append(b"after")).planned.base_offset == 1
+        assert made.stored() == [(0, 0), (1, 1)]
+
+
+async def test_a_full_disk_is_told_once_and_not_for_every_append(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that tries again at once wrote a thousand lines a second, onto the full disk."""
+    async with rig(tmp_path) as made:
+        for _ in range(100):
+            made.disk.write_error = errno.ENOSPC
+            assert (await made.append(b"x")).error is not None
+        assert [record.message for record in caplog.records] == ["t-0: No space left on device; 1 appends refused"]
+        await made.append(b"room again")
+        await made.append(b"and again")
+        assert [record.message for record in caplog.records[1:]] == ["t-0: writes go on; 99 more appends were refused"]
+
+
+async def test_any_other_write_error_puts_the_log_out_of_service_for_appends_and_not_for_reads(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        await made.append(b"before")
+        made.disk.write_error = errno.EIO
+        assert (await made.append(b"x")).error is not None
+        with pytest.raises(LogFailedError, match=r"out of service: .*Input/output error"):
+            made.partition.append(batch(b"y"))
+        assert made.stored() == [(0, 0)]
+
+
+async def test_with_flush_messages_1_an_append_is_settled_by_its_sync(tmp_path: Path) -> None:
+    async with rig(tmp_path, flush_messages=1) as made:
+        append = made.partition.append(batch(b"x"))
+        made.writer.write_queued()
+        assert not append.done
+        await append.wait()
+        assert made.disk.syncs >= 1
+        assert made.partition.log.recovery_point == 1
+
+
+async def test_appends_that_wait_for_a_sync_share_one(tmp_path: Path) -> None:
+    async with rig(tmp_path, flush_messages=1) as made:
+        await made.append(b"warm up")  # the first sync of a new log is also one of its directory and indexes
+        before = made.disk.syncs
+        appends = []
+        for _ in range(32):
+            appends.append(made.partition.append(batch(b"x")))
+            made.writer.write_queued()
+        for append in appends:
+            await append.wait()
+        assert made.disk.syncs - before <= 4
+
+
+async def test_a_failed_sync_fails_who_waits_for_it_and_puts_the_log_out_of_service(tmp_path: Path) -> None:
+    async with rig(tmp_path, flush_messages=1) as made:
+        await made.append(b"before")
+        made.disk.sync_error = errno.EIO
+        assert "fsync failed" in str((await made.append(b"x")).error)
+        syncs = made.disk.syncs
+        with pytest.raises(LogFailedError):
+            made.partition.append(batch(b"y"))
+        made.partition.disk.flush_by_time([made.partition])
+        await made.partition.settled()
+        assert made.disk.syncs == syncs  # never tried again on the same file
+
+
+async def test_a_sync_that_fails_on_one_log_settles_the_others(tmp_path: Path) -> None:
+    async with rig(tmp_path, flush_messages=1) as made:
+        other = made.another("u")
+        await made.append(b"before")
+        made.disk.sync_error = errno.EIO
+        first, second = made.partition.append(batch(b"x")), other.append(batch(b"y"))
+        made.writer.write_queued()
+        await first.wait()
+        await second.wait()
+        assert first.error is not None
+        assert second.error is None
+        await other.retire()
+
+
+async def test_a_waiter_is_woken_when_enough_bytes_have_come(tmp_path: Path) -> None:
+    size = len(batch(b"x"))
+    async with rig(tmp_path) as made:
+        woken = trio.Event()
+        waiter = FetchWaiter(size * 2, woken.set)
+        made.partition.enlist(waiter)
+        await made.append(b"x")
+        assert not woken.is_set()
+        await made.append(b"x")
+        await woken.wait()
+        made.partition.dismiss(waiter)
+
+
+async def test_a_damaged_index_is_rebuilt_and_then_the_reader_is_woken(tmp_path: Path) -> None:
+    one = len(batch(b"x" * 100))
+    async with rig(tmp_path, segment_bytes=one * 20, index_interval_bytes=one) as made:
+        for _ in range(50):
+            await made.append(b"x" * 100)
+        await made.partition.retire()
+        made.partition.log.close()
+        for index in (tmp_path / "t-0").glob("*.index"):
+            index.write_bytes(b"\xff" * index.stat().st_size)
+        made.partition = made.another("t")
+        woken = trio.Event()
+        waiter = FetchWaiter(1, woken.set)
+        made.partition.enlist(waiter)
+        assert made.partition.read(5, 1000, min_one_message=True) is None
+        await woken.wait()
+        found = made.partition.read(5, one, min_one_message=True)
+        assert found is not None
+        assert found.slice is not None
+        assert [header.base_offset for _, header in headers(found.slice.read_all())] == [5]
+
+
+async def test_a_slice_can_be_read_after_its_log_is_deleted(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        await made.append(b"keep me")
+        found = made.partition.read(0, 1000, min_one_message=True)
+        assert found is not None
+        assert found.slice is not None
+        await made.partition.retire()
+        made.partition.log.delete()
+        assert b"keep me" in found.slice.read_all()
+
+
+async def test_a_defect_while_writing_is_the_failure_of_one_log_and_who_waits_is_told(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        for size in (1, 200_000):  # on the loop, and in a worker
+            broken, sound = made.another(f"broken{size}"), made.another(f"sound{size}")
+            made.disk.defect = ArithmeticError("a defect")
+            appends = [partition.append(batch(b"x" * size)) for partition in (broken, sound)]
+            made.writer.write_queued()
+            for append in appends:
+                await append.wait()
+            failed = [append.error is not None for append in appends]
+            assert sorted(failed) == [False, True]  # workers come in any order
+            assert [broken.log.failed, sound.log.failed] == failed
+
+
+async def test_a_sync_that_succeeds_after_another_one_failed_moves_nothing(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        await made.append(b"x")
+        plan = made.partition.begin_flush()
+        assert plan is not None
+        made.partition.log.fail("the sync of a rolled segment failed")
+        made.partition.flushed(plan, None)
+        assert made.partition.log.recovery_point == 0
+
+
+async def test_who_waits_for_a_sync_of_a_log_that_failed_meanwhile_is_told(tmp_path: Path) -> None:
+    async with rig(tmp_path, flush_messages=1) as made:
+        append = made.partition.append(batch(b"x"))
+        made.writer.write_queued()
+        made.partition.log.fail("the sync of a rolled segment failed")
+        await append.wait()
+        assert "out of service" in str(append.error)
+
+
+async def test_retiring_waits_for_rolls_and_syncs_and_a_cancelled_broker_for_its_writes(tmp_path: Path) -> None:
+    async with rig(tmp_path, segment_bytes=1000, flush_messages=1) as made:
+        appends = [made.partition.append(batch(b"x" * 600)) for _ in range(4)]
+        made.writer._nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await made.partition.retire()
+        assert all(append.done and append.error is None for append in appends)
+        assert made.partition.log.recovery_point == 4
+        assert all(segment.synced for segment in made.partition.log._segments.snapshot[:-1])
+        made.partition.log.close()
+
+
+async def test_an_index_that_cannot_be_rebuilt_is_refused_for_a_while_instead_of_tried_in_a_circle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, segment_bytes=1000) as made:
+        for _ in range(3):
+            await made.append(b"x" * 600)
+        await made.partition.settled()
+        damaged = made.partition.log._segments.first
+        tries = []
+
+        def fails(*_: object) -> None:
+            tries.append(1)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr("broker.log.recovery.index_repair.rebuild_indexes", fails)
+        damaged.forget_indexes()
+        os.truncate(damaged.path(".index"), 3)
+        assert made.partition.read(0, 1 << 20, min_one_message=True) is None
+        await made.partition.settled()
+        for _ in range(3):
+            with pytest.raises(StorageError, match="index of segment 0"):
+                made.partition.read(0, 1 << 20, min_one_message=True)
+        assert len(tries) == 1
+
+
+async def test_a_roll_moves_the_recovery_point_to_the_new_segment(tmp_path: Path) -> None:
+    async with rig(tmp_path, segment_bytes=1000) as made:
+        for _ in range(3):
+            await made.append(b"x" * 600)
+        await made.partition.settled()
+        assert made.partition.log.recovery_point == 2
+        assert made.partition.log.unflushed_bytes < 1000

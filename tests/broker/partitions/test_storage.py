@@ -1,0 +1,84 @@
+"""The end of a broker, and the making of topics, where one of its disks has failed."""
+
+import errno
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import trio
+
+from broker.log.directory.checkpoint import CLEAN_MARKER
+from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from broker.log.directory.data_directory import RESERVE
+from broker.log.io.disk import Disk
+from broker.log.io.files import OpenFiles
+from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metrics.registry import Metrics
+from broker.partitions.partitions import Partitions
+from broker.partitions.storage import Storage
+from broker.partitions.writer import Writer
+from broker.settings.live import LiveSettings
+from broker.settings.settings import load_settings
+
+
+class BrokenBelow(Disk):
+    """Nothing below a path can be removed, once it is told."""
+
+    def __init__(self) -> None:
+        self.path = "\0"
+
+    def unlink(self, path: str) -> None:
+        if path.startswith(self.path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        super().unlink(path)
+
+
+def test_a_directory_that_cannot_give_up_what_it_keeps_leaves_the_others_their_clean_stop(tmp_path: Path) -> None:
+    disk, good, bad = BrokenBelow(), tmp_path / "good", tmp_path / "bad"
+    with DataDirectories.open([good, bad], node_id=1, disk=disk) as directories:
+        directories.join({}, [])
+        store = SqliteMetadataStore(good / METADATA_FILE)
+        storage = Storage(
+            directories=directories, files=OpenFiles(disk=disk), store=store, clock=lambda: 0, random=Random(0)
+        )
+        directories.live[1].room.is_short = True
+        disk.path = f"{bad}/{RESERVE}"
+        storage.close_logs([], all_open=True)
+        store.close()
+    assert (good / CLEAN_MARKER).exists()
+
+
+class BusyDisk(Disk):
+    """Something else happens on the loop while a worker waits for the first sync of a directory it was told of."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] | None = None
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            trio.from_thread.run_sync(meanwhile)
+
+
+async def test_what_was_just_opened_in_a_directory_that_went_meanwhile_is_offline(tmp_path: Path) -> None:
+    disk, good, bad = BusyDisk(), tmp_path / "good", tmp_path / "bad"
+    with DataDirectories.open([good, bad], node_id=1, disk=disk) as directories:
+        directories.join({}, [])
+        store, metrics = SqliteMetadataStore(good / METADATA_FILE), Metrics()
+        storage = Storage(
+            directories=directories, files=OpenFiles(disk=disk), store=store, clock=lambda: 0, random=Random(0)
+        )
+        async with trio.open_nursery() as nursery:
+            writer = Writer(nursery=nursery, metrics=metrics, loop_write_max_bytes=1 << 16)
+            partitions = Partitions(storage, LiveSettings(load_settings()), writer, metrics)
+            await partitions.open_all()
+            disk.meanwhile = partial(partitions.take_offline, str(bad), "gone")
+            await partitions.create("orders", 4)
+            served = [index for index in range(4) if partitions.get("orders", index)]
+            offline = [index for index in range(4) if partitions.is_offline("orders", index)]
+            await partitions.close_all()
+        store.close()
+    assert (len(served), len(offline)) == (2, 2)

@@ -1,0 +1,131 @@
+from pathlib import Path
+
+import pytest
+
+from broker.settings.settings import FIELDS, Settings, durability_sentence, load_settings
+from broker.settings.types import SettingError, as_text
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("log.segment.bytes = 2000\nnum.partitions = 2\n[log.index]\ninterval.bytes = 100\n")
+    settings = load_settings(file, {"WARMLOG_NUM_PARTITIONS": "3", "PATH": "/bin"}, ["num.partitions=4"])
+    assert (settings.log_segment_bytes, settings.num_partitions, settings.log_index_interval_bytes) == (2000, 4, 100)
+    assert load_settings(file, {"WARMLOG_NUM_PARTITIONS": "3"}).num_partitions == 3
+
+
+def test_own_settings_are_named_once_in_the_environment() -> None:
+    assert load_settings(environ={"WARMLOG_OPEN_FILES": "77"}).warmlog_open_files == 77
+
+
+@pytest.mark.parametrize(
+    ("assignments", "paths"),
+    [
+        ([], ["mine"]),
+        (["log.dir=a"], ["mine"]),
+        (["log.dirs=a, b,c"], ["mine", "b", "c"]),
+        (["log.dir=x", "log.dirs=mine,b"], ["mine", "b"]),
+    ],
+)
+def test_the_data_directory_is_the_first_of_several(assignments: list[str], paths: list[str]) -> None:
+    assert list(map(str, load_settings(assignments=assignments, data_dir="mine").data_paths)) == paths
+
+
+def test_log_dir_stands_in_for_log_dirs() -> None:
+    assert load_settings(assignments=["log.dir=a,b"]).data_paths == (Path("a"), Path("b"))
+    assert load_settings(assignments=["log.dir=a", "log.dirs=b"]).data_paths == (Path("b"),)
+
+
+def test_variables_that_others_set_are_left_alone() -> None:
+    environ = {"WARMLOG_NATIVE": "x:1", "WARMLOG_PORT_9092_TCP_ADDR": "10.0.0.1", "WARMLOG_SERVICE_HOST": "10.0.0.1"}
+    assert load_settings(environ=environ) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("log.segment.byte=3", r"--set: unknown setting 'log\.segment\.byte'; did you mean 'log\.segment\.bytes'\?"),
+        ("log.segment.bytes=3", r"--set: log\.segment\.bytes: expected int >= 14, not '3'"),
+        ("num.partitions=many", r"--set: num\.partitions: expected int, not 'many'"),
+        ("auto.create.topics.enable=maybe", r"auto\.create\.topics\.enable: expected bool, not 'maybe'"),
+        ("warmlog.index.search=hot", r"warmlog\.index\.search: expected one of 'warm', 'plain', not 'hot'"),
+        ("log.segment.bytes", r"expected KEY=VALUE"),
+        ("advertised.listeners=native://nowhere", r"advertised\.listeners: expected NAME://HOST:PORT"),
+        ("log.dirs= , ", r"log\.dirs: expected a directory, not ','"),
+        ("log.retention.ms=0", r"log\.retention\.ms: expected -1, for ever, or at least 1, not 0"),
+        ("log.cleanup.policy=compact,squash", r"log\.cleanup\.policy: expected one of 'delete', 'compact', "),
+        ("log.cleaner.min.cleanable.ratio=1.5", r"log\.cleaner\.min\.cleanable\.ratio: expected float <= 1\.0"),
+    ],
+)
+def test_bad_settings_are_named_with_what_would_do(assignment: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        load_settings(assignments=[assignment])
+
+
+def test_an_unknown_variable_is_named() -> None:
+    with pytest.raises(SettingError, match=r"environment WARMLOG_LOG_SEGMENT_BITES: unknown setting"):
+        load_settings(environ={"WARMLOG_LOG_SEGMENT_BITES": "3"})
+
+
+@pytest.mark.parametrize("text", ["log.segment.bytes = ", "\xff\xfe"])
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(SettingError, match=r"broker\.toml: not TOML"):
+        load_settings(file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"none\.toml: No such file or directory"):
+        load_settings(tmp_path / "none.toml")
+
+
+def test_milliseconds_win_over_hours() -> None:
+    assert load_settings(assignments=["log.roll.hours=2"]).segment_ms == 7_200_000
+    assert load_settings(assignments=["log.roll.hours=2", "log.roll.ms=5"]).segment_ms == 5
+
+
+def test_every_default_lies_in_its_own_range() -> None:
+    for name, field in FIELDS.items():
+        if field.default is not None:
+            load_settings(assignments=[f"{name}={as_text(field.default)}"])
+
+
+def test_advertised_listeners_are_found_by_name() -> None:
+    settings = load_settings(assignments=["advertised.listeners=native://[::1]:9, NATIVE://broker.example:10"])
+    assert settings.advertised("native") == ("broker.example", 10)
+    assert Settings().advertised("native") is None
+
+
+@pytest.mark.parametrize(
+    ("assignments", "words"),
+    [
+        ([], "usually the last 30 s"),
+        (["log.flush.interval.messages=1"], "loses nothing acknowledged"),
+        (["log.flush.interval.messages=100"], "100 records a partition"),
+        (["log.flush.interval.ms=2000"], "lose 3 s of appends; a"),  # looked at every second
+        (["log.flush.interval.ms=2000", "log.flush.scheduler.interval.ms=5000"], "7 s of appends"),
+        (["log.flush.scheduler.interval.ms=5000"], "10 s of appends"),
+        (["log.flush.interval.ms=10"], "0.06 s of appends"),
+        (
+            ["log.flush.interval.ms=500", "log.flush.interval.messages=9"],
+            "9 records a partition or 1 s of appends, whichever",
+        ),
+    ],
+)
+def test_what_a_power_cut_can_take_is_said_as_configured(assignments: list[str], words: str) -> None:
+    assert words in durability_sentence(load_settings(assignments=assignments))
+
+
+@pytest.mark.parametrize(
+    ("assignments", "retention_ms"),
+    [
+        ([], 7 * 24 * 3600 * 1000),
+        (["log.retention.hours=2"], 7_200_000),
+        (["log.retention.hours=2", "log.retention.minutes=5"], 300_000),
+        (["log.retention.hours=2", "log.retention.minutes=5", "log.retention.ms=7"], 7),
+        (["log.retention.hours=2", "log.retention.minutes=-1"], -1),
+    ],
+)
+def test_of_the_names_of_retention_the_finest_one_wins(assignments: list[str], retention_ms: int) -> None:
+    assert load_settings(assignments=assignments).retention_ms == retention_ms
