@@ -77,7 +77,7 @@ class Log:
 
     def append(self, records: memoryview) -> int:
         first = self.end
-        for position, header in check_batches(records, opened=True):
+        for position, header in check_batches(records, reencoded=True):
             batch = bytearray(records[position : position + header.size])
             stamp(batch, base_offset=self.end, leader_epoch=0)
             self.batches.append((self.end, self.end + header.last_offset_delta + 1, bytes(batch)))
