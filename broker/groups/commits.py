@@ -16,9 +16,10 @@ from typing import Self
 
 import trio
 
-from broker.groups.group_log import TOPIC, Rows
+from broker.coordinator_log.log import Rows
 from broker.groups.registry import Checkpoint, GroupRegistry
 from broker.groups.state import Group
+from broker.groups.topic import TOPIC
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, OffsetToCommit

@@ -16,13 +16,14 @@ from typing import TypeAlias
 
 import trio
 
+from broker.coordinator_log.log import PIECE, CoordinatorLog, Rows
+from broker.coordinator_log.replay import Latest, Replay
 from broker.groups.effects import Answer, Instant, Limits, Purpose, Store
-from broker.groups.group_log import PIECE, TOPIC, GroupLog, Rows
 from broker.groups.members import Waiter
 from broker.groups.offsets import Offsets
-from broker.groups.replay import Latest, Replay
 from broker.groups.state import Group
 from broker.groups.timers import Timers
+from broker.groups.topic import TOPIC
 from broker.settings.settings import Settings
 from protocol.errors import ErrorCode
 from protocol.groups import JoinGroupResponse, SyncGroupResponse
@@ -77,7 +78,7 @@ class _Contents:
 class GroupRegistry:
     """All groups of this broker. Call methods on the event loop unless they say otherwise; `run` is the task."""
 
-    def __init__(self, log: GroupLog, settings: Settings, clock: Callable[[], int]) -> None:
+    def __init__(self, log: CoordinatorLog, settings: Settings, clock: Callable[[], int]) -> None:
         """Keep the groups of this log. `clock` returns ms since the epoch."""
         self.log = log
         self.settings = settings

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 
 import trio
 
+from broker.coordinator_log.log import CoordinatorLog
 from broker.groups.commits import OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.group_log import TOPIC, GroupLog
 from broker.groups.registry import GroupRegistry
+from broker.groups.topic import OFFSETS_TOPIC, TOPIC
 from broker.metrics.registry import Metrics
 from broker.partitions.partitions import Partitions
 from broker.partitions.writer import Writer
@@ -28,7 +29,7 @@ class GroupService:
         new_id: Callable[[], str],
     ) -> None:
         """Use open logs. `clock` returns ms since the epoch, `new_id` a unique suffix for a new member's id."""
-        self.registry = GroupRegistry(GroupLog(partitions, writer, clock), settings, clock)
+        self.registry = GroupRegistry(CoordinatorLog(OFFSETS_TOPIC, partitions, writer, clock), settings, clock)
         self.coordinator = GroupCoordinator(self.registry, new_id)
         self.commits = OffsetCommits(self.registry, partitions)
         self._partitions = partitions

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.groups.commits import Committer
-from broker.groups.group_log import TOPIC
+from broker.groups.topic import TOPIC
 from broker.metrics.registry import Metrics
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, JoinGroupResponse, OffsetToCommit

@@ -1,24 +1,26 @@
-"""`__consumer_offsets`, the log of groups and committed offsets: create it, append to it, read it at startup.
+"""The topic of a coordinator: create it, append to it, read it at startup.
 
 Invariants:
-1. A group's partition is the one that Kafka chooses (Java's hash of its name), so that directories can be exchanged.
-2. Records of one group are written in the order in which they were appended.
-3. A partition's groups are not served until it has been read; if it cannot be read, they are not served at all.
+1. The partition of a name (a group, a transactional id) is the one that Kafka chooses (Java's hash of the name), so
+   that directories can be exchanged.
+2. Records of one name are written in the order in which they were appended.
+3. A partition's names are not served until it has been read; if it cannot be read, they are not served at all.
 4. Reading does not block the event loop: a worker reads and decompresses, the loop processes `PIECE` records at a time.
 
-Source: org.apache.kafka.coordinator.group.GroupCoordinatorService (partitionFor, groupMetadataTopicConfigs),
-org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
+Source: org.apache.kafka.coordinator.group.GroupCoordinatorService (partitionFor), TransactionStateManager
+(partitionFor, transactionTopicConfigs), org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
 """
 
 import logging
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import trio
 
-from broker.groups.replay import Replay
+from broker.coordinator_log.replay import Replay
 from broker.log.errors import IndexCorruptError, LogError
 from broker.log.io.files import FileSlice
 from broker.metadata.store import MetadataError
@@ -26,6 +28,7 @@ from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
 from broker.partitions.partition import Append, Partition, StorageError
 from broker.partitions.partitions import Partitions, TopicExistsError
 from broker.partitions.writer import Writer
+from broker.settings.settings import Settings
 from broker.settings.types import SettingError
 from protocol.errors import BatchTooLargeError, ErrorCode, ProtocolError
 from protocol.records.batch import headers, verify_crc
@@ -35,7 +38,6 @@ from protocol.records.reader import Record, decode_batch
 
 logger = logging.getLogger(__name__)
 
-TOPIC = "__consumer_offsets"
 READ_BYTES = 1 << 20  # per read: some thousands of records, a few ms in the worker
 _CODE_UNIT = struct.Struct("<H")
 PIECE = 500  # records processed between two checkpoints: half a millisecond
@@ -44,11 +46,30 @@ Settled: TypeAlias = Callable[[ErrorCode, Sequence[int]], None]  # called with a
 Loaded: TypeAlias = list[tuple[BatchHeader, list[Record]]]
 
 
-class GroupLog:
-    """The topic as the coordinator uses it. Call all methods on the event loop."""
+class TopicLayout(NamedTuple):
+    """The number of partitions and the configs that a topic is created with."""
 
-    def __init__(self, partitions: Partitions, writer: Writer, clock: Callable[[], int]) -> None:
+    partitions: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorTopic:
+    """The differences between the topics of coordinators. `keeps`: the kind of its names, for log messages."""
+
+    name: str
+    keeps: str
+    layout: Callable[[Settings], TopicLayout]
+
+
+class CoordinatorLog:
+    """The topic as a coordinator uses it. Call all methods on the event loop."""
+
+    def __init__(
+        self, topic: CoordinatorTopic, partitions: Partitions, writer: Writer, clock: Callable[[], int]
+    ) -> None:
         """Use the topic if it exists; its partitions are then `unread`. `clock` returns ms since the epoch."""
+        self._topic = topic
         self._partitions = partitions
         self._writer = writer
         self._clock = clock
@@ -72,33 +93,28 @@ class GroupLog:
 
     @property
     def partition_count(self) -> int:
-        """The number of partitions that groups are spread over: the topic's count when it was found, 0 without one."""
+        """The number of partitions that names are spread over: the topic's count when it was found, 0 without one."""
         return self._count
 
-    def state_of(self, group: str) -> ErrorCode:
-        """Return NONE, or why a group cannot be served."""
-        return self._unread.get(self.partition_of(group), ErrorCode.NONE)
+    def state_of(self, name: str) -> ErrorCode:
+        """Return NONE, or why a name cannot be served."""
+        return self._unread.get(self.partition_of(name), ErrorCode.NONE)
 
-    def partition_of(self, group: str) -> int:
-        """Return the partition of a group, 0 while there is no topic."""
-        return abs_int32(java_hash(group)) % self._count if self._count else 0
+    def partition_of(self, name: str) -> int:
+        """Return the partition of a name, 0 while there is no topic."""
+        return abs_int32(java_hash(name)) % self._count if self._count else 0
 
     async def ensure(self) -> ErrorCode:
         """Create the topic unless it exists; return NONE, or COORDINATOR_NOT_AVAILABLE if that fails."""
-        if self._count and self._partitions.has(TOPIC):
+        if self._count and self._partitions.has(self._topic.name):
             return ErrorCode.NONE
-        settings = self._partitions.settings
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(settings.offsets_topic_segment_bytes),
-        }
+        layout = self._topic.layout(self._partitions.settings)
         try:
-            await self._partitions.create(TOPIC, settings.offsets_topic_num_partitions, configs)
+            await self._partitions.create(self._topic.name, layout.partitions, layout.configs)
         except TopicExistsError:
             pass  # a concurrent request was faster
         except (InvalidTopicError, InvalidPartitionsError, SettingError, MetadataError, LogError, OSError) as error:
-            logger.warning("creating %s failed; groups are not served: %s", TOPIC, error)
+            logger.warning("creating %s failed; no %s is served: %s", self._topic.name, self._topic.keeps, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not self._count:
             self._take_count()
@@ -108,14 +124,14 @@ class GroupLog:
     def _read_existing_records(self) -> None:
         """Queue the partitions of a new topic that are not empty: their directories were copied here before."""
         for index in range(self._count):
-            partition = self._partitions.get(TOPIC, index)
+            partition = self._partitions.get(self._topic.name, index)
             if partition is not None and partition.log.log_end_offset > partition.log.log_start_offset:
                 self._unread[index] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if self._unread:
             self._more_unread.set()
 
     def lose(self, index: int) -> None:
-        """Stop serving the groups of a partition that has gone offline."""
+        """Stop serving the names of a partition that has gone offline."""
         self._unread[index] = ErrorCode.NOT_COORDINATOR
 
     def forget(self) -> None:
@@ -124,16 +140,16 @@ class GroupLog:
         self._unread = {}
 
     def _take_count(self) -> None:
-        topic = self._partitions.topic(TOPIC)
+        topic = self._partitions.topic(self._topic.name)
         if topic is not None and not self._count:
             self._count = topic.partitions
 
     # -- append --
 
-    def append(self, group: str, rows: Rows, settled: Settled) -> None:
-        """Append records of a group. `settled` is called once they are written, possibly before this returns."""
+    def append(self, name: str, rows: Rows, settled: Settled) -> None:
+        """Append records of a name with acks=all. `settled` is called once they are written, possibly before return."""
         try:
-            appends = [self._append(group, batch) for batch in self._batches(rows)]
+            appends = [self._append(name, batch) for batch in self._batches(rows)]
         except _NotAppendedError as error:
             self._writer.write_queued()  # batches queued before the failed one are still written
             settled(error.code, ())
@@ -144,20 +160,20 @@ class GroupLog:
         else:
             self._writer.spawn(partial(_settle_later, appends, settled))
 
-    def _append(self, group: str, rows: Rows) -> tuple[Append, int]:
-        partition = self._partitions.get(TOPIC, self.partition_of(group))
+    def _append(self, name: str, rows: Rows) -> tuple[Append, int]:
+        partition = self._partitions.get(self._topic.name, self.partition_of(name))
         if partition is None:
             raise _NotAppendedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         now_ms = self._clock()
         try:
             return partition.append(build_batch([(now_ms, key, value, ()) for key, value in rows])), len(rows)
         except (ProtocolError, LogError) as error:
-            logger.warning("group %.200r: appending to %s failed: %s", group, TOPIC, error)
+            logger.warning("%s %.200r: appending to %s failed: %s", self._topic.keeps, name, self._topic.name, error)
             raise _NotAppendedError(_code_of(error)) from error
 
     def _batches(self, rows: Rows) -> Iterator[Rows]:
         """Split rows into batches within the topic's `max.message.bytes`."""
-        partition = self._partitions.get(TOPIC, 0)
+        partition = self._partitions.get(self._topic.name, 0)
         max_bytes = (1 << 20 if partition is None else partition.log.config.max_message_bytes) - HEADER_SIZE
         start = size = 0
         for index, (key, value) in enumerate(rows):
@@ -176,22 +192,23 @@ class GroupLog:
 
     async def read(self, index: int) -> Replay | None:
         """Read a whole partition; return None if it cannot be read. Call `finish_reading` afterwards."""
-        partition = self._partitions.get(TOPIC, index)
+        partition = self._partitions.get(self._topic.name, index)
         replay = Replay()
         if partition is None:
-            return None if self._partitions.is_offline(TOPIC, index) else replay
+            return None if self._partitions.is_offline(self._topic.name, index) else replay
         try:
             async for header, records in _batches_of(partition):
                 for start in range(0, len(records), PIECE):
                     replay.take(header, records[start : start + PIECE])
                     await trio.lowlevel.checkpoint()
         except (OSError, LogError, ProtocolError, StorageError) as error:
-            logger.error("%s-%d: reading failed; its groups are not served: %s", TOPIC, index, error)  # noqa: TRY400  # no traceback
+            unread = f"{self._topic.name}-{index}: reading failed; no {self._topic.keeps} in it is served"
+            logger.error("%s: %s", unread, error)  # noqa: TRY400  # no traceback
             return None
         return replay
 
     def finish_reading(self, index: int, *, good: bool) -> None:
-        """Start serving a partition's groups, or refuse them with NOT_COORDINATOR if it could not be read."""
+        """Start serving a partition's names, or refuse them with NOT_COORDINATOR if it could not be read."""
         if good:
             self._unread.pop(index, None)
         else:

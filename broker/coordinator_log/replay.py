@@ -1,10 +1,11 @@
-"""Reduce a partition of `__consumer_offsets` to the latest value of each key, transactions included.
+"""Reduce a partition of a coordinator's topic to the latest value of each key, transactions included.
 
 Invariants:
 1. A record replaces earlier ones with its key; a tombstone removes the key.
 2. A transaction's records apply when its commit marker is read, except to keys that later records have changed.
 
-Source: org.apache.kafka.coordinator.group.OffsetMetadataManager.replay, replayEndTransactionMarker.
+Source: org.apache.kafka.coordinator.group.OffsetMetadataManager.replay, replayEndTransactionMarker;
+kafka.coordinator.transaction.TransactionStateManager.loadTransactionMetadata.
 """
 
 import struct

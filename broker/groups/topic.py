@@ -1,0 +1,23 @@
+"""`__consumer_offsets` described as the topic of a coordinator.
+
+Source: org.apache.kafka.coordinator.group.GroupCoordinatorService.groupMetadataTopicConfigs.
+"""
+
+from broker.coordinator_log.log import CoordinatorTopic, TopicLayout
+from broker.settings.settings import Settings
+
+TOPIC = "__consumer_offsets"
+
+
+def _layout(settings: Settings) -> TopicLayout:
+    return TopicLayout(
+        settings.offsets_topic_num_partitions,
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(settings.offsets_topic_segment_bytes),
+        },
+    )
+
+
+OFFSETS_TOPIC = CoordinatorTopic(name=TOPIC, keeps="group", layout=_layout)

@@ -1,0 +1,43 @@
+"""The log of a coordinator takes its topic's name and layout as a value."""
+
+from pathlib import Path
+
+from broker.coordinator_log.log import CoordinatorLog, CoordinatorTopic, TopicLayout
+from broker.groups.topic import OFFSETS_TOPIC
+from protocol.errors import ErrorCode
+from tests.broker.rig import START_MS, rig
+
+SMALL = CoordinatorTopic(
+    name="__three_parts", keeps="name", layout=lambda _: TopicLayout(3, {"cleanup.policy": "compact"})
+)
+
+
+async def test_the_topic_of_groups_is_created_as_kafka_does(tmp_path: Path) -> None:
+    async with rig(tmp_path) as broker:
+        log = CoordinatorLog(OFFSETS_TOPIC, broker.partitions, broker.writer, lambda: START_MS)
+        assert log.partition_count == 0
+        assert await log.ensure() is ErrorCode.NONE
+        assert log.partition_count == 50
+        partition = broker.partitions.get("__consumer_offsets", 0)
+        assert partition is not None
+        assert partition.log.config.segment_bytes == 100 << 20
+
+
+async def test_what_is_appended_to_a_topic_of_another_layout_is_read_again(tmp_path: Path) -> None:
+    async with rig(tmp_path) as broker:
+        log = CoordinatorLog(SMALL, broker.partitions, broker.writer, lambda: START_MS)
+        await log.ensure()
+        assert log.partition_count == 3
+        errors: list[ErrorCode] = []
+        names = [f"name-{number}" for number in range(5)]
+        for name in names:
+            log.append(name, [(name.encode(), b"value")], lambda error, _: errors.append(error))
+        for partition in broker.partitions:
+            await partition.settled()
+        assert errors == [ErrorCode.NONE] * 5
+        found: dict[bytes, int] = {}
+        for index in range(log.partition_count):
+            replay = await log.read(index)
+            assert replay is not None
+            found |= dict.fromkeys(replay.latest, index)
+        assert found == {name.encode(): log.partition_of(name) for name in names}
