@@ -4,7 +4,7 @@
 #   make test       run the whole suite, except what needs real Kafka or a container engine
 #   make interop    test with real Kafka, clients in Java, Node, Go and C, pip and the image in podman (says what is missing)
 #   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
-#   make lint       ruff, mypy, import-linter
+#   make lint       ruff, mypy, import-linter, links of the documentation
 #   make bench      measure the figures of docs/performance.md; ARGS="..." selects some
 #   make bench-guard  fail if serving costs more than its bounds, beside bare system calls; under a minute
 #   make setup      make .venv with every extra, and compile; repeated, it rebuilds only what changed
@@ -12,7 +12,7 @@
 #   make figures    draw the pictures of docs/page-cache.md from the figures beside them
 #   make coverage   run the suite with branch coverage
 #   make fixtures   write tests/fixtures/kafka again with real Kafka
-#   make docs       generate the tables of docs/kafka-compatibility.md from the code
+#   make docs       generate the reference pages in docs from the code, and build the site in build/docs
 #   make lock       update requirements/*.lock from pyproject.toml
 #   make dist       build the sdist and the wheel in dist/
 #   make clean      delete everything that can be made again (never ./data)
@@ -31,6 +31,9 @@ INSTALL = sh -c '$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps 
 BYTE_COMPILE = $(BIN)/python -m compileall -q protocol broker warmlog pyspark_warmlog
 # pyspark comes as a source distribution: compressing half a gigabyte into a wheel that is unpacked at once takes 20 s.
 STORED := --config-settings=--build-option=--compression=stored
+
+# -W: a dead link, or a page outside the navigation, is an error; -E: pages that did not change are checked, too.
+SPHINX := $(BIN)/sphinx-build --quiet -W --keep-going -E
 
 # Setup in four steps, each with a file that says when it was done. Serving needs the first three; `make setup` installs
 # the extras, half a gigabyte of Spark among them, while the C compiler runs.
@@ -89,6 +92,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(SPHINX) -b dummy docs build/docs-check
 
 interop: setup
 	PATH="$$PATH:/usr/local/go/bin" $(BIN)/pytest -m interop tests/interop tests/deploy tests/packaging $(ARGS)
@@ -119,7 +123,8 @@ fixtures: setup
 	@set -e; for program in interop/generate_*.py; do echo "$$program"; $(BIN)/python "$$program"; done
 
 docs: setup
-	$(BIN)/python interop/compatibility_document.py
+	$(BIN)/python interop/reference_pages.py
+	$(SPHINX) -b html docs build/docs
 
 # The build's tools include what mypyc needs to see the types of: the dependencies, in the versions that are installed.
 UV_COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from interop.compatibility_document import NOT_SERVED
+from interop.reference_pages import NOT_SERVED
 from protocol.kafka.api import APIS
 from tests.requires import lacks
 from warmlog import Client

@@ -1,4 +1,4 @@
-"""What each setting means, in a sentence or two: for clients that ask, and for docs/kafka-compatibility.md.
+"""What each setting means, in a sentence or two: for clients that ask, and for docs/settings.md.
 
 Owns: the texts. A broker's setting that stands behind a topic's says what that one says. Must not know: values.
 """

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import shell_blocks
 from tests.packaging.distribution import INSPECT, PACKAGES, copy_sources, left_out, pip, user_environment
 from tests.requires import lacks
 
@@ -137,3 +138,14 @@ def test_the_sdist_holds_all_sources_and_nothing_of_tests(sdist: Path, tmp_path:
     sources = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     assert sources <= packed
     assert {name.split("/")[0] for name in packed if "/" in name} == {*PACKAGES, "warmlog.egg-info"}
+
+
+def test_the_installation_of_the_tutorial_gives_the_command(tmp_path: Path) -> None:
+    source = copy_sources(tmp_path / "source")
+    block = shell_blocks("docs/tutorial.md")["install"]
+    command = ["sh", "-eu", "-c", block]
+    done = subprocess.run(
+        command, env=user_environment(CC="false"), cwd=source, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("warmlog ")

@@ -1,4 +1,4 @@
-"""deploy/README.md: its commands are sound as far as they can be without Docker, a cluster and systemd."""
+"""Check the commands of docs/deployment.md as far as possible without Docker, a cluster and systemd."""
 
 import re
 import subprocess
@@ -9,8 +9,8 @@ import yaml
 
 from tests.deploy.files import DEPLOY, ROOT, load
 
-README = (DEPLOY / "README.md").read_text()
-BLOCKS = [textwrap.dedent(found) for found in re.findall(r"^ *```sh\n(.*?)^ *```$", README, re.DOTALL | re.MULTILINE)]
+TEXT = (ROOT / "docs" / "deployment.md").read_text()
+BLOCKS = [textwrap.dedent(found) for found in re.findall(r"^ *```sh\n(.*?)^ *```$", TEXT, re.DOTALL | re.MULTILINE)]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0][:40])
@@ -22,7 +22,7 @@ def test_the_shell_understands_it(block: str) -> None:
 def test_every_file_that_is_named_is_there() -> None:
     commands = "\n".join(BLOCKS)
     named = set(re.findall(r"\b(?:deploy|docs|requirements)/[\w./-]*\w", commands))
-    named |= {f"deploy/{name}" for name in re.findall(r"`((?:systemd|kubernetes|grafana|optional)/[\w./-]*)`", README)}
+    named |= {f"deploy/{name}" for name in re.findall(r"`((?:systemd|kubernetes|grafana|optional)/[\w./-]*)`", TEXT)}
     named = {name.replace("deploy/optional", "deploy/kubernetes/optional") for name in named}
     assert len(named) > 10
     assert [name for name in named if not (ROOT / name).exists()] == []
@@ -30,16 +30,16 @@ def test_every_file_that_is_named_is_there() -> None:
 
 def test_names_of_the_compose_file_are_right() -> None:
     compose = load(DEPLOY / "compose.yaml")
-    assert f"{compose['name']}_data" in README
+    assert f"{compose['name']}_data" in TEXT
     assert "data" in compose["volumes"]
     text = (DEPLOY / "compose.yaml").read_text()
-    variables = set(re.findall(r"\b(WARMLOG_BIND|WARMLOG_ADVERTISED_LISTENERS|GRAFANA_ADMIN_PASSWORD)\b", README))
+    variables = set(re.findall(r"\b(WARMLOG_BIND|WARMLOG_ADVERTISED_LISTENERS|GRAFANA_ADMIN_PASSWORD)\b", TEXT))
     assert len(variables) == 3
     assert all(f"${{{name}" in text for name in variables)
 
 
 def test_the_image_that_is_replaced_is_the_one_that_is_used() -> None:
-    (replaced,) = re.findall(r"sed 's#(.*?)#", README)
+    (replaced,) = re.findall(r"sed 's#(.*?)#", TEXT)
     assert (DEPLOY / "kubernetes" / "statefulset.yaml").read_text().count(replaced) == 1
 
 

@@ -1,0 +1,263 @@
+"""Write the generated parts of the reference pages in `docs`: `make docs`, or `python interop/reference_pages.py`.
+
+On each page, whatever stands between `<!-- generated: NAME -->` and `<!-- end -->` comes from the code: from its tables
+of APIs and settings, from the declarations of metrics, from the command line's own options; and from what Kafka serves
+(tests/fixtures/kafka/4.3.1/served.json). The rest of a page is written by hand and kept.
+"""
+
+import ast
+import inspect
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import click
+
+from broker.partitions.partition_metrics import LABELS
+from broker.settings.documentation import documentation_of
+from broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
+from broker.settings.settings import FIELDS, Settings
+from broker.settings.topics import FIXED_SETTINGS, TOPIC_SETTINGS, effective_settings
+from broker.settings.types import as_text
+from protocol.kafka.api import APIS
+from warmlog.cli.root import root
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SERVED = ROOT / "tests" / "fixtures" / "kafka" / "4.3.1" / "served.json"
+#: Page to the generated blocks on it, in order.
+PAGES: Mapping[Path, tuple[str, ...]] = {
+    DOCS / "kafka-compatibility.md": ("apis", "not-served"),
+    DOCS / "settings.md": ("broker-settings", "topic-settings", "fixed-settings"),
+    DOCS / "metrics.md": ("metrics", "partition-metrics"),
+    DOCS / "command-line.md": ("commands",),
+}
+Kafka = Mapping[str, Any]  # what a real Kafka serves, from SERVED
+_BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+TRANSACTIONS = "transactions"
+NEWER_GROUPS = "consumer groups of KIP-848, share groups, streams groups"
+
+#: Kafka's APIs that are not served: key to name and purpose.
+NOT_SERVED: Mapping[int, tuple[str, str]] = {
+    24: ("AddPartitionsToTxn", TRANSACTIONS),
+    25: ("AddOffsetsToTxn", TRANSACTIONS),
+    26: ("EndTxn", TRANSACTIONS),
+    27: ("WriteTxnMarkers", TRANSACTIONS),
+    28: ("TxnOffsetCommit", TRANSACTIONS),
+    65: ("DescribeTransactions", TRANSACTIONS),
+    68: ("ConsumerGroupHeartbeat", NEWER_GROUPS),
+    69: ("ConsumerGroupDescribe", NEWER_GROUPS),
+    76: ("ShareGroupHeartbeat", NEWER_GROUPS),
+    77: ("ShareGroupDescribe", NEWER_GROUPS),
+    78: ("ShareFetch", NEWER_GROUPS),
+    79: ("ShareAcknowledge", NEWER_GROUPS),
+    83: ("InitializeShareGroupState", NEWER_GROUPS),
+    84: ("ReadShareGroupState", NEWER_GROUPS),
+    85: ("WriteShareGroupState", NEWER_GROUPS),
+    86: ("DeleteShareGroupState", NEWER_GROUPS),
+    87: ("ReadShareGroupStateSummary", NEWER_GROUPS),
+    88: ("StreamsGroupHeartbeat", NEWER_GROUPS),
+    89: ("StreamsGroupDescribe", NEWER_GROUPS),
+    90: ("DescribeShareGroupOffsets", NEWER_GROUPS),
+    91: ("AlterShareGroupOffsets", NEWER_GROUPS),
+    92: ("DeleteShareGroupOffsets", NEWER_GROUPS),
+}
+
+
+def apis(kafka: Kafka) -> str:
+    """List the APIs that are served, with their versions here and in Kafka."""
+    rows = []
+    for api in APIS:
+        first = api.first if api.advertised_from is None else api.advertised_from
+        theirs = tuple(kafka["apis"][str(api.key)])
+        same = "the same" if theirs == (first, api.last) else versions(*theirs)
+        refused = "" if first == api.first else f" (below {api.first} refused, as in Kafka)"
+        rows.append((str(api.key), api.name, versions(first, api.last) + refused, same))
+    return table(("key", "API", "versions", "in Kafka 4.3.1"), rows)
+
+
+def versions(first: int, last: int) -> str:
+    """Write a range of versions."""
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def not_served(_: Kafka) -> str:
+    """List the APIs that are not served, by purpose."""
+    found: dict[str, list[str]] = {}
+    for name, purpose in NOT_SERVED.values():
+        found.setdefault(purpose, []).append(name)
+    return table(("for", "APIs"), [(purpose, ", ".join(names)) for purpose, names in sorted(found.items())])
+
+
+def topic_settings(_: Kafka) -> str:
+    """List the settings of topics."""
+    values = {setting.name: setting.value for setting in effective_settings({}, LiveSettings(Settings()))}
+    rows = [
+        (code(name), shown(values[name]), code(setting.broker), documentation_of(name) or "")
+        for name, setting in sorted(TOPIC_SETTINGS.items())
+    ]
+    return table(("setting", "default", "broker's setting", "meaning"), rows)
+
+
+def fixed_settings(_: Kafka) -> str:
+    """List the settings of topics that accept only one value."""
+    rows = [
+        (code(name), shown(setting.value), documentation_of(name) or "")
+        for name, setting in sorted(FIXED_SETTINGS.items())
+    ]
+    return table(("setting", "accepted", "why"), rows)
+
+
+def broker_settings(kafka: Kafka) -> str:
+    """List the settings of the broker."""
+    rows = []
+    for name, field in sorted(FIELDS.items()):
+        theirs = kafka["broker"].get(name)
+        default = as_text(field.default)
+        is_same = theirs is None or theirs["default"] in {default, None}
+        differs = "" if is_same else f" (Kafka: {shown(theirs['default'])})"
+        when = "immediately" if name in DYNAMIC_SETTINGS else "at startup"
+        rows.append((code(name), default_of(name, default) + differs, when, documentation_of(name) or ""))
+    return table(("setting", "default", "takes effect", "meaning"), rows)
+
+
+def default_of(name: str, default: str | None) -> str:
+    """Write a setting's default, or the setting that takes its place where it is not set."""
+    if default is None:
+        return f"value of {code(STAND_INS[name][0])}"
+    return shown(default)
+
+
+def shown(value: str | None) -> str:
+    """Write a value for a table."""
+    return code(value) if value else "(empty)"
+
+
+class Metric(NamedTuple):
+    """A declaration of a metric in the code."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+def declared_metrics() -> Iterator[Metric]:
+    """Yield every metric that a module of the broker declares, found in the source by its literal name."""
+    kinds = {"gauge": "gauge", "counter": "counter", "CounterFamily": "counter", "HistogramFamily": "histogram"}
+    for path in sorted((ROOT / "broker").rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            literals = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
+            if function in kinds and literals and str(literals[0]).startswith("warmlog_"):
+                name, help_text = literals
+                last = call.args[-1]
+                labels = ast.literal_eval(last) if isinstance(last, ast.Tuple) else ()
+                if path.stem == "partition_metrics":
+                    labels = LABELS
+                yield Metric(name, kinds[function], labels, help_text)
+
+
+def metrics(_: Kafka) -> str:
+    """List the metrics that are always exported."""
+    return metric_table(metric for metric in declared_metrics() if metric.labels != LABELS)
+
+
+def partition_metrics(_: Kafka) -> str:
+    """List the metrics that have a series per partition."""
+    return metric_table(metric for metric in declared_metrics() if metric.labels == LABELS)
+
+
+def metric_table(found: Iterable[Metric]) -> str:
+    """Write metrics as a table, in order of their names."""
+    rows = [
+        (code(metric.name), metric.kind, ", ".join(map(code, metric.labels)) or "none", metric.help)
+        for metric in sorted(found)
+    ]
+    return table(("metric", "type", "labels", "meaning"), rows)
+
+
+def commands(_: Kafka) -> str:
+    """Describe every command: usage, help text, options."""
+    return "\n".join(command_section(context) for context in leaf_commands(click.Context(root, info_name="warmlog")))
+
+
+def leaf_commands(context: click.Context) -> Iterator[click.Context]:
+    """Yield a context for each command that is not a group, in the order of `--help`."""
+    if not isinstance(context.command, click.Group):
+        yield context
+        return
+    for name in context.command.list_commands(context):
+        command = context.command.get_command(context, name)
+        assert command is not None
+        yield from leaf_commands(click.Context(command, info_name=name, parent=context))
+
+
+def command_section(context: click.Context) -> str:
+    """Describe one command as a section of the page."""
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    rows = []
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if isinstance(parameter, click.Option) and record is not None and "--help" not in parameter.opts:
+            rows.append((code(record[0]).replace("|", "\\|"), " ".join(record[1].split())))
+    options = f"\n{table(('option', 'meaning'), rows)}" if rows else ""
+    paragraphs = "\n\n".join(map(paragraph, inspect.cleandoc(command.help or "").split("\n\n")))
+    return f"## {context.command_path}\n\n```text\n{usage}\n```\n\n{paragraphs}\n{options}"
+
+
+def paragraph(text: str) -> str:
+    """Convert a paragraph of a help text to Markdown; one that click must not wrap becomes a block of code."""
+    if text.startswith("\b\n"):
+        return f"```text\n{text[2:]}\n```"
+    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
+
+
+def code(text: str) -> str:
+    """Mark text as code."""
+    return f"`{text}`"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Write a table in Markdown."""
+    head = tuple(head)
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+BLOCKS: Mapping[str, Callable[[Kafka], str]] = {
+    "apis": apis,
+    "not-served": not_served,
+    "topic-settings": topic_settings,
+    "fixed-settings": fixed_settings,
+    "broker-settings": broker_settings,
+    "metrics": metrics,
+    "partition-metrics": partition_metrics,
+    "commands": commands,
+}
+
+
+def generated(document: str) -> str:
+    """Return a page with its generated blocks as the code is now. Raises KeyError for an unknown block."""
+    kafka = json.loads(SERVED.read_text())
+    return _BLOCK.sub(lambda block: block[1] + BLOCKS[block[2]](kafka) + block[3], document)
+
+
+def main() -> None:
+    """Rewrite the pages."""
+    for page in PAGES:
+        page.write_text(generated(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
