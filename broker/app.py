@@ -336,13 +336,13 @@ class Broker:
         ]
         self._metrics.gauge(
             "warmlog_connections",
-            "Connections open now.",
+            "Open connections.",
             lambda: [((listener.name,), listener.connections) for listener in listeners],
             ("listener",),
         )
         self._metrics.gauge(
             "warmlog_inflight_bytes",
-            "Bytes of large requests received and not yet answered.",
+            "Bytes of large requests that are received and not yet answered.",
             lambda: [((), inflight.held_bytes)],
         )
         return listeners
@@ -382,12 +382,16 @@ class Broker:
     def _fetches(self, partitions: Partitions) -> Fetches:
         slots = self._settings.max_incremental_fetch_session_cache_slots
         sessions = FetchSessions(slots=slots, clock=trio.current_time, random=SystemRandom())
-        self._metrics.gauge("warmlog_fetch_sessions", "Incremental fetch sessions kept.", lambda: [((), len(sessions))])
+        self._metrics.gauge("warmlog_fetch_sessions", "Incremental fetch sessions.", lambda: [((), len(sessions))])
         self._metrics.gauge(
-            "warmlog_fetch_session_partitions", "Partitions in them.", lambda: [((), sessions.partition_count)]
+            "warmlog_fetch_session_partitions",
+            "Partitions in incremental fetch sessions.",
+            lambda: [((), sessions.partition_count)],
         )
         self._metrics.counter(
-            "warmlog_fetch_sessions_evicted_total", "Those that gave way.", lambda: [((), sessions.evicted)]
+            "warmlog_fetch_sessions_evicted_total",
+            "Fetch sessions evicted to make room for others.",
+            lambda: [((), sessions.evicted)],
         )
         return Fetches(partitions, sessions, self._reads)
 
@@ -410,20 +414,22 @@ class Broker:
 
     def _declare_gauges(self, partitions: Partitions) -> None:
         gauge = self._metrics.gauge
-        gauge("warmlog_build_info", "1; the version is its label.", lambda: [((VERSION,), 1)], ("version",))
+        gauge("warmlog_build_info", "Always 1; the label is the version.", lambda: [((VERSION,), 1)], ("version",))
         gauge(
-            "warmlog_ready", "1 while it serves, 0 while it starts or stops.", lambda: [((), self._not_ready is None)]
+            "warmlog_ready",
+            "1 while the broker serves, 0 during startup and shutdown.",
+            lambda: [((), self._not_ready is None)],
         )
         self._declare_start(partitions.progress)
         gauge("warmlog_partitions", "Partitions served.", lambda: [((), len(partitions))])
         gauge(
             "warmlog_offline_directories",
-            "Data directories out of service.",
+            "Data directories that failed and are offline.",
             lambda: [((), len(self._directories.offline))],
         )
         gauge(
             "warmlog_offline_partitions",
-            "Partitions in data directories that are out of service.",
+            "Partitions in offline data directories.",
             lambda: [((), partitions.offline_count)],
         )
         gauge("warmlog_segments", "Segments of all logs.", lambda: [((), partitions.statistics().segments)])
@@ -432,41 +438,41 @@ class Broker:
             declare_partition_metrics(self._metrics, partitions)
         gauge(
             "warmlog_failed_logs",
-            "Logs out of service for appends, until they are made anew.",
+            "Failed logs, which reject appends until they are rebuilt.",
             lambda: [((), sum(partition.log.failed for partition in partitions))],
         )
         gauge(
             "warmlog_unflushed_bytes",
-            "Bytes appended since the last fsync, an upper bound.",
+            "Upper bound of the bytes that are appended and not yet flushed.",
             lambda: [((), partitions.statistics().unflushed_bytes)],
         )
         self._metrics.counter(
             "warmlog_page_faults_total",
-            "Page faults of the event loop's thread: major ones waited for the disk.",
+            "Page faults of the event loop's thread; major ones waited for the disk.",
             self._files.page_faults.rows,
             ("kind", "where"),
         )
         self._metrics.counter(
             "warmlog_loop_holds_total",
-            "Times that the event loop was held for longer than warmlog.loop.stall.log.ms.",
+            "Stalls of the event loop longer than warmlog.loop.stall.log.ms.",
             lambda: [((), self.guard.held)],
         )
         self._metrics.counter(
             "warmlog_cold_pages_total",
-            "Pages that were not in memory when they were asked for.",
+            "Pages that were not in memory when they were needed.",
             lambda: [((place,), count) for place, count in self._files.residency.cold_pages.items()],
             ("where",),
         )
         gauge(
             "warmlog_unreadable_logs",
-            "Logs of which something could not be read since the start.",
+            "Logs with a read error since startup.",
             lambda: [((), sum(partition.is_unreadable for partition in partitions))],
         )
         gauge("warmlog_open_files", "Log and index files held open.", lambda: [((), self._files.statistics().open)])
-        gauge("warmlog_index_mappings", "Indexes mapped.", lambda: [((), self._files.statistics().mappings)])
+        gauge("warmlog_index_mappings", "Memory-mapped indexes.", lambda: [((), self._files.statistics().mappings)])
         self._metrics.counter(
             "warmlog_process_major_faults_total",
-            "Page faults of the process that waited for the disk.",
+            "Major page faults of the process, which waited for the disk.",
             lambda: [((), resource.getrusage(resource.RUSAGE_SELF).ru_majflt)],
         )
 
@@ -475,12 +481,12 @@ class Broker:
         gauge = self._metrics.gauge
         gauge(
             "warmlog_recovery_seconds",
-            "How long this start took to open the logs, if any had to be recovered; else 0.",
+            "Time that startup took to open the logs if any had to be recovered, otherwise 0.",
             lambda: [((), progress.seconds if progress.recovered_logs else 0)],
         )
         gauge(
             "warmlog_start_logs",
-            "Logs of this start: to be opened in all, opened so far, and of those recovered.",
+            "Logs at startup by state: all, opened so far, recovered.",
             lambda: [
                 (("all",), progress.logs),
                 (("opened",), progress.opened_logs),
@@ -488,7 +494,9 @@ class Broker:
             ],
             ("state",),
         )
-        gauge("warmlog_start_scanned_bytes", "Bytes that recovery has read.", lambda: [((), progress.scanned_bytes)])
+        gauge(
+            "warmlog_start_scanned_bytes", "Bytes read by recovery at startup.", lambda: [((), progress.scanned_bytes)]
+        )
 
 
 async def _watch(watch: DiskWatch) -> None:

@@ -262,30 +262,30 @@ def _declare(metrics: Metrics, cleaner: Cleaner) -> None:
         return lambda: [((), read())]
 
     counter, gauge = metrics.counter, metrics.gauge
-    counter("warmlog_cleaner_runs_total", "Logs compacted.", one(lambda: found.runs))
-    counter("warmlog_cleaner_read_bytes_total", "Bytes that compaction read.", one(lambda: found.read_bytes))
-    counter("warmlog_cleaner_written_bytes_total", "Bytes that it wrote.", one(lambda: found.written_bytes))
+    counter("warmlog_cleaner_runs_total", "Completed compactions of a log.", one(lambda: found.runs))
+    counter("warmlog_cleaner_read_bytes_total", "Bytes read by compaction.", one(lambda: found.read_bytes))
+    counter("warmlog_cleaner_written_bytes_total", "Bytes written by compaction.", one(lambda: found.written_bytes))
     counter(
         "warmlog_cleaner_failures_total",
-        "Runs that came to nothing: damage of the log, the disk, or a child that died or was stuck.",
+        "Failed compactions, by reason.",
         lambda: [((reason,), count) for reason, count in found.failures.items()],
         ("reason",),
     )
-    gauge("warmlog_cleaner_running", "Child processes at work.", one(lambda: found.running))
+    gauge("warmlog_cleaner_running", "Compactions running now.", one(lambda: found.running))
     gauge("warmlog_cleaner_max_dirty_ratio", "Highest dirty ratio of any log.", one(lambda: cleaner.dirty.max_ratio))
     gauge(
         "warmlog_cleaner_max_delay_seconds",
-        "By how much max.compaction.lag.ms is exceeded at most.",
+        "Longest time by which a log exceeds max.compaction.lag.ms.",
         one(lambda: cleaner.dirty.max_delay_ms / 1000),
     )
-    gauge("warmlog_cleaner_last_run_seconds", "How long the last run took.", one(lambda: found.last_run_seconds))
+    gauge("warmlog_cleaner_last_run_seconds", "Duration of the last compaction.", one(lambda: found.last_run_seconds))
     gauge(
         "warmlog_cleaner_uncleanable_partitions",
-        "Logs that could not be compacted and are left out.",
+        "Logs excluded from compaction because it failed.",
         one(lambda: len(cleaner.uncleanable)),
     )
     gauge(
         "warmlog_cleaner_heartbeat_age_seconds",
-        "Since the cleaner last showed that it is alive, where it is on; minutes more than its backoff are an alarm.",
+        "Time since the last sign of life of the cleaner; it is stuck if that is minutes longer than its backoff.",
         lambda: [((), time.monotonic() - found.heard_at)] if cleaner.is_on else [],
     )

@@ -117,13 +117,13 @@ def _declare(metrics: Metrics, spaces: dict[DataDirectory, DiskSpace], directori
     )
     metrics.gauge(
         "warmlog_disk_free_bytes",
-        "What is free there for appends, without what is kept for a full disk.",
+        "Free bytes of a data directory's file system that appends may use, without the disk reserve.",
         lambda: [((each.path,), space.usable_bytes) for each, space in list(spaces.items())],
         ("directory",),
     )
     metrics.gauge(
         "warmlog_disk_reserved_bytes",
-        "What is kept there for a full disk, and not given up.",
+        "Bytes currently held in a data directory's disk reserve.",
         lambda: [((each.path,), each.reserve.held_bytes) for each in list(directories.live)],
         ("directory",),
     )

@@ -217,10 +217,10 @@ def _status(move: _Move) -> MoveStatus:
 
 
 def _declare(metrics: Metrics, moves: LogMoves) -> None:
-    metrics.gauge("warmlog_log_moves", "Logs on their way to another data directory.", lambda: [((), len(moves))])
+    metrics.gauge("warmlog_log_moves", "Logs being moved to another data directory.", lambda: [((), len(moves))])
     metrics.counter(
         "warmlog_log_moves_total",
-        "Moves of logs to another data directory that ended.",
+        "Completed moves of logs to another data directory, by outcome.",
         lambda: [((outcome,), count) for outcome, count in moves.outcomes.items()],
         ("outcome",),
     )

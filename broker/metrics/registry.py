@@ -140,13 +140,15 @@ class Metrics:
         self._requests: dict[tuple[str, str], RequestMetrics] = {}
         self.request_seconds = self._add(
             HistogramFamily(
-                "warmlog_request_seconds", "From a request's last byte to its reply's last byte.", ("api", "listener")
+                "warmlog_request_seconds",
+                "Time from a request's last byte to its reply's last byte.",
+                ("api", "listener"),
             )
         )
         self.request_stage_seconds = self._add(
             HistogramFamily(
                 "warmlog_request_stage_seconds",
-                "A request's stages: queue (until it is handled), handle, wait (for a write, for data), send.",
+                "Time of a request in each stage: queue, handle, wait (for a write or for data), send.",
                 ("api", "listener", "stage"),
             )
         )
@@ -172,7 +174,9 @@ class Metrics:
     def _declare_traffic(self) -> None:
         self.bytes_in = self._add(CounterFamily("warmlog_bytes_in_total", "Bytes received from clients.")).labels()
         sent = self._add(
-            CounterFamily("warmlog_bytes_out_total", "Bytes sent to clients, by the way they went.", ("path",))
+            CounterFamily(
+                "warmlog_bytes_out_total", "Bytes sent to clients, by sendfile or copied through memory.", ("path",)
+            )
         )
         self.bytes_out_sendfile, self.bytes_out_copy = sent.labels("sendfile"), sent.labels("copy")
         refused = self._add(
@@ -182,13 +186,13 @@ class Metrics:
         )
         self.refused_connections = {reason: refused.labels(reason) for reason in ("max_connections", "descriptors")}
         self.loop_stall = self._add(
-            HistogramFamily("warmlog_loop_stall_seconds", "How late the event loop's own timer fired.")
+            HistogramFamily("warmlog_loop_stall_seconds", "Delay of a periodic timer on the event loop.")
         ).labels()
 
     def _declare_log(self) -> None:
         lookups = self._add(
             CounterFamily(
-                "warmlog_index_lookups_total", "Index lookups, by the section that was searched.", ("section", "index")
+                "warmlog_index_lookups_total", "Index lookups by searched section and index.", ("section", "index")
             )
         )
         self.lookups = {section: lookups.labels(section, "offset") for section in ("warm", "cold")}
@@ -196,40 +200,38 @@ class Metrics:
         self.lookup_seconds = self._add(
             HistogramFamily(
                 "warmlog_index_lookup_seconds",
-                "Finding the position of an offset: segment, index, header scan.",
+                "Time to find the position of an offset: segment, index, scan of batch headers.",
                 bounds=LOOKUP_BOUNDS_S,
             )
         ).labels()
-        rolls = self._add(CounterFamily("warmlog_rolls_total", "Segments rolled, by the reason.", ("reason",)))
+        rolls = self._add(CounterFamily("warmlog_rolls_total", "Segments rolled, by reason.", ("reason",)))
         self.rolls = {
             reason: rolls.labels(reason) for reason in ("size", "time", "index_full", "index_corrupt", "offset_range")
         }
         removed = self._add(
-            CounterFamily(
-                "warmlog_removed_segments_total", "Segments removed by retention, by the reason.", ("reason",)
-            )
+            CounterFamily("warmlog_removed_segments_total", "Segments removed by retention, by reason.", ("reason",))
         )
         self.removed_segments = {reason: removed.labels(reason) for reason in ("start", "size", "time")}
         self.fsync_seconds = self._add(
-            HistogramFamily("warmlog_fsync_seconds", "One round of fsync over the logs that were due.")
+            HistogramFamily("warmlog_fsync_seconds", "Time of a round of fsync over all logs that were due.")
         ).labels()
         self.log_read_errors = self._add(
-            CounterFamily("warmlog_log_read_errors_total", "Reads of logs from the disk that failed.")
+            CounterFamily("warmlog_log_read_errors_total", "Failed reads of logs.")
         ).labels()
         self.cold_read_bytes = self._add(
             CounterFamily("warmlog_cold_read_bytes_total", "Bytes read from the disk because they were not in memory.")
         ).labels()
         self.cold_read_seconds = self._add(
-            HistogramFamily("warmlog_cold_read_seconds", "One read from the disk, by a thread beside the loop.")
+            HistogramFamily("warmlog_cold_read_seconds", "Time of a read from the disk by a read-ahead thread.")
         ).labels()
         self.truncated_bytes = self._add(
-            CounterFamily("warmlog_truncated_bytes_total", "Bytes that recovery cut off because they were torn.")
+            CounterFamily("warmlog_truncated_bytes_total", "Bytes truncated by recovery because they were torn.")
         ).labels()
         self.log_failures = self._add(
-            CounterFamily("warmlog_log_failures_total", "Logs put out of service by a failed fsync or write.")
+            CounterFamily("warmlog_log_failures_total", "Logs that failed because of an fsync or a write.")
         ).labels()
         self.reopened_logs = self._add(
-            CounterFamily("warmlog_reopened_logs_total", "Failed logs made anew in place, in service again.")
+            CounterFamily("warmlog_reopened_logs_total", "Failed logs that were rebuilt and accept appends again.")
         ).labels()
 
     def _add(self, family: F) -> F:

@@ -1,7 +1,4 @@
-"""Metrics with a series per partition: opt-in (`warmlog.metrics.partitions`), for a thousand partitions make thousands.
-
-Owns: their names. Must not know what a partition does.
-"""
+"""Declare the metrics that have a series per partition: opt-in, because a thousand partitions make thousands."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -13,7 +10,7 @@ LABELS = ("topic", "partition")
 
 
 def declare_partition_metrics(metrics: Metrics, partitions: Iterable[Partition]) -> None:
-    """Let the registry ask for the offsets and the size of every log."""
+    """Register gauges that read the offsets and the size of every log when Prometheus scrapes."""
 
     def gauge(name: str, documentation: str, of: Callable[[PartitionLog], float]) -> None:
         def read() -> Iterator[tuple[tuple[str, ...], float]]:
@@ -22,9 +19,25 @@ def declare_partition_metrics(metrics: Metrics, partitions: Iterable[Partition])
 
         metrics.gauge(name, documentation, read, LABELS)
 
-    gauge("warmlog_partition_log_start_offset", "The first offset that is there.", lambda log: log.log_start_offset)
-    gauge("warmlog_partition_flushed_offset", "What lies below has been synced.", lambda log: log.recovery_point)
-    gauge("warmlog_partition_high_watermark", "Consumers read what lies below.", lambda log: log.high_watermark)
-    gauge("warmlog_partition_log_end_offset", "The offset of the next record.", lambda log: log.log_end_offset)
-    gauge("warmlog_partition_log_bytes", "Bytes of its log files.", lambda log: log.size)
-    gauge("warmlog_partition_failed", "1 while it takes no appends, else 0.", lambda log: log.failed)
+    gauge("warmlog_partition_log_start_offset", "Log start offset.", lambda log: log.log_start_offset)
+    gauge(
+        "warmlog_partition_flushed_offset",
+        "Recovery point: records below it are flushed.",
+        lambda log: log.recovery_point,
+    )
+    gauge(
+        "warmlog_partition_high_watermark",
+        "High watermark: consumers see records below it.",
+        lambda log: log.high_watermark,
+    )
+    gauge(
+        "warmlog_partition_log_end_offset",
+        "Log end offset: the offset of the next record.",
+        lambda log: log.log_end_offset,
+    )
+    gauge("warmlog_partition_log_bytes", "Bytes of the partition's log files.", lambda log: log.size)
+    gauge(
+        "warmlog_partition_failed",
+        "1 while the log is failed and rejects appends, otherwise 0.",
+        lambda log: log.failed,
+    )
