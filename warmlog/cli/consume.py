@@ -41,9 +41,9 @@ Lines: TypeAlias = "Callable[[Sequence[ConsumedRecord]], bytes]"
     "start",
     metavar="WHERE",
     type=start_position,
-    help="beginning, end, an offset or an ISO 8601 time (without a zone: local). Default: end; --until-end: beginning.",
+    help="beginning, end, an offset or an ISO 8601 time. Default: end, or beginning with --until-end.",
 )
-@click.option("--until-end", is_flag=True, help="Stop at the end as it is now, do not wait for more.")
+@click.option("--until-end", is_flag=True, help="Stop at the current end instead of waiting for more.")
 @click.option("--count", metavar="N", type=click.IntRange(min=0), help="Stop after N records.")
 @click.option(
     "--partition",
@@ -51,15 +51,15 @@ Lines: TypeAlias = "Callable[[Sequence[ConsumedRecord]], bytes]"
     metavar="N",
     type=click.IntRange(min=0),
     multiple=True,
-    help="Only this one; repeatable.",
+    help="Read only this partition; repeatable.",
 )
 @group_option
-@click.option("--print-key", is_flag=True, help="The key before each value.")
+@click.option("--print-key", is_flag=True, help="Print the key before each value.")
 @click.option(
     "--key-separator",
     metavar="TEXT",
     type=separator,
-    help="Between key and value; \\t is a tab, and the default. Implies --print-key.",
+    help="Separator between key and value (default \\t, a tab). Implies --print-key.",
 )
 @zero_option
 @native_option
@@ -77,13 +77,14 @@ def consume(
     native: str,
     as_json: bool,
 ) -> None:
-    """Print the records of a topic, a value a line.
+    """Print the records of a topic, one value per line.
 
-    Waits for more until Ctrl-C, unless told where to stop. A record without a value (a tombstone) is an empty line.
-    With --json nothing is lost: keys and values that are no text are in base64, in key_base64 and value_base64.
+    Waits for more until Ctrl-C, unless an option says where to stop. A record without a value (a tombstone) is an empty
+    line. With --json nothing is lost: binary keys and values are in base64, in key_base64 and value_base64.
 
-    With --group the topic's partitions are shared with the other members of that group, and reading begins where the
-    group has committed; --from says where it has not. What was printed is committed, every few seconds and at the end.
+    With --group, the topic's partitions are shared with the other members of that group, and reading begins at the
+    group's committed offsets, or at --from where there are none. Printed records are committed every few seconds and at
+    the end.
     """
     if group is not None and partitions:
         raise click.UsageError("--partition goes without --group: a group shares the partitions out by itself.")

@@ -29,9 +29,9 @@ TABLES = {
 
 @click.command(short_help="Print the batches, records and index entries of segment files.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--records", is_flag=True, help="The records of each batch, too.")
-@click.option("--offsets-decoder", is_flag=True, help="The records as those of __consumer_offsets; implies --records.")
-@json_option("One JSON object a line: type, file and the fields of a batch, a record or an entry.")
+@click.option("--records", is_flag=True, help="Print the records of each batch as well.")
+@click.option("--offsets-decoder", is_flag=True, help="Decode records of __consumer_offsets; implies --records.")
+@json_option("One JSON object per line: type, file and the fields of a batch, a record or an entry.")
 @click.pass_context
 def dump(context: click.Context, paths: tuple[Path, ...], records: bool, offsets_decoder: bool, as_json: bool) -> None:
     """Print the batches, records and index entries of segment files.

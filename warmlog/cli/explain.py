@@ -48,17 +48,23 @@ def time_ms(value: str) -> int:
     return timestamp
 
 
-@click.command(short_help="Show the way of a fetch: index pages, what is in memory, faults.")
+@click.command(short_help="Show how a fetch would be served: index pages, page faults.")
 @click.argument("where", metavar="DIR | TOPIC PARTITION", shell_complete=complete_topics)
 @click.argument("partition", metavar="", required=False, type=click.IntRange(min=0))
-@click.option("--offset", metavar="N", type=click.IntRange(0, MAX_INT64), help="The way to this offset.")
-@click.option("--time", "timestamp", metavar="T", type=time_ms, help="To the first record at or past T: ISO 8601, ms.")
+@click.option("--offset", metavar="N", type=click.IntRange(0, MAX_INT64), help="Explain a fetch of this offset.")
+@click.option(
+    "--time",
+    "timestamp",
+    metavar="T",
+    type=time_ms,
+    help="Explain a lookup of the first record at or after T (ISO 8601 or ms).",
+)
 @click.option(
     "--search",
     type=click.Choice(["warm", "plain"]),
     default="warm",
     show_default=True,
-    help="plain: the plain binary search of the indexes beside it.",
+    help="plain: show a plain binary search of the indexes as well.",
 )
 @index_interval_option
 @native_option
@@ -73,14 +79,14 @@ def explain(
     native: str,
     as_json: bool,
 ) -> None:
-    """Show the way of a fetch: index pages, what is in memory, faults.
+    """Show how a fetch would be served: index pages, what is in memory, expected page faults.
 
-    DIR is the directory of a partition, of ours or of Kafka's: nothing is written to it, and a broker may be at work
-    there. With TOPIC and PARTITION the broker is asked instead, which tells the way through the log that it has open.
+    DIR is the directory of a partition, warmlog's or Kafka's; nothing is written to it, and a broker may be running on
+    it. With TOPIC and PARTITION, the broker explains the fetch for the log that it has open.
 
-    Told are the segment, whether the warm or the cold section of the index is searched, the pages of the index file in
-    the order in which they are touched, the entry found, and what of the log is scanned from there to the batch; of all
-    of it what is in memory. A page of an index that is not would be a major fault.
+    The output names the segment, the section of the index that is searched (warm or cold), the pages of the index in
+    the order in which they are touched, the entry found, the part of the log that is scanned from there to the batch,
+    and which of all that is in memory. An index page that is not would be a major page fault.
     """
     if (offset is None) == (timestamp is None):
         raise click.UsageError("Give --offset N or --time T, one of the two.")

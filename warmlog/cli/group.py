@@ -49,7 +49,7 @@ class Change(NamedTuple):
 @click.command("list", short_help="List the groups.")
 @click.option("--state", "states", metavar="STATE", multiple=True, help="Only groups in this state; repeatable.")
 @native_option
-@json_option("One JSON object a group: group, state, protocol_type, type.")
+@json_option("One JSON object per group: group, state, protocol_type, type.")
 def list_groups(states: tuple[str, ...], native: str, as_json: bool) -> None:
     """List the groups.
 
@@ -78,8 +78,8 @@ def list_groups(states: tuple[str, ...], native: str, as_json: bool) -> None:
 def describe(groups: tuple[str, ...], native: str, as_json: bool) -> None:
     """Show members, offsets and lag of groups.
 
-    A partition without `committed` is one that the group was given and has committed nothing in; one without `end` is
-    gone.
+    A partition without `committed` is assigned to a member but has no committed offset; one without `end` does not
+    exist any more.
     """
     described = converse(native, lambda client: client.describe_groups(*groups))
     if as_json:
@@ -156,7 +156,7 @@ def total_lag(group: "DescribedConsumerGroup") -> int:
     return sum(position.lag or 0 for position in group.positions)
 
 
-@click.command(short_help="Set where a group goes on.")
+@click.command(short_help="Set the committed offsets of a group.")
 @click.argument("group", shell_complete=complete_groups)
 @click.option(
     "--to",
@@ -164,7 +164,7 @@ def total_lag(group: "DescribedConsumerGroup") -> int:
     metavar="WHERE",
     required=True,
     type=start_position,
-    help="beginning, end, an offset or an ISO 8601 time (without a zone: local).",
+    help="beginning, end, an offset or an ISO 8601 time (local without a zone).",
 )
 @click.option(
     "--topic",
@@ -172,7 +172,7 @@ def total_lag(group: "DescribedConsumerGroup") -> int:
     metavar="TOPIC",
     multiple=True,
     shell_complete=complete_topics,
-    help="Only this one; repeatable. Default: all in which the group has committed.",
+    help="Reset only this topic; repeatable. Default: all topics with committed offsets.",
 )
 @click.option(
     "--partition",
@@ -180,11 +180,11 @@ def total_lag(group: "DescribedConsumerGroup") -> int:
     metavar="N",
     type=click.IntRange(min=0),
     multiple=True,
-    help="Only this one, of one --topic; repeatable.",
+    help="Reset only this partition of the --topic; repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @native_option
-@json_option("One JSON object a partition: group, topic, partition, before, after, committed.")
+@json_option("One JSON object per partition: group, topic, partition, before, after, committed.")
 def reset(
     group: str,
     target: str,
@@ -194,9 +194,9 @@ def reset(
     native: str,
     as_json: bool,
 ) -> None:
-    """Set where a group goes on: at an end, at an offset or at a time.
+    """Set the committed offsets of a group: to an end, an offset or a time.
 
-    The group must have no members: they would go on where they are, and commit that.
+    The group must have no members, because they would continue where they are, and commit that.
     """
     if partitions and len(topics) != 1:
         raise click.UsageError("--partition needs one --topic, whose partition it is.")
@@ -252,11 +252,11 @@ async def committed(client: "AsyncClient", group: str) -> dict[tuple[str, int], 
     }
 
 
-@click.command(short_help="Delete groups and what they have committed.")
+@click.command(short_help="Delete groups and their committed offsets.")
 @groups_argument
-@click.option("--if-exists", is_flag=True, help="A group that does not exist is no error.")
+@click.option("--if-exists", is_flag=True, help="Ignore groups that do not exist.")
 @native_option
-@json_option("One JSON object a group: group, deleted.")
+@json_option("One JSON object per group: group, deleted.")
 def delete(groups: tuple[str, ...], if_exists: bool, native: str, as_json: bool) -> None:
     """Delete groups and what they have committed. They must have no members."""
 

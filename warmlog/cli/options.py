@@ -34,7 +34,7 @@ def native_option(command: Command) -> Command:
         default=DEFAULT_NATIVE,
         show_default=True,
         show_envvar=True,
-        help="The broker's native listener.",
+        help="Address of the broker's native listener.",
     )(command)
 
 
@@ -65,14 +65,14 @@ def index_interval_option(command: Command) -> Command:
         type=click.IntRange(min=0),
         default=DEFAULT_INDEX_INTERVAL_BYTES,
         show_default=True,
-        help="The topics' index.interval.bytes, where it is larger than usual.",
+        help="The topics' index.interval.bytes if it is larger than the default.",
     )(command)
 
 
 def group_option(command: Command) -> Command:
     """`--group GROUP`."""
     return click.option(
-        "--group", metavar="GROUP", shell_complete=complete_groups, help="As a member of this consumer group."
+        "--group", metavar="GROUP", shell_complete=complete_groups, help="Consume as a member of this group."
     )(command)
 
 

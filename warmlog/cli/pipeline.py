@@ -85,20 +85,22 @@ def duration(value: str) -> float:
 @click.command()
 @job_options
 @bootstrap_option
-@click.option("--group", metavar="GROUP", help="Commit how far the archive is as offsets of this group.")
+@click.option("--group", metavar="GROUP", help="Commit the archive's progress as offsets of this group.")
 @click.option("--to", "target", required=True, metavar="DIR", help="The archive's directory; created if needed.")
 @click.option(
     "--partition-by",
     type=click.Choice(["none", "day", "hour"]),
     default="none",
     show_default=True,
-    help="A directory for each day or hour of the records' timestamps, in UTC.",
+    help="Create a directory for each day or hour of the records' timestamps (UTC).",
 )
 @click.option(
     "--compression", type=click.Choice(["zstd", "snappy", "lz4", "gzip", "none"]), default="zstd", show_default=True
 )
-@click.option("--once", is_flag=True, help="Archive what exists now, then end. This is the default.")
-@click.option("--every", metavar="TIME", type=duration, help="Run for ever, looking for more this often (10s, 5m).")
+@click.option("--once", is_flag=True, help="Archive existing records, then exit (the default).")
+@click.option(
+    "--every", metavar="TIME", type=duration, help="Keep running, and archive new records at this interval (10s, 5m)."
+)
 @json_option("One object per commit.")
 def archive(
     bootstrap: str | None,
@@ -111,10 +113,10 @@ def archive(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Write what is new in topics into Parquet files, each record once.
+    """Write new records of topics into Parquet files, each record once.
 
-    A run continues where the last one has committed, however that ended. Each batch becomes part of the archive in one
-    step. Read it with `spark.read.parquet(DIR)`, or with anything else that reads Parquet.
+    A run continues at the end of the last commit, however the last run ended. Each batch becomes part of the archive in
+    one step. Read it with `spark.read.parquet(DIR)`, or with anything else that reads Parquet.
     """
     from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
     from warmlog.pipeline.archive.store import ArchiveStore

@@ -56,11 +56,17 @@ TOP_COLUMNS = (
 
 @click.command()
 @job_options
-@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="An archive to compare with the log.")
+@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="Compare this archive with the log.")
 @click.option(
-    "--by", type=click.Choice(["hour", "partition"]), default="hour", show_default=True, help="What a row is."
+    "--by",
+    type=click.Choice(["hour", "partition"]),
+    default="hour",
+    show_default=True,
+    help="What each row of the table shows.",
 )
-@click.option("--plot", "plot_file", metavar="FILE", type=click.Path(path_type=Path), help="Draw it as .svg or .png.")
+@click.option(
+    "--plot", "plot_file", metavar="FILE", type=click.Path(path_type=Path), help="Draw the result as .svg or .png."
+)
 @json_option("One object: partitions by hour, and the findings.")
 @click.pass_context
 def audit(
@@ -68,8 +74,8 @@ def audit(
 ) -> None:
     """Account for every offset of topics.
 
-    Each batch is read and its CRC checked. Offsets that are missing, compacted, damaged or there twice are counted by
-    partition and hour, and both indexes are checked against the log. The exit status is 1 if something is wrong.
+    Each batch is read and its CRC checked. Missing, compacted, damaged and duplicate offsets are counted by partition
+    and hour, and both indexes are checked against the log. The exit status is 1 if something is wrong.
     """
     from warmlog.pipeline.job_stats import Reporter
     from warmlog.pipeline.jobs.audit import audit_topics
@@ -139,7 +145,9 @@ def _table_row(one: "Compared") -> tuple[object, ...]:
 @click.command("compact-report")
 @job_options
 @bootstrap_option
-@click.option("--top", metavar="N", type=click.IntRange(min=0), default=5, show_default=True, help="Keys to name.")
+@click.option(
+    "--top", metavar="N", type=click.IntRange(min=0), default=5, show_default=True, help="Number of keys to list."
+)
 @json_option("One object per partition.")
 def compact_report(bootstrap: str | None, top: int, as_json: bool, **given: Any) -> None:
     """Report what compaction would save, by partition, and which keys take most bytes."""

@@ -73,14 +73,14 @@ def job_options(command: Command) -> Command:
                 metavar="NAME=VALUE",
                 type=assignment,
                 multiple=True,
-                help="An option of the data source, such as startingOffsets, minPartitions, onCorrupt.",
+                help="Option of the data source, such as startingOffsets, minPartitions, onCorrupt.",
             ),
             click.option(
                 "--engine",
                 type=click.Choice(["auto", "local", "spark"]),
                 default="auto",
                 show_default=True,
-                help="local: in this process; spark: as tasks of Spark; auto: local up to 2 GiB.",
+                help="local: in this process; spark: as Spark tasks; auto: local up to 2 GiB.",
             ),
             click.option("--master", metavar="URL", help="Spark's master; local[*] unless spark-submit names one."),
             click.option(
@@ -102,7 +102,7 @@ def bootstrap_option(command: Command) -> Command:
         "--bootstrap",
         metavar="H:P",
         type=bootstrap,
-        help="A broker's native listener, to read from unless --path is given as well.",
+        help="Address of a broker's native listener; read from it unless --path is given, too.",
     )(command)
 
 

@@ -29,12 +29,12 @@ COLUMNS = (
 @job_options
 @bootstrap_option
 @native_option
-@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="An archive to read the records from.")
-@click.option("--to-topic", metavar="TOPIC", help="Where to; an archive's records go to their own topic by default.")
+@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="Read the records from this archive.")
+@click.option("--to-topic", metavar="TOPIC", help="Target topic; for an archive, the records' own topic by default.")
 @click.option("--keep-partitions", is_flag=True, help="Keep each record's partition, whatever its key.")
 @click.option("--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="At most N records per second.")
-@click.option("--id", "replay_id", metavar="NAME", help="The id of a replay that failed, to continue it.")
-@click.option("--dry-run", is_flag=True, help="Read and count, and send nothing.")
+@click.option("--id", "replay_id", metavar="NAME", help="Continue the failed replay with this id.")
+@click.option("--dry-run", is_flag=True, help="Read and count without sending.")
 @json_option("One object per partition.")
 def replay(
     bootstrap: str | None,

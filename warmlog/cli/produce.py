@@ -41,23 +41,41 @@ ACKS: "dict[str, Acks]" = {"0": 0, "1": 1, "all": "all"}
 
 @click.command(short_help="Store the lines of standard input in a topic.")
 @topic_argument
-@click.option("--key", metavar="TEXT", help="The key of every record.")
+@click.option("--key", metavar="TEXT", help="Key of every record.")
 @click.option(
-    "--key-separator", metavar="TEXT", type=separator, help="Each line is a key, this, a value; \\t is a tab."
+    "--key-separator",
+    metavar="TEXT",
+    type=separator,
+    help="Split each line into key and value at this separator; \\t is a tab.",
 )
-@click.option("-H", "--header", "headers", metavar="KEY=VALUE", type=assignment, multiple=True, help="Of every record.")
-@click.option("--partition", metavar="N", type=click.IntRange(min=0), help="Default: by key, else spread over all.")
+@click.option(
+    "-H",
+    "--header",
+    "headers",
+    metavar="KEY=VALUE",
+    type=assignment,
+    multiple=True,
+    help="Header of every record; repeatable.",
+)
+@click.option(
+    "--partition",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Target partition. Default: by key, otherwise spread over all.",
+)
 @click.option(
     "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none", show_default=True
 )
-@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Who must have it.")
+@click.option(
+    "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Acknowledgement to wait for."
+)
 @click.option(
     "--linger-ms",
     metavar="MS",
     type=click.FloatRange(min=0),
     default=5,
     show_default=True,
-    help="How long a batch waits for more.",
+    help="How long a batch waits for more records.",
 )
 @click.option(
     "--batch-bytes",
@@ -65,12 +83,12 @@ ACKS: "dict[str, Acks]" = {"0": 0, "1": 1, "all": "all"}
     type=click.IntRange(min=1),
     default=256 << 10,
     show_default=True,
-    help="Size of a batch.",
+    help="Maximum size of a batch.",
 )
 @zero_option
-@click.option("-q", "--quiet", is_flag=True, help="Do not tell progress or the count.")
+@click.option("-q", "--quiet", is_flag=True, help="Print neither progress nor the count.")
 @native_option
-@json_option("Lines are JSON objects as `consume --json` prints them; the summary is one, too.")
+@json_option("Read JSON objects as `consume --json` prints them, and print the summary as one.")
 def produce(
     topic: str,
     key: str | None,
@@ -89,8 +107,8 @@ def produce(
     """Store the lines of standard input in a topic.
 
     A line is a value, byte for byte, without its newline; an empty line is an empty value. With --json a line is an
-    object with any of key, value, headers, partition, timestamp (ms), and key_base64, value_base64 for bytes that are
-    no text. The topic is created on first use, if the broker allows that.
+    object with any of key, value, headers, partition, timestamp (ms), and key_base64, value_base64 for binary data. The
+    topic is created on first use if the broker allows that.
     """
     if key_separator is not None and (as_json or key is not None):
         raise click.UsageError("--key-separator goes with neither --json nor --key.")

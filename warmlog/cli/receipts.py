@@ -25,17 +25,17 @@ COLUMNS = (
 )
 
 
-@click.command(short_help="Show what recoveries after unclean stops did.")
+@click.command(short_help="Show what was recovered after unclean stops.")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("-n", "--count", metavar="N", type=click.IntRange(min=1), help="The newest N alone.")
-@json_option("One JSON object a receipt, oldest first.")
+@click.option("-n", "--count", metavar="N", type=click.IntRange(min=1), help="Show only the newest N.")
+@json_option("One JSON object per receipt, oldest first.")
 @click.pass_context
 def receipts(context: click.Context, directory: Path, count: int | None, as_json: bool) -> None:
-    """Show what recoveries after unclean stops did.
+    """Show what was recovered after unclean stops.
 
-    DIR is a data directory. After a stop that was not clean the next start checks what may not have reached the disk:
-    what it looked at, cut and made anew is in a receipt, a file in the directory. The oldest come first. The exit
-    status is 1 if a receipt cannot be understood.
+    DIR is a data directory. After an unclean stop, the next startup checks whatever may not have reached the disk, and
+    writes a receipt, a file in the directory, of what it read, truncated and rebuilt. The oldest comes first. The exit
+    status is 1 if a receipt cannot be read.
     """
     found = receipts_in(directory)[-(count or 0) :]
     damaged = [each for each in found if isinstance(each, ReceiptError)]

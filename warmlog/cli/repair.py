@@ -33,17 +33,17 @@ from warmlog.inspect.paths import is_partition_directory, partition_directories
 from warmlog.inspect.repair import MendedDirectory, MendedLog, Wishes, mend
 
 
-@click.command(short_help="Do what recovery would, without a broker.")
+@click.command(short_help="Recover logs without a broker.")
 @directories_argument
-@click.option("--dry-run", is_flag=True, help="Say what would be done; nothing is written.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and write nothing.")
 @click.option(
     "--cut-damaged",
     is_flag=True,
-    help="Cut logs at their first damaged batch also below the recovery point: all that follows it is lost.",
+    help="Truncate logs at their first damaged batch below the recovery point, too: everything after it is lost.",
 )
 @click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="The broker's settings, as for serve.")
 @index_interval_option
-@json_option("One JSON object: what was done to each directory and log, and what is left.")
+@json_option("One JSON object: what was done to each directory and log, and what remains.")
 @click.pass_context
 def repair(
     context: click.Context,
@@ -54,11 +54,11 @@ def repair(
     index_interval_bytes: int,
     as_json: bool,
 ) -> None:
-    """Do what recovery would, without a broker: torn ends are cut, indexes and snapshots made anew, leftovers removed.
+    """Recover logs without a broker: truncate torn ends, rebuild indexes and snapshots, remove leftovers.
 
-    DIR is a data directory; give all of a broker's. After it verify finds nothing, and the next start is a clean one.
-    What is damaged below the recovery point, where everything was flushed once, is told and left, unless --cut-damaged
-    is given. The exit status is 1 if something is left.
+    DIR is a data directory; give all of a broker's. Afterwards verify finds nothing, and the next startup is a clean
+    one. Damage below the recovery point, where everything was flushed once, is reported and kept unless --cut-damaged
+    is given. The exit status is 1 if something remains.
     """
     settings = broker_settings(config)
     with Progress("repairing") as progress, ExitStack() as stack:

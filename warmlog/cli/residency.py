@@ -73,13 +73,13 @@ class FileSurvey(NamedTuple):
 
 @click.command(short_help="Draw which parts of segments are in memory.")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@json_option("One JSON object a line: each file with its cells, then the totals.")
+@json_option("One JSON object per line: each file with its cells, then the totals.")
 def residency(directory: Path, as_json: bool) -> None:
     """Draw which parts of segments are in memory.
 
-    DIR is a data directory or the directory of a partition. Of every segment in use the log and the two indexes are
-    drawn, from their first byte on the left to their last: a full block is all in memory, a point not at all. Safe
-    beside a running broker; nothing is read.
+    DIR is a data directory or the directory of a partition. The log and the two indexes of every segment are drawn from
+    their first byte on the left to their last: a full block is completely in memory, a point not at all. Safe beside a
+    running broker; no data is read.
     """
     cells = MAX_CELLS if as_json else drawing_width()
     surveys: list[FileSurvey] = []

@@ -26,18 +26,40 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Run a broker.")
-@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Settings in TOML.")
-@click.option("--data-dir", metavar="DIR", help="Where the logs are kept: the first of log.dirs.")
-@click.option("--kafka", metavar="H:P", default="127.0.0.1:9092", show_default=True, help="Kafka listener, or none.")
-@click.option("--native", metavar="H:P", default="127.0.0.1:9091", show_default=True, help="Native listener, or none.")
-@click.option("--http", metavar="H:P", default="127.0.0.1:9099", show_default=True, help="Metrics and health, or none.")
+@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with settings.")
+@click.option("--data-dir", metavar="DIR", help="Data directory: the first of log.dirs.")
 @click.option(
-    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="One setting; repeatable, the last wins."
+    "--kafka",
+    metavar="H:P",
+    default="127.0.0.1:9092",
+    show_default=True,
+    help="Address of the Kafka listener, or none.",
 )
 @click.option(
-    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What standard error tells."
+    "--native",
+    metavar="H:P",
+    default="127.0.0.1:9091",
+    show_default=True,
+    help="Address of the native listener, or none.",
 )
-@click.option("--log-json", is_flag=True, help="Standard error in JSON, one object a line.")
+@click.option(
+    "--http",
+    metavar="H:P",
+    default="127.0.0.1:9099",
+    show_default=True,
+    help="Address for metrics and health, or none.",
+)
+@click.option(
+    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting; repeatable, the last one wins."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    help="Lowest level of log messages on standard error.",
+)
+@click.option("--log-json", is_flag=True, help="Log in JSON, one object per line.")
 def serve(
     config: Path | None,
     data_dir: str | None,
@@ -51,9 +73,9 @@ def serve(
     """Run a broker until SIGTERM or SIGINT.
 
     Settings come from the TOML file, then the environment (WARMLOG_LOG_SEGMENT_BYTES sets log.segment.bytes), then
-    --set; later ones win. An address is HOST:PORT; port 0 takes a free one, `none` turns the listener off.
+    --set; later ones win. An address is HOST:PORT; port 0 chooses a free port, and `none` disables the listener.
 
-    When all listeners accept, one line goes to standard output: `ready kafka=H:P native=H:P http=H:P`.
+    When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`.
     """
     write_log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)

@@ -45,11 +45,16 @@ SEGMENT_COLUMNS = (
 
 @click.command(short_help="Create topics.")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--partitions", metavar="N", type=click.IntRange(min=1), help="Default: the broker's num.partitions.")
-@configs_option("A setting of the topic, as segment.bytes=1048576; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists already is left as it is.")
+@click.option(
+    "--partitions",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Number of partitions (default: the broker's num.partitions).",
+)
+@configs_option("Setting of the topic, such as segment.bytes=1048576; repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="Ignore topics that exist already.")
 @native_option
-@json_option("One JSON object a topic: name, topic_id, partitions, created.")
+@json_option("One JSON object per topic: name, topic_id, partitions, created.")
 def create(
     topics: tuple[str, ...],
     partitions: int | None,
@@ -82,11 +87,11 @@ def tell_created(name: str, topic_id: str | None, partitions: int, *, created: b
         print_line(f"{name} {'created' if created else 'exists already'}: {counted(partitions, 'partition')}")
 
 
-@click.command("list", short_help="List the topics.")
+@click.command("list", short_help="List topics.")
 @native_option
-@json_option("One JSON object a topic: name, topic_id, partitions.")
+@json_option("One JSON object per topic: name, topic_id, partitions.")
 def list_topics(native: str, as_json: bool) -> None:
-    """List the topics."""
+    """List topics."""
     topics = converse(native, lambda client: client.list_topics())
     if as_json:
         forms = (
@@ -100,14 +105,14 @@ def list_topics(native: str, as_json: bool) -> None:
 
 @click.command(short_help="Show segments, sizes, offsets, times and settings of topics.")
 @topics_argument
-@click.option("--configs", "all_configs", is_flag=True, help="All settings, also those at their default.")
+@click.option("--configs", "all_configs", is_flag=True, help="Show all settings, including those at their default.")
 @native_option
-@json_option("One JSON object a topic, with all there is to tell.")
+@json_option("One JSON object per topic, with everything.")
 def describe(topics: tuple[str, ...], all_configs: bool, native: str, as_json: bool) -> None:
     """Show segments, sizes, offsets, times and settings of topics.
 
-    Segments hold offsets from their base offset up to, and without, the next; `index` and `times` count the entries of
-    their two indexes. What lies below `flushed` has been synced to the disk.
+    A segment holds the offsets from its base offset up to the next segment's; `index` and `times` count the entries of
+    its two indexes. Records below `flushed` are on the disk.
     """
     described = converse(native, lambda client: client.describe_topics(*topics))
     if as_json:
@@ -195,12 +200,17 @@ def segment_rows(partitions: "Iterable[PartitionDescription]") -> Iterable[tuple
 @click.command(short_help="Change a topic's settings, or add partitions.")
 @topic_argument
 @click.option(
-    "--partitions", metavar="N", type=click.IntRange(min=1), help="Grow to N partitions; they never get fewer."
+    "--partitions",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Increase to N partitions; the number cannot decrease.",
 )
-@configs_option("A setting of the topic; repeatable.")
-@click.option("--reset", "resets", metavar="KEY", multiple=True, help="Back to the broker's value; repeatable.")
+@configs_option("Setting of the topic; repeatable.")
+@click.option(
+    "--reset", "resets", metavar="KEY", multiple=True, help="Reset this setting to the broker's value; repeatable."
+)
 @native_option
-@json_option("One JSON object: the name, and what was changed.")
+@json_option("One JSON object: the name and the changes.")
 def alter(
     topic: str,
     partitions: int | None,
@@ -222,9 +232,9 @@ def alter(
 
 @click.command(short_help="Delete topics and their data.")
 @topics_argument
-@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
+@click.option("--if-exists", is_flag=True, help="Ignore topics that do not exist.")
 @native_option
-@json_option("One JSON object a topic: name, deleted.")
+@json_option("One JSON object per topic: name, deleted.")
 def delete(topics: tuple[str, ...], if_exists: bool, native: str, as_json: bool) -> None:
     """Delete topics and their data."""
 

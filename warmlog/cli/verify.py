@@ -17,18 +17,18 @@ from warmlog.inspect.findings import Finding, Tally
 BESIDE_A_BROKER = "a broker is at work; not judged: checkpoints, leftovers, missing partitions, what it is writing now"
 
 
-@click.command(short_help="Check partition directories; nothing is written.")
+@click.command(short_help="Check partition directories without writing.")
 @directories_argument
 @index_interval_option
 @json_option("One JSON object: what was looked at, and the findings.")
 @click.pass_context
 def verify(context: click.Context, directories: tuple[Path, ...], index_interval_bytes: int, as_json: bool) -> None:
-    """Check partition directories; nothing is written.
+    """Check partition directories without writing.
 
-    DIR is a data directory (give all of a broker's at once) or the directory of a partition. Every batch is read, its
-    CRC and its records are checked; indexes, transaction indexes, snapshots of producers, leader epochs, checkpoints,
-    the metadata and the names of files are held against the logs. Safe beside a running broker, which is then said,
-    and what cannot be judged. The exit status is 1 if something is wrong.
+    DIR is a data directory (give all of a broker's at once) or the directory of a partition. Every batch is read, and
+    its CRC and records are checked; indexes, transaction indexes, producer snapshots, leader epochs, checkpoints, the
+    metadata and the names of files are compared with the logs. Safe beside a running broker; the output then says so,
+    and names what cannot be checked. The exit status is 1 if something is wrong.
     """
     tally, findings = Tally(), []
     with Progress("verifying") as progress:
