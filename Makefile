@@ -4,7 +4,7 @@
 #   make test       run the whole suite, except what needs real Kafka or a container engine
 #   make interop    test with real Kafka, clients in Java, Node, Go and C, pip and the image in podman (says what is missing)
 #   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
-#   make lint       ruff, mypy, import-linter, links of the documentation
+#   make lint       ruff, mypy, import-linter, commit subjects, words, links of the documentation
 #   make bench      measure the figures of docs/performance.md; ARGS="..." selects some
 #   make bench-guard  fail if serving costs more than its bounds, beside bare system calls; under a minute
 #   make setup      make .venv with every extra, and compile; repeated, it rebuilds only what changed
@@ -92,6 +92,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.check_text
 	$(SPHINX) -b dummy docs build/docs-check
 
 interop: setup

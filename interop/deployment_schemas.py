@@ -26,14 +26,14 @@ DEFINITIONS = "/api/_definitions.json#/$defs/"
 
 
 def package(name: str, version: str, directory: Path) -> zipfile.ZipFile:
-    """The wheel of a package, by pip."""
+    """Download the wheel of a package with pip."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(directory)]
     subprocess.run([*command, f"{name}=={version}"], check=True)
     return zipfile.ZipFile(next(directory.glob(f"{name.replace('-', '_')}-*.whl")))
 
 
 def without_texts(value: Any) -> Any:
-    """A schema without its descriptions; a property that is called so stays."""
+    """Return a schema without its descriptions; properties with that name are kept."""
     if isinstance(value, list):
         return [without_texts(each) for each in value]
     if not isinstance(value, dict):
@@ -43,7 +43,7 @@ def without_texts(value: Any) -> Any:
 
 
 def references(value: Any) -> Iterator[str]:
-    """The names of the definitions that a schema refers to."""
+    """Yield the names of the definitions that a schema refers to."""
     if isinstance(value, list):
         for each in value:
             yield from references(each)

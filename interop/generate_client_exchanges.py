@@ -89,7 +89,7 @@ def go(name: str) -> Callable[[str], object]:
 
 
 def kafkajs(address: str) -> None:
-    """The kafkajs program, after `npm ci`."""
+    """Run the kafkajs program, after `npm ci`."""
     project = ROOT / "interop" / "node"
     ran([program("npm", "npm"), "ci", "--ignore-scripts", "--silent"], project)
     ran([program("node", "nodejs"), "story.mjs", address, "kafkajs"], project)
@@ -154,13 +154,13 @@ def main() -> None:
 
 
 def client_id(request: bytes) -> str:
-    """What the client calls itself; empty for nothing."""
+    """Return the client id of a request; empty if it has none."""
     size = int.from_bytes(request[8:10], signed=True)
     return request[10 : 10 + max(size, 0)].decode()
 
 
 def chosen(exchanges: Iterable[Exchange]) -> list[Exchange]:
-    """The shortest and the longest of each API and version, the latter within the limit."""
+    """Return the shortest and the longest exchange of each API and version, within the limit."""
     found: dict[tuple[int, int], list[Exchange]] = {}
     for each in sorted(exchanges, key=size):
         kept = found.setdefault((each.key, each.version), [])
@@ -177,7 +177,7 @@ def size(exchange: Exchange) -> int:
 
 
 def line(exchange: Exchange) -> dict[str, object]:
-    """An exchange as it stands in the file."""
+    """Return an exchange as it is written to the file."""
     return {
         "api": exchange.key,
         "version": exchange.version,

@@ -31,7 +31,7 @@ async def settings(client: KafkaClient, kind: ResourceType, name: str) -> dict[s
 
 
 def default_of(entry: dict[str, Any]) -> str | None:
-    """What the setting is where nobody says: its value, unless this node was started with another."""
+    """Return a setting's default: its value, unless this node was started with another one."""
     told = [one["value"] for one in entry["synonyms"] if one["source"] == ConfigSource.DEFAULT]
     if entry["config_source"] == ConfigSource.DEFAULT:
         return entry["value"]

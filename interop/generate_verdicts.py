@@ -217,7 +217,7 @@ def produce(connection: socket.socket, topic: str, data: bytes, version: int) ->
 
 
 def nullable_string(data: bytes, at: int) -> tuple[str | None, int]:
-    """A string and where what follows it begins."""
+    """Read a string; return it and the position behind it."""
     (length,) = unpack_from(">h", data, at)
     at += 2
     return (None, at) if length < 0 else (data[at : at + length].decode(), at + length)

@@ -49,7 +49,7 @@ class Call:
     text: str = ""
 
     def line(self, bootstrap: str) -> str:
-        """The call as the Java program takes it."""
+        """Return the call as the Java program reads it."""
         address = ("--bootstrap-server", bootstrap)
         parts = (address, self.arguments) if self.tool in ADDRESS_FIRST else (self.arguments, address)
         call = {"tool": CLASSES[self.tool], "arguments": [*parts[0], *parts[1]], "text": self.text}
@@ -66,7 +66,7 @@ class Said:
 
 
 def call(command: str, text: str = "") -> Call:
-    """A call from a command line that quotes nothing: no argument holds a blank."""
+    """Parse a command line without quotes into a call."""
     tool, *arguments = command.split()
     return Call(tool=tool, arguments=tuple(arguments), text=text)
 

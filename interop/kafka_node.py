@@ -145,7 +145,7 @@ class KafkaNode:
         version: str = KAFKA_VERSION,
         controller: Self | None = None,
     ) -> None:
-        """`controller`: a node that runs; this one is a further broker of its cluster (give it a `node.id`)."""
+        """Start a node. `controller`: a running node whose cluster this one joins (give it a `node.id`)."""
         self.data = data
         self.controller_address = ""
         self._version = version

@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parent / "spark"
 
 
 def connector_jars(version: str) -> str:
-    """The class path of a version of the connector, fetched if it is not there yet. Raises MissingToolError."""
+    """Return the class path of a version of the connector; download it if needed. Raises MissingToolError."""
     if shutil.which("mvn") is None:
         raise MissingToolError("not installed: mvn (Debian: maven)")
     directory = PROJECT / "target" / version
@@ -29,12 +29,12 @@ def connector_jars(version: str) -> str:
 
 
 def read_batch(spark: Any, bootstrap: str, topic: str, **options: object) -> Any:
-    """A frame of what is in a topic, as the connector reads it. `options`: its own."""
+    """Read a topic with the connector. `options`: the connector's."""
     return _with(spark.read.format("kafka"), bootstrap, {"subscribe": topic, **options}).load()
 
 
 def read_stream(spark: Any, bootstrap: str, topic: str, **options: object) -> Any:
-    """A streaming frame of a topic."""
+    """Read a topic as a stream with the connector."""
     return _with(spark.readStream.format("kafka"), bootstrap, {"subscribe": topic, **options}).load()
 
 

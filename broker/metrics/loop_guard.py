@@ -134,7 +134,7 @@ class _TaskNames(trio.abc.Instrument):
             self._until = None
 
     def before_task_step(self, task: Task) -> None:
-        """What comes is this task's; what was is over."""
+        """Attribute what follows to this task."""
         self._tell(task.name)
 
     def before_io_wait(self, timeout: float) -> None:
@@ -145,6 +145,6 @@ class _TaskNames(trio.abc.Instrument):
 
 
 def _in_words(frame: FrameType) -> str:
-    """The innermost frames, without the lines of code, and without what is outside of the task."""
+    """Describe the innermost frames of a task, without lines of code."""
     of_task = takewhile(lambda each: each[0].f_code.co_name != TRIOS_LOOP, traceback.walk_stack(frame))
     return " < ".join(f"{each.f_code.co_qualname} line {line}" for each, line in islice(of_task, MAX_FRAMES))

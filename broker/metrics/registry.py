@@ -1,11 +1,9 @@
-"""Every Prometheus metric of the broker, declared once.
+"""Declare the Prometheus metrics of the broker, and count them in plain objects.
 
-Owns: names, labels, buckets, and the counters themselves. Must not know: who counts. Counting happens on the event loop
-only (the log returns facts, its callers count them), so that no counter needs a lock.
-
-prometheus-client's own Histogram takes 0.7 us an observation, most of it for its lock; a request makes four. So the
-values live in plain objects (`measuring`), and one collector per family hands them to the library when somebody asks;
-the exposition stays the library's.
+Counting happens on the event loop only (the log returns facts, and its callers count them), so no counter needs a lock.
+prometheus-client's own Histogram takes 0.7 us per observation, most of it for its lock, and a request makes five. So
+the values are in plain objects (`broker.metrics.requests`), one collector per family passes them to the library when
+Prometheus scrapes, and the library writes the exposition.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -46,10 +44,10 @@ class Histogram(requests.Histogram):
 
 
 class Family(Protocol):
-    """What a registry collects from."""
+    """A collector of prometheus-client."""
 
     def collect(self) -> Iterable[Metric]:
-        """Its metrics as they are now."""
+        """Yield its metrics with their current values."""
 
 
 F = TypeVar("F", bound=Family)
@@ -57,18 +55,18 @@ Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 class CounterFamily:
-    """Counters of one name, by label values; `labels(...)` is for set-up, its result is kept by who counts."""
+    """Counters of one name, by label values. `labels(...)` is for setup; callers keep the counter that it returns."""
 
     def __init__(self, name: str, documentation: str, labels: tuple[str, ...] = ()) -> None:
         self._name, self._documentation, self._labels = name, documentation, labels
         self._children: dict[tuple[str, ...], Counter] = {}
 
     def labels(self, *values: str) -> Counter:
-        """The counter of these label values."""
+        """Return the counter of these label values."""
         return self._children.setdefault(values, Counter())
 
     def collect(self) -> Iterator[Metric]:
-        """The family as it is now."""
+        """Yield the family with its current values."""
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
         for values, child in list(self._children.items()):
             family.add_metric(values, child.value)
@@ -89,14 +87,14 @@ class HistogramFamily:
         self._children: dict[tuple[str, ...], Histogram] = {}
 
     def labels(self, *values: str) -> Histogram:
-        """The histogram of these label values."""
+        """Return the histogram of these label values."""
         child = self._children.get(values)
         if child is None:
             child = self._children[values] = Histogram(self._bounds)
         return child
 
     def collect(self) -> Iterator[Metric]:
-        """The family as it is now."""
+        """Yield the family with its current values."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
         for values, child in list(self._children.items()):
             family.add_metric(values, buckets=child.cumulative(), sum_value=child.total)
@@ -107,13 +105,13 @@ Reading = Callable[[], Iterable[tuple[tuple[str, ...], float]]]  # gives (label 
 
 
 class ReadFamily:
-    """Numbers that have an owner elsewhere and are asked for when somebody collects."""
+    """Numbers that another object owns, read at collection."""
 
     def __init__(self, kind: Kind, name: str, documentation: str, read: Reading, labels: tuple[str, ...]) -> None:
         self._kind, self._name, self._documentation, self._labels, self._read = kind, name, documentation, labels, read
 
     def collect(self) -> Iterator[Metric]:
-        """The family as it is now."""
+        """Yield the family with its current values."""
         family = self._kind(self._name, self._documentation, labels=self._labels)
         for values, value in self._read():
             family.add_metric(values, value)
@@ -157,18 +155,18 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def requests(self, api: str, listener: str) -> RequestMetrics:
-        """The histograms of one API on one listener."""
+        """Return the histograms of one API on one listener."""
         found = self._requests.get((api, listener))
         if found is None:
             found = self._requests[api, listener] = RequestMetrics(self, api, listener)
         return found
 
     def gauge(self, name: str, documentation: str, read: Reading, labels: tuple[str, ...] = ()) -> None:
-        """Declare a number that `read` gives at collection; called once, where what it reads is wired up."""
+        """Declare a gauge that `read` gives at collection; called once per broker."""
         self._add(ReadFamily(GaugeMetricFamily, name, documentation, read, labels))
 
     def counter(self, name: str, documentation: str, read: Reading, labels: tuple[str, ...] = ()) -> None:
-        """The same for a number that only grows."""
+        """Declare a counter that `read` gives at collection."""
         self._add(ReadFamily(CounterMetricFamily, name, documentation, read, labels))
 
     def _declare_traffic(self) -> None:

@@ -101,7 +101,7 @@ class LoopClock:
         return self._pass("")
 
     def begin(self, doing: str) -> float:
-        """A task begins to do this, until the clock is read again. Returns now, in perf_counter seconds."""
+        """Attribute the time until the clock is read again to this. Returns now, in perf_counter seconds."""
         return self._pass(doing)
 
     def deadline_to_sleep_time(self, deadline: float) -> float:

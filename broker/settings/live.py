@@ -89,7 +89,7 @@ class Overrides:
 
     @classmethod
     def parse(cls, kept: Mapping[str, str]) -> "Overrides":
-        """What `kept` gave."""
+        """Parse persisted settings, name to text."""
         scopes: dict[bool, dict[str, str]] = {True: {}, False: {}}
         for key, text in kept.items():
             scope, _, name = key.partition("/")
@@ -116,7 +116,7 @@ class LiveSettings:
         return self._current
 
     def combined(self, overrides: Overrides) -> Settings:
-        """What the settings would be.
+        """Return what the settings would be with these overrides.
 
         Raises StaticSettingError, and SettingError for what is unknown or out of range, or does not go together.
         """
@@ -158,13 +158,13 @@ class LiveSettings:
         return [(one, texts[one], source) for source, texts in scopes.items() for one in names if one in texts]
 
     def _started_with(self, name: str) -> str | None:
-        """What the start said, None if nothing or what is the default anyway."""
+        """Return the value given at startup; None if there is none, or if it is the default."""
         value = _value(self.static, name)
         return None if value == _value(_DEFAULTS, name) else as_text(value)
 
 
 def check_dynamic(name: str, text: str) -> object:
-    """The value of a setting that can be changed while the broker runs. Raises SettingError."""
+    """Parse the value of a setting that can be changed at run time. Raises SettingError."""
     if name not in FIELDS:
         raise SettingError(f"unknown setting {name!r}{nearest(name, FIELDS)}")
     if name not in DYNAMIC_SETTINGS:

@@ -167,7 +167,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_container: Literal["auto", "yes", "no"] = "auto"  # whether clients may come through a port of the host
 
     def effective(self, name: str) -> Any:
-        """What a setting comes to: where it is not set, what the names that stand in for it say (ms, minutes, hours).
+        """Return a setting's value, or that of the settings used in its place (ms before minutes before hours).
 
         Raises AttributeError for a name that is none.
         """
@@ -257,7 +257,7 @@ def load_settings(
     *,
     data_dir: Path | str | None = None,
 ) -> Settings:
-    """Settings from a TOML file, the environment and `KEY=VALUE` assignments, later ones winning.
+    """Load settings from a TOML file, the environment and `KEY=VALUE` assignments; later ones win.
 
     `data_dir` takes the place of the first of `log.dirs`.
 
@@ -278,7 +278,7 @@ def load_settings(
 
 
 def durability_sentence(settings: Settings) -> str:
-    """What a power cut can take, as configured: printed at start, so that nobody has to find out."""
+    """Describe what a power cut can lose with these settings; `serve` prints it."""
     if settings.log_flush_interval_messages == 1:
         return "power cut: loses nothing acknowledged (every append is synced before its reply)"
     bounds = []

@@ -131,7 +131,7 @@ def check_topic_configs(configs: Mapping[str, str], settings: Settings) -> dict[
 
 
 def check_topic_setting(name: str, text: str) -> str:
-    """A setting's value as it is to be kept. Raises SettingError."""
+    """Return a setting's value in the form in which it is stored. Raises SettingError."""
     fixed = FIXED_SETTINGS.get(name)
     if fixed is None:
         return as_text(check_value(name, text, _setting(name).type, origin="topic")) or ""
@@ -147,21 +147,21 @@ def check_setting_name(name: str) -> None:
 
 
 def topic_setting_kind(name: str) -> Kind | None:
-    """What a setting's values are; None for a name that is none."""
+    """Return the type of a setting's values; None for an unknown name."""
     if name in FIXED_SETTINGS:
         return FIXED_SETTINGS[name].kind
     return kind_of(TOPIC_SETTINGS[name].type) if name in TOPIC_SETTINGS else None
 
 
 def topic_setting_default(name: str, settings: Settings) -> str:
-    """What a setting is where the topic has it not. Raises SettingError for a name that is none."""
+    """Return the default of a topic setting. Raises SettingError for an unknown name."""
     if name in FIXED_SETTINGS:
         return FIXED_SETTINGS[name].value
     return as_text(settings.effective(_setting(name).broker)) or ""
 
 
 def log_config(configs: Mapping[str, str], settings: Settings) -> LogConfig:
-    """The log configuration of a topic with these settings of its own."""
+    """Return the log configuration of a topic with these settings."""
     values = {
         name.replace(".", "_"): check_value(name, configs[name], setting.type, origin="topic")
         if name in configs

@@ -68,7 +68,7 @@ class SettingError(Exception):
 
 
 def check_value(name: str, value: Any, value_type: Any, *, origin: str) -> Any:
-    """The value as its type, text converted; raises SettingError that names setting, origin and what was expected."""
+    """Convert a value to its type. Raises SettingError that names the setting, the origin and what was expected."""
     try:
         return msgspec.convert(_plain(value, value_type), value_type, strict=False)
     except msgspec.ValidationError as error:
@@ -78,7 +78,7 @@ def check_value(name: str, value: Any, value_type: Any, *, origin: str) -> Any:
 
 
 def as_text(value: Any) -> str | None:
-    """A value as it is told; None where there is none."""
+    """Return a value as text; None for None."""
     if value is None:
         return None
     if isinstance(value, float):
@@ -87,13 +87,13 @@ def as_text(value: Any) -> str | None:
 
 
 def parts(text: str) -> list[str]:
-    """The members of a list, each once."""
+    """Split a list into its members, each once."""
     return list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
 
 
 @cache
 def kind_of(value_type: Any) -> Kind:
-    """What the values of a type are."""
+    """Return the kind of a type's values."""
     if value_type in LIST_TYPES:
         return Kind.LIST
     if get_origin(value_type) is Annotated:

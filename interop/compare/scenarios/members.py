@@ -193,7 +193,7 @@ def _commits(s: Session, group: _Group, generation: int, member: str) -> None:
 
 
 def static(s: Session) -> None:
-    """Static members, where the version has them."""
+    """Join with static members, in versions that have them."""
     if s.version("JoinGroup") < 5 or s.version("LeaveGroup") < 3:
         return
     group = _Group(s, "g")

@@ -338,7 +338,7 @@ class _Resolver:
         return plan, any(one.kind is TOPIC_ID for one in group)
 
     def _default_bytes(self, one: Field, step: WriteStep) -> bytes:
-        """The bytes of a field that is the same in every message."""
+        """Return the bytes of a field that is the same in every message."""
         if one.absent is None or not isinstance(one.kind, Primitive):
             if one.absent is not None and len(one.absent):
                 raise TypeError(f"{self._title}: {one.name} has a default that cannot be a constant")

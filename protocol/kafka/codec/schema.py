@@ -174,12 +174,12 @@ class Flat(Array):
 
 
 def array(*fields: Field, into: Callable[..., Any] | None = None) -> Array:
-    """An array of structs."""
+    """Describe an array of structs."""
     return Array(Struct(*fields, into=into))
 
 
 def flat(
     *fields: Field, into: Callable[..., Any] | None = None, keys: Callable[[Any, Any], Sequence[Any]] | None = None
 ) -> Flat:
-    """An array of groups; the last field is the array within each."""
+    """Describe an array of groups, whose last field is the array within each."""
     return Flat(Struct(*fields), into=into, keys=keys)

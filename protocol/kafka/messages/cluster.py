@@ -32,7 +32,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 
 
 def _versions_request(*, software_name: str, software_version: str, version: int) -> ApiVersionsRequest:
-    """A malformed name or version of the client's software is an error to be answered."""
+    """Build the request; mark a malformed name or version of the client's software as an error to answer."""
     is_valid = version < _FIRST_WITH_SOFTWARE or (
         _SOFTWARE.fullmatch(software_name) and _SOFTWARE.fullmatch(software_version)
     )
