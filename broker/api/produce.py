@@ -8,6 +8,7 @@ the first one of a topic, takes `begin_in_pieces`.
 import logging
 from collections.abc import Callable, Iterable
 from struct import Struct
+from typing import Final
 
 from msgspec import UNSET
 
@@ -32,13 +33,13 @@ from protocol.response import ProducedPartition, ProduceResponse, RecordError
 
 logger = logging.getLogger(__name__)
 
-PIECE = 64  # partitions that are queued and written at once: some 2 ms where each is written to a file of its own
-LARGE = 512  # partitions whose outcomes are not gathered in one go
-ADMIN_CLIENT_ID = "__admin_client"  # of who may write to internal topics (org.apache.kafka.admin.AdminUtils)
-ALL_REPLICAS = -1
-REPLICAS = 1  # of each partition
-_LENGTH = Struct(">8xi")  # of a batch behind its base offset and this field
-_ATTRIBUTES_AT = 22  # the low byte
+PIECE: Final = 64  # partitions queued and written at once: some 0.6 ms, each in a file of its own
+LARGE: Final = 512  # partitions whose outcomes are not gathered in one go
+ADMIN_CLIENT_ID: Final = "__admin_client"  # of who may write to internal topics (org.apache.kafka.admin.AdminUtils)
+ALL_REPLICAS: Final = -1
+REPLICAS: Final = 1  # of each partition
+_LENGTH: Final = Struct(">8xi")  # of a batch behind its base offset and this field
+_ATTRIBUTES_AT: Final = 22  # the low byte
 # Errors that are told without the log start offset (source: kafka.server.ReplicaManager.appendToLocalLog).
 _WITHOUT_LOG_START = frozenset(
     {
@@ -52,7 +53,6 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
-_OLD_MAGICS = (0, 1)
 
 
 class NotOneBatchError(InvalidRecordError):
@@ -118,14 +118,15 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
     """
     if len(request.partitions) > PIECE:
         return None
-    if not request.is_transactional and any(map(_has_transaction, request.partitions)):
+    if not request.is_transactional and any(_has_transaction(asked) for asked in request.partitions):
         return Produce(request.acks, _without_transaction(request.partitions))
     found = [partitions.get(asked.topic, asked.partition) for asked in request.partitions]
     if None in found and any(_is_new(asked.topic, partitions) for asked in request.partitions):
         return None
+    terms = _Terms(request, context, partitions)
     entries: list[Append | ProducedPartition] = []
     for place, asked in enumerate(request.partitions):
-        entries.append(_queue(asked, found[place], partitions, request, context.session.client_id))
+        entries.append(terms.queue(asked, found[place]))
     return Produce(request.acks, entries)
 
 
@@ -142,11 +143,11 @@ async def begin_in_pieces(
         if _is_new(topic, partitions):
             await _create(topic, partitions)
         await context.checkpoint()
+    terms = _Terms(request, context, partitions)
     entries: list[Append | ProducedPartition] = []
     for start in range(0, len(request.partitions), PIECE):
-        for asked in request.partitions[start : start + PIECE]:
-            partition = partitions.get(asked.topic, asked.partition)
-            entries.append(_queue(asked, partition, partitions, request, context.session.client_id))
+        piece = request.partitions[start : start + PIECE]
+        entries += [terms.queue(asked, partitions.get(asked.topic, asked.partition)) for asked in piece]
         write()
         await context.checkpoint()
     return Produce(request.acks, entries)
@@ -166,29 +167,37 @@ def _is_new(topic: str, partitions: Partitions) -> bool:
     return (not partitions.has(topic) or partitions.is_pending(topic)) and not is_internal(topic)
 
 
-def _queue(
-    asked: PartitionRecords,
-    partition: Partition | None,
-    partitions: Partitions,
-    request: ProduceRequest,
-    client_id: str,
-) -> Append | ProducedPartition:
-    try:
-        if is_internal(asked.topic) and client_id != ADMIN_CLIENT_ID:
-            raise InvalidTopicError(f"{asked.topic} is the broker's own: nobody else writes to it")
-        if partition is None:
-            raise partitions.missing(asked.topic, asked.partition)
-        if request.acks == ALL_REPLICAS and partition.log.config.min_insync_replicas > REPLICAS:
-            raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, _too_few_replicas(partition))
-        if request.is_one_batch_each:
-            _check_one_batch(asked.records)
-        if not request.knows_zstd:
-            _refuse_zstd(asked)
-        return partition.append(asked.records)
-    except NotOneBatchError as refusal:
-        return _refused(asked.topic, asked.partition, refusal, None)
-    except EXPECTED as error:
-        return _refused(asked.topic, asked.partition, error, partition)
+class _Terms:
+    """The parts of one request that hold for each of its batches."""
+
+    __slots__ = ("_for_all_replicas", "_is_admin", "_is_one_batch_each", "_knows_zstd", "_partitions")
+
+    def __init__(self, request: ProduceRequest, context: Context, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._for_all_replicas = request.acks == ALL_REPLICAS
+        self._is_admin = context.session.client_id == ADMIN_CLIENT_ID
+        self._is_one_batch_each = request.is_one_batch_each
+        self._knows_zstd = request.knows_zstd
+
+    def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
+        """Check the records of a partition and queue them, or return the error for the client."""
+        try:
+            topic, records = asked.topic, asked.records
+            if not self._is_admin and is_internal(topic):
+                raise InvalidTopicError(f"{topic} is the broker's own: nobody else writes to it")
+            if partition is None:
+                raise self._partitions.missing(topic, asked.partition)
+            if self._for_all_replicas and partition.log.config.min_insync_replicas > REPLICAS:
+                raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, _too_few_replicas(partition))
+            if self._is_one_batch_each:
+                _check_one_batch(records)
+            if not self._knows_zstd:
+                _refuse_zstd(records)
+            return partition.append(records)
+        except NotOneBatchError as refusal:
+            return _refused(asked.topic, asked.partition, refusal, None)
+        except EXPECTED as error:
+            return _refused(asked.topic, asked.partition, error, partition)
 
 
 def _has_transaction(asked: PartitionRecords) -> bool:
@@ -224,14 +233,16 @@ def _check_one_batch(records: memoryview) -> None:
     size = len(records)
     if not size:
         raise NotOneBatchError("no batch at all")
-    if size >= HEADER_SIZE and records[MAGIC_POSITION] in _OLD_MAGICS:
+    if size >= HEADER_SIZE and records[MAGIC_POSITION] < MAGIC:
         raise NotOneBatchError(f"a batch of magic {records[MAGIC_POSITION]}: Produce takes magic 2 from version 3 on")
     if size < 2 * HEADER_SIZE:
         return
-    first = LOG_OVERHEAD + _LENGTH.unpack_from(records)[0]
+    length: int = _LENGTH.unpack_from(records)[0]
+    first = LOG_OVERHEAD + length
     if first == size or not HEADER_SIZE <= first <= size - HEADER_SIZE:
         return
-    if HEADER_SIZE <= LOG_OVERHEAD + _LENGTH.unpack_from(records, first)[0] <= size - first:
+    length = _LENGTH.unpack_from(records, first)[0]
+    if HEADER_SIZE <= LOG_OVERHEAD + length <= size - first:
         raise NotOneBatchError("several batches for one partition: Produce takes one in each request")
 
 
@@ -240,9 +251,9 @@ def _too_few_replicas(partition: Partition) -> str:
     return f"{partition.topic}: min.insync.replicas is {minimum}, and a partition has {REPLICAS} replica"
 
 
-def _refuse_zstd(asked: PartitionRecords) -> None:
-    """For clients that must not be given what they cannot send. Raises UnsupportedCompressionError."""
-    if read_header(asked.records).attributes & CODEC_MASK == Codec.ZSTD:
+def _refuse_zstd(records: memoryview) -> None:
+    """Refuse zstd to clients that could not read it themselves. Raises UnsupportedCompressionError."""
+    if read_header(records).attributes & CODEC_MASK == Codec.ZSTD:
         raise UnsupportedCompressionError("a batch compressed by zstd, which Produce knows from version 7 on")
 
 

@@ -9,7 +9,7 @@ Invariants:
    does a failed sync: Linux then marks the pages as clean, so a second sync of the file would succeed and say nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from broker.log.append import Buffer, IndexEntries
@@ -34,7 +34,7 @@ class ActiveWriter:
         """In service again: the files are others, and sound."""
         self.failure = None
 
-    def write_batches(self, active: Segment, buffers: Sequence[Buffer], position: int) -> None:
+    def write_batches(self, active: Segment, buffers: list[Buffer], position: int) -> None:
         """Write buffers end to end into the log file. Raises OSError."""
         file = active.append_descriptor()
         try:

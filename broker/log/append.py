@@ -13,9 +13,9 @@ Invariants:
 Source: org.apache.kafka.storage.internals.log.LogSegment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.log.config import LogConfig
 from broker.log.index.mapped import MAX_RELATIVE_OFFSET
@@ -30,8 +30,8 @@ from protocol.records.validation import CheckedBatches
 
 Buffer = bytes | bytearray | memoryview
 
-_OFFSET_STRIDE = OffsetIndex.entry.size
-_TIME_STRIDE = TimeIndex.entry.size
+_OFFSET_STRIDE: Final = OffsetIndex.entry.size
+_TIME_STRIDE: Final = TimeIndex.entry.size
 
 
 class RollReason(StrEnum):
@@ -157,7 +157,7 @@ class Tail:
         self.next_offset = last_offset + 1
         return entries
 
-    def add_all(self, batches: Sequence[BatchExtent]) -> list[IndexEntries | None]:
+    def add_all(self, batches: list[BatchExtent]) -> list[IndexEntries | None]:
         """Put batches at the end, in order; return what `add` returns for each."""
         return [self.add(batch) for batch in batches]
 
@@ -175,17 +175,17 @@ class Tail:
         self.indexed_timestamp = self.max_timestamp
         return TimeIndex.entry.pack(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
-    def roll_reason(self, batches: BatchExtent, clock: Callable[[], int]) -> RollReason | None:
+    def roll_reason(self, batches: BatchExtent, now_ms: int) -> RollReason | None:
         """Why these batches (taken together) must begin a new segment, or None.
 
         Age is the time from the segment's first batch to these, by their own timestamps: replayed old data would
-        otherwise roll at every append. The clock (ms) counts only where the first batch has no time.
+        otherwise roll at every append. `now_ms` counts only where the first batch has no time.
         """
         if self.size:
             if self.size + batches.size > self.segment_bytes:
                 return RollReason.SIZE
             first = self.first_timestamp
-            age_ms = batches.max_timestamp - first if first >= 0 else clock() - self.created_ms
+            age_ms = batches.max_timestamp - first if first >= 0 else now_ms - self.created_ms
             if age_ms > self.max_age_ms:
                 return RollReason.TIME
             if self.offset_entries >= self.max_offset_entries or self.time_entries >= self.max_time_entries - 1:
@@ -223,7 +223,7 @@ def extents_after(known: Sequence[ProducerBatch], checked: CheckedBatches, base_
     return extents(checked, base_offset - skipped)[len(known) :]
 
 
-def whole(batches: Sequence[BatchExtent]) -> BatchExtent:
+def whole(batches: list[BatchExtent]) -> BatchExtent:
     """Several batches taken as one."""
     if len(batches) == 1:
         return batches[0]
@@ -290,8 +290,8 @@ class PlannedAppend:
         roll: RollReason | None,
         new_tail: Tail | None,
         buffers: list[Buffer],
-        batches: Sequence[BatchExtent],
-        entries: Sequence[IndexEntries | None],
+        batches: list[BatchExtent],
+        entries: list[IndexEntries | None],
         producers: Sequence[ProducerState] = (),
         is_duplicate: bool = False,
     ) -> None:
@@ -329,7 +329,7 @@ def duplicate_of(
         roll=None,
         new_tail=None,
         buffers=[],
-        batches=(),
-        entries=(),
+        batches=[],
+        entries=[],
         is_duplicate=True,
     )

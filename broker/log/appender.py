@@ -113,14 +113,13 @@ class Appender:
         Raises RecordListTooLargeError, ProtocolError; NeedsReencodingError unless `reencoded`; and what
         `Producers.plan` raises.
         """
-        config, rules = self.place.config, self.rules
+        rules, tail = self.rules, self._planned
         now_ms = self.place.clock()
         view = records if isinstance(records, memoryview) else memoryview(records)
         checked = check_batches(view, rules, now_ms, reencoded=reencoded)
-        if len(view) > config.segment_bytes:
-            message = f"{len(view)} bytes of batches, more than a segment of {config.segment_bytes}"
+        if len(view) > tail.segment_bytes:
+            message = f"{len(view)} bytes of batches, more than a segment of {tail.segment_bytes}"
             raise RecordListTooLargeError(message)
-        tail = self._planned
         base_offset = tail.next_offset
         producers: Sequence[ProducerState] = ()
         known: Sequence[ProducerBatch] = ()
@@ -138,7 +137,7 @@ class Appender:
             producers = self.producers.plan(checked, batches)
         extent = whole(batches)
         new_tail = None
-        roll = tail.roll_reason(extent, self.place.clock)
+        roll = tail.roll_reason(extent, now_ms)
         if roll is not None:
             new_tail = self.place.new_tail(base_offset)
             tail = self._planned = new_tail.copy()
@@ -158,14 +157,14 @@ class Appender:
             producers=producers,
         )
 
-    def write(self, planned: Sequence[PlannedAppend]) -> None:
+    def write(self, planned: list[PlannedAppend]) -> None:
         """Write plans, in order, to the active segment's file: all or nothing. Raises OSError."""
         first, active = planned[0], self._segments.active
         assert first.position == active.size, "writes follow the order of plans"
         buffers = first.buffers if len(planned) == 1 else [buffer for each in planned for buffer in each.buffers]
         self.writer.write_batches(active, buffers, first.position)
 
-    def commit(self, planned: Sequence[PlannedAppend]) -> int:
+    def commit(self, planned: list[PlannedAppend]) -> int:
         """Let what was written be the log; gives the bytes it grew by. Raises OSError: then nothing was written."""
         active = self._segments.active
         assert planned[0].position == active.size, "commits follow the order of plans"
@@ -174,7 +173,8 @@ class Appender:
             self.writer.write_entries(active, joined(added))
         tail = self.committed
         for each in planned:
-            for batch, entries in zip(each.batches, each.entries, strict=True):
+            for number, batch in enumerate(each.batches):
+                entries = each.entries[number]
                 active.remember(batch.last_offset, tail.size, indexed=entries is not None)
                 tail.repeat(batch, entries)  # as planned: settings may have changed since
             if each.producers:

@@ -85,6 +85,7 @@ class PartitionLog:
         "_place",
         "_segments",
         "cleaning",
+        "flush_messages",
         "high_watermark",
         "log_end_offset",
         "log_start_offset",
@@ -92,7 +93,6 @@ class PartitionLog:
         "partition",
         "recovery",
         "room",
-        "shows_synced_only",
         "topic",
         "uses_reserve",
     )
@@ -102,7 +102,7 @@ class PartitionLog:
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
-    shows_synced_only: bool  # whether the high watermark moves with syncs, and not with appends
+    flush_messages: int  # the setting: so many records past the recovery point are synced at once
     room: Room  # on its disk
     uses_reserve: bool  # whether appends are tried also while that is short
     recovery: RecoveryReport | None  # what opening had to repair; None after a clean stop
@@ -117,7 +117,7 @@ class PartitionLog:
         self._epochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = self.high_watermark = loaded.tail.next_offset
-        self.shows_synced_only = place.config.flush_messages == 1
+        self.flush_messages = place.config.flush_messages
         if self.shows_synced_only:
             self.high_watermark = max(loaded.recovery_point, loaded.log_start_offset)
         self.recovery = loaded.report
@@ -241,6 +241,11 @@ class PartitionLog:
         return self._appender.writer.failure
 
     @property
+    def shows_synced_only(self) -> bool:
+        """Whether the high watermark moves with syncs, and not with appends."""
+        return self.flush_messages == 1
+
+    @property
     def recovery_point(self) -> int:
         """What lies below this offset has been synced."""
         return self._durability.recovery_point
@@ -257,7 +262,7 @@ class PartitionLog:
         """
         self._place = replace(self._place, config=config)
         self._appender.reconfigure(self._place)
-        self.shows_synced_only = config.flush_messages == 1
+        self.flush_messages = config.flush_messages
         if not self.shows_synced_only and not self.failed:
             self.high_watermark = self.log_end_offset
 
@@ -296,7 +301,7 @@ class PartitionLog:
             records, self._appender.rules, self._place.clock(), max_decompressed_size=max_decompressed_size
         )
 
-    def write(self, planned: Sequence[PlannedAppend]) -> None:
+    def write(self, planned: list[PlannedAppend]) -> None:
         """Write plans, in order, to the active segment's file. On the loop if it is little, else for a worker.
 
         All or nothing: a failure cuts the file back to where it was. Raises OSError; then `abandon` what is planned.
@@ -305,7 +310,7 @@ class PartitionLog:
             raise self.room.full()
         self._appender.write(planned)
 
-    def commit(self, planned: Sequence[PlannedAppend]) -> None:
+    def commit(self, planned: list[PlannedAppend]) -> None:
         """Let what was written be the log: index entries, sizes, log end, high watermark.
 
         Raises OSError if an index entry could not be written: then the log is as if nothing had been written; `abandon`
@@ -412,8 +417,8 @@ class PartitionLog:
     @property
     def is_roll_near(self) -> bool:
         """Whether the first roll since the log was opened is near: `announce_roll` is due."""
-        active = self._segments.active
-        return not self._appender.contiguity.is_ready and active.size * 2 > self._place.config.segment_bytes
+        tail = self._appender.committed
+        return tail.size * 2 > tail.segment_bytes and not self._appender.contiguity.is_ready
 
     def announce_roll(self) -> None:
         """Write down, durably, what the first roll must wait for. For a worker. Raises OSError."""

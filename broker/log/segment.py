@@ -21,7 +21,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.log.append import Tail
 from broker.log.config import LogConfig, SearchName
@@ -57,7 +57,7 @@ from protocol.records.layout import BatchHeader
 
 INDEXES_SYNCED_BYTES = 1 << 20  # recovery checks as much in a millisecond, and a sync takes as long
 LOOKUP_FAULTS: Mapping[Section, Where] = {Section.WARM: "index_warm", Section.COLD: "index_cold"}
-MAX_RECENT = 4096  # batches since the last index entry that are known by heart: some hundred KB at most
+MAX_RECENT: Final = 4096  # batches since the last index entry that are known by heart: some hundred KB at most
 
 
 class BatchFound(NamedTuple):

@@ -133,7 +133,7 @@ class Partition:
         self._rebuilt_at: dict[int, float] = {}  # when each was last tried, by trio's clock
         self._retired = False
         self._residency = log.residency
-        self._page_faults = log.page_faults
+        self.page_faults = log.page_faults
         self.is_unreadable = False  # some of it could not be read since the start
         self._tell_unreadable_at = -math.inf
         self._rearranging: trio.CancelScope | None = None  # of who removes or replaces segments
@@ -225,12 +225,9 @@ class Partition:
             return
         group = self._take_queue()
         planned = [append.planned for append in group]
-        faults = self._page_faults
-        faults.begin()
         try:
             self.log.write(planned)
             self.log.commit(planned)
-            faults.end("append")
         except Exception as error:  # noqa: BLE001  # a defect, too, is one log's own: who waits is told
             self._fail(group, error)
         else:
@@ -388,7 +385,7 @@ class Partition:
         if not self._is_roll_announced and log.is_roll_near:
             self._is_roll_announced = True
             self._spawn(self._announce_roll)
-        if log.log_end_offset - log.recovery_point >= log.config.flush_messages or self._awaiting_flush:
+        if log.log_end_offset - log.recovery_point >= log.flush_messages or self._awaiting_flush:
             self._awaiting_flush += group  # behind others, too: it may be a duplicate of one of them
             self.disk.request_flush(self, len(group))
         else:
@@ -498,7 +495,7 @@ class Partition:
         where the way to the slice is not in memory: have its job done by a thread and read again.
         """
         started = time.perf_counter()
-        log, residency, faults = self.log, self._residency, self._page_faults
+        log, residency, faults = self.log, self._residency, self.page_faults
         residency.enter()
         faults.begin()
         try:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import trio
 
+from broker.log.io.page_faults import PageFaults
 from broker.metrics.registry import Metrics
 from broker.partitions.batch_opener import BatchOpener
 from broker.partitions.disk_workers import DiskWorkers, Syncable
@@ -16,6 +17,10 @@ from broker.partitions.disk_workers import DiskWorkers, Syncable
 
 class Queued(Syncable, Protocol):
     """A partition as the writer sees it."""
+
+    @property
+    def page_faults(self) -> PageFaults:
+        """The counter of page faults, the same one for all partitions of a broker."""
 
     def write_queued(self) -> None:
         """Write what is queued, or have a task do it. Never waits."""
@@ -57,8 +62,12 @@ class Writer:
         queued = self._queued
         if queued:
             self._queued = []
+            faults = queued[0].page_faults
+            faults.begin()
             for partition in queued:
                 partition.write_queued()
+            faults.end("append")
+            faults.leave()
 
     def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run an async function in the background, to its end.

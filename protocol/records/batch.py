@@ -14,7 +14,7 @@ Source: org.apache.kafka.common.record.internal.DefaultRecordBatch.
 from collections.abc import Iterator
 from struct import Struct
 from struct import error as struct_error
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from crc32c import crc32c
 
@@ -48,16 +48,16 @@ __all__ = [
 # Bound once because log scans read every batch header. `_new(BatchHeader, fields)` avoids the call of _make.
 _unpack_header = HEADER.unpack_from
 _new = tuple.__new__
-_BASE_OFFSET = Struct(">q")
-_LEADER_EPOCH = Struct(">i")
-_STAMP = Struct(">qii")
-_CRC = Struct(">I")
+_BASE_OFFSET: Final = Struct(">q")
+_LEADER_EPOCH: Final = Struct(">i")
+_STAMP: Final = Struct(">qii")
+_CRC: Final = Struct(">I")
 
 # Message formats before version 2.
 OLD_MAGICS = (0, 1)
 
 # Release the GIL for larger CRCs only: the CRC of 1 MiB takes 40 µs, about as long as handing the GIL over and back.
-GIL_RELEASE_SIZE = 1 << 20
+GIL_RELEASE_SIZE: Final = 1 << 20
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:

@@ -26,57 +26,57 @@ Source: org.apache.kafka.common.record.DefaultRecordBatch, KIP-98 (the format), 
 
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 HEADER = Struct(">qiibIhiqqqhii")
-HEADER_SIZE = HEADER.size
-assert HEADER_SIZE == 61
+HEADER_SIZE: Final = 61
+assert HEADER.size == HEADER_SIZE
 
-BASE_OFFSET_POSITION = 0
-BATCH_LENGTH_POSITION = 8
-LEADER_EPOCH_POSITION = 12
-MAGIC_POSITION = 16
-STAMPED_SIZE = MAGIC_POSITION  # base offset, length, leader epoch: rewritten by the broker
-CRC_POSITION = 17
-ATTRIBUTES_POSITION = 21
-LAST_OFFSET_DELTA_POSITION = 23
-BASE_TIMESTAMP_POSITION = 27
-MAX_TIMESTAMP_POSITION = 35
-PRODUCER_ID_POSITION = 43
-PRODUCER_EPOCH_POSITION = 51
-BASE_SEQUENCE_POSITION = 53
-RECORD_COUNT_POSITION = 57
-RECORDS_POSITION = HEADER_SIZE
+BASE_OFFSET_POSITION: Final = 0
+BATCH_LENGTH_POSITION: Final = 8
+LEADER_EPOCH_POSITION: Final = 12
+MAGIC_POSITION: Final = 16
+STAMPED_SIZE: Final = MAGIC_POSITION  # base offset, length, leader epoch: rewritten by the broker
+CRC_POSITION: Final = 17
+ATTRIBUTES_POSITION: Final = 21
+LAST_OFFSET_DELTA_POSITION: Final = 23
+BASE_TIMESTAMP_POSITION: Final = 27
+MAX_TIMESTAMP_POSITION: Final = 35
+PRODUCER_ID_POSITION: Final = 43
+PRODUCER_EPOCH_POSITION: Final = 51
+BASE_SEQUENCE_POSITION: Final = 53
+RECORD_COUNT_POSITION: Final = 57
+RECORDS_POSITION: Final = HEADER_SIZE
 
 # Base offset and batch length: the bytes needed to find the end of a batch, which the batch length does not count.
-LOG_OVERHEAD = 12
+LOG_OVERHEAD: Final = 12
 # Batch length of a batch without records.
-MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
+MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 # Largest batch: Kafka keeps sizes in an int32.
-MAX_BATCH_SIZE = (1 << 31) - 1
+MAX_BATCH_SIZE: Final = (1 << 31) - 1
 # First byte covered by the CRC.
-CRC_START = ATTRIBUTES_POSITION
+CRC_START: Final = ATTRIBUTES_POSITION
 
-MAGIC = 2
+MAGIC: Final = 2
 
-CODEC_MASK = 0b111
-LOG_APPEND_TIME_BIT = 1 << 3
-TRANSACTIONAL_BIT = 1 << 4
-CONTROL_BIT = 1 << 5
-DELETE_HORIZON_BIT = 1 << 6
+CODEC_MASK: Final = 0b111
+LOG_APPEND_TIME_BIT: Final = 1 << 3
+TRANSACTIONAL_BIT: Final = 1 << 4
+CONTROL_BIT: Final = 1 << 5
+DELETE_HORIZON_BIT: Final = 1 << 6
 # Bits that need further checks or that producers must not set. A batch without them is plain.
-UNUSUAL_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
+UNUSUAL_BITS: Final = CODEC_MASK | LOG_APPEND_TIME_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 
 # All defined bits; the others are cleared when the broker rewrites the attributes (as Kafka does).
-KNOWN_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
+KNOWN_BITS: Final = CODEC_MASK | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 # CRC of a modified header: the batch has to be written with `batch.rewritten_start`.
-STALE_CRC = -1
+STALE_CRC: Final = -1
 
-NO_TIMESTAMP = -1
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
-NO_LEADER_EPOCH = -1
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_LEADER_EPOCH: Final = -1
 
 
 class Codec(IntEnum):

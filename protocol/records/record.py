@@ -25,7 +25,7 @@ errors.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
 
@@ -43,9 +43,9 @@ MIN_HEADER_SIZE = 2
 MAX_RECORDS_SIZE = MAX_BATCH_SIZE - HEADER_SIZE
 MAX_INT32 = (1 << 31) - 1
 MAX_UINT32 = (1 << 32) - 1
-MAX_INT64 = (1 << 63) - 1
+MAX_INT64: Final = (1 << 63) - 1
 MAX_UINT64 = (1 << 64) - 1
-MIN_INT64 = -(1 << 63)
+MIN_INT64: Final = -(1 << 63)
 # Limit on the invalid records listed in a response; a batch can hold 100,000.
 MAX_FAULTS = 100
 LAST_SHIFT_32 = 28

@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 #: The position of each batch in the buffer and its header as it will be stored, except offset and leader epoch.
-CheckedBatches = Sequence[tuple[int, BatchHeader]]
+CheckedBatches = list[tuple[int, BatchHeader]]
 
 
 class BatchRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):

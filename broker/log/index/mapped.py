@@ -26,7 +26,7 @@ from errno import ENODATA
 from functools import partial
 from mmap import mmap
 from struct import Struct
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from broker.log.config import SearchName
 from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
@@ -34,7 +34,8 @@ from broker.log.index.search import PAGE_SIZE, Column, Section, bisect_slots, fi
 from broker.log.io.files import Descriptor, File, Mapping, OpenFiles, open_either
 from broker.log.io.residency import Place
 
-MAX_RELATIVE_OFFSET = (1 << 31) - 1  # entries hold offsets relative to the segment's base as signed 32-bit numbers
+# Entries hold offsets relative to the segment's base as signed 32-bit numbers.
+MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 
 
 class MappedIndex:

@@ -260,16 +260,16 @@ def write_all(disk: Disk, fd: int, buffers: "Sequence[bytes | bytearray | memory
         while pending:
             written = disk.pwritev(fd, pending, position)
             position += written
-            pending = _remaining(pending, written)
+            pending = remaining(pending, written)
 
 
 IOV_MAX = 1024  # Linux's UIO_MAXIOV: more buffers in one call are refused
 
 
-def _remaining(
+def remaining(
     buffers: "Sequence[bytes | bytearray | memoryview]", written: int
 ) -> "Sequence[bytes | bytearray | memoryview]":
-    """What is left of the buffers after so many bytes."""
+    """Return the rest of the buffers after so many bytes of them."""
     if written == sum(map(len, buffers)):
         return ()
     for index, buffer in enumerate(buffers):

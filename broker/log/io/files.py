@@ -19,15 +19,15 @@ nothing left in memory: about what it takes to ask a thread and come back, for e
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from threading import Lock
 from typing import Protocol
 
-from broker.log.io.disk import Disk, write_all
+from broker.log.io.disk import IOV_MAX, Disk, remaining, write_all
 from broker.log.io.page_faults import PageFaults
 from broker.log.io.residency import Residency
+from protocol.records.record import Buffer
 
 DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker gives its own
 
@@ -72,9 +72,15 @@ class Descriptor:
         """Let go of a range's pages in memory where nothing keeps them there. For a worker."""
         self._disk.drop_cached(self.fd, position, length)
 
-    def write_all(self, buffers: Sequence[bytes | bytearray | memoryview], position: int) -> None:
+    def write_all(self, buffers: list[Buffer], position: int) -> None:
         """Write all of the buffers, end to end, at `position`."""
-        write_all(self._disk, self.fd, buffers, position)
+        disk, fd = self._disk, self.fd
+        written = disk.pwritev(fd, buffers, position) if len(buffers) <= IOV_MAX else 0
+        size = 0
+        for buffer in buffers:
+            size += len(buffer)
+        if written < size:
+            write_all(disk, fd, remaining(buffers, written), position + written)
 
     def truncate(self, size: int) -> None:
         """Cut or extend the file."""

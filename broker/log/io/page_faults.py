@@ -5,9 +5,9 @@ Must not know: metrics, or what is looked for.
 
     begin --- lookup --- end("index_warm") --- scan --- end("log_scan")      each end counts since what came before it
 
-Asking is a system call, getrusage, twice for each read and each group of appends: 0.2 us from `_asking.pyx`, the twin,
-and half a microsecond from here. Whatever is not between a begin and an end is the thread's other faults. Faults of
-worker threads hold nobody up and are not counted here.
+Each begin and end is a system call, getrusage: 0.2 us from the compiled version in `_page_cache.pyx`, and half a
+microsecond from here. A read has two or three of them, all appends of a turn together have two. Whatever is not between
+a begin and an end is the thread's other faults. Faults of worker threads hold nobody up and are not counted here.
 """
 
 import resource

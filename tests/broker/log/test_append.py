@@ -12,14 +12,11 @@ from protocol.records.validation import check_batches
 
 CONFIG = LogConfig(segment_bytes=10_000, segment_ms=1000, segment_index_bytes=24 * 4, index_interval_bytes=100)
 Batch = Callable[..., bytes]
+FAR_FUTURE = 1 << 60  # ms: by this clock every segment is old
 
 
 def tail(base_offset: int = 0, *, jitter_ms: int = 0, config: LogConfig = CONFIG) -> Tail:
     return Tail(base_offset, config, created_ms=5000, jitter_ms=jitter_ms)
-
-
-def no_clock() -> int:
-    pytest.fail("the clock counts only where the first batch has no time")
 
 
 def offsets_of(data: bytes) -> list[tuple[int, int]]:
@@ -72,36 +69,36 @@ def test_a_full_index_gets_no_more_entries_within_one_append() -> None:
 
 
 def test_an_empty_segment_is_not_rolled_for_size_or_time() -> None:
-    assert tail().roll_reason(BatchExtent(0, 1 << 50, 9_999_999), no_clock) is None
+    assert tail().roll_reason(BatchExtent(0, 1 << 50, 9_999_999), FAR_FUTURE) is None
 
 
 def test_it_rolls_when_the_size_would_exceed_segment_bytes() -> None:
     end = tail()
     end.add(BatchExtent(0, 1, 9000))
-    assert end.roll_reason(BatchExtent(1, 1, 1000), no_clock) is None
-    assert end.roll_reason(BatchExtent(1, 1, 1001), no_clock) is RollReason.SIZE
+    assert end.roll_reason(BatchExtent(1, 1, 1000), FAR_FUTURE) is None
+    assert end.roll_reason(BatchExtent(1, 1, 1001), FAR_FUTURE) is RollReason.SIZE
 
 
 def test_it_rolls_by_the_batches_own_times_and_replayed_old_data_does_not_roll() -> None:
     end = tail()
     end.add(BatchExtent(0, 100, 10))
-    assert end.roll_reason(BatchExtent(1, 1100, 10), no_clock) is None
-    assert end.roll_reason(BatchExtent(1, 1101, 10), no_clock) is RollReason.TIME
-    assert end.roll_reason(BatchExtent(1, -1, 10), no_clock) is None
+    assert end.roll_reason(BatchExtent(1, 1100, 10), FAR_FUTURE) is None
+    assert end.roll_reason(BatchExtent(1, 1101, 10), FAR_FUTURE) is RollReason.TIME
+    assert end.roll_reason(BatchExtent(1, -1, 10), FAR_FUTURE) is None
 
 
 def test_jitter_rolls_earlier() -> None:
     end = tail(jitter_ms=300)
     end.add(BatchExtent(0, 100, 10))
-    assert end.roll_reason(BatchExtent(1, 800, 10), no_clock) is None
-    assert end.roll_reason(BatchExtent(1, 801, 10), no_clock) is RollReason.TIME
+    assert end.roll_reason(BatchExtent(1, 800, 10), FAR_FUTURE) is None
+    assert end.roll_reason(BatchExtent(1, 801, 10), FAR_FUTURE) is RollReason.TIME
 
 
 def test_the_clock_counts_where_the_first_batch_has_no_time() -> None:
     end = tail()
     end.add(BatchExtent(0, -1, 10))
-    assert end.roll_reason(BatchExtent(1, -1, 10), lambda: 6000) is None
-    assert end.roll_reason(BatchExtent(1, 1, 10), lambda: 6001) is RollReason.TIME
+    assert end.roll_reason(BatchExtent(1, -1, 10), 6000) is None
+    assert end.roll_reason(BatchExtent(1, 1, 10), 6001) is RollReason.TIME
 
 
 def test_it_rolls_when_the_offset_index_is_full() -> None:
@@ -110,28 +107,28 @@ def test_it_rolls_when_the_offset_index_is_full() -> None:
     for offset in range(3):
         assert end.offset_entries < 2
         end.add(BatchExtent(offset, -1, 10))
-    assert end.roll_reason(BatchExtent(3, -1, 10), lambda: 5000) is RollReason.INDEX_FULL
+    assert end.roll_reason(BatchExtent(3, -1, 10), 5000) is RollReason.INDEX_FULL
 
 
 def test_it_rolls_when_the_time_index_is_full_one_entry_early() -> None:
     config = LogConfig(segment_index_bytes=36, index_interval_bytes=0)
     end = tail(config=config)
     for offset in range(3):
-        assert end.roll_reason(BatchExtent(offset, offset, 10), no_clock) is None
+        assert end.roll_reason(BatchExtent(offset, offset, 10), FAR_FUTURE) is None
         end.add(BatchExtent(offset, offset, 10))
     assert (end.offset_entries, end.time_entries) == (2, 2)
-    assert end.roll_reason(BatchExtent(3, 3, 10), no_clock) is RollReason.INDEX_FULL
+    assert end.roll_reason(BatchExtent(3, 3, 10), FAR_FUTURE) is RollReason.INDEX_FULL
 
 
 def test_it_rolls_when_a_relative_offset_would_not_fit_31_bits() -> None:
     end = tail(100)
     end.add(BatchExtent(100, 1, 10))
-    assert end.roll_reason(BatchExtent(100 + (1 << 31) - 1, 1, 10), no_clock) is None
-    assert end.roll_reason(BatchExtent(100 + (1 << 31), 1, 10), no_clock) is RollReason.OFFSET_RANGE
+    assert end.roll_reason(BatchExtent(100 + (1 << 31) - 1, 1, 10), FAR_FUTURE) is None
+    assert end.roll_reason(BatchExtent(100 + (1 << 31), 1, 10), FAR_FUTURE) is RollReason.OFFSET_RANGE
 
 
 def test_an_empty_segment_is_rolled_if_offsets_would_not_fit() -> None:
-    assert tail(0).roll_reason(BatchExtent(1 << 31, 1, 10), no_clock) is RollReason.OFFSET_RANGE
+    assert tail(0).roll_reason(BatchExtent(1 << 31, 1, 10), FAR_FUTURE) is RollReason.OFFSET_RANGE
 
 
 def test_a_copy_goes_its_own_way() -> None:
