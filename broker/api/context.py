@@ -56,15 +56,26 @@ class Context:
         have changed after it.
         """
         if self._pacer.is_over(self._piece_end):
-            await self._pacer.pause()
-            self._piece_end = self._pacer.piece_end()
+            await self.pause()
+
+    @property
+    def is_piece_over(self) -> bool:
+        """Whether to `pause`: for short loops, where awaiting `checkpoint` each time costs as much as the work."""
+        return self._pacer.is_over(self._piece_end)
+
+    async def pause(self) -> None:
+        """Let others run, and begin another piece."""
+        await self._pacer.pause()
+        self._piece_end = self._pacer.piece_end()
 
     async def map(self, function: Callable[..., A], *arguments: Iterable[Any]) -> tuple[A, ...]:
         """Call a function with each of the arguments, as the builtin does, in pieces."""
+        is_over = self._pacer.is_over
         results = []
         for each in zip(*arguments, strict=True):
             results.append(function(*each))
-            await self.checkpoint()
+            if is_over(self._piece_end):
+                await self.pause()
         return tuple(results)
 
     async def answer(self, answer: Callable[[Q], A], questions: Iterable[Q]) -> tuple[A, ...]:
@@ -72,6 +83,7 @@ class Context:
 
         `answer` must be cheap and must not change anything.
         """
+        is_over = self._pacer.is_over
         answers: dict[Q, A] = {}
         given = []
         for question in questions:
@@ -79,7 +91,8 @@ class Context:
             if found is None:
                 found = answers[question] = answer(question)
             given.append(found)
-            await self.checkpoint()
+            if is_over(self._piece_end):
+                await self.pause()
         return tuple(given)
 
     async def answer_at_length(self, answer: Callable[[Q], Awaitable[A]], questions: Iterable[Q]) -> tuple[A, ...]:
@@ -96,9 +109,11 @@ class Context:
 
     async def repeated(self, keys: Iterable[Q]) -> set[Q]:
         """Find the keys that occur more than once, in pieces."""
+        is_over = self._pacer.is_over
         seen: set[Q] = set()
         repeated: set[Q] = set()
         for key in keys:
             (repeated if key in seen else seen).add(key)
-            await self.checkpoint()
+            if is_over(self._piece_end):
+                await self.pause()
         return repeated

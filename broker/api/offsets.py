@@ -27,6 +27,8 @@ from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from protocol.response import FoundOffset, ListOffsetsResponse
 
 NOTHING = TimestampOffset(-1, -1)
+_EARLIEST = frozenset({EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP})
+_REMOTE = frozenset({LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP})
 MAX_TIME_LOOKUPS = 4  # at once: each may read and open batches; more would only take the disk from the fetches
 
 
@@ -63,45 +65,40 @@ class OffsetsApi:
         refused: set[tuple[str, int]] = set()
         for query in request.partitions:
             place = (query.topic, query.partition)
-            if place not in refused:
-                found.append(await self._find(query, is_repeated=place in repeated))
-            if place in repeated:
+            if place not in repeated:
+                found.append(await self._find(query))
+            elif place not in refused:
                 refused.add(place)
-            await context.checkpoint()
+                error = RepeatedQuestionError(f"{query.topic}-{query.partition} is asked for more than once")
+                found.append(self._refused(query, error))
+            if context.is_piece_over:
+                await context.pause()
         return ListOffsetsResponse(partitions=tuple(found))
 
-    async def _find(self, query: OffsetQuery, *, is_repeated: bool) -> FoundOffset:
+    async def _find(self, query: OffsetQuery) -> FoundOffset:
         partition = self._partitions.get(query.topic, query.partition)
         try:
-            if is_repeated:
-                raise RepeatedQuestionError(f"{query.topic}-{query.partition} is asked for more than once")
             if isinstance(query, KafkaOffsetQuery) and query.error is not ErrorCode.NONE:
                 raise UnsupportedTimeError(f"no time of this version: {query.timestamp}")
             if partition is None:
                 raise self._partitions.missing(query.topic, query.partition)
             if isinstance(query, KafkaOffsetQuery):
                 check_leader_epoch(partition, query.current_leader_epoch)
-            found = await self._lookup(partition, query.timestamp)
+            found = _special(partition.log, query.timestamp) or await self._search(partition, query.timestamp)
         except EXPECTED as error:
-            code, message = describe_in(partition, self._partitions, error)
-            return FoundOffset(topic=query.topic, partition=query.partition, error=code, message=message)
+            return self._refused(query, error, partition)
+        timestamp, offset, leader_epoch, _ = found
         return FoundOffset(
-            topic=query.topic,
-            partition=query.partition,
-            timestamp=found.timestamp,
-            offset=found.offset,
-            leader_epoch=found.leader_epoch,
+            topic=query.topic, partition=query.partition, timestamp=timestamp, offset=offset, leader_epoch=leader_epoch
         )
 
-    async def _lookup(self, partition: Partition, timestamp: int) -> TimestampOffset:
-        """The record found, or NOTHING; the ends have an offset and no timestamp."""
+    def _refused(self, query: OffsetQuery, error: Exception, partition: Partition | None = None) -> FoundOffset:
+        code, message = describe_in(partition, self._partitions, error)
+        return FoundOffset(topic=query.topic, partition=query.partition, error=code, message=message)
+
+    async def _search(self, partition: Partition, timestamp: int) -> TimestampOffset:
+        """Find the first record at or past a time, or that with the largest one, in a worker; NOTHING without one."""
         log = partition.log
-        if timestamp == LATEST_TIMESTAMP:
-            return TimestampOffset(-1, log.high_watermark, log.leader_epoch)
-        if timestamp in {EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP}:
-            return TimestampOffset(-1, log.log_start_offset, _first_epoch(log))
-        if timestamp in {LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP}:
-            return NOTHING  # there is no remote storage
         find = log.largest_timestamp if timestamp == MAX_TIMESTAMP else partial(log.offset_for_time, timestamp)
         while True:
             try:
@@ -114,6 +111,15 @@ class OffsetsApi:
         if found.section is not None:
             self._metrics.time_lookups[found.section].add()
         return found if found.offset < log.high_watermark else NOTHING
+
+
+def _special(log: PartitionLog, timestamp: int) -> TimestampOffset | None:
+    """Return the offset that one of Kafka's special values stands for; None if it is a time to search for."""
+    if timestamp == LATEST_TIMESTAMP:
+        return TimestampOffset(-1, log.high_watermark, log.leader_epoch)
+    if timestamp in _EARLIEST:
+        return TimestampOffset(-1, log.log_start_offset, _first_epoch(log))
+    return NOTHING if timestamp in _REMOTE else None  # there is no remote storage
 
 
 def _first_epoch(log: PartitionLog) -> int:
