@@ -85,12 +85,12 @@ class OffsetCommits:
         are many offsets.
         """
         errors: list[ErrorCode] = []
-        for requested in offsets:
-            errors.append(self._check_offset(requested))
-            await checkpoint()
-        valid = []
-        for index, found in enumerate(errors):
-            if found is ErrorCode.NONE:
+        valid: list[int] = []  # indexes of the offsets to write
+        max_metadata_size = self._groups.settings.offset_metadata_max_bytes
+        for index, requested in enumerate(offsets):
+            error = self._check_offset(requested, max_metadata_size)
+            errors.append(error)
+            if error is ErrorCode.NONE:
                 valid.append(index)
             await checkpoint()
         writes: list[tuple[list[int], _Write]] = []
@@ -111,10 +111,10 @@ class OffsetCommits:
                 errors[index] = write.error
         return errors
 
-    def _check_offset(self, requested: OffsetToCommit) -> ErrorCode:
+    def _check_offset(self, requested: OffsetToCommit, max_metadata_size: int) -> ErrorCode:
         if not self._partition_exists(requested.topic, requested.partition):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        is_too_large = len(requested.metadata) > self._groups.settings.offset_metadata_max_bytes
+        is_too_large = len(requested.metadata) > max_metadata_size
         return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large else ErrorCode.NONE
 
     def _partition_exists(self, topic: str, partition: int) -> bool:
