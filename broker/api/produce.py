@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import UNSET
 
 from broker.api.context import Context
-from broker.api.errors import EXPECTED, RequestError, describe
+from broker.api.errors import EXPECTED, describe
 from broker.metadata.topic import MAX_NAME_LENGTH, InvalidTopicError, is_internal
 from broker.partitions.partition import Append, Partition
 from broker.partitions.partitions import Partitions
@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 PIECE: Final = 64  # partitions queued and written at once: some 0.6 ms, each in a file of its own
 LARGE: Final = 512  # partitions whose outcomes are not gathered in one go
 ADMIN_CLIENT_ID: Final = "__admin_client"  # of who may write to internal topics (org.apache.kafka.admin.AdminUtils)
-ALL_REPLICAS: Final = -1
-REPLICAS: Final = 1  # of each partition
 _LENGTH: Final = Struct(">8xi")  # of a batch behind its base offset and this field
 _ATTRIBUTES_AT: Final = 22  # the low byte
 # Errors that are told without the log start offset (source: kafka.server.ReplicaManager.appendToLocalLog).
@@ -170,11 +168,10 @@ def _is_new(topic: str, partitions: Partitions) -> bool:
 class _Terms:
     """The parts of one request that hold for each of its batches."""
 
-    __slots__ = ("_for_all_replicas", "_is_admin", "_is_one_batch_each", "_knows_zstd", "_partitions")
+    __slots__ = ("_is_admin", "_is_one_batch_each", "_knows_zstd", "_partitions")
 
     def __init__(self, request: ProduceRequest, context: Context, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._for_all_replicas = request.acks == ALL_REPLICAS
         self._is_admin = context.session.client_id == ADMIN_CLIENT_ID
         self._is_one_batch_each = request.is_one_batch_each
         self._knows_zstd = request.knows_zstd
@@ -187,8 +184,6 @@ class _Terms:
                 raise InvalidTopicError(f"{topic} is the broker's own: nobody else writes to it")
             if partition is None:
                 raise self._partitions.missing(topic, asked.partition)
-            if self._for_all_replicas and partition.log.config.min_insync_replicas > REPLICAS:
-                raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, _too_few_replicas(partition))
             if self._is_one_batch_each:
                 _check_one_batch(records)
             if not self._knows_zstd:
@@ -244,11 +239,6 @@ def _check_one_batch(records: memoryview) -> None:
     length = _LENGTH.unpack_from(records, first)[0]
     if HEADER_SIZE <= LOG_OVERHEAD + length <= size - first:
         raise NotOneBatchError("several batches for one partition: Produce takes one in each request")
-
-
-def _too_few_replicas(partition: Partition) -> str:
-    minimum = partition.log.config.min_insync_replicas
-    return f"{partition.topic}: min.insync.replicas is {minimum}, and a partition has {REPLICAS} replica"
 
 
 def _refuse_zstd(records: memoryview) -> None:

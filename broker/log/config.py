@@ -54,7 +54,7 @@ class LogConfig:
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
-    min_insync_replicas: int = 1
+    min_insync_replicas: int = 1  # of acks=all; at most as many as a partition has: one
     index_search: SearchName = "warm"  # ours: the plain search is kept to show the difference
     walk_records: bool = True  # ours: whether the record lengths of uncompressed batches are checked on append
 

@@ -37,8 +37,8 @@ TOPIC_TEXTS: Mapping[str, str] = {
     " append (LogAppendTime).",
     "min.cleanable.dirty.ratio": "Minimum share of a log that is not compacted yet before the log is compacted.",
     "min.compaction.lag.ms": "Minimum time before compaction may remove a record.",
-    "min.insync.replicas": "Number of replicas that must have an append with acks=all. There is one replica, so values"
-    " above 1 reject such appends.",
+    "min.insync.replicas": "Number of replicas that must have an append with acks=all; at most the replication factor,"
+    " which is one.",
     "preallocate": "Whether to allocate the full size of a new segment's file at once.",
     "remote.log.copy.disable": _NO_REMOTE + "nothing is copied.",
     "remote.log.delete.on.disable": _NO_REMOTE + "nothing is deleted remotely.",

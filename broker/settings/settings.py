@@ -65,7 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     num_partitions: Count = 1
     auto_create_topics_enable: bool = True
     delete_topic_enable: bool = True
-    min_insync_replicas: Count = 1  # an acks=all that asks for more than the one replica there is, is refused
+    min_insync_replicas: Count = 1  # of acks=all; at most as many as a partition has: one
     advertised_listeners: str = ""
 
     # the log

@@ -164,11 +164,6 @@ EXPECTED: list[Expected] = [
         "Kafka refuses a whole request for one batch that is no batch, warmlog that partition alone",
     ),
     Expected(
-        "produce/acks * with too few replicas",
-        "Produce.responses.partition_responses.*",
-        "warmlog takes min.insync.replicas at its word; Kafka lowers it to the number of replicas",
-    ),
-    Expected(
         "produce/one partition twice",
         "Produce.responses.partition_responses",
         "Kafka stores and answers the last of two batches that are sent for one partition; no client sends two",

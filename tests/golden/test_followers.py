@@ -32,7 +32,7 @@ from warmlog.inspect.findings import Finding, Tally
 from warmlog.inspect.repair import Wishes, mend
 
 #: What `verify` says of an index that another rule wrote.
-OF_FOLLOWERS = "of several batches each, as Kafka up to 4.0 wrote on followers"
+OF_FOLLOWERS = "of several batches each, as older Kafka followers wrote"
 
 
 @pytest.fixture(params=DIRECTORIES)

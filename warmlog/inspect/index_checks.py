@@ -100,7 +100,7 @@ class OffsetIndexCheck:
         for slot, offset in self._appends:
             yield self._finding(slot, f"no batch ends with offset {offset}")
         if self._foreign:
-            what = f"{counted(self._foreign)} of several batches each, as Kafka up to 4.0 wrote on followers; {CURE}"
+            what = f"{counted(self._foreign)} of several batches each, as older Kafka followers wrote; {CURE}"
             yield Finding(self.path, what, self._foreign[0] * OffsetIndex.entry.size)
         for slot, (_, at) in enumerate(self._found.entries[self._next :], start=self._next):
             yield self._finding(slot, f"position {at} lies past the end of the log at {segment.size}")

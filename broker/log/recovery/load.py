@@ -6,7 +6,7 @@ Clean: only the active segment is looked into, from its last index entry on; of 
 taken, so the cost does not grow with them. What does not fit (an index copied without its log, a torn file under a
 clean marker) is repaired as after an unclean stop, for the active segment alone. If another broker may have written its
 indexes (by its clean marker, or a recovery point that is not the log's end), a sample of them is checked, and they are
-rebuilt where they follow another rule, as those of Kafka's followers up to 4.0 do.
+rebuilt where they follow another rule, as those of followers of older Kafka versions do.
 
 Unclean: from the segment that holds the recovery point on, batches are scanned from the recovery point, CRCs verified,
 both indexes made anew, and the log cut at the first byte that is not sound; segments after that go. An index is kept up

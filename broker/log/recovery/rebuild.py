@@ -206,8 +206,9 @@ def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
 def follows_rule(segment: Segment) -> bool:
     """Tell whether a bounded sample of a segment's index entries is as `Tail.add` makes them. Raises OSError.
 
-    A Kafka follower up to 4.0 wrote an offset entry for all batches of an append (last offset of the last one, position
-    of the first), and Kafka up to 3.7 may have written the offset of a record, not of a batch's end, into time indexes.
+    Kafka followers of some versions (3.9.0 and before, 4.0.0) wrote one offset entry for all batches of an append (last
+    offset of the last one, position of the first). Kafka up to 3.7 may have written the offset of a record, not of a
+    batch's end, into time indexes.
     Entries that the sample misses are checked when they are used.
     """
     file, offsets, times = segment.reader.descriptor(), segment.offset_index, segment.time_index

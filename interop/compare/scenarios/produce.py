@@ -122,8 +122,8 @@ def _settings(s: Session, good: bytes) -> None:
     s.produce("too late", bounded, s.batch(1, at=86_400_000))
     s.produce("without a time", bounded, _at(-1))
     insync = s.topic("insync", min_insync_replicas="2")
-    s.produce("acks -1 with too few replicas", insync, good)
-    s.produce("acks 1 with too few replicas", insync, good, acks=1)
+    s.produce("acks -1 to a topic that asks for two replicas", insync, good)
+    s.produce("acks 1 to a topic that asks for two replicas", insync, good, acks=1)
     gzip = s.topic("gzip", compression_type="gzip")
     s.produce("to be compressed", gzip, s.batch(20))
     offsets = "__consumer_offsets"
