@@ -161,12 +161,12 @@ EXPECTED: list[Expected] = [
     Expected(
         "produce/one good, one bad",
         "Produce.responses.partition_responses.*",
-        "Kafka refuses a whole request for one batch that is no batch, warmlog that partition alone",
+        "Kafka refuses a whole request for one partition whose data is no batch; here the others are stored",
     ),
     Expected(
         "produce/one partition twice",
         "Produce.responses.partition_responses",
-        "Kafka stores and answers the last of two batches that are sent for one partition; no client sends two",
+        "Kafka drops the first of two entries for one partition unanswered; here both are stored and answered",
         kafka=MISSING,
     ),
     Expected(
