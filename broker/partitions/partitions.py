@@ -247,7 +247,7 @@ class Partitions:
         try:
             await trio.to_thread.run_sync(self._storage.finish_deletions)
             await self._open_topics(await trio.to_thread.run_sync(self._storage.store.load))
-            await trio.to_thread.run_sync(self._storage.warn_of_strangers, self._is_served)
+            await trio.to_thread.run_sync(self._storage.warn_of_strangers, self._is_served, self.has)
             self._all_open = True
             was_unclean = any(partition.log.recovery is not None for partition in self)
             if self._storage.directories.forget_strangers() or was_unclean:

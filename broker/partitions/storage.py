@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from random import Random
 from typing import NamedTuple
 
@@ -264,10 +266,12 @@ class Storage:
         self.forget_hints(topic)
         return is_gone
 
-    def warn_of_strangers(self, is_served: Callable[[str, int], bool]) -> None:
-        """Log what lies in the data directories and is not served. Raises OSError."""
+    def warn_of_strangers(self, is_served: Callable[[str, int], bool], exists: Callable[[str], bool]) -> None:
+        """Log what lies in the data directories and is not served; its checkpoints are kept. Raises OSError."""
         for directory in self.directories.live:
-            _warn_of_strangers(directory, is_served)
+            found = [(each.topic, each.partition) for each in directory.partitions()]
+            directory.unserved = frozenset(key for key in found if not is_served(*key))
+            _warn_of_strangers(directory, exists)
 
     def forget_hints(self, topic: Topic) -> None:
         """Forget what the checkpoints said at startup of a topic that is gone: another one may take its name."""
@@ -275,14 +279,25 @@ class Storage:
             self.directories.forget(topic.name, index)
 
 
-def _warn_of_strangers(directory: DataDirectory, is_served: Callable[[str, int], bool]) -> None:
+def _warn_of_strangers(directory: DataDirectory, exists: Callable[[str], bool]) -> None:
     for finding in directory.findings:
         logger.warning("%s", finding)
     for name in directory.foreign_names():
         logger.warning("%s: not a partition and no file of a broker; left alone", directory.partition_path(name))
-    for found in directory.partitions():
-        if not is_served(found.topic, found.partition):
-            logger.warning("%s-%d: no such topic; create it to serve it", found.topic, found.partition)
+    for topic, keys in groupby(sorted(directory.unserved), key=itemgetter(0)):
+        indexes = [index for _, index in keys]
+        if exists(topic):
+            shown = ", ".join(map(str, indexes))
+            logger.warning("%s: topic %s has no partition %s, whose data is here", directory.path, topic, shown)
+        else:
+            logger.warning(
+                "%s: data of topic %s (partition directories: %d) is not served, because there is no such topic;"
+                " create it with its settings and %d or more partitions to serve the data",
+                directory.path,
+                topic,
+                len(indexes),
+                indexes[-1] + 1,
+            )
 
 
 def _close(log: PartitionLog) -> bool:

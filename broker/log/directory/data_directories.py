@@ -27,6 +27,7 @@ from uuid import UUID
 
 from broker.log.directory.checkpoint import TopicPartition
 from broker.log.directory.data_directory import CheckpointedLog, DataDirectory, has_identity
+from broker.log.directory.kafka_node import refuse_kafka_node
 from broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError
 from broker.log.io.directory_names import partition_directory
 from broker.log.io.disk import Disk, is_disk_failure
@@ -67,6 +68,7 @@ class DataDirectories:
         people, if it cannot be served, or has not the metadata.
         """
         disk = disk or Disk()
+        refuse_kafka_node(disk, os.fspath(paths[0]), METADATA_FILE)
         _check_first(disk, [os.fspath(path) for path in paths])
         first = DataDirectory.open(paths[0], node_id=node_id, reserve_bytes=reserve_bytes, disk=disk)
         try:

@@ -25,7 +25,7 @@ Source: org.apache.kafka.metadata.properties.MetaProperties, kafka.log.LogManage
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -137,6 +137,7 @@ class DataDirectory:
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.cleaner_points: dict[TopicPartition, int] = {}  # up to where each log was compacted; kept up to date
         self.hinted: frozenset[TopicPartition] = frozenset()  # what the checkpoints told of at the start
+        self.unserved: frozenset[TopicPartition] = frozenset()  # lie here, but belong to no topic
         self.findings: list[str] = []
         self._written: dict[str, dict[TopicPartition, int]] = {}  # what each checkpoint on the disk says, by name
         self._doubtful: dict[str, dict[TopicPartition, int]] = {}  # or says: a write of it has failed
@@ -325,13 +326,18 @@ class DataDirectory:
     def write_checkpoints(self, logs: Iterable[CheckpointedLog]) -> bool:
         """Replace the checkpoints by what is true of these logs, which must be all of them. For a worker.
 
-        What has not changed is not written; the result tells whether anything was. One call at a time. Raises OSError.
+        Entries of `unserved` partitions stay as they were found: a topic that is created later, or the broker that they
+        came from, still needs them. What has not changed is not written; the result tells whether anything was. One
+        call at a time. Raises OSError.
         """
         logs = list(logs)
         for log in logs:
             log.checkpoint_epochs()
-        changed = self._write(RECOVERY_POINTS, logs, lambda log: log.recovery_point)
-        changed |= self._write(HIGH_WATERMARKS, logs, lambda log: log.high_watermark)
+        kept = self.unserved.difference((log.topic, log.partition) for log in logs)
+        synced = {(log.topic, log.partition): log.recovery_point for log in logs}
+        changed = self._replace(RECOVERY_POINTS, _found(self.recovery_points, kept) | synced)
+        shown = {(log.topic, log.partition): log.high_watermark for log in logs}
+        changed |= self._replace(HIGH_WATERMARKS, _found(self.high_watermarks, kept) | shown)
         changed |= self._write_log_starts(logs)
         points = dict(self.cleaner_points)
         if points or self._written.get(CLEANER_POINTS) or CLEANER_POINTS in self._doubtful:
@@ -342,12 +348,14 @@ class DataDirectory:
 
     def write_log_starts(self, logs: Iterable[CheckpointedLog]) -> None:
         """Replace the checkpoint of log starts alone, as `write_checkpoints`."""
-        if self._write_log_starts(logs):
+        if self._write_log_starts(list(logs)):
             self.sync_names()
 
-    def _write_log_starts(self, logs: Iterable[CheckpointedLog]) -> bool:
+    def _write_log_starts(self, logs: Sequence[CheckpointedLog]) -> bool:
+        kept = self.unserved.difference((log.topic, log.partition) for log in logs)
         begun = [log for log in logs if log.log_start_offset > log.first_base_offset]
-        return self._write(LOG_STARTS, begun, lambda log: log.log_start_offset)
+        starts = {(log.topic, log.partition): log.log_start_offset for log in begun}
+        return self._replace(LOG_STARTS, _found(self.log_starts, kept) | starts)
 
     def add_to_checkpoints(self, log: CheckpointedLog, cleaned: int | None) -> None:
         """Add a log that moves here, all of it synced and compacted up to `cleaned`. For a worker. Raises OSError.
@@ -385,9 +393,6 @@ class DataDirectory:
         Raises OSError.
         """
         self._disk.sync_directory(self.path)
-
-    def _write(self, name: str, logs: Iterable[CheckpointedLog], value: Callable[[CheckpointedLog], int]) -> bool:
-        return self._replace(name, {(log.topic, log.partition): value(log) for log in logs})
 
     def _replace(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
         """Write a checkpoint unless the file says the same; tell whether it was written."""
@@ -460,6 +465,11 @@ class DataDirectory:
         if offsets:  # else there may be no file, or an empty one: it is written once
             self._written[name] = dict(offsets)
         return offsets
+
+
+def _found(hints: Mapping[TopicPartition, int], keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the entries of these partitions. Others may be removed by another thread meanwhile."""
+    return {key: offset for key in keys if (offset := hints.get(key)) is not None}
 
 
 def _reserve_size(disk: Disk, path: str, reserve_bytes: int) -> int:

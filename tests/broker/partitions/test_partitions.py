@@ -8,7 +8,9 @@ import pytest
 import trio
 
 from broker.app import StartError, serve
+from broker.log.directory.data_directories import DataDirectories
 from broker.log.directory.data_directory import DataDirectory
+from broker.log.errors import DataDirectoryError
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
@@ -23,6 +25,7 @@ from protocol.request import (
     TopicAlteration,
 )
 from tests.broker.clients import RawClient, batch, running
+from tests.golden.followers import FIXTURES
 
 
 async def alter(client: RawClient, **change: object) -> ErrorCode:
@@ -190,8 +193,61 @@ async def test_what_is_no_partition_is_named_and_left_alone(tmp_path: Path, capl
         async with running(tmp_path):
             pass
     assert "holiday.jpg" in caplog.text
-    assert "stray-0: no such topic" in caplog.text
+    assert "data of topic stray (partition directories: 1) is not served" in caplog.text
     assert (tmp_path / "holiday.jpg").exists()
+
+
+async def test_partitions_without_a_topic_keep_their_checkpoints_until_the_topic_is_created(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Path(shutil.copytree(FIXTURES / "4.0.0" / "leader", tmp_path / "data"))
+    (source / "log-start-offset-checkpoint").write_text("0\n1\ncopied 0 500\n")
+    with caplog.at_level(logging.WARNING):
+        async with running(source) as broker:
+            await (await broker.connect()).create("other")
+    assert "data of topic copied (partition directories: 1) is not served" in caplog.text
+    assert "copied 0 500" in (source / "log-start-offset-checkpoint").read_text().splitlines()
+    assert "copied 0 750" in (source / "recovery-point-offset-checkpoint").read_text().splitlines()
+    async with running(source) as broker:
+        client = await broker.connect()
+        await client.create("copied", retention_ms="-1")
+        assert (await client.fetch("copied", 500)).log_start_offset == 500
+    assert "copied 0 500" in (source / "log-start-offset-checkpoint").read_text().splitlines()
+
+
+async def test_partitions_past_the_end_of_a_topic_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(tmp_path) as broker:
+        await (await broker.connect()).create("orders")
+    (tmp_path / "orders-3").mkdir()
+    with caplog.at_level(logging.WARNING):
+        async with running(tmp_path):
+            pass
+    assert "topic orders has no partition 3, whose data is here" in caplog.text
+
+
+def test_a_directory_of_a_kafka_node_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    for name in ("__cluster_metadata-0", "orders-0", "orders-1", "words-0", "gone-0.0123-delete"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(DataDirectoryError, match=r"orders \(partitions: 2\), words \(partitions: 1\)\. Serve another"):
+        DataDirectories.open([tmp_path], node_id=1)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "__cluster_metadata-0", "orders-0", "orders-1", "words-0", "gone-0.0123-delete"
+    }  # fmt: skip
+
+
+def test_of_a_kafka_node_with_many_topics_the_first_are_named(tmp_path: Path) -> None:
+    for name in ("__cluster_metadata-0", *[f"t{number}-0" for number in range(9)]):
+        (tmp_path / name).mkdir()
+    with pytest.raises(DataDirectoryError, match=r"t4 \(partitions: 1\), 4 more topics\. Serve"):
+        DataDirectories.open([tmp_path], node_id=1)
+
+
+async def test_a_served_directory_to_which_a_kafka_nodes_log_was_copied_is_served(tmp_path: Path) -> None:
+    async with running(tmp_path):
+        pass
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    async with running(tmp_path):
+        pass
 
 
 async def test_a_start_that_fails_leaves_no_marker_and_the_checkpoints_as_they_were(tmp_path: Path) -> None:
