@@ -11,7 +11,7 @@ from warmlog.inspect.errors import InspectError
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
 from warmlog.pipeline.session import check_spark, settled
 
-WATCH_S = 0.2  # between two looks at Spark's progress
+WATCH_S = 0.2  # between two checks of Spark's progress
 
 LOCAL_BYTES = 2 << 30  # Spark takes 5 to 20 s to start, in which one process archives 2 GB and counts many more
 
@@ -33,7 +33,7 @@ class Runner(Protocol):
 
 
 def choose_engine(engine: Engine, size: int, *, for_spark: bool) -> tuple[Literal["local", "spark"], str | None]:
-    """Return what runs a job that reads so many bytes, and a note for the user if that is not what would be best.
+    """Choose the engine for a job that reads `size` bytes; return it, and a note if another one would be better.
 
     `for_spark`: a master was named, or spark-submit started the job. Raises PipelineError if Spark is asked for by name
     and cannot run.

@@ -1,4 +1,4 @@
-"""Spark: whether it can run here, and the session that a job of the command line runs on."""
+"""Check whether Spark can run here, and start sessions for jobs of the command line."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""What a task of an archive does: write the records of a split as Parquet files.
+"""Write the records of a split as Parquet files: the task of an archive.
 
 1. Files are written in the run's directory under names that no other task uses, and synced when they are done.
 2. Memory is bounded by `OPEN_BYTES` and one Arrow batch, however many hours are open.
@@ -34,7 +34,7 @@ _NAMES = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """How files are written. `directory`: the run's. `compression`: as Parquet names it."""
+    """Rules for writing files. `directory`: the run's. `compression`: as Parquet names it."""
 
     directory: str
     columns: tuple[str, ...]
@@ -44,7 +44,7 @@ class FileRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a task has written. `stopped_at`: the offset of a damaged batch at which it stopped, or None."""
+    """Result of a task. `stopped_at`: the offset of a damaged batch at which it stopped, or None."""
 
     topic: str
     partition: int

@@ -108,7 +108,7 @@ class ArchiveJob:
         return commit
 
     def commit_group(self) -> None:
-        """Commit the group's offsets as of the last batch; if the broker is away, the next step does."""
+        """Commit the group's offsets as of the last batch; if the broker is unavailable, the next step does."""
         options = self._options
         if options.group is None or options.bootstrap is None or not self._positions:
             return
@@ -220,7 +220,7 @@ class ArchiveJob:
 
 
 def run_every(job: ArchiveJob, run: Runner, wait: Callable[[], Any]) -> Iterator[Commit]:
-    """Archive what comes, for ever; `wait` after each step. A broker that is away is waited for."""
+    """Archive new records for ever, calling `wait` after each step; wait for a broker that is unavailable."""
     job.commit_group()
     while True:
         try:

@@ -52,7 +52,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A commit. `spans`: by topic and partition (as text, for JSON), the offsets that were looked at, end excluded.
+    """A commit. `spans`: by topic and partition (as text, for JSON), the offsets that the commit covers, end excluded.
 
     `lost_offsets`: of these, how many were deleted before they were read, or lie between this commit and the last.
     `topic_ids`, `leader_epochs`: of the logs at the end of the spans, where they are known.

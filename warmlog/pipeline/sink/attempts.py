@@ -9,7 +9,7 @@ Invariants:
    Stream: the query id (from its checkpoint), the micro-batch, and the frame's partition.
 2. The micro-batch is the epoch: the broker refuses writers of an earlier micro-batch once the next one writes, and
    keeps one state per task of a query instead of one per micro-batch.
-3. A stored record stands for one row. Which one is decided by content (topic, key, value, headers; partition and time
+3. A stored record matches one row. Which one is decided by content (topic, key, value, headers; partition and time
    where the row gives them), not by place: rows may come in another order than before. Rows that differ only in what
    one of them leaves open may be taken for one another.
 4. Memory is a fingerprint (about 150 bytes) for each record that earlier attempts have stored.

@@ -83,7 +83,7 @@ class ArrowDecoder:
             raise CorruptBatchError(str(error)) from error
 
     def take(self) -> pa.RecordBatch:
-        """Return the collected records, and begin anew."""
+        """Return the collected records, and start over."""
         taken = self._builder.take()
         makers: dict[str, Callable[[], pa.Array]] = {
             "key": lambda: _bytes_array(pa.binary(), taken.keys),

@@ -1,7 +1,7 @@
 """Read a split of a partition behind a broker.
 
 1. The next fetch is sent before the batches of the last reply are decoded.
-2. A broker that goes away is waited for; reading continues at the offset that was reached.
+2. If the broker is unavailable, reading waits, and continues at the offset that it has reached.
 3. Each fetch is followed by a question for the topic's id, so that no record of a topic that was created again under
    the same name is taken for one of the old topic.
 """

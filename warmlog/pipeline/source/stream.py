@@ -10,7 +10,7 @@ Invariants:
 3. Partitions that appear later are read from their beginning. Losses are an error, or a warning that counts them
    (`failOnDataLoss`): records that were deleted before they were read, a partition that is gone, a topic that was
    created again (it is read from its start), a log that was truncated (it is read from there).
-4. A broker that goes away during a query is waited for.
+4. If the broker is unavailable during a query, the query waits for it.
 
 Source: org.apache.spark.sql.kafka010.KafkaMicroBatchStream.
 """
@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = None if begin is None else positions_of(begin)
         found = self._look(lambda extents: self._next(extents, before, most))
         if found is None:
-            assert begin is not None, "only a query that goes on waits"
+            assert begin is not None, "the first micro-batch never waits"
             return begin
         return form_of(found)
 
