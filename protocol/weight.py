@@ -1,11 +1,22 @@
-"""Estimate the size of a request or a response by the number of its values."""
+"""Estimate the size of a request or a response by the number of its values, and free a large one in pieces."""
 
+from collections.abc import Iterator
+from functools import cache
+from sys import getrefcount
 from typing import Any
 
+from msgspec.structs import fields
+
+from protocol.errors import ErrorCode
 from protocol.request import Value
 from protocol.response import FetchResponse, ProduceResponse
 
 _FLAT = (ProduceResponse, FetchResponse)  # measured on every turn, and their partitions hold few values
+# Types of fields without parts.
+_PLAIN = {int, str, bytes, bool, float, int | None, str | None, bytes | None, ErrorCode}
+_SMALL = 16  # values in a container that is freed together with them, unless they have parts themselves
+_ONLY_REFERENCE = 2  # what `getrefcount` returns for an object with one reference: it counts its own argument
+RELEASED = 256  # values that are freed in one go: about 20 us
 
 
 def weight(value: Any, limit: int) -> int:
@@ -22,3 +33,45 @@ def weight(value: Any, limit: int) -> int:
                     break
                 total += weight(each, limit - total) - 1
     return total
+
+
+def release(owned: list[Any]) -> Iterator[None]:
+    """Free values in pieces; yields after about every RELEASED of them. Empties the list.
+
+    A request or a response of 100,000 entries takes 5 to 10 ms to be freed, which happens in one go when the last
+    reference to it goes. `owned` must hold that reference.
+    """
+    held = [owned]
+    count = 0
+    while held:
+        values = held[-1]
+        if not values:
+            held.pop()
+            continue
+        piece = values[-RELEASED:]
+        del values[-RELEASED:]
+        while piece:
+            value = piece.pop()
+            if getrefcount(value) > _ONLY_REFERENCE:  # somebody else has it, perhaps this list once more
+                pass
+            elif isinstance(value, Value):
+                for name in _part_names(type(value)):
+                    piece.append(getattr(value, name))
+            elif isinstance(value, list | tuple) and (len(value) > _SMALL or _has_parts(value)):
+                held.append(list(value))  # so that the end of the container is not the end of its values
+                count += len(value)
+            del value
+            count += 1
+            if count >= RELEASED:
+                count = 0
+                yield
+
+
+def _has_parts(values: list[Any] | tuple[Any, ...]) -> bool:
+    return any(isinstance(each, Value | list | tuple) for each in values)
+
+
+@cache
+def _part_names(kind: type[Value]) -> tuple[str, ...]:
+    """Return the names of the fields that may hold containers."""
+    return tuple([field.name for field in fields(kind) if field.type not in _PLAIN])

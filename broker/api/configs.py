@@ -90,17 +90,24 @@ class ConfigsApi:
 
     async def describe_configs(self, request: DescribeConfigsRequest, context: Context) -> DescribeConfigsResponse:
         """The settings of each resource as they are in force."""
-        described = partial(self._described, request)
-        return DescribeConfigsResponse(resources=await context.answer(described, request.resources))
+        described = partial(self._described, request, context)
+        return DescribeConfigsResponse(resources=await context.answer_at_length(described, request.resources))
 
-    def _described(self, request: DescribeConfigsRequest, asked: ConfigQuery) -> DescribedConfigs:
+    async def _described(
+        self, request: DescribeConfigsRequest, context: Context, asked: ConfigQuery
+    ) -> DescribedConfigs:
         try:
             entries = self._entries(asked, request)
         except EXPECTED as error:
             code, message = describe(error)
             return DescribedConfigs(resource_type=asked.resource_type, name=asked.name, error=code, message=message)
         if asked.keys:
-            wanted = frozenset(asked.keys)
+            names = {entry.name for entry in entries}
+            wanted = set()
+            for key in asked.keys:
+                if key in names:
+                    wanted.add(key)
+                await context.checkpoint()
             entries = [entry for entry in entries if entry.name in wanted]
         return DescribedConfigs(resource_type=asked.resource_type, name=asked.name, configs=tuple(entries))
 

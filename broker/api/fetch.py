@@ -20,7 +20,6 @@ none.
 
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sized
 from functools import partial
-from typing import Any
 
 import trio
 
@@ -28,6 +27,7 @@ from broker.api.context import Context
 from broker.api.epochs import check_leader_epoch, diverged
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.fetch_sessions import (
+    LONG_STEP,
     STEP,
     ConnectionSessions,
     FetchSession,
@@ -228,6 +228,8 @@ class Fetch:
         self._partitions = partitions
         self._tells_all = tells_all
         self._news: list[SessionPartition] = []
+        self._found: list[FetchedPartition] = []  # the answer, put together by `gather`
+        self._asked: list[FetchPartition] | None = None  # for what; None: as the request says
         self._failures: dict[Partition, Exception] = {}
         self._missed: dict[Partition, object] = {}  # whose file was not there, with the layout of its log then
         self._look = Look(request, partitions)
@@ -359,18 +361,23 @@ class Fetch:
         session, partitions = self.session, self._partitions
         look = self._look = Look(self._request, partitions, self._failures)
         pending = session.pending
-        entries = list(pending)
-        if entries and self._tells_all:
-            entries = [entry for entry in session.order if entry in pending]
+        order = list(pending)
+        if order and self._tells_all:
+            order = session.order
         self._news = news = []
-        for number, entry in enumerate(entries, 1):
-            found = look.at(entry.asked, session.find(entry, partitions.get, partitions.topic_name))
-            if entry.take(found):
-                news.append(entry)
-            elif entry.asked.offset == found.high_watermark:
-                pending.pop(entry, None)
-            if number % STEP == 0:
+        number = 0
+        for start in range(0, len(order), LONG_STEP):
+            if start:
                 yield
+            for entry in [entry for entry in order[start : start + LONG_STEP] if entry in pending]:
+                found = look.at(entry.asked, session.find(entry, partitions.get, partitions.topic_name))
+                if entry.take(found):
+                    news.append(entry)
+                elif entry.asked.offset == found.high_watermark:
+                    pending.pop(entry, None)
+                number += 1
+                if number % STEP == 0:
+                    yield
 
     async def _look_again(self, context: Context) -> None:
         for _ in self.look():
@@ -381,19 +388,34 @@ class Fetch:
         for entry in self._news:
             entry.found = None
 
+    def gather(self) -> Iterator[None]:
+        """Put the answer together by the latest look, for `response`; yields between every LONG_STEP partitions."""
+        request = self._request
+        entries = self.session.order if self._tells_all else self._news
+        is_as_asked = self._tells_all and len(entries) == len(request.partitions)
+        self._found, self._asked = [], None
+        if isinstance(request, KafkaFetchRequest) and not is_as_asked:
+            self._asked = []
+        for start in range(0, len(entries), LONG_STEP):
+            if start:
+                yield
+            piece = entries[start : start + LONG_STEP]
+            self._found += [each for entry in piece if (each := entry.found) is not None]
+            if self._asked is not None:
+                self._asked += [entry.asked for entry in piece]
+
     def response(self) -> FetchResponse:
-        """The answer, by the latest look. `settle` must follow."""
-        session, request = self.session, self._request
+        """The answer, after `gather`. `settle` must follow."""
+        session = self.session
         if session.epoch != self._epoch:
             error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             return KafkaFetchResponse(partitions=(), error=error, session_id=session.id, asked=())
-        entries = session.order if self._tells_all else self._news
-        found = tuple([each for entry in entries if (each := entry.found) is not None])
-        assert len(found) == len(entries), "an entry without an answer is pending, and pending ones were looked at"
-        if not isinstance(request, KafkaFetchRequest):
+        found, self._found = tuple(self._found), []
+        count = len(session.order if self._tells_all else self._news)
+        assert len(found) == count, "an entry without an answer is pending, and pending ones were looked at"
+        if not isinstance(self._request, KafkaFetchRequest):
             return FetchResponse(partitions=found)
-        is_as_asked = self._tells_all and len(entries) == len(request.partitions)
-        asked: Any = None if is_as_asked else tuple([entry.asked for entry in entries])
+        asked = None if self._asked is None else tuple(self._asked)
         return KafkaFetchResponse(partitions=found, session_id=session.id, asked=asked)
 
     def settle(self) -> Iterator[None]:
@@ -455,6 +477,8 @@ class Fetches:
             is_pending = not (fetch.is_enough or fetch.is_cold)
             if is_pending:
                 return fetch
+            for _ in fetch.gather():
+                await context.checkpoint()
             response = self._register_and_answer(fetch)
             for _ in fetch.settle():
                 await context.checkpoint()
@@ -480,6 +504,8 @@ class Fetches:
             is_pending = fetch.needs_task or not fetch.is_enough
             if is_pending:
                 return fetch
+            for _ in fetch.gather():
+                pass
             response = self._register_and_answer(fetch)
             for _ in fetch.settle():
                 pass

@@ -60,6 +60,7 @@ MAX_EPOCH = MAX_ID = (1 << 31) - 1
 MAX_PARTITIONS_OF_CONNECTIONS = 100_000
 MAX_PARTITIONS_OF_CONNECTION = 20_000
 STEP = 256  # partitions between two yields: about 1 ms where each has to be read
+LONG_STEP = 8192  # that are only gone through: about 0.5 ms
 NOT_TOLD = -1  # for an offset
 
 Index: TypeAlias = int | tuple[int, int]  # a partition; of one that is named again, and its place in the request
@@ -284,15 +285,29 @@ class FetchSession:
         entry.attach(partition)
         return partition
 
-    def close(self) -> list[SessionPartition]:
-        """Empty the session; returns the partitions, which must be detached."""
-        closed = [entry for indexes in self._topics.values() for entry in indexes.values()]
-        self._topics.clear()
+    def close(self) -> Iterator[SessionPartition]:
+        """Empty the session; returns its partitions, which must be detached. Each is freed as it is taken."""
+        closed = _drain(self._topics, self.order, self.pending)
+        self._topics, self.order, self.pending = {}, [], OrderedDict()
         self._count = 0
-        self.order.clear()
-        self.pending.clear()
         self.wake()
         return closed
+
+
+def _drain(
+    topics: dict[str | bytes, dict[Index, SessionPartition]],
+    order: list[SessionPartition],
+    pending: OrderedDict[SessionPartition, None],
+) -> Iterator[SessionPartition]:
+    """Yield all partitions of a session, and remove each from wherever it is."""
+    while topics:
+        _, indexes = topics.popitem()
+        while indexes:
+            _, entry = indexes.popitem()
+            pending.pop(entry, None)
+            if order:
+                order.pop()
+            yield entry
 
 
 class ClosedPartitions:
@@ -302,20 +317,29 @@ class ClosedPartitions:
     """
 
     def __init__(self) -> None:
-        self._left: deque[SessionPartition] = deque()
+        self._left: deque[Iterator[SessionPartition]] = deque()  # of each session
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._left)
+        return self._count
 
     def add(self, session: FetchSession) -> None:
         """Close a session."""
-        self._left += session.close()
+        self._count += len(session)
+        self._left.append(session.close())
         self.detach()
 
     def detach(self) -> None:
         """Detach up to STEP partitions."""
-        for _ in range(min(STEP, len(self._left))):
-            self._left.popleft().attach(None)
+        for _ in range(STEP):
+            if not self._left:
+                return
+            entry = next(self._left[0], None)
+            if entry is None:
+                self._left.popleft()
+            else:
+                entry.attach(None)
+                self._count -= 1
 
 
 class ConnectionSessions:

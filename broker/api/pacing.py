@@ -7,9 +7,11 @@ loop, so a second client waits for one piece, however many connections ask for m
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
+
+from protocol.weight import release
 
 T = TypeVar("T")
 PIECE_S = 0.002  # a pass of the loop costs some 0.05 ms; a client needs two or three passes for a small request
@@ -38,6 +40,14 @@ class Pacer:
     async def in_worker(self, work: Callable[[], T]) -> T:
         """Run what cannot be done in pieces in a thread, one at a time."""
         return await trio.to_thread.run_sync(work, limiter=self._worker)
+
+    async def free(self, owned: list[Any]) -> None:
+        """Free what is in a list, which must hold the last references to it, in pieces."""
+        piece_end = self.piece_end()
+        for _ in release(owned):
+            if self.is_over(piece_end):
+                await self.pause()
+                piece_end = self.piece_end()
 
     async def pause(self) -> None:
         """Let all others run, those that paused before included."""

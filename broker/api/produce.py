@@ -8,7 +8,7 @@ the first one of a topic, takes `begin_in_pieces`.
 import logging
 from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -97,6 +97,12 @@ class Produce:
             number += 1
         self._done = number
         return None
+
+    def released(self) -> list[Any]:
+        """Give up what belongs to a produce that is answered, and return it."""
+        owned = [self._entries, self._response]
+        self._entries, self._response = [], None
+        return owned
 
     async def respond(self, context: Context) -> None:
         """Make the response in pieces."""

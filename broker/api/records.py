@@ -36,22 +36,26 @@ class RecordsApi:
         for each in request.partitions:
             asked[each.topic, each.partition] = each
             await context.checkpoint()
-        outcomes = await context.map(self._move_start, asked.values())
-        failure: Exception | None = None
-        found = [self._partitions.get(outcome.topic, outcome.partition) for outcome, moved in outcomes if moved]
-        if found:
+        outcomes: list[DeletedRecords] = []
+        moved: dict[int, Partition] = {}  # by the index of the outcome
+        for index, each in enumerate(asked.values()):
+            outcome, partition = self._move_start(each)
+            outcomes.append(outcome)
+            if partition is not None:
+                moved[index] = partition
+            await context.checkpoint()
+        await context.empty(asked)
+        if moved:
             try:
-                await self._partitions.checkpoint_log_starts([each for each in found if each is not None])
+                await self._partitions.checkpoint_log_starts([*moved.values()])
             except OSError as error:
-                failure = error
+                for index in moved:
+                    outcomes[index] = _failed(outcomes[index], error)
+                    await context.checkpoint()
+        return DeleteRecordsResponse(partitions=tuple(outcomes))
 
-        def settled(outcome: DeletedRecords, moved: bool) -> DeletedRecords:
-            return outcome if failure is None or not moved else _failed(outcome, failure)
-
-        return DeleteRecordsResponse(partitions=await context.map(lambda each: settled(*each), outcomes))
-
-    def _move_start(self, asked: RecordsToDelete) -> tuple[DeletedRecords, bool]:
-        """What became of one partition, and whether its start moved."""
+    def _move_start(self, asked: RecordsToDelete) -> tuple[DeletedRecords, Partition | None]:
+        """Move the start of one log; returns the outcome, and the partition if its start moved."""
         partition = self._partitions.get(asked.topic, asked.partition)
         try:
             if partition is None:
@@ -61,9 +65,9 @@ class RecordsApi:
             moved = partition.advance_start(log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset)
         except EXPECTED as error:
             code, message = describe_in(partition, self._partitions, error)
-            return DeletedRecords(topic=asked.topic, partition=asked.partition, error=code, message=message), False
-        low_watermark = log.log_start_offset
-        return DeletedRecords(topic=asked.topic, partition=asked.partition, low_watermark=low_watermark), moved
+            return DeletedRecords(topic=asked.topic, partition=asked.partition, error=code, message=message), None
+        outcome = DeletedRecords(topic=asked.topic, partition=asked.partition, low_watermark=log.log_start_offset)
+        return outcome, partition if moved else None
 
 
 def _check_policy(partition: Partition) -> None:

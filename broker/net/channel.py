@@ -178,9 +178,12 @@ class Channel:
         for task in (self._waiting, self._decoding, self._encoding):
             if task is not None:
                 task.cancel()
+        self._next = None
         self._services.slices.forget(self._session)
         self._services.dispatcher.forget(self._session)
         self._release(self.connection.unanswered_shares())
+        if self._decoding is None and self._encoding is None:  # else a worker uses them
+            self._free(self.connection.abandon())
         if self._share is not None:
             self._services.inflight.release(self._share)
         self._sender.close()
@@ -316,7 +319,9 @@ class Channel:
         with self._decoding:
             await self._services.pacer.in_worker(self.connection.decode_large)
         self._decoding = None
-        if not self.is_closed:
+        if self.is_closed:
+            self._free(self.connection.abandon())
+        else:
             self._turn.again(self)
 
     async def _begin_large(self, exchange: Exchange, request: ProduceRequest) -> None:
@@ -368,7 +373,9 @@ class Channel:
             response = await handle(request, context)
         if response is None:
             self.close()
-        elif not self.is_closed:
+        elif self.is_closed:
+            self._free([response])
+        else:
             assert self._handled is not None
             self._handled.handled_at = perf_counter()
             self._take_response(response)
@@ -406,6 +413,9 @@ class Channel:
         """Send the replies that are done, and take note of the first one that is not."""
         connection = self.connection
         items = connection.take_replies(now)
+        if connection.released:
+            self._free(connection.released)
+            connection.released = []
         if connection.has_unsent:
             if items:
                 self._sender.put(items)
@@ -418,13 +428,20 @@ class Channel:
             self._encoding = trio.CancelScope()
             self._turn.spawn(self, self._encode_large)
 
+    def _free(self, owned: list[Any]) -> None:
+        """Have requests and responses freed in pieces."""
+        if owned and not self._is_stopping:
+            self._turn.spawn(self, partial(self._services.pacer.free, owned))
+
     async def _encode_large(self) -> None:
         """Have the next reply encoded by a worker thread, since it takes long."""
         assert self._encoding is not None
         with self._encoding:
             await self.connection.encode_large()
         self._encoding = None
-        if not self.is_closed:
+        if self.is_closed:
+            self._free(self.connection.abandon())
+        else:
             self._turn.due(self)
 
     def _send(self) -> None:

@@ -10,6 +10,7 @@ Invariants:
 2. At the limits on what is unanswered, `next_request` gives nothing until something was answered.
 3. Nothing here reads a clock or knows a socket: times (perf_counter seconds) are given. Only `encode_large` waits.
 4. Frames and replies that take long (`codec/bounds.py`) are decoded and encoded by a worker thread, one at a time.
+5. Large requests and responses are not freed here, which would take long, too: `released` has them once they are done.
 """
 
 import math
@@ -29,6 +30,7 @@ from protocol.frame import FrameReader
 from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError
 from protocol.response import Response
 
+LARGE_REQUEST_BYTES = 16 << 10  # of a frame: its request may have so many parts that freeing them takes a millisecond
 MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck
 
 
@@ -73,6 +75,16 @@ class Exchange:
                 return False
         return True
 
+    def released(self) -> list[Any]:
+        """Give up the requests and responses, and return them."""
+        owned = [self.response, getattr(self.call, "request", None)]
+        for call, produce in self.produces:
+            owned.append(getattr(call, "request", None))
+            owned += produce.released()
+        self.response = self.call = None
+        self.produces = []
+        return owned
+
     def notify(self, settled: Callable[[], None]) -> None:
         """Call back when some produce that is not settled yet is. For other requests, whoever answers them tells."""
         for _, produce in self.produces:
@@ -102,6 +114,7 @@ class Connection:
         "last_sent",
         "must_close",
         "reader",
+        "released",
         "session",
         "waits_since",
     )
@@ -123,6 +136,7 @@ class Connection:
         self._decoded: tuple[Any, Any, int] | ProtocolError | None = None  # by it
         self.large_reply: Exchange | None = None  # the first one; waits for `encode_large`
         self._encoded: list[Sized] | None = None  # by it
+        self.released: list[Any] = []  # large requests and responses that are done, to be freed in pieces
         self.must_close = False  # once what was taken is sent
         self.last_received = now
         self.last_sent = -math.inf
@@ -210,9 +224,11 @@ class Connection:
         exchanges, leaving = self._exchanges, self._leaving
         while exchanges and exchanges[0].done:
             exchange = exchanges[0]
+            is_large = exchange.size > LARGE_REQUEST_BYTES and exchange.response is not None
             if exchange is self.large_reply:
                 if self._encoded is None:
                     break
+                is_large = True
                 items += self._encoded
                 self.large_reply = self._encoded = None
             else:
@@ -226,6 +242,8 @@ class Connection:
             exchanges.popleft()
             exchange.done_at = now
             leaving.append(exchange)
+            if is_large:
+                self.released += exchange.released()
             if self.must_close:
                 break
         return items
@@ -281,6 +299,17 @@ class Connection:
         """The shares of everything that is not answered, for a connection that ends."""
         unanswered = (*self._exchanges, *self._leaving)
         return [exchange.share for exchange in unanswered if exchange.share is not None]
+
+    def abandon(self) -> list[Any]:
+        """Give up the large requests and responses of a connection that ends, and return them."""
+        owned = self.released
+        for exchange in self._exchanges:
+            if exchange is self.large_reply or (exchange.size > LARGE_REQUEST_BYTES and not exchange.produces):
+                owned += exchange.released()
+        decoded, self._decoded, self.released = self._decoded, None, []
+        if isinstance(decoded, tuple):
+            owned.append(getattr(decoded[0], "request", None))
+        return owned
 
     # -- time --
 

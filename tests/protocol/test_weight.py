@@ -1,10 +1,12 @@
-"""Counting the values in a request or response."""
+"""Counting the values in a request or response, and freeing a large one in pieces."""
+
+from typing import Any
 
 import pytest
 
 from protocol.groups import FetchedOffset, FetchedOffsets, OffsetFetchResponse
-from protocol.response import ProducedPartition, ProduceResponse
-from protocol.weight import weight
+from protocol.response import DeleteTopicsResponse, ProducedPartition, ProduceResponse, TopicResult
+from protocol.weight import RELEASED, release, weight
 
 OFFSET = FetchedOffset(topic="t", partition=0)
 
@@ -27,3 +29,61 @@ def test_more_than_the_limit_is_seen_whatever_holds_it(groups: int, partitions: 
 def test_the_partitions_of_a_produce_count_once() -> None:
     response = ProduceResponse(partitions=(ProducedPartition(topic="t", partition=0),) * 7)
     assert weight(response, 1000) == 7
+
+
+class Freed:
+    """Counts the values that were freed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def value(self) -> Any:
+        return _Counted(self)
+
+
+class _Counted:
+    def __init__(self, freed: Freed) -> None:
+        self._freed = freed
+
+    def __del__(self) -> None:
+        self._freed.count += 1
+
+
+def freed_in_steps(owned: list[Any], freed: Freed) -> list[int]:
+    """Release a list; how many values each step has freed."""
+    counts, before = [], freed.count
+    for _ in release(owned):
+        counts.append(freed.count - before)
+        before = freed.count
+    return [*counts, freed.count - before]
+
+
+def test_the_values_of_a_large_response_are_freed_a_few_at_a_time() -> None:
+    freed = Freed()
+    owned: list[Any] = [
+        DeleteTopicsResponse(topics=tuple([TopicResult(name=freed.value()) for _ in range(20 * RELEASED)])),
+        None,
+        "text",
+    ]
+    steps = freed_in_steps(owned, freed)
+    assert sum(steps) == freed.count == 20 * RELEASED
+    assert max(steps) <= RELEASED
+    assert not owned
+
+
+def test_values_deep_within_a_response_are_freed_a_few_at_a_time() -> None:
+    freed = Freed()
+    offsets = [tuple([FetchedOffset(topic=freed.value(), partition=0) for _ in range(10 * RELEASED)]) for _ in range(3)]
+    groups = tuple([FetchedOffsets(group="g", partitions=offsets.pop()) for _ in range(3)])
+    owned: list[Any] = [OffsetFetchResponse(groups=groups)]
+    del groups
+    steps = freed_in_steps(owned, freed)
+    assert sum(steps) == freed.count == 30 * RELEASED
+    assert max(steps) <= RELEASED
+
+
+def test_what_stands_many_times_in_a_response_is_gone_through_once() -> None:
+    response = fetched(groups=10 * RELEASED, partitions=RELEASED + 1)
+    owned: list[Any] = [response]
+    del response
+    assert len(freed_in_steps(owned, Freed())) < 40

@@ -1,7 +1,7 @@
 """What a handler knows of its request, and how long requests share the event loop."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 import trio
@@ -13,6 +13,7 @@ from broker.net.wire import KafkaWire, NativeWire
 from protocol.kafka.api import Codec
 from protocol.native.codec import encode_request
 from protocol.request import HelloRequest, MetadataRequest
+from protocol.weight import RELEASED
 from tests.broker.kafka_client import BY_NAME
 from tests.protocol.kafka.messages import TABLES, body, frame, with_defaults
 
@@ -61,6 +62,20 @@ async def answered(work: Work, count: int, pacer: Pacer) -> None:
     context = Context(session(), pacer)
     context.start()
     assert await context.answer(work.do, range(count)) == tuple(range(count))
+
+
+async def test_what_is_large_is_freed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes on by a piece with each reading, so every piece that is freed is followed by a pause."""
+    monkeypatch.setattr(pacing, "perf_counter", count(step=PIECE_S).__next__)
+    pauses = []
+
+    async def pause(pacer: Pacer) -> None:
+        pauses.append(pacer)
+
+    monkeypatch.setattr(Pacer, "pause", pause)
+    names = [f"none-{number}" for number in range(40 * RELEASED)]
+    await Pacer().free([MetadataRequest(topics=tuple(names))])
+    assert len(pauses) >= 40
 
 
 async def test_a_long_request_lets_others_run_after_each_piece(work: Work) -> None:

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.api import fetch_sessions
-from broker.api.fetch_sessions import EVICTION_S, FetchSession, FetchSessionError, FetchSessions
+from broker.api.fetch_sessions import (
+    EVICTION_S,
+    STEP,
+    ClosedPartitions,
+    FetchSession,
+    FetchSessionError,
+    FetchSessions,
+)
 from protocol.errors import ErrorCode
 from protocol.kafka.values import ForgottenPartitions, KafkaFetchPartition
 
@@ -153,3 +160,19 @@ def test_counts_and_bounds_hold_whatever_is_done(steps: list[tuple[str, int, int
         assert len(rig.cache) == len(there) <= 3
         assert rig.cache.partition_count == sum(there.values())
         assert {session_id: len(rig.session(session_id)) for session_id in there} == there
+
+
+def test_the_partitions_of_a_closed_session_are_removed_and_freed_a_step_at_a_time() -> None:
+    session, closed = FetchSession(), ClosedPartitions()
+    drain(session.follow([asked(index) for index in range(3 * STEP)]))
+    order, pending = session.order, session.pending
+    closed.add(session)
+    assert not len(session)
+    assert not session.order
+    left = []
+    while len(closed):
+        left.append((len(closed), len(order), len(pending)))
+        closed.detach()
+    assert left == [(2 * STEP,) * 3, (STEP,) * 3]
+    assert not order
+    assert not pending

@@ -73,6 +73,11 @@ def test_what_is_wrong_with_a_large_frame_is_raised_for_the_next_request() -> No
 def answered(connection: Connection, count: int) -> Exchange:
     """Begin a request that is answered with so many things."""
     connection.receive(list_offsets(1), 0.0)
+    return answer_next(connection, count)
+
+
+def answer_next(connection: Connection, count: int) -> Exchange:
+    """Begin the next request, and answer it with the outcomes of so many times its partitions, or of one."""
     received = connection.next_request()
     assert received is not None
     call, request, size = received
@@ -80,8 +85,8 @@ def answered(connection: Connection, count: int) -> Exchange:
     connection.add(exchange)
     connection.count(exchange, size)
     exchange.response = call.api.failed(request, ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message=""))
-    if count > 1:
-        exchange.response = type(exchange.response)(partitions=exchange.response.partitions * count)
+    partitions = exchange.response.partitions[:1] * count
+    exchange.response = type(exchange.response)(partitions=partitions)
     return exchange
 
 
@@ -100,6 +105,45 @@ async def test_replies_behind_a_large_one_wait_for_it() -> None:
     assert connection.large_reply is None
     connection.sent(0.0)
     assert connection.is_answered
+
+
+async def test_a_large_request_and_its_response_are_handed_over_to_be_freed_once_the_reply_is_encoded() -> None:
+    connection = opened()
+    large = answered(connection, MANY)
+    response, request = large.response, large.call.request
+    connection.take_replies(0.0)
+    assert not connection.released, "the reply is not encoded yet"
+    await connection.encode_large()
+    connection.take_replies(0.0)
+    assert [each for each in connection.released if each is not None] == [response, request]
+    assert large.response is large.call is None
+
+
+def test_a_large_request_with_a_small_reply_is_handed_over_to_be_freed() -> None:
+    connection = opened()
+    connection.receive(list_offsets(MANY), 0.0)
+    with pytest.raises(LargeMessageError):
+        connection.next_request()
+    connection.decode_large()
+    exchange = answer_next(connection, 1)
+    request = exchange.call.request
+    connection.take_replies(0.0)
+    assert request in connection.released
+
+
+def test_a_connection_that_ends_hands_over_what_is_large() -> None:
+    connection = opened()
+    connection.receive(list_offsets(MANY) + list_offsets(MANY), 0.0)
+    with pytest.raises(LargeMessageError):
+        connection.next_request()
+    connection.decode_large()
+    unanswered = answer_next(connection, 1).call.request
+    with pytest.raises(LargeMessageError):
+        connection.next_request()
+    connection.decode_large()
+    handed_over = connection.abandon()
+    assert unanswered in handed_over
+    assert sum(each is not None and each == unanswered for each in handed_over) == 2, "the decoded one, too"
 
 
 class HeldWorker:

@@ -11,8 +11,15 @@ import trio
 
 from broker.api import fetch_sessions
 from broker.api.context import Context, Session
-from broker.api.fetch import Fetches
-from broker.api.fetch_sessions import ClosedPartitions, ConnectionSessions, FetchSession, FetchSessions
+from broker.api.fetch import Fetch, Fetches
+from broker.api.fetch_sessions import (
+    LONG_STEP,
+    STEP,
+    ClosedPartitions,
+    ConnectionSessions,
+    FetchSession,
+    FetchSessions,
+)
 from broker.api.pacing import Pacer
 from broker.partitions.read_ahead import ReadAhead, ReadLimits
 from protocol.errors import ErrorCode
@@ -189,6 +196,17 @@ async def test_only_what_has_changed_is_looked_at(made: tuple[Rig, Fetches]) -> 
     fetches.begin(request(0, 1, 0), consumer)
     fetches.begin(request(0, 1, 0, isolation=Isolation.READ_COMMITTED), consumer)
     assert pending(fetches, consumer) == []
+
+
+async def test_the_answer_of_a_large_fetch_is_put_together_in_steps(made: tuple[Rig, Fetches]) -> None:
+    _, fetches = made
+    fetch = fetches.begin(request(*[0] * (2 * LONG_STEP + 1)), context())
+    assert isinstance(fetch, Fetch)
+    assert fetch.steps is not None
+    assert len(list(fetch.steps)) >= 2 * LONG_STEP // STEP
+    assert len(list(fetch.gather())) == 2
+    assert len(fetch.response().partitions) == 2 * LONG_STEP + 1
+    fetches.abandon(fetch)
 
 
 async def test_nothing_of_an_answer_keeps_a_file_open(made: tuple[Rig, Fetches]) -> None:
