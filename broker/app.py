@@ -320,6 +320,7 @@ class Broker:
         """Those that are on, over the same handlers."""
         settings, codec = self._settings, KafkaCodec(topic_names=partitions.topic_name)
         inflight = InflightBytes(settings.queued_max_request_bytes)
+        replies = InflightBytes(settings.warmlog_queued_max_reply_bytes)
         dispatcher = Dispatcher(partitions, self._fetches(partitions), self._families(partitions, codec, groups))
         limits = Limits(
             max_connections=lambda: connections_limit(self._live_settings.current),
@@ -328,11 +329,12 @@ class Broker:
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,
         )
         slices = SlicePath(self._reads)
+        services = partial(
+            self._services, dispatcher=dispatcher, turn=turn, inflight=inflight, replies=replies, slices=slices
+        )
         wires: tuple[Wire, ...] = (KafkaWire(codec), NativeWire())
         listeners = [
-            Listener(sockets[wire.name], wire.name, self._services(wire, dispatcher, turn, inflight, slices), limits)
-            for wire in wires
-            if wire.name in sockets
+            Listener(sockets[wire.name], wire.name, services(wire), limits) for wire in wires if wire.name in sockets
         ]
         self._metrics.gauge(
             "warmlog_connections",
@@ -344,6 +346,11 @@ class Broker:
             "warmlog_inflight_bytes",
             "Bytes of large requests that are received and not yet answered.",
             lambda: [((), inflight.held_bytes)],
+        )
+        self._metrics.gauge(
+            "warmlog_reply_bytes",
+            "Bytes of large replies encoded and not yet sent.",
+            lambda: [((), replies.held_bytes)],
         )
         return listeners
 
@@ -396,7 +403,14 @@ class Broker:
         return Fetches(partitions, sessions, self._reads)
 
     def _services(
-        self, wire: Wire, dispatcher: Dispatcher, turn: ServingTurn, inflight: InflightBytes, slices: SlicePath
+        self,
+        wire: Wire,
+        *,
+        dispatcher: Dispatcher,
+        turn: ServingTurn,
+        inflight: InflightBytes,
+        replies: InflightBytes,
+        slices: SlicePath,
     ) -> Services:
         settings = self._settings
         return Services(
@@ -405,9 +419,11 @@ class Broker:
             dispatcher=dispatcher,
             metrics=self._metrics,
             inflight=inflight,
+            replies=replies,
             slices=slices,
             pacer=self._pacer,
             max_frame_bytes=settings.socket_request_max_bytes,
+            max_reply_bytes=settings.warmlog_reply_max_bytes,
             max_requests=settings.warmlog_connection_inflight_requests,
             slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
         )

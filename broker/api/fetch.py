@@ -20,6 +20,7 @@ none.
 
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sized
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -229,7 +230,7 @@ class Fetch:
         self._tells_all = tells_all
         self._news: list[SessionPartition] = []
         self._found: list[FetchedPartition] = []  # the answer, put together by `gather`
-        self._asked: list[FetchPartition] | None = None  # for what; None: as the request says
+        self._asked: list[Any] | None = None  # for what; None: as the request says
         self._failures: dict[Partition, Exception] = {}
         self._missed: dict[Partition, object] = {}  # whose file was not there, with the layout of its log then
         self._look = Look(request, partitions)

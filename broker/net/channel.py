@@ -18,7 +18,7 @@ Invariants:
 import logging
 import math
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from time import perf_counter
@@ -30,6 +30,7 @@ from broker.api.context import Session
 from broker.api.fetch import Fetch
 from broker.net.connection import Connection, Exchange
 from broker.net.inflight import Share
+from broker.net.large_work import LargeWork
 from broker.net.pending_fetch import PendingFetch
 from broker.net.sender import Sender, shutdown
 from broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
@@ -72,6 +73,7 @@ class Channel:
         self._turn = services.turn
         self._closed = closed
         self._sender = Sender(sock, session, services, self)
+        self._large = LargeWork(self.connection, services, self)
         self._interest = READING
         self._share: Share | None = None  # of the large frame that is being received
         self._lacks_room = False  # for that frame
@@ -79,8 +81,6 @@ class Channel:
         self._handled: Exchange | None = None  # nothing more is begun until it is answered
         self._fetch: PendingFetch | None = None  # it, if it is one
         self._waiting: trio.CancelScope | None = None  # of its task, if that is of no use without the peer
-        self._decoding: trio.CancelScope | None = None  # of the next frame, in a task
-        self._encoding: trio.CancelScope | None = None  # of the next reply, in a task
         self._is_behind = False  # there may be whole frames that are not begun
         self._has_ended = False  # nothing more is received
         self._is_stopping = False
@@ -175,15 +175,13 @@ class Channel:
         if self._fetch is not None:
             self._fetch.close()
             self._fetch = None  # else both wait for the garbage collector
-        for task in (self._waiting, self._decoding, self._encoding):
-            if task is not None:
-                task.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
         self._next = None
         self._services.slices.forget(self._session)
         self._services.dispatcher.forget(self._session)
-        self._release(self.connection.unanswered_shares())
-        if self._decoding is None and self._encoding is None:  # else a worker uses them
-            self._free(self.connection.abandon())
+        self._services.release(self.connection.unanswered_shares())
+        self._large.close()
         if self._share is not None:
             self._services.inflight.release(self._share)
         self._sender.close()
@@ -255,7 +253,9 @@ class Channel:
     @property
     def _may_begin(self) -> bool:
         """Whether order and limits allow another request to be begun, or at least decoded."""
-        return self._handled is None and self._decoding is None and not self._sender and not self.connection.is_full
+        return (
+            self._handled is None and not self._large.is_decoding and not self._sender and not self.connection.is_full
+        )
 
     def _advance(self) -> None:
         """Begin the requests that have come whole, as far as order and limits allow."""
@@ -313,17 +313,6 @@ class Channel:
             exchange.share = self._share
             self._share = None
 
-    async def _decode_large(self) -> None:
-        """Have the next frame decoded by a worker thread, since it takes long."""
-        assert self._decoding is not None
-        with self._decoding:
-            await self._services.pacer.in_worker(self.connection.decode_large)
-        self._decoding = None
-        if self.is_closed:
-            self._free(self.connection.abandon())
-        else:
-            self._turn.again(self)
-
     async def _begin_large(self, exchange: Exchange, request: ProduceRequest) -> None:
         """Queue a produce that takes longer than its turn."""
         begin = self._services.dispatcher.begin_large_produce
@@ -374,7 +363,7 @@ class Channel:
         if response is None:
             self.close()
         elif self.is_closed:
-            self._free([response])
+            self._large.free([response])
         else:
             assert self._handled is not None
             self._handled.handled_at = perf_counter()
@@ -394,8 +383,7 @@ class Channel:
         closes once everything before it is answered. A frame that only takes long is decoded in a task.
         """
         if isinstance(error, LargeMessageError):
-            self._decoding = trio.CancelScope()
-            self._turn.spawn(self, self._decode_large)
+            self._large.decode()
             return
         refusal = self._services.wire.refusal(error)
         if refusal is None:
@@ -414,8 +402,7 @@ class Channel:
         connection = self.connection
         items = connection.take_replies(now)
         if connection.released:
-            self._free(connection.released)
-            connection.released = []
+            self._large.free_released()
         if connection.has_unsent:
             if items:
                 self._sender.put(items)
@@ -424,32 +411,15 @@ class Channel:
             self._is_broken = True
         elif connection.large_reply is None:
             connection.watch_first(self._settled)
-        elif self._encoding is None:
-            self._encoding = trio.CancelScope()
-            self._turn.spawn(self, self._encode_large)
-
-    def _free(self, owned: list[Any]) -> None:
-        """Have requests and responses freed in pieces."""
-        if owned and not self._is_stopping:
-            self._turn.spawn(self, partial(self._services.pacer.free, owned))
-
-    async def _encode_large(self) -> None:
-        """Have the next reply encoded by a worker thread, since it takes long."""
-        assert self._encoding is not None
-        with self._encoding:
-            await self.connection.encode_large()
-        self._encoding = None
-        if self.is_closed:
-            self._free(self.connection.abandon())
         else:
-            self._turn.due(self)
+            self._large.encode()
 
     def _send(self) -> None:
         """Send as far as the socket takes it."""
         connection = self.connection
         state = self._sender.send()
         if state == SENT:
-            self._release(connection.sent(perf_counter()))
+            self._services.release(connection.sent(perf_counter()))
             self._set_interest(self._interest & ~EPOLLOUT)
             return
         connection.waits_since = perf_counter() if state == FULL else math.inf
@@ -457,7 +427,3 @@ class Channel:
             self._set_interest(self._interest | EPOLLOUT)
         elif state == MORE:
             self._turn.again(self)
-
-    def _release(self, shares: Sequence[Share]) -> None:
-        for share in shares:
-            self._services.inflight.release(share)

@@ -22,13 +22,14 @@ from typing import Any
 from broker.api.context import Context, Session
 from broker.api.pacing import Pacer
 from broker.api.produce import LARGE, Produce
+from broker.log.io.files import FileSlice
 from broker.metrics.registry import RequestMetrics
 from broker.net.inflight import Share
 from broker.net.wire import LOOP_WORK, Wire
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frame import FrameReader
-from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError
-from protocol.response import Response
+from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError, ReplyTooLargeError
+from protocol.response import ErrorResponse, Response
 
 LARGE_REQUEST_BYTES = 16 << 10  # of a frame: its request may have so many parts that freeing them takes a millisecond
 MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck
@@ -49,6 +50,7 @@ class Exchange:
         "metrics",
         "produces",
         "received_at",
+        "reply_share",
         "response",
         "share",
         "size",
@@ -60,6 +62,7 @@ class Exchange:
         self.metrics = metrics
         self.count = self.size = 0
         self.share: Share | None = None  # of the bytes in flight, if a large frame is among the requests
+        self.reply_share: Share | None = None  # of the bytes of replies, if it is a long one
         self.produces: list[tuple[Any, Produce]] = []  # with their calls
         self.call = call
         self.response: Response | None = None  # of another request
@@ -234,7 +237,7 @@ class Connection:
             else:
                 count = len(items)
                 try:
-                    self._encode(exchange, items, LOOP_WORK)
+                    self._encode(exchange, items, LOOP_WORK, NO_LIMIT)
                 except LargeMessageError:
                     del items[count:]
                     self.large_reply = exchange
@@ -248,8 +251,11 @@ class Connection:
                 break
         return items
 
-    async def encode_large(self) -> None:
-        """Encode the large reply, for the next `take_replies`."""
+    async def encode_large(self, max_bytes: int = NO_LIMIT) -> int:
+        """Encode the large reply, for the next `take_replies`; returns how many bytes it takes.
+
+        Raises ReplyTooLargeError for more than `max_bytes`: then call it again with more, or `refuse_large` first.
+        """
         exchange = self.large_reply
         assert exchange is not None
         context = Context(self.session, self._pacer)
@@ -258,20 +264,34 @@ class Connection:
             if produce.is_large:
                 await produce.respond(context)
         items: list[Sized] = []
-        await self._pacer.in_worker(partial(self._encode, exchange, items, NO_LIMIT))
+        await self._pacer.in_worker(partial(self._encode, exchange, items, NO_LIMIT, max_bytes))
         self._encoded = items
+        return sum([len(item) for item in items if not isinstance(item, FileSlice)])
 
-    def _encode(self, exchange: Exchange, items: list[Sized], limit: int) -> None:
-        """Add the replies to `items`. Raises LargeMessageError where that takes more work than the limit."""
+    def refuse_large(self, error: ReplyTooLargeError) -> None:
+        """Let the large reply be an error."""
+        assert self.large_reply is not None
+        self.released.append(self.large_reply.response)
+        self.large_reply.response = ErrorResponse(error=error.code, message=f"{error} (warmlog.reply.max.bytes)")
+
+    def drop_large(self) -> None:
+        """Close the connection instead of the large reply."""
+        self._encoded, self.must_close = [], True
+
+    def _encode(self, exchange: Exchange, items: list[Sized], limit: int, max_bytes: int) -> None:
+        """Add the replies to `items`.
+
+        Raises LargeMessageError where that takes more work than the limit, and ReplyTooLargeError.
+        """
         encode = self._wire.encode
         if exchange.response is not None:
-            items += encode(exchange.call, exchange.response, limit=limit)
+            items += encode(exchange.call, exchange.response, limit=limit, max_bytes=max_bytes)
         for call, produce in exchange.produces:
             if produce.is_large:
                 raise LargeMessageError(f"the outcomes of a produce to more than {LARGE} partitions")
             response = produce.response()
             if produce.acks:
-                items += encode(call, response, limit=limit)
+                items += encode(call, response, limit=limit, max_bytes=max_bytes)
             elif any(partition.error is not ErrorCode.NONE for partition in response.partitions):
                 self.must_close = True
                 break
@@ -290,6 +310,8 @@ class Connection:
             exchange.metrics.observe(exchange, exchange.done_at, now)
             if exchange.share is not None:
                 shares.append(exchange.share)
+            if exchange.reply_share is not None:
+                shares.append(exchange.reply_share)
         self._leaving.clear()
         self.last_sent = now
         self.waits_since = math.inf
@@ -298,7 +320,8 @@ class Connection:
     def unanswered_shares(self) -> list[Share]:
         """The shares of everything that is not answered, for a connection that ends."""
         unanswered = (*self._exchanges, *self._leaving)
-        return [exchange.share for exchange in unanswered if exchange.share is not None]
+        shares = [share for exchange in unanswered for share in (exchange.share, exchange.reply_share)]
+        return [share for share in shares if share is not None]
 
     def abandon(self) -> list[Any]:
         """Give up the large requests and responses of a connection that ends, and return them."""

@@ -1,7 +1,11 @@
-"""The bound on bytes that all connections together have received and not yet answered (`queued.max.request.bytes`).
+"""The bounds on bytes of all connections together: requests that are not answered, and replies that are not sent.
 
-Only frames too large for a connection's own read are counted here; the small ones are bounded by the number of
-connections. A frame's share grows as it arrives: what is only announced takes no room from those who send.
+`queued.max.request.bytes` bounds what was received. Only frames too large for a connection's own read are counted; the
+small ones are bounded by the number of connections. A frame's share grows as it arrives: what is only announced takes
+no room from those who send.
+
+`warmlog.queued.max.reply.bytes` bounds replies of more than `large_work.FREE_REPLY_BYTES`. A reply's share is the most
+that it may take while it is encoded, and then what it takes, until it is sent.
 
 Invariants:
 1. The shares together stay within the bound, but for that of the oldest frame, which never waits: it arrives, is
@@ -10,9 +14,11 @@ Invariants:
 
 from collections.abc import Callable
 
+import trio
+
 
 class Share:
-    """What one frame holds, in bytes, from its announcement until it is answered."""
+    """What one frame holds, in bytes: a request's until it is answered, a reply's until it is sent."""
 
     __slots__ = ("granted", "size", "wanted")
 
@@ -50,17 +56,34 @@ class InflightBytes:
         self._waiting[share] = None
         return False
 
+    async def reserve(self, share: Share, size: int) -> None:
+        """Let a frame hold so many bytes more, once there is room. If this is cancelled, `release` must follow."""
+        granted = trio.Event()
+        if not self.grow(share, size, granted.set):
+            await granted.wait()
+
+    def shrink(self, share: Share, size: int) -> None:
+        """Let a frame hold no more than so many bytes."""
+        freed = share.size - size
+        if freed > 0 and share in self._shares:
+            share.size = size
+            self._held_bytes -= freed
+            self._grant_waiting()
+
     def release(self, share: Share) -> None:
-        """Give a share back, waiting or not; nothing happens if that was done."""
+        """Give a share back, waiting or not; nothing happens if that was done, or if it belongs to another bound."""
         if share in self._shares:
             del self._shares[share]
             self._waiting.pop(share, None)
             self._held_bytes -= share.size
-            for waiting in list(self._waiting):
-                if self._grant(waiting):
-                    del self._waiting[waiting]
-                    assert waiting.granted is not None
-                    waiting.granted()
+            self._grant_waiting()
+
+    def _grant_waiting(self) -> None:
+        for waiting in list(self._waiting):
+            if self._grant(waiting):
+                del self._waiting[waiting]
+                assert waiting.granted is not None
+                waiting.granted()
 
     def _grant(self, share: Share) -> bool:
         is_oldest = next(iter(self._shares)) is share

@@ -107,7 +107,7 @@ class Sender:
         out = self._out
         pieces: list[bytes | memoryview] = []
         while out and not isinstance(first := out[0], SliceSend):
-            if pieces and max(len(first), len(pieces[-1])) > LARGE_BYTES:
+            if pieces and max(len(first), len(pieces[-1])) >= LARGE_BYTES:
                 break
             pieces.append(first)
             out.popleft()

@@ -2,13 +2,14 @@
 
 import logging
 import math
+from collections.abc import Iterable
 from time import perf_counter
 
 from broker.api.context import Session
 from broker.api.dispatch import Dispatcher
 from broker.api.pacing import Pacer
 from broker.metrics.registry import Metrics, RequestMetrics
-from broker.net.inflight import InflightBytes
+from broker.net.inflight import InflightBytes, Share
 from broker.net.sendfile import SlicePath
 from broker.net.turn import ServingTurn
 from broker.net.wire import Wire
@@ -27,9 +28,11 @@ class Services:
         "dispatcher",
         "inflight",
         "max_frame_bytes",
+        "max_reply_bytes",
         "max_requests",
         "metrics",
         "pacer",
+        "replies",
         "slices",
         "slow_peer_s",
         "tell_at",
@@ -39,7 +42,8 @@ class Services:
 
     def __init__(
         self, *, wire: Wire, turn: ServingTurn, dispatcher: Dispatcher, metrics: Metrics, inflight: InflightBytes,
-        slices: SlicePath, pacer: Pacer, max_frame_bytes: int, max_requests: int, slow_peer_s: float,
+        replies: InflightBytes, slices: SlicePath, pacer: Pacer, max_frame_bytes: int, max_reply_bytes: int,
+        max_requests: int, slow_peer_s: float,
     ) -> None:  # fmt: skip
         self.wire = wire
         self.turn = turn
@@ -49,6 +53,8 @@ class Services:
         self.slices = slices
         self.pacer = pacer
         self.max_frame_bytes = max_frame_bytes
+        self.replies = replies
+        self.max_reply_bytes = max_reply_bytes
         self.max_requests = max_requests
         self.slow_peer_s = slow_peer_s
         self.tell_at = -math.inf  # in perf_counter seconds
@@ -61,9 +67,22 @@ class Services:
             found = self._api_metrics[api] = self.metrics.requests(api, self.wire.name)
         return found
 
+    def release(self, shares: Iterable[Share]) -> None:
+        """Give shares back, of whichever bound they are."""
+        for share in shares:
+            self.inflight.release(share)
+            self.replies.release(share)
+
     def tell_closed(self, session: Session, error: ProtocolError) -> None:
         """Log why a connection had to be closed; only now and then: who sends nonsense may do so without end."""
+        self._tell(session, "closed", error)
+
+    def tell_refused(self, session: Session, error: ProtocolError) -> None:
+        """Log why a client got no reply but an error; only now and then."""
+        self._tell(session, "refused a request", error)
+
+    def _tell(self, session: Session, what: str, error: ProtocolError) -> None:
         now = perf_counter()
         if now >= self.tell_at:
             self.tell_at = now + TELL_PAUSE_S
-            logger.info("%s: %s:%d: closed: %s", session.listener, *session.peer, error)
+            logger.info("%s: %s:%d: %s: %s", session.listener, *session.peer, what, error)

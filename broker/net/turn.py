@@ -120,6 +120,11 @@ class ServingTurn:
         self._has_spawned = True
         self._nursery.start_soon(_run_for, served, run)
 
+    def run_beside(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run what belongs to no connection as a task, which is cancelled with the turns; nothing after their end."""
+        if self._nursery is not None:
+            self._nursery.start_soon(_run_beside, run)
+
     def _wake(self) -> None:
         if not self._in_turn:
             self._settled.set()
@@ -138,6 +143,7 @@ class ServingTurn:
                         await trio.lowlevel.wait_readable(self._epoll.fileno())
                     await self._take_turns()
         finally:
+            self._nursery = None
             self._epoll.close()
 
     async def _serve_settled(self) -> None:
@@ -234,3 +240,10 @@ async def _run_for(served: Served, run: Callable[[], Awaitable[None]]) -> None:
     except Exception:
         logger.exception("a connection failed")
         served.broke()
+
+
+async def _run_beside(run: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await run()
+    except Exception:
+        logger.exception("work that belongs to no connection failed")

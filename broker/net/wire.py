@@ -38,8 +38,13 @@ class Wire(Protocol):
         limit: units of work after which LargeMessageError is raised. Then call it in a worker thread with NO_LIMIT.
         """
 
-    def encode(self, call: Any, response: Response, *, limit: int = LOOP_WORK) -> list[Sized]:
-        """Encode the reply's frame: bytes and, for a fetch, the slices as they were given. limit: as in `decode`."""
+    def encode(
+        self, call: Any, response: Response, *, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
+    ) -> list[Sized]:
+        """Encode the reply's frame: bytes and, for a fetch, the slices as they were given. limit: as in `decode`.
+
+        max_bytes: of all but the slices. Raises ReplyTooLargeError.
+        """
 
     def refusal(self, error: ProtocolError) -> Refusal | None:
         """How a frame that `decode` or the framing refused is answered; None: the connection must close."""
@@ -62,9 +67,11 @@ class NativeWire:
         context.version = version
         return request_id, request
 
-    def encode(self, call: int, response: Response, *, limit: int = LOOP_WORK) -> list[Sized]:
+    def encode(
+        self, call: int, response: Response, *, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
+    ) -> list[Sized]:
         """Encode the reply's frame."""
-        return native_codec.encode_response(call, response, limit)
+        return native_codec.encode_response(call, response, limit, max_bytes)
 
     def refusal(self, error: ProtocolError) -> Refusal:
         """Every refusal has a reply, with request id 0 where the frame's could not be read."""
@@ -86,13 +93,15 @@ class KafkaWire:
         context.version = call.version
         return call, call.request
 
-    def encode(self, call: Any, response: Response, *, limit: int = LOOP_WORK) -> list[Sized]:
+    def encode(
+        self, call: Any, response: Response, *, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
+    ) -> list[Sized]:
         """Encode the reply's frame."""
         if limit != NO_LIMIT:  # an error, and what the tables make of a response, is computed before it is written
             source = call.request if type(response) is ErrorResponse else response
             if weight(source, MAX_VALUES) > MAX_VALUES:
                 raise LargeMessageError(f"a reply of more than {MAX_VALUES} values")
-        return self._codec.encode(call, response, limit=limit)
+        return self._codec.encode(call, response, limit=limit, max_bytes=max_bytes)
 
     def refusal(self, error: ProtocolError) -> Refusal | None:
         """What can be read is answered by the API's own reply; for anything else the protocol has no words."""

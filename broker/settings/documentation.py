@@ -128,8 +128,12 @@ BROKER_TEXTS: Mapping[str, str] = {
     " it, those that are idle longest are forgotten; if none is idle for long enough, new ones are refused.",
     "warmlog.producers.min.idle.ms": "Minimum idle time before a producer is forgotten to make room for others. Must"
     " be longer than clients retry a batch (delivery.timeout.ms).",
+    "warmlog.queued.max.reply.bytes": "Maximum total size of large replies that are encoded and not yet sent; -1 is"
+    " unlimited.",
     "warmlog.records.walk": "Whether to validate the records of a batch on append; compressed batches are decompressed"
     " for it.",
+    "warmlog.reply.max.bytes": "Maximum size of a reply, not counting the records of a fetch. Requests for more are"
+    " refused with POLICY_VIOLATION.",
     "warmlog.slow.peer.timeout.ms": "Close a connection whose peer takes longer than this to read a part of its reply.",
     "warmlog.stop.timeout.ms": "How long a shutdown waits for requests that were received.",
 }

@@ -161,6 +161,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_producers_max: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 500_000  # some 0.2 KB each
     warmlog_producers_min_idle_ms: PositiveMillis = 3_600_000  # far longer than any client's delivery.timeout.ms
     warmlog_connection_inflight_requests: Count = 1024
+    warmlog_reply_max_bytes: Annotated[int, Meta(ge=1 << 20, le=MAX_INT32)] = (
+        100_000_000  # librdkafka's receive.message.max.bytes; Java's clients take 2 GB
+    )
+    warmlog_queued_max_reply_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = 256 << 20
     warmlog_slow_peer_timeout_ms: PositiveMillis = 30_000
     warmlog_stop_timeout_ms: Millis = 5_000  # container engines kill after 10 s, and logs have to be closed, too
     warmlog_metrics_partitions: bool = False  # a series per partition is too much for most who collect

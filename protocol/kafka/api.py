@@ -203,8 +203,9 @@ class Codec:
     a limit, where decoding releases the GIL regularly. Raises RefusedError, which must be answered; UnservedError and
     MalformedError, after which the connection must be closed. All are ProtocolErrors, whose texts can be logged.
 
-    encode(call, response, throttle_ms, limit) -> list[Sized]: encode the response frame as a list of bytes and, for a
-    fetch, the unmodified `records` objects, in order. An ErrorResponse is converted to the response of the API.
+    encode(call, response, throttle_ms, limit, max_bytes) -> list[Sized]: encode the response frame as a list of bytes
+    and, for a fetch, the unmodified `records` objects, in order. An ErrorResponse is converted to the response of the
+    API. Raises ReplyTooLargeError if the frame without the records takes more than `max_bytes`.
 
     Both are attributes, not methods: no Python code of this class runs for a request.
 

@@ -29,7 +29,7 @@ from msgspec.structs import asdict, replace
 
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frame import LENGTH_SIZE
-from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError
+from protocol.kafka.codec.bounds import CUT_BYTES, NO_LIMIT, LargeMessageError, refuse_size
 from protocol.native.messages import OPERATION_NAMES, OPERATIONS, NativeRequest
 from protocol.request import ProduceRequest, Value
 from protocol.response import ErrorResponse, FetchedPartition, FetchResponse
@@ -125,18 +125,37 @@ def decode_request(frame: memoryview | bytes) -> tuple[int, NativeRequest]:
     return framed.id, request
 
 
-def encode_response(request_id: int, response: Value, limit: int = NO_LIMIT) -> list[Sized]:
+def encode_response(request_id: int, response: Value, limit: int = NO_LIMIT, max_bytes: int = NO_LIMIT) -> list[Sized]:
     """Encode the response frame as a list of bytes and, for a fetch, the unmodified `records` objects, in order.
 
     Raises LargeMessageError if the response holds more than `limit` values: then encode it in a worker thread without a
-    limit, where it is encoded in pieces so that other threads can run.
+    limit, where it is encoded in pieces so that other threads can run. Raises ReplyTooLargeError if it takes more than
+    `max_bytes`; records do not count.
     """
     if limit != NO_LIMIT and weight(response, limit) > limit:
         raise LargeMessageError(f"the response has more than {limit} values; encode it in a worker thread")
     if isinstance(response, FetchResponse):
         return _encode_fetch(request_id, response)
-    body = _encoder.encode(response) if limit != NO_LIMIT else b"".join(_pieces(response))
-    return [_reply_start(request_id, body, size=len(body)) + body[1:]]
+    pieces, size = list[Any](), 0
+    for piece in _pieces(response) if limit == NO_LIMIT else [_encoder.encode(response)]:
+        size += len(piece)
+        if size > max_bytes:
+            refuse_size(max_bytes)
+        pieces.append(piece)
+    pieces[0] = _reply_start(request_id, pieces[0], size=size) + pieces[0][1:]
+    return _joined(pieces)
+
+
+def _joined(pieces: list[Any]) -> list[Sized]:
+    """Join pieces to long ones of about CUT_BYTES."""
+    joined: list[Sized] = []
+    start = size = 0
+    for place, piece in enumerate(pieces, 1):
+        size += len(piece)
+        if size >= CUT_BYTES or place == len(pieces):
+            joined.append(b"".join(pieces[start:place]))
+            start, size = place, 0
+    return joined
 
 
 def _pieces(value: Any) -> Iterator[bytes]:

@@ -39,6 +39,7 @@ from protocol.kafka.codec.bounds import (
     refuse_length,
     refuse_null,
     refuse_short,
+    refuse_size,
     refuse_string,
     refuse_tag_size,
     refuse_tags,
@@ -111,6 +112,7 @@ cdef Py_ssize_t MAX_UNKNOWN_TAGS = bounds.MAX_UNKNOWN_TAGS
 cdef Py_ssize_t MAX_STRING_BYTES = bounds.MAX_STRING_BYTES
 cdef Py_ssize_t BREATH = bounds.BREATH
 cdef Py_ssize_t NO_LIMIT = bounds.NO_LIMIT
+cdef Py_ssize_t CUT_BYTES = bounds.CUT_BYTES
 cdef int TEXT_SHIFT = bounds.TEXT_SHIFT
 cdef int COPY_SHIFT = bounds.COPY_SHIFT
 cdef bytes NO_TOPIC_ID = bounds.NO_TOPIC_ID
@@ -829,6 +831,7 @@ cdef class Output:
     cdef uint8_t *data
     cdef Py_ssize_t size
     cdef Py_ssize_t capacity
+    cdef Py_ssize_t max_size
     cdef bint flexible
     cdef bint is_limited
     cdef Py_ssize_t work_left
@@ -841,6 +844,7 @@ cdef class Output:
     def __cinit__(self):
         self.data = self.first
         self.capacity = FIRST_CAPACITY
+        self.max_size = NO_LIMIT
         self.size = 0
         self.slices_size = 0
 
@@ -859,6 +863,10 @@ cdef class Output:
         cdef Py_ssize_t capacity = self.capacity * 2
         if capacity < self.size + size:
             capacity = self.size + size
+        if capacity > self.max_size:
+            if self.size + size > self.max_size:
+                refuse_size(self.max_size)
+            capacity = self.max_size
         cdef uint8_t *data = <uint8_t *>PyMem_Realloc(NULL if self.data == self.first else self.data, capacity)
         if data == NULL:
             raise MemoryError
@@ -978,9 +986,15 @@ cdef class Output:
         """Everything in order; the first four bytes are the length of what follows."""
         cdef Py_ssize_t start = 0, end, place
         put_int32(self.data, self.size + self.slices_size - 4)
-        if self.cuts is None:
-            return [self.written()]
         cdef list pieces = []
+        if self.cuts is None:
+            while start < self.size:
+                if start:
+                    breathe()
+                end = min(self.size, start + CUT_BYTES)
+                pieces.append(PyBytes_FromStringAndSize(<const char *>self.data + start, end - start))
+                start = end
+            return pieces
         for place in range(0, len(self.cuts), 2):
             end = self.cuts[place]
             pieces.append(PyBytes_FromStringAndSize(<const char *>self.data + start, end - start))
@@ -1249,7 +1263,9 @@ cdef class ReplyEncoder:
         self.failure_type = failure_type
         self.found = {}
 
-    def encode(self, call, response, int throttle_ms=0, Py_ssize_t limit=NO_LIMIT):
+    def encode(
+        self, call, response, int throttle_ms=0, Py_ssize_t limit=NO_LIMIT, Py_ssize_t max_bytes=NO_LIMIT
+    ):
         """Write the whole reply frame: bytes, and slices as they were given."""
         cdef _Found found
         cdef Output out
@@ -1267,6 +1283,7 @@ cdef class ReplyEncoder:
         out = Output()
         out.is_limited = limit != NO_LIMIT
         out.work_left = limit if out.is_limited else BREATH
+        out.max_size = max(max_bytes, out.capacity)
         out.throttle_ms = throttle_ms
         out.request = call.request
         at = out.room(8)

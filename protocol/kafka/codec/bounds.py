@@ -15,10 +15,12 @@ NO_TOPIC_ID = bytes(16)
 # Work is counted in units: one for each array element and tagged field, for each 256 bytes of long text and for each
 # 16 KiB of copied bytes. A unit costs 0.2 to 0.5 us compiled and 1 to 2 us in pure Python. `Engine.loop_work` is what
 # the event loop may do in one go.
-NO_LIMIT = 1 << 62
+NO_LIMIT = 1 << 62  # of work, or of bytes
 TEXT_SHIFT = 8
 COPY_SHIFT = 14
 BREATH = 1024  # after so much work a compiled reader or writer without a limit gives up the GIL for a moment
+# Long frames are split into pieces of this size: copying one holds the GIL, and each can be freed once it is sent.
+CUT_BYTES = 1 << 20
 
 
 class MalformedError(ProtocolError):
@@ -38,6 +40,12 @@ class LargeMessageError(ProtocolError):
     """Reading or writing the message takes more work than allowed: do it in a worker thread, without the limit."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class ReplyTooLargeError(ProtocolError):
+    """A reply takes more bytes than it may."""
+
+    code = ErrorCode.POLICY_VIOLATION  # a client takes it for final, and does not ask again
 
 
 class UnwritableError(ProtocolError):
@@ -94,6 +102,11 @@ def refuse_varint(*, too_long: bool) -> NoReturn:
 def refuse_work() -> NoReturn:
     """Raise where the limit of work is reached."""
     raise LargeMessageError("more work than the event loop may do at once")
+
+
+def refuse_size(max_bytes: int) -> NoReturn:
+    """Raise for a message that is longer than allowed."""
+    raise ReplyTooLargeError(f"the reply takes more than {max_bytes} bytes: ask for less at once")
 
 
 def refuse_text(size: int) -> NoReturn:

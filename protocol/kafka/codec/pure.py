@@ -114,10 +114,13 @@ class ReplyEncoder:
         self._failure_type = failure_type
         self._found: dict[tuple[int, int], Any] = {}
 
-    def encode(self, call: Any, response: Any, throttle_ms: int = 0, limit: int = NO_LIMIT) -> list[Sized]:
+    def encode(
+        self, call: Any, response: Any, throttle_ms: int = 0, limit: int = NO_LIMIT, max_bytes: int = NO_LIMIT
+    ) -> list[Sized]:
         """Encode the whole reply frame in order: bytes, and of a fetch the `records` objects as they were given.
 
-        limit: as in `RequestDecoder.decode`. Raises UnwritableError.
+        limit: as in `RequestDecoder.decode`. max_bytes: of all but the records. Raises UnwritableError,
+        ReplyTooLargeError.
         """
         api, version = call.api, call.version
         found = self._found.get((api.key, version))
@@ -127,6 +130,6 @@ class ReplyEncoder:
         if type(response) is self._failure_type:
             response = api.failed(call.request, response)
         start = _REPLY_START.pack(0, call.correlation_id) + (b"\0" if is_flexible else b"")
-        writer = (FlexibleWriter if message.plan.flexible else Writer)(start, throttle_ms, limit)
+        writer = (FlexibleWriter if message.plan.flexible else Writer)(start, throttle_ms, limit, max_bytes)
         message.run(writer, response, call.request)
         return writer.finish_frame()

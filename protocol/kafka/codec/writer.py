@@ -15,11 +15,13 @@ from msgspec import UNSET
 from protocol.frame import LENGTH, LENGTH_SIZE
 from protocol.kafka.codec.bounds import (
     COPY_SHIFT,
+    CUT_BYTES,
     MAX_STRING_BYTES,
     NO_LIMIT,
     NO_TOPIC_ID,
     TEXT_SHIFT,
     UnwritableError,
+    refuse_size,
     refuse_text,
     refuse_work,
 )
@@ -33,16 +35,19 @@ class Writer:
     """Writes one message of a classic version: bytes, and slices that stay as they were given.
 
     throttle_ms: the throttle time that a reply reports. limit: units of work after which LargeMessageError is raised.
+    max_bytes: of all but the slices, after which ReplyTooLargeError is.
     """
 
-    __slots__ = ("_bytes", "_pieces", "throttle_ms", "work_left")
+    __slots__ = ("_bytes", "_max_bytes", "_pieces", "_pieces_bytes", "throttle_ms", "work_left")
     flexible: ClassVar[bool] = False
 
-    def __init__(self, start: bytes, throttle_ms: int = 0, limit: int = NO_LIMIT) -> None:
+    def __init__(self, start: bytes, throttle_ms: int = 0, limit: int = NO_LIMIT, max_bytes: int = NO_LIMIT) -> None:
         self._bytes = bytearray(start)
         self._pieces: list[Any] = []  # bytes, slice, bytes, ...
         self.throttle_ms = throttle_ms
         self.work_left = limit
+        self._max_bytes = max_bytes
+        self._pieces_bytes = 0  # without the slices
 
     def raw(self, data: bytes) -> None:
         """Write bytes that are laid out already."""
@@ -91,6 +96,8 @@ class Writer:
         size = len(part)
         self.length(size)
         if size:
+            self._check_size()
+            self._pieces_bytes += len(self._bytes)
             self._pieces += (bytes(self._bytes), part)
             self._bytes = bytearray()
 
@@ -104,6 +111,7 @@ class Writer:
     def count(self, count: int) -> None:
         """Write the number of an array's elements; -1 for null."""
         self.work(count)
+        self._check_size()
         self.length(count)
 
     def tags(self) -> None:
@@ -119,16 +127,18 @@ class Writer:
 
     def finish_frame(self) -> list[Sized]:
         """Return everything in order. The first four bytes are reserved for the frame's length, which goes there."""
+        self._check_size()
         pieces, rest = self._pieces, self._bytes
         if not pieces:
             LENGTH.pack_into(rest, 0, len(rest) - LENGTH_SIZE)
-            return [bytes(rest)]
+            return [bytes(rest[start : start + CUT_BYTES]) for start in range(0, len(rest), CUT_BYTES)]
         if rest:
             pieces.append(bytes(rest))
         pieces[0] = LENGTH.pack(sum(map(len, pieces)) - LENGTH_SIZE) + pieces[0][LENGTH_SIZE:]
         return pieces
 
     def _encoded(self, text: str) -> bytes:
+        self._check_size()
         encoded = text.encode()
         size = len(encoded)
         if size >> TEXT_SHIFT:
@@ -136,6 +146,10 @@ class Writer:
                 refuse_text(size)
             self.work(size >> TEXT_SHIFT)
         return encoded
+
+    def _check_size(self) -> None:
+        if self._pieces_bytes + len(self._bytes) > self._max_bytes:
+            refuse_size(self._max_bytes)
 
     def work(self, units: int) -> None:
         """Count units of work. Raises LargeMessageError."""

@@ -1,7 +1,8 @@
 """What a handler knows of its request, and how long requests share the event loop."""
 
+import itertools
 from collections.abc import Iterator
-from itertools import count, pairwise
+from itertools import pairwise
 
 import pytest
 import trio
@@ -66,7 +67,7 @@ async def answered(work: Work, count: int, pacer: Pacer) -> None:
 
 async def test_what_is_large_is_freed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock goes on by a piece with each reading, so every piece that is freed is followed by a pause."""
-    monkeypatch.setattr(pacing, "perf_counter", count(step=PIECE_S).__next__)
+    monkeypatch.setattr(pacing, "perf_counter", itertools.count(step=PIECE_S).__next__)
     pauses = []
 
     async def pause(pacer: Pacer) -> None:

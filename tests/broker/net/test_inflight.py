@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,36 @@ def test_who_gives_up_waiting_gets_nothing() -> None:
     inflight.release(second)
     inflight.release(first)
     assert (inflight.held_bytes, granted) == (10, ["third"])
+
+
+async def test_a_share_that_shrinks_makes_room() -> None:
+    inflight = InflightBytes(100)
+    first, second = Share(), Share()
+    await inflight.reserve(first, 80)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(inflight.reserve, second, 80)
+        await trio.testing.wait_all_tasks_blocked()
+        assert inflight.held_bytes == 80
+        inflight.shrink(first, 20)
+    assert inflight.held_bytes == 100
+    inflight.shrink(second, 90)
+    assert inflight.held_bytes == 100, "a share does not grow by shrinking"
+    inflight.release(first)
+    inflight.release(second)
+    assert inflight.held_bytes == 0
+
+
+async def test_a_share_whose_reservation_is_cancelled_holds_nothing_once_released() -> None:
+    inflight = InflightBytes(100)
+    first, second = Share(), Share()
+    await inflight.reserve(first, 80)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await inflight.reserve(second, 80)
+    assert scope.cancelled_caught
+    inflight.release(second)
+    inflight.release(first)
+    assert inflight.held_bytes == 0
 
 
 def test_without_a_bound_nobody_waits() -> None:

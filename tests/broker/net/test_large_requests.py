@@ -17,8 +17,8 @@ from broker.net.connection import Connection, Exchange
 from broker.net.wire import LOOP_WORK, KafkaWire
 from protocol.errors import ErrorCode
 from protocol.kafka.api import Codec
-from protocol.kafka.codec.bounds import LargeMessageError, MalformedError
-from protocol.response import ErrorResponse
+from protocol.kafka.codec.bounds import LargeMessageError, MalformedError, ReplyTooLargeError
+from protocol.response import ErrorResponse, ListOffsetsResponse
 from tests.broker.clients import batch, running
 from tests.broker.kafka_client import BY_NAME, KafkaClient, kafka_client
 from tests.clients.waiting import LIMIT_S
@@ -85,8 +85,8 @@ def answer_next(connection: Connection, count: int) -> Exchange:
     connection.add(exchange)
     connection.count(exchange, size)
     exchange.response = call.api.failed(request, ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message=""))
-    partitions = exchange.response.partitions[:1] * count
-    exchange.response = type(exchange.response)(partitions=partitions)
+    assert isinstance(exchange.response, ListOffsetsResponse)
+    exchange.response = ListOffsetsResponse(partitions=exchange.response.partitions[:1] * count)
     return exchange
 
 
@@ -144,6 +144,64 @@ def test_a_connection_that_ends_hands_over_what_is_large() -> None:
     handed_over = connection.abandon()
     assert unanswered in handed_over
     assert sum(each is not None and each == unanswered for each in handed_over) == 2, "the decoded one, too"
+
+
+async def test_a_reply_of_more_bytes_than_allowed_is_encoded_as_an_error() -> None:
+    connection = opened()
+    large = answered(connection, MANY)
+    connection.take_replies(0.0)
+    with pytest.raises(ReplyTooLargeError) as refusal:
+        await connection.encode_large(MANY)
+    assert not connection.take_replies(0.0)
+    connection.refuse_large(refusal.value)
+    assert large.response == ErrorResponse(
+        error=ErrorCode.POLICY_VIOLATION,
+        message=f"the reply takes more than {MANY} bytes: ask for less at once (warmlog.reply.max.bytes)",
+    )
+    size = await connection.encode_large(MANY)
+    assert sum(map(len, connection.take_replies(0.0))) == size < 100
+
+
+def commit(count: int) -> dict[str, Any]:
+    offsets = [{"partition_index": index, "committed_offset": 1, "committed_metadata": ""} for index in range(count)]
+    return {"group_id": "g", "member_id": "", "topics": [{"name": "wide", "partitions": offsets}]}
+
+
+@pytest.mark.parametrize(("times", "expected"), [(10, ErrorCode.NONE), (1000, ErrorCode.POLICY_VIOLATION)])
+async def test_a_request_for_more_than_a_reply_may_take_is_refused(
+    tmp_path: Path, times: int, expected: ErrorCode
+) -> None:
+    settings = {"warmlog.reply.max.bytes": 1 << 20, "offsets.topic.num.partitions": 1}
+    async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create_wide(client)
+        while (await client.ask("FindCoordinator", 4, key_type=0, coordinator_keys=["g"]))["coordinators"][0][
+            "error_code"
+        ]:
+            pass
+        await client.ask("OffsetCommit", 8, **commit(PIECE))
+        reply = await client.ask("OffsetFetch", 8, groups=[{"group_id": "g", "topics": None}] * times)
+        assert [group["error_code"] for group in reply["groups"]] == [expected] * times
+        counts = {sum(len(topic["partitions"]) for topic in group["topics"]) for group in reply["groups"]}
+        assert counts == {0 if expected else PIECE}
+        assert await listed(client) == 1
+
+
+async def test_a_long_reply_comes_whole_and_leaves_room_for_others(tmp_path: Path) -> None:
+    settings = {"warmlog.reply.max.bytes": 4 << 20, "warmlog.queued.max.reply.bytes": 0}
+    async with running(tmp_path, settings) as broker:
+        for _ in range(3):  # a share that is not given back would keep the next reply waiting
+            async with kafka_client(broker.addresses.kafka) as client:
+                reply = await client.ask("ListOffsets", LIST_OFFSETS, topics=unknown(60_000))
+                assert len(reply["topics"][0]["partitions"]) == 60_000
+
+
+async def test_where_even_the_error_is_too_long_the_connection_closes(tmp_path: Path) -> None:
+    async with running(tmp_path, {"warmlog.reply.max.bytes": 1 << 20}) as broker:
+        async with kafka_client(broker.addresses.kafka) as client:
+            await client.send("ListOffsets", LIST_OFFSETS, topics=unknown(60_000))
+            assert await client.stream.receive_some() == b""
+        async with kafka_client(broker.addresses.kafka) as client:
+            assert await listed(client) == 1
 
 
 class HeldWorker:

@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.api import APIS, Api, Codec, RefusedError
-from protocol.kafka.codec.bounds import MAX_ELEMENTS, NO_LIMIT, LargeMessageError, MalformedError
+from protocol.kafka.codec.bounds import (
+    CUT_BYTES,
+    MAX_ELEMENTS,
+    NO_LIMIT,
+    LargeMessageError,
+    MalformedError,
+    ReplyTooLargeError,
+)
 from protocol.kafka.codec.engine import ENGINE, PURE, Engine
 from protocol.kafka.codec.schema import Struct
-from protocol.response import ErrorResponse
+from protocol.response import ErrorResponse, FoundOffset, ListOffsetsResponse
 from tests.protocol.kafka.messages import (
     MESSAGES,
     TABLES,
@@ -158,6 +165,26 @@ def test_work_over_the_limit_is_refused_before_it_is_done(engine: Engine) -> Non
     call = codec.decode(whole, limit=engine.loop_work + 1000)
     assert call == codec.decode(whole)
     assert call == codec.decode(whole, limit=NO_LIMIT)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("version", [5, 7])
+@pytest.mark.parametrize("count", [50, 60_000])
+def test_a_reply_of_more_bytes_than_allowed_is_refused_and_a_long_one_is_cut(
+    engine: Engine, version: int, count: int
+) -> None:
+    api = BY_NAME["ListOffsets"]
+    codec = Codec(names, engine)
+    call = codec.decode(frame(api, version, body("ListOffsetsRequest", api, version, {"topics": ()})))
+    response = ListOffsetsResponse(partitions=(FoundOffset(topic="t", partition=0),) * count)
+    pieces: Any = codec.encode(call, response)
+    whole = b"".join(pieces)
+    assert int.from_bytes(whole[:4]) == len(whole) - 4
+    assert [len(piece) for piece in pieces[:-1]] == [CUT_BYTES] * (len(whole) // CUT_BYTES)
+    fitting: Any = codec.encode(call, response, max_bytes=len(whole))
+    assert b"".join(fitting) == whole
+    with pytest.raises(ReplyTooLargeError, match=f"more than {len(whole) - 1} bytes"):
+        codec.encode(call, response, max_bytes=len(whole) - 1)
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode
 from protocol.frame import FrameReader
-from protocol.kafka.codec.bounds import LargeMessageError
+from protocol.kafka.codec.bounds import CUT_BYTES, NO_LIMIT, LargeMessageError, ReplyTooLargeError
 from protocol.native import codec
 from protocol.native.codec import (
     ReplyError,
@@ -541,6 +541,18 @@ def test_more_values_than_the_limit_are_not_encoded_at_once(topics: int, partiti
     with pytest.raises(LargeMessageError):
         encode_response(7, response, 4096)
     encode_response(7, response, 20_000)
+
+
+@pytest.mark.parametrize("topics", [1, 60_000])
+def test_a_reply_of_more_bytes_than_allowed_is_refused_and_a_long_one_is_cut(topics: int) -> None:
+    response = metadata(topics, 0)
+    pieces: Any = encode_response(7, response)
+    whole = b"".join(pieces)
+    assert decoded(pieces) == decoded(encode_response(7, response, 1 << 40))
+    assert all(CUT_BYTES <= len(piece) < 2 * CUT_BYTES for piece in pieces[:-1])
+    assert len(pieces) == 1 + len(whole) // (CUT_BYTES + 100)
+    with pytest.raises(ReplyTooLargeError):
+        encode_response(7, response, NO_LIMIT, len(whole) - 100)
 
 
 @pytest.mark.parametrize("place", [b"\x82\xa2op", b"\x83\xa2op\xa8metadata\xa2id"], ids=["op", "id"])
