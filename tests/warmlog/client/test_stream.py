@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode
 from protocol.records.builder import Codec, build_batch
-from protocol.request import FetchRequest, HelloRequest, ListOffsetsRequest, MetadataRequest
+from protocol.request import MAX_ENTRIES, FetchRequest, HelloRequest, ListOffsetsRequest, MetadataRequest
 from protocol.response import FetchedPartition, FetchResponse
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.fake_broker import Log, fake_cluster
@@ -176,6 +176,23 @@ async def test_all_partitions_are_served() -> None:
             if len(partitions) > 400:
                 break
         assert {partitions.count(n) > 50 for n in range(4)} == {True}
+
+
+@on_both_loops
+async def test_a_stream_of_more_partitions_than_a_request_may_name_comes_complete() -> None:
+    count = MAX_ENTRIES + 50
+    async with fake_cluster() as cluster, connect(cluster.address) as client:
+        logs = cluster.create("t", count)
+        for log in logs:
+            fill(log, 1)
+        seen = [record.partition async for record in client.consume("t", until_end=True)]
+        assert sorted(seen) == list(range(count))
+        queries = cluster.asked(ListOffsetsRequest)
+        assert max(len(request.partitions) for request in queries) <= MAX_ENTRIES
+        fetches = cluster.asked(FetchRequest)
+        assert max(len(request.partitions) for request in fetches) <= MAX_ENTRIES
+        first_two = [one.partition for request in fetches[:2] for one in request.partitions]
+        assert set(first_two) == set(range(count)), "those that were left out come first in the next request"
 
 
 @on_both_loops

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import structs
 
 from protocol.errors import ErrorCode
 from protocol.native.messages import NativeRequest
@@ -19,6 +20,7 @@ from protocol.request import MetadataRequest, Value
 from protocol.response import MetadataResponse, TopicMetadata
 from warmlog.client.connection.backoff import delays_s
 from warmlog.client.connection.connection import Connection
+from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import ClosedError, ConnectError, WarmlogError, broker_error
 from warmlog.client.settings import Settings
 
@@ -177,11 +179,14 @@ class Cluster:
     async def metadata(self, names: Iterable[str] | None = None, *, auto_create: bool = False) -> MetadataResponse:
         """Request metadata (None: of all topics) and update the cache. Raises WarmlogError."""
         topics = None if names is None else tuple(names)
-        response = await self.ask(MetadataRequest(topics=topics, auto_create=auto_create), MetadataResponse)
-        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
-        for described in response.topics:
-            self._remember(described)
-        return response
+        described: list[TopicMetadata] = []
+        for part in (topics,) if not topics else parts(topics, str):
+            response = await self.ask(MetadataRequest(topics=part, auto_create=auto_create), MetadataResponse)
+            self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+            for topic in response.topics:
+                self._remember(topic)
+            described += response.topics
+        return structs.replace(response, topics=tuple(described))
 
     def forget(self, name: str) -> None:
         """Remove a topic that was deleted or altered from the cache."""

@@ -5,15 +5,19 @@ Invariants:
    while the reply is decoded.
 2. Partitions that had data move to the back of the next request, which the broker serves in order. So each of them
    comes first at some time, and the first partition gets a complete batch however large.
+3. If one request cannot name all partitions, those it named move to the back, and it waits for data only for their
+   share of the maximum wait.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 from protocol.native.messages import ReceivedFetch, ReceivedPartition
 from protocol.records.batch import headers
 from protocol.request import FetchPartition, FetchRequest, Isolation
 from warmlog.client.connection.connection import Connection, Reply
+from warmlog.client.connection.request_parts import parts
 from warmlog.client.settings import Settings
 
 
@@ -66,6 +70,7 @@ class BrokerFetcher:
         self._isolation = isolation
         self._changed = changed
         self._requested: list[tuple[Cursor, int]] = []
+        self._is_split = False  # whether more partitions are wanted than the last request named
         self._reply: Reply[ReceivedFetch] | None = None
 
     @property
@@ -78,8 +83,11 @@ class BrokerFetcher:
         wanted = [cursor for cursor in self.cursors if cursor.wants_more]
         if self._reply is not None or not wanted:
             return
-        self._requested = [(cursor, cursor.fetch_offset) for cursor in wanted]
+        part = next(parts(wanted, attrgetter("topic")))
+        self._requested = [(cursor, cursor.fetch_offset) for cursor in part]
+        self._is_split = len(part) < len(wanted)
         settings = self._settings
+        max_wait_ms = settings.fetch_max_wait_ms * len(part) // len(wanted)
         request = FetchRequest(
             partitions=tuple(
                 FetchPartition(
@@ -90,12 +98,12 @@ class BrokerFetcher:
                 )
                 for cursor, offset in self._requested
             ),
-            max_wait_ms=settings.fetch_max_wait_ms,
+            max_wait_ms=max_wait_ms,
             max_bytes=settings.fetch_bytes,
             isolation=self._isolation,
         )
         changed = self._changed
-        self._reply = self.connection.submit(request, ReceivedFetch, extra_s=settings.fetch_max_wait_ms / 1000)
+        self._reply = self.connection.submit(request, ReceivedFetch, extra_s=max_wait_ms / 1000)
         self._reply.when_done(lambda _: changed())
 
     def take(self) -> list[Fetched]:
@@ -110,7 +118,10 @@ class BrokerFetcher:
         for cursor, offset, partition in fetched:
             cursor.high_watermark = max(cursor.high_watermark, partition.high_watermark)
             cursor.fetch_offset = max(offset, _end_of_batches(partition.records))
-        self._rotate({cursor for cursor, offset, _ in fetched if cursor.fetch_offset > offset})
+        if self._is_split:
+            self._rotate({cursor for cursor, _ in self._requested})
+        else:
+            self._rotate({cursor for cursor, offset, _ in fetched if cursor.fetch_offset > offset})
         return fetched
 
     def _rotate(self, served: set[Cursor]) -> None:

@@ -13,6 +13,7 @@ Invariants:
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -28,6 +29,7 @@ from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRe
 from protocol.response import FoundOffset, ListOffsetsResponse
 from warmlog.client.connection.backoff import delay_s
 from warmlog.client.connection.cluster import NO_LEADER, Cluster
+from warmlog.client.connection.request_parts import parts
 from warmlog.client.consuming.broker_fetcher import BrokerFetcher, Cursor, Fetched
 from warmlog.client.consuming.subscription import AtOffset, Subscription
 from warmlog.client.errors import OffsetOutOfRangeError, WarmlogError, broker_error
@@ -36,6 +38,7 @@ from warmlog.client.settings import Settings
 # Records per list, if that many have arrived: where batches are small, this spreads the cost of an event loop turn
 # (a few µs).
 RECORDS_PER_LIST = 500
+MAX_QUERIES = 3  # offset queries per partition: both ends, and where to start
 
 
 class ConsumedRecord(Struct, frozen=True, gc=False):
@@ -234,11 +237,12 @@ class BatchStream:
         """Look up the ends of the partitions and offsets by time, and move the cursors there."""
         for fetcher in self._fetchers.values():
             unpositioned = [cursor for cursor in fetcher.cursors if cursor in self._unpositioned]
-            queries = tuple(query for cursor in unpositioned for query in self._queries(cursor))
-            request = ListOffsetsRequest(partitions=queries, isolation=self._subscription.isolation)
-            found = iter((await fetcher.connection.ask(request, ListOffsetsResponse)).partitions)
-            for cursor in unpositioned:
-                self._set_position(cursor, [next(found) for _ in self._queries(cursor)])
+            for part in parts(unpositioned, attrgetter("topic"), times=MAX_QUERIES):
+                queries = tuple(query for cursor in part for query in self._queries(cursor))
+                request = ListOffsetsRequest(partitions=queries, isolation=self._subscription.isolation)
+                found = iter((await fetcher.connection.ask(request, ListOffsetsResponse)).partitions)
+                for cursor in part:
+                    self._set_position(cursor, [next(found) for _ in self._queries(cursor)])
         self._unpositioned = []
 
     def _queries(self, cursor: Cursor) -> list[OffsetQuery]:

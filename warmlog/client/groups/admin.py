@@ -1,6 +1,7 @@
 """List, describe, delete and alter consumer groups."""
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from protocol.errors import ErrorCode
 from protocol.groups import (
@@ -22,6 +23,7 @@ from protocol.native.groups import (
     DescribedConsumerGroup,
 )
 from warmlog.client.connection.cluster import Cluster
+from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import broker_error
 from warmlog.client.groups.delivery_tracker import PartitionId
 
@@ -58,20 +60,24 @@ class GroupAdmin:
             OffsetToCommit(topic=topic, partition=partition, offset=offset)
             for (topic, partition), offset in offsets.items()
         )
-        request = OffsetCommitRequest(group=name, partitions=partitions)
-        for result in (await self._cluster.ask(request, OffsetCommitResponse)).partitions:
-            error = result.error
-            if error is ErrorCode.UNKNOWN_MEMBER_ID:  # the answer to a non-member if the group has members
-                error = ErrorCode.NON_EMPTY_GROUP
-            if error:
-                raise broker_error(error, result.message, about=f"group {name!r}, {result.topic}-{result.partition}")
+        for part in parts(partitions, attrgetter("topic")):
+            request = OffsetCommitRequest(group=name, partitions=part)
+            for result in (await self._cluster.ask(request, OffsetCommitResponse)).partitions:
+                error = result.error
+                if error is ErrorCode.UNKNOWN_MEMBER_ID:  # the answer to a non-member if the group has members
+                    error = ErrorCode.NON_EMPTY_GROUP
+                if error:
+                    raise broker_error(error, result.message, about=_about(name, result))
 
     async def delete_offsets(self, name: str, keys: Iterable[PartitionId]) -> None:
         """Delete committed offsets. Raises UnknownGroupError; BrokerError if members read the topic."""
         partitions = tuple(TopicPartition(topic=topic, partition=partition) for topic, partition in keys)
-        request = OffsetDeleteRequest(group=name, partitions=partitions)
-        for result in (await self._cluster.ask(request, OffsetDeleteResponse)).partitions:
-            if result.error:
-                raise broker_error(
-                    result.error, result.message, about=f"group {name!r}, {result.topic}-{result.partition}"
-                )
+        for part in parts(partitions, attrgetter("topic")):
+            request = OffsetDeleteRequest(group=name, partitions=part)
+            for result in (await self._cluster.ask(request, OffsetDeleteResponse)).partitions:
+                if result.error:
+                    raise broker_error(result.error, result.message, about=_about(name, result))
+
+
+def _about(group: str, result: CommittedPartition | DeletedOffset) -> str:
+    return f"group {group!r}, {result.topic}-{result.partition}"

@@ -14,6 +14,7 @@ Invariants:
 
 import logging
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from random import Random
 from typing import TypeVar
 
@@ -42,6 +43,7 @@ from protocol.request import Value
 from warmlog.client.connection.backoff import delay_s, delays_s
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.connection import Connection
+from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
 from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
 from warmlog.client.groups.member_options import MemberOptions
@@ -243,13 +245,13 @@ class Membership:
         )
         joined = await self._ask(request, JoinConsumerGroupResponse, extra_s=options.rebalance_timeout_s)
         self.member_id, self.generation, self._is_leader = joined.member_id, joined.generation, joined.is_leader
-        fetch_request = OffsetFetchRequest(
-            groups=(OffsetFetchGroup(group=options.group, partitions=joined.partitions),)
-        )
-        (fetched,) = (await self._ask(fetch_request, OffsetFetchResponse)).groups
-        if error := fetched.error or next((item.error for item in fetched.partitions if item.error), None):
-            raise broker_error(error, fetched.message)
-        self.assignment = {(item.topic, item.partition): item.offset for item in fetched.partitions}
+        self.assignment = {}
+        for part in parts(joined.partitions, attrgetter("topic")):
+            fetch_request = OffsetFetchRequest(groups=(OffsetFetchGroup(group=options.group, partitions=part),))
+            (fetched,) = (await self._ask(fetch_request, OffsetFetchResponse)).groups
+            if error := fetched.error or next((item.error for item in fetched.partitions if item.error), None):
+                raise broker_error(error, fetched.message)
+            self.assignment |= {(item.topic, item.partition): item.offset for item in fetched.partitions}
         self._committed = {key: offset for key, offset in self.assignment.items() if offset != NO_OFFSET}
         self._commit_due_at = anyio.current_time() + options.commit_interval_s
         self.must_join = False
@@ -337,20 +339,22 @@ class Membership:
         changed = {key: offset for key, offset in positions.items() if self._committed.get(key) != offset}
         if not changed:
             return
-        request = OffsetCommitRequest(
-            group=self._options.group,
-            generation=self.generation,
-            member_id=self.member_id,
-            instance_id=self._options.instance_id,
-            partitions=tuple(
-                OffsetToCommit(topic=topic, partition=partition, offset=offset)
-                for (topic, partition), offset in changed.items()
-            ),
-        )
-        for result in (await self._ask(request, OffsetCommitResponse)).partitions:
-            if result.error:
-                raise broker_error(result.error, result.message, about=f"{result.topic}-{result.partition}")
-        self._committed.update(changed)
+        offsets = [
+            OffsetToCommit(topic=topic, partition=partition, offset=offset)
+            for (topic, partition), offset in changed.items()
+        ]
+        for part in parts(offsets, attrgetter("topic")):
+            request = OffsetCommitRequest(
+                group=self._options.group,
+                generation=self.generation,
+                member_id=self.member_id,
+                instance_id=self._options.instance_id,
+                partitions=part,
+            )
+            for result in (await self._ask(request, OffsetCommitResponse)).partitions:
+                if result.error:
+                    raise broker_error(result.error, result.message, about=f"{result.topic}-{result.partition}")
+            self._committed.update({(item.topic, item.partition): item.offset for item in part})
 
     # -- the end --
 
