@@ -45,6 +45,7 @@ __all__ = ["LogStatistics", "Partitions", "TopicExistsError", "UnknownTopicError
 
 logger = logging.getLogger(__name__)
 
+PUBLISHED_A_TURN = 64  # partitions that are put into service before others have their turn: about 1 ms
 OUT_OF_SERVICE = "its data directory is out of service"
 
 
@@ -345,14 +346,19 @@ class Partitions:
 
     # -- inside --
 
-    def _publish(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
-        """Let users find a topic, new or grown, with these logs."""
+    async def _publish(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
+        """Let users find a topic, new or grown, with these logs: all at once, after others had turns."""
+        partitions = []
+        for number, log in enumerate(logs, 1):
+            self._count_recovery(log)
+            partitions.append(Partition(log, self._writer))
+            if number % PUBLISHED_A_TURN == 0:
+                await trio.lowlevel.cancel_shielded_checkpoint()
         config = self._configs.of(topic.configs)
         for log in logs:
-            self._count_recovery(log)
-            if log.config != config:  # the broker's settings have changed while it was opened
+            if log.config is not config and log.config != config:  # the broker's settings have changed meanwhile
                 log.reconfigure(config)
-        self._map.publish(topic, [Partition(log, self._writer) for log in logs])
+        self._map.publish(topic, partitions)
         for log in logs:
             if self._storage.directories.is_offline(log.topic, log.partition):  # its disk failed while it was opened
                 self._lose(self._map.partitions[log.topic, log.partition], OUT_OF_SERVICE)
@@ -368,7 +374,7 @@ class Partitions:
             except DirectoryFailedError as error:
                 self.take_offline(error.path, error.reason)
                 continue
-            self._publish(topic, logs)
+            await self._publish(topic, logs)
             self._map.offline |= {(topic.name, index): OUT_OF_SERVICE for index in offline}
             return
 

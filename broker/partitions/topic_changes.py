@@ -108,7 +108,7 @@ class TopicChanges:
         configs: LogConfigs,
         checkpoints: Checkpoints,
         writer: Writer,
-        publish: Callable[[Topic, Sequence[PartitionLog]], None],
+        publish: Callable[[Topic, Sequence[PartitionLog]], Awaitable[None]],
     ) -> None:
         """`publish` lets users find a topic with these logs."""
         self._map = topics
@@ -216,7 +216,7 @@ class TopicChanges:
         made = await self._make(new)
         for topic in topics:
             if topic.name in made.logs:
-                self._publish(topic, made.logs[topic.name])
+                await self._publish(topic, made.logs[topic.name])
                 await trio.lowlevel.checkpoint()
         announced = [topic for topic in topics if topic.name in made.failures and topic.name in self._map.pending]
         for topic in announced:
@@ -311,7 +311,7 @@ class TopicChanges:
         if made.failures:
             await trio.to_thread.run_sync(store.set_partitions, topic.name, topic.partitions)
             raise made.failures[topic.name]
-        self._publish(grown, made.logs[topic.name])
+        await self._publish(grown, made.logs[topic.name])
 
     async def alter_broker(
         self, change: Callable[[Overrides], Overrides], checkpoint: Checkpoint, *, validate_only: bool = False

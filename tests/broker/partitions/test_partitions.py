@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,14 @@ from broker.app import StartError, serve
 from broker.log.directory.data_directories import DataDirectories
 from broker.log.directory.data_directory import DataDirectory
 from broker.log.errors import DataDirectoryError
+from broker.log.partition_log import PartitionLog
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
+from broker.partitions import partitions
+from broker.partitions.partition import Partition
+from broker.partitions.partitions import PUBLISHED_A_TURN
+from broker.partitions.writer import Writer
 from broker.settings.settings import load_settings
 from protocol.errors import ErrorCode
 from protocol.records.batch import headers
@@ -25,6 +31,7 @@ from protocol.request import (
     TopicAlteration,
 )
 from tests.broker.clients import RawClient, batch, running
+from tests.broker.rig import rig
 from tests.golden.followers import FIXTURES
 
 
@@ -80,6 +87,36 @@ async def test_partitions_can_be_added_and_not_taken_away(tmp_path: Path) -> Non
         assert (await client.produce("orders", batch(b"x"), partition=3)).base_offset == 0
         assert await alter(client, partitions=3) is ErrorCode.INVALID_PARTITIONS
         assert await alter(client, partitions=4) is ErrorCode.INVALID_PARTITIONS
+
+
+class Steps(trio.abc.Instrument):
+    """Numbers the steps of all tasks."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        del task
+        self.number += 1
+
+
+async def test_a_topic_of_many_partitions_is_put_into_service_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, made = Steps(), Counter[int]()
+    count = 5 * PUBLISHED_A_TURN
+
+    def counted(log: PartitionLog, writer: Writer) -> Partition:
+        made[steps.number] += 1
+        return Partition(log, writer)
+
+    async with rig(tmp_path) as rigged:
+        monkeypatch.setattr(partitions, "Partition", counted)
+        trio.lowlevel.add_instrument(steps)
+        await rigged.partitions.create("wide", count)
+        trio.lowlevel.remove_instrument(steps)
+        assert made.total() == len(rigged.partitions) == count
+        assert max(made.values()) <= PUBLISHED_A_TURN
 
 
 async def test_a_change_that_is_refused_in_part_changes_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from operator import attrgetter
 
 from protocol.errors import ErrorCode
 from protocol.groups import (
+    CommittedPartition,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     ListedGroup,
@@ -79,5 +80,5 @@ class GroupAdmin:
                     raise broker_error(result.error, result.message, about=_about(name, result))
 
 
-def _about(group: str, result: CommittedPartition | DeletedOffset) -> str:
+def _about(group: str, result: CommittedPartition) -> str:
     return f"group {group!r}, {result.topic}-{result.partition}"
