@@ -166,6 +166,7 @@ class CoordinatorLog:
             raise _NotAppendedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         now_ms = self._clock()
         try:
+            _check_size(rows, partition.log.config.max_message_bytes)
             return partition.append(build_batch([(now_ms, key, value, ()) for key, value in rows])), len(rows)
         except (ProtocolError, LogError) as error:
             logger.warning("%s %.200r: appending to %s failed: %s", self._topic.keeps, name, self._topic.name, error)
@@ -241,6 +242,13 @@ def _code_of(error: Exception) -> ErrorCode:
     if isinstance(error, BatchTooLargeError):
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.NOT_COORDINATOR
+
+
+def _check_size(rows: Rows, max_bytes: int) -> None:
+    """Raise BatchTooLargeError for what no batch can hold, before it is built: a member may send megabytes."""
+    size = sum([len(key) + len(value or b"") for key, value in rows])
+    if size > max_bytes:
+        raise BatchTooLargeError(f"records of {size} bytes, more than a batch of {max_bytes} bytes can hold")
 
 
 def _settle(appends: Sequence[tuple[Append, int]], settled: Settled) -> None:

@@ -10,12 +10,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.coordinator_log import log as coordinator_log
 from broker.groups.commits import Committer
 from broker.groups.topic import TOPIC
 from broker.metrics.registry import Metrics
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, JoinGroupResponse, OffsetToCommit
 from protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
+from protocol.records.builder import build_batch
 from tests.broker.clients import batch
 from tests.broker.groups.requests import SESSION_MS
 from tests.broker.groups.serving import CHECK_S, EPOCH_MS, OUTSIDE, Serving, serving
@@ -123,7 +125,14 @@ async def test_a_commit_above_the_batch_size_is_split(tmp_path: Path, mock_clock
         assert held == [(index, index) for index in range(20)]
 
 
-async def test_an_offset_above_the_batch_size_is_rejected(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_an_offset_above_the_batch_size_is_rejected(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checked(rows: list[tuple[int, bytes, bytes, object]]) -> bytes:
+        assert sum(len(key) + len(value) for _, key, value, _ in rows) <= 400, "it is built all the same"
+        return build_batch(rows)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(coordinator_log, "build_batch", checked)
     async with serving(tmp_path, message_max_bytes=400) as group:
         offsets = [
             OffsetToCommit(topic="orders", partition=0, offset=at, metadata="x" * size)
