@@ -2,6 +2,7 @@
 
 import struct
 from itertools import pairwise
+from mmap import mmap
 
 import pytest
 from hypothesis import given, settings
@@ -172,6 +173,21 @@ def test_a_very_large_frame_may_be_fed_as_well(cuts: list[int]) -> None:
         reader.feed(piece)
         out += taken(reader)
     assert out == [b"a", frame, b"b"]
+
+
+def test_what_has_arrived_of_a_very_large_frame_stays_where_it_is() -> None:
+    """To clear and copy tens of megabytes in one go would hold up everybody."""
+    reader = FrameReader(1 << 30)
+    reader.feed((FIRST_BUFFER_BYTES * GROWTH**2).to_bytes(4))
+    assert reader.next_frame() is None
+    buffers = set()
+    while (frame := reader.next_frame()) is None:
+        buffer = reader.buffer_for_next()
+        assert buffer is not None
+        buffers.add(id(buffer.obj))
+        reader.received(len(buffer))
+    assert buffers == {id(frame.obj)}
+    assert isinstance(frame.obj, mmap), "memory that is clear when it is first used"
 
 
 def test_a_cut_small_frame_has_no_buffer_of_its_own() -> None:
