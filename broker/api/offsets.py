@@ -59,8 +59,7 @@ class OffsetsApi:
     async def list_offsets(self, request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
         """One answer per question, in that order. Kafka refuses a partition that is asked for twice, once."""
         is_kafka = isinstance(request, KafkaListOffsetsRequest)  # ours may ask for several times
-        asked = ((query.topic, query.partition) for query in request.partitions) if is_kafka else ()
-        repeated = await context.repeated(asked)
+        repeated = await _repeated(request, context) if is_kafka else set()
         found: list[FoundOffset] = []
         refused: set[tuple[str, int]] = set()
         for query in request.partitions:
@@ -73,6 +72,8 @@ class OffsetsApi:
                 found.append(self._refused(query, error))
             if context.is_piece_over:
                 await context.pause()
+        await context.empty(repeated)
+        await context.empty(refused)
         return ListOffsetsResponse(partitions=tuple(found))
 
     async def _find(self, query: OffsetQuery) -> FoundOffset:
@@ -120,6 +121,25 @@ def _special(log: PartitionLog, timestamp: int) -> TimestampOffset | None:
     if timestamp in _EARLIEST:
         return TimestampOffset(-1, log.log_start_offset, _first_epoch(log))
     return NOTHING if timestamp in _REMOTE else None  # there is no remote storage
+
+
+async def _repeated(request: ListOffsetsRequest, context: Context) -> set[tuple[str, int]]:
+    """Find the partitions that are named more than once, in pieces.
+
+    A pair of each partition is not kept: freeing 100,000 of them takes several milliseconds.
+    """
+    seen: dict[str, set[int]] = {}
+    repeated: set[tuple[str, int]] = set()
+    for query in request.partitions:
+        indexes = seen.get(query.topic)
+        if indexes is None:
+            indexes = seen[query.topic] = set()
+        if query.partition in indexes:
+            repeated.add((query.topic, query.partition))
+        indexes.add(query.partition)
+        if context.is_piece_over:
+            await context.pause()
+    return repeated
 
 
 def _first_epoch(log: PartitionLog) -> int:

@@ -31,6 +31,7 @@ from tests.protocol.kafka.messages import (
     parsed,
     reply_body,
     sample,
+    with_defaults,
 )
 from tests.protocol.kafka.replies import response_to
 
@@ -175,7 +176,8 @@ def test_a_reply_of_more_bytes_than_allowed_is_refused_and_a_long_one_is_cut(
 ) -> None:
     api = BY_NAME["ListOffsets"]
     codec = Codec(names, engine)
-    call = codec.decode(frame(api, version, body("ListOffsetsRequest", api, version, {"topics": ()})))
+    values = with_defaults(TABLES["ListOffsetsRequest"], version, {"topics": ()})
+    call = codec.decode(frame(api, version, body("ListOffsetsRequest", api, version, values)))
     response = ListOffsetsResponse(partitions=(FoundOffset(topic="t", partition=0),) * count)
     pieces: Any = codec.encode(call, response)
     whole = b"".join(pieces)
