@@ -42,6 +42,7 @@ from protocol.kafka.values import (
     ResourceType,
 )
 
+KEYS_A_STEP = 4096  # of settings that are asked for by name: 0.3 ms
 MAX_CHANGES = 1000  # of one resource; no resource has so many settings
 _BROKER_ID = re.compile(r"-?[0-9]{1,10}")
 # Kafka's settings of groups are for consumer groups of KIP-848, share and streams groups, those of client metrics for
@@ -103,10 +104,9 @@ class ConfigsApi:
             return DescribedConfigs(resource_type=asked.resource_type, name=asked.name, error=code, message=message)
         if asked.keys:
             names = {entry.name for entry in entries}
-            wanted = set()
-            for key in asked.keys:
-                if key in names:
-                    wanted.add(key)
+            wanted = set[str]()
+            for start in range(0, len(asked.keys), KEYS_A_STEP):
+                wanted |= names.intersection(asked.keys[start : start + KEYS_A_STEP])
                 await context.checkpoint()
             entries = [entry for entry in entries if entry.name in wanted]
         return DescribedConfigs(resource_type=asked.resource_type, name=asked.name, configs=tuple(entries))
