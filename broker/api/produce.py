@@ -6,7 +6,7 @@ the first one of a topic, takes `begin_in_pieces`.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
@@ -123,7 +123,7 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
     if len(request.partitions) > PIECE:
         return None
     if not request.is_transactional and any(_has_transaction(asked) for asked in request.partitions):
-        return Produce(request.acks, _without_transaction(request.partitions))
+        return Produce(request.acks, [_without_transaction(asked) for asked in request.partitions])
     found = [partitions.get(asked.topic, asked.partition) for asked in request.partitions]
     if None in found and any(_is_new(asked.topic, partitions) for asked in request.partitions):
         return None
@@ -142,7 +142,7 @@ async def begin_in_pieces(
     Topics that are being created are waited for. A topic that cannot be created is refused in the response.
     """
     if not request.is_transactional and any(await context.map(_has_transaction, request.partitions)):
-        return Produce(request.acks, _without_transaction(request.partitions))
+        return Produce(request.acks, [*await context.map(_without_transaction, request.partitions)])
     for topic in dict.fromkeys(await context.map(lambda asked: asked.topic, request.partitions)):
         if _is_new(topic, partitions):
             await _create(topic, partitions)
@@ -209,20 +209,17 @@ def _has_transaction(asked: PartitionRecords) -> bool:
     return records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT != 0
 
 
-def _without_transaction(partitions: Iterable[PartitionRecords]) -> list[Append | ProducedPartition]:
-    """Refuse all of a request for a batch of a transaction that the request does not name.
+def _without_transaction(asked: PartitionRecords) -> ProducedPartition:
+    """Refuse a partition since a batch of the request belongs to a transaction that the request does not name.
 
     Source: kafka.server.KafkaApis.handleProduceRequest.
     """
-    return [
-        ProducedPartition(
-            topic=asked.topic,
-            partition=asked.partition,
-            error=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            message="a batch of a transaction, in a request without a transactional id",
-        )
-        for asked in partitions
-    ]
+    return ProducedPartition(
+        topic=asked.topic,
+        partition=asked.partition,
+        error=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        message="a batch of a transaction, in a request without a transactional id",
+    )
 
 
 def _check_one_batch(records: memoryview) -> None:
