@@ -3,9 +3,9 @@
 from bisect import bisect_right
 
 from broker.log.explain import SEARCHES, explain_offset, explain_time
-from broker.log.offline_sight import take_offline_sight
 from protocol.records.layout import BatchHeader
 from tests.golden.partitions import GoldenPartition
+from warmlog.inspect.log_snapshot import read_log_snapshot
 
 INTERVAL = 1 << 20  # some of the topics have few entries
 
@@ -21,7 +21,7 @@ def placed(golden: GoldenPartition) -> list[tuple[int, int, BatchHeader]]:
 
 
 def test_every_batch_is_found_by_the_entries_that_kafka_lists(golden: GoldenPartition) -> None:
-    sight = take_offline_sight(golden.directory, index_interval_bytes=INTERVAL)
+    sight = read_log_snapshot(golden.directory, index_interval_bytes=INTERVAL)
     assert sight.end_fault is None
     for base, position, header in placed(golden)[-60:]:
         if header.last_offset < sight.log_start_offset:
@@ -50,7 +50,7 @@ def listed_entries(golden: GoldenPartition, base: int) -> list[tuple[int, int]]:
 def test_the_largest_time_of_each_segment_is_found(golden: GoldenPartition) -> None:
     """By the time indexes that Kafka wrote; nothing of a directory that is looked at changes."""
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in golden.directory.iterdir()}
-    sight = take_offline_sight(golden.directory, index_interval_bytes=INTERVAL)
+    sight = read_log_snapshot(golden.directory, index_interval_bytes=INTERVAL)
     batches = [
         header
         for _, _, header in placed(golden)

@@ -27,9 +27,9 @@ from tests.golden.followers import (
     SEGMENT,
     TOPIC,
 )
-from warmlog.inspect.all_checks import Looking, all_findings
+from warmlog.inspect.checks.directories import CheckOptions, check_directories
 from warmlog.inspect.findings import Finding, Tally
-from warmlog.inspect.repair import Wishes, mend
+from warmlog.inspect.repair import RepairOptions, repair_directory
 
 #: What `verify` says of an index that another rule wrote.
 OF_FOLLOWERS = "of several batches each, as older Kafka followers wrote"
@@ -86,7 +86,7 @@ def ours(name: str, tmp_path: Path) -> dict[str, bytes]:
 
 
 def findings(directory: DataDirectory) -> list[Finding]:
-    return list(all_findings([Path(directory.path)], Looking(), Tally(), locked=True))
+    return list(check_directories([Path(directory.path)], CheckOptions(), Tally(), locked=True))
 
 
 def test_followers_by_the_old_rule_wrote_other_indexes_for_the_same_log(name: str) -> None:
@@ -126,8 +126,8 @@ def test_verify_says_whose_rule_it_is(directory: DataDirectory, name: str) -> No
 
 
 def test_repair_rebuilds_the_indexes_by_our_rule(directory: DataDirectory, name: str, ours: dict[str, bytes]) -> None:
-    wishes = Wishes(settings=Settings(), looking=Looking(), clock=lambda: FIRST_MS)
-    mend(directory, Disk(), wishes, {})
+    options = RepairOptions(settings=Settings(), checks=CheckOptions(), clock=lambda: FIRST_MS)
+    repair_directory(directory, Disk(), options, {})
     assert indexes(Path(directory.path)) == ours
     assert log_file(Path(directory.path)) == log_file(FIXTURES / name)
     assert findings(directory) == []

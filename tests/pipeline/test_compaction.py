@@ -11,7 +11,7 @@ from broker.log.directory.checkpoint import CLEANER_POINTS, write_offsets
 from broker.log.io.disk import Disk
 from protocol.records.builder import build_batch
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
-from warmlog.cli.pipeline_audit import compact_report as command
+from warmlog.cli.pipeline.audit import compact_report as command
 from warmlog.pipeline.jobs import compaction
 from warmlog.pipeline.jobs.compaction import dirty_ratio
 

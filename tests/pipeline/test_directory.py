@@ -20,7 +20,7 @@ from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
 from tests.pipeline.local import plan, read_split
 from warmlog.client.blocking import Client
 from warmlog.inspect.errors import InspectError, MissingDirectoryError
-from warmlog.inspect.segment import list_segments
+from warmlog.inspect.log_file import list_segments
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.source.ranges import Bounds
 from warmlog.testing import Broker

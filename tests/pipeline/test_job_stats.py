@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from warmlog.cli.pipeline import Beat, duration
-from warmlog.cli.pipeline_jobs import stats_line, until_terminated
+from warmlog.cli.pipeline.archive import Interval, duration
+from warmlog.cli.pipeline.job import stats_line, until_terminated
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch, added
 from warmlog.pipeline.runner import worker_error
@@ -73,11 +73,11 @@ def test_times_as_people_write_them(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "s", "0s", "-1s", "10 days"])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a time like 10s"):
+    with pytest.raises(click.BadParameter, match="is not a duration like 10s"):
         duration(text)
 
 
-def test_a_beat_that_was_missed_is_not_made_up_for() -> None:
+def test_a_missed_interval_is_skipped() -> None:
     now = 0.0
     slept: list[float] = []
 
@@ -86,12 +86,12 @@ def test_a_beat_that_was_missed_is_not_made_up_for() -> None:
         slept.append(seconds)
         now += seconds
 
-    beat = Beat(10, clock=lambda: now, sleep=sleep)
+    interval = Interval(10, clock=lambda: now, sleep=sleep)
     now = 4
-    beat.wait()
+    interval.wait()
     now = 37
-    beat.wait()
-    beat.wait()
+    interval.wait()
+    interval.wait()
     assert slept == [6, 10]
 
 

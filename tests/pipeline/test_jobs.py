@@ -12,8 +12,8 @@ from protocol.records.layout import Codec
 from tests.pipeline.conftest import DirectoryWriter
 from tests.pipeline.test_archive import damage, rows_in
 from warmlog.cli import pipeline as commands
-from warmlog.cli.pipeline_audit import audit, compact_report
-from warmlog.cli.pipeline_replay import replay
+from warmlog.cli.pipeline.audit import audit, compact_report
+from warmlog.cli.pipeline.replay import replay
 from warmlog.client.blocking import Client
 from warmlog.pipeline import runner, session
 from warmlog.pipeline.errors import PipelineError

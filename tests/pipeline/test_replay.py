@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.test_archive import archived, asked
-from warmlog.cli.pipeline_replay import replay as command
+from warmlog.cli.pipeline.replay import replay as command
 from warmlog.client.blocking import Client
 from warmlog.client.producing.producer import Message
 from warmlog.pipeline.archive.store import ArchiveStore
@@ -233,11 +233,11 @@ def test_the_command(broker: Broker, client: Client, source: str, tmp_path: Path
     done = CliRunner().invoke(command, [*common, "--to-topic", f"{source}-copy", "--id", "a", "--rate", "100000"])
     assert f"120 records sent to {source}-copy" in done.stdout, done.output
     again = CliRunner().invoke(command, [*common, "--to-topic", f"{source}-copy", "--id", "a"])
-    assert "120 records were stored already" in again.stdout, again.output
+    assert "120 records were already stored" in again.stdout, again.output
     assert sum(map(len, stored(client, f"{source}-copy").values())) == 120
     for arguments, message in (
-        ([], "only an archive is replayed into the topic it comes from"),
-        (["--table", str(tmp_path)], "exclude each other"),
+        ([], "it is optional only with --table"),
+        (["--table", str(tmp_path)], "cannot be combined"),
     ):
         refused = CliRunner().invoke(command, [*common, *arguments])
         assert (refused.exit_code, message in refused.stderr) == (2, True), refused.output

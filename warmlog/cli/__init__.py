@@ -1,8 +1,7 @@
-"""The `warmlog` command: what a person types.
+"""The `warmlog` command: commands and their output.
 
-Owns: the way in (`main`). Each command is a module of its own, imported when it is asked for, so that `warmlog serve`
-and `warmlog --version` load neither the client nor the tables. Must not know: how anything is stored or sent; that is
-behind `broker`, `protocol` and `warmlog.client`.
+`root` lists the commands; each is a module of its own, imported when it runs, so that `warmlog serve` and
+`warmlog --version` load neither the client nor tables. Start with `root`, then `command_groups`, `output`, `options`.
 """
 
 from collections.abc import Sequence
@@ -10,10 +9,10 @@ from typing import NoReturn
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line (the process's own arguments by default) and end the process with its exit status."""
+    """Run the command line with `arguments` (default: those of the process) and exit with its status."""
     try:
-        from warmlog.cli.root import root  # importing this package alone must not cost click
+        from warmlog.cli.root import root  # importing this package alone must not load click
 
         root.main(args=arguments, prog_name="warmlog")
-    except KeyboardInterrupt:  # so early that no command was there to be interrupted
+    except KeyboardInterrupt:  # before a command could handle it
         raise SystemExit(130) from None

@@ -1,8 +1,6 @@
-"""`warmlog group`: consumer groups, looked at and put right.
+"""`warmlog group`: list, describe, reset and delete consumer groups.
 
-Owns: the four commands, and how groups look as tables. Must not know: how a broker is asked (`warmlog.client`).
-
-Lag is the number of offsets from the committed one up to the end for readers: 0 where a group has read everything.
+Lag is the number of offsets from the committed offset to the high watermark: 0 if the group has read everything.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +10,7 @@ import click
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import complete_groups, complete_topics, json_option, native_option, start_position
 from warmlog.cli.output import Column, counted, print_json, print_line, print_table
-from warmlog.cli.run_with_client import converse
+from warmlog.cli.run_with_client import run_with_client
 
 if TYPE_CHECKING:
     from protocol.native.groups import DescribedConsumerGroup
@@ -38,7 +36,7 @@ groups_argument = click.argument("groups", metavar="GROUP...", nargs=-1, require
 
 
 class Change(NamedTuple):
-    """Where a group is in a partition (None: nowhere), and where it shall be."""
+    """The committed offset of a partition before (None: none) and after a reset."""
 
     topic: str
     partition: int
@@ -46,16 +44,16 @@ class Change(NamedTuple):
     after: int
 
 
-@click.command("list", short_help="List the groups.")
+@click.command("list", short_help="List groups.")
 @click.option("--state", "states", metavar="STATE", multiple=True, help="Only groups in this state; repeatable.")
 @native_option
 @json_option("One JSON object per group: group, state, protocol_type, type.")
 def list_groups(states: tuple[str, ...], native: str, as_json: bool) -> None:
-    """List the groups.
+    """List groups.
 
-    States: Empty (no members), PreparingRebalance, CompletingRebalance (members share out the partitions), Stable.
+    States: Empty (no members), PreparingRebalance, CompletingRebalance (waiting for the assignment), Stable.
     """
-    groups = converse(native, lambda client: client.list_groups(states=states))
+    groups = run_with_client(native, lambda client: client.list_groups(states=states))
     if as_json:
         for group in groups:
             print_json(
@@ -74,16 +72,15 @@ def list_groups(states: tuple[str, ...], native: str, as_json: bool) -> None:
 @click.command(short_help="Show members, offsets and lag of groups.")
 @groups_argument
 @native_option
-@json_option("One JSON object a group, with all there is to tell.")
+@json_option("One JSON object per group with all fields.")
 def describe(groups: tuple[str, ...], native: str, as_json: bool) -> None:
     """Show members, offsets and lag of groups.
 
-    A partition without `committed` is assigned to a member but has no committed offset; one without `end` does not
-    exist any more.
+    A partition without `committed` is assigned but has no committed offset; one without `end` no longer exists.
     """
-    described = converse(native, lambda client: client.describe_groups(*groups))
+    described = run_with_client(native, lambda client: client.describe_groups(*groups))
     if as_json:
-        print_json(*map(description_form, described))
+        print_json(*map(description_json, described))
         return
     for number, group in enumerate(described):
         if number:
@@ -91,8 +88,8 @@ def describe(groups: tuple[str, ...], native: str, as_json: bool) -> None:
         show_group(group)
 
 
-def description_form(group: "DescribedConsumerGroup") -> dict[str, Any]:
-    """A description for scripts: offsets that are not there are null, and the lag is told."""
+def description_json(group: "DescribedConsumerGroup") -> dict[str, Any]:
+    """Return a description as a JSON object, with the lag; unknown offsets are null."""
     import msgspec
 
     form: dict[str, Any] = msgspec.to_builtins(group)
@@ -106,11 +103,11 @@ def description_form(group: "DescribedConsumerGroup") -> dict[str, Any]:
 
 
 def show_group(group: "DescribedConsumerGroup") -> None:
-    """A description for people."""
+    """Print a description for people."""
     print_line(
         f"{group.group}: {group.state}, {counted(len(group.members), 'member')},"
         f" {counted(len(group.positions), 'partition')}, lag {total_lag(group):,}"
-        + (f", shared out by {group.protocol}" if group.protocol else "")
+        + (f", assignor {group.protocol}" if group.protocol else "")
     )
     if group.members:
         print_line()
@@ -147,16 +144,16 @@ def show_group(group: "DescribedConsumerGroup") -> None:
 
 
 def known(offset: int) -> int | None:
-    """None for an offset that is not there."""
+    """Return an offset, or None for -1 (unknown)."""
     return None if offset < 0 else offset
 
 
 def total_lag(group: "DescribedConsumerGroup") -> int:
-    """Of all partitions of which it can be said."""
+    """Return the sum of all known lags."""
     return sum(position.lag or 0 for position in group.positions)
 
 
-@click.command(short_help="Set the committed offsets of a group.")
+@click.command(short_help="Reset the committed offsets of a group.")
 @click.argument("group", shell_complete=complete_groups)
 @click.option(
     "--to",
@@ -172,7 +169,7 @@ def total_lag(group: "DescribedConsumerGroup") -> int:
     metavar="TOPIC",
     multiple=True,
     shell_complete=complete_topics,
-    help="Reset only this topic; repeatable. Default: all topics with committed offsets.",
+    help="Only this topic; repeatable. Default: all with committed offsets.",
 )
 @click.option(
     "--partition",
@@ -180,9 +177,9 @@ def total_lag(group: "DescribedConsumerGroup") -> int:
     metavar="N",
     type=click.IntRange(min=0),
     multiple=True,
-    help="Reset only this partition of the --topic; repeatable.",
+    help="Only this partition of the one --topic; repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @native_option
 @json_option("One JSON object per partition: group, topic, partition, before, after, committed.")
 def reset(
@@ -194,22 +191,22 @@ def reset(
     native: str,
     as_json: bool,
 ) -> None:
-    """Set the committed offsets of a group: to an end, an offset or a time.
+    """Reset the committed offsets of a group to an end of the log, an offset or a time.
 
-    The group must have no members, because they would continue where they are, and commit that.
+    The group must have no members: they would continue and commit their own offsets.
     """
     if partitions and len(topics) != 1:
-        raise click.UsageError("--partition needs one --topic, whose partition it is.")
+        raise click.UsageError("--partition needs exactly one --topic.")
 
-    async def talk(client: "AsyncClient") -> list[Change]:
+    async def run(client: "AsyncClient") -> list[Change]:
         changes = await plan(client, group, target, topics, partitions)
         if not dry_run:
             await client.commit_offsets(group, {(change.topic, change.partition): change.after for change in changes})
         return changes
 
     try:
-        changes = converse(native, talk)
-    except ValueError as error:  # a partition that is not there
+        changes = run_with_client(native, run)
+    except ValueError as error:  # an unknown partition
         raise Failure(str(error)) from error
     if as_json:
         print_json(*({"group": group, **change._asdict(), "committed": not dry_run} for change in changes))
@@ -222,11 +219,11 @@ def reset(
 async def plan(
     client: "AsyncClient", group: str, target: str, topics: tuple[str, ...], partitions: tuple[int, ...]
 ) -> list[Change]:
-    """What a reset changes. Raises Failure where the group has members or there is nothing to set."""
+    """Return the changes of a reset. Raises Failure if the group has members or there is nothing to reset."""
     before = await committed(client, group)
     names = topics or tuple(dict.fromkeys(topic for topic, _ in before))
     if not names:
-        raise Failure(f"group {group!r} has committed nothing: say with --topic what to set.")
+        raise Failure(f"group {group!r} has no committed offsets: name the topics to set with --topic.")
     changes = []
     for name in dict.fromkeys(names):
         wanted = partitions or None if topics else [index for topic, index in before if topic == name]
@@ -236,7 +233,7 @@ async def plan(
 
 
 async def committed(client: "AsyncClient", group: str) -> dict[tuple[str, int], int]:
-    """By topic and partition; nothing where there is no such group. Raises Failure where it has members."""
+    """Return the committed offsets of a group; empty if it does not exist. Raises Failure if it has members."""
     from warmlog.client import UnknownGroupError
 
     try:
@@ -258,9 +255,9 @@ async def committed(client: "AsyncClient", group: str) -> dict[tuple[str, int], 
 @native_option
 @json_option("One JSON object per group: group, deleted.")
 def delete(groups: tuple[str, ...], if_exists: bool, native: str, as_json: bool) -> None:
-    """Delete groups and what they have committed. They must have no members."""
+    """Delete groups and their committed offsets. They must have no members."""
 
-    async def talk(client: "AsyncClient") -> None:
+    async def run(client: "AsyncClient") -> None:
         for name in groups:
             deleted = await delete_one(client, name, if_exists=if_exists)
             if as_json:
@@ -268,11 +265,11 @@ def delete(groups: tuple[str, ...], if_exists: bool, native: str, as_json: bool)
             else:
                 print_line(f"{name} {'deleted' if deleted else 'does not exist'}")
 
-    converse(native, talk)
+    run_with_client(native, run)
 
 
 async def delete_one(client: "AsyncClient", name: str, *, if_exists: bool) -> bool:
-    """Delete a group; gives whether it was there. Raises Failure if it was not and that is not allowed."""
+    """Delete a group; return whether it existed. Raises Failure if it did not, unless `if_exists`."""
     from warmlog.client import UnknownGroupError
 
     try:

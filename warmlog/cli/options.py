@@ -1,7 +1,4 @@
-"""Options, arguments and values that several commands share.
-
-Owns: how they are written on the command line. Must not know: what is done with them.
-"""
+"""Options, arguments and parameter types that several commands share."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from warmlog.cli.failure import Failure
-from warmlog.cli.run_with_client import converse
+from warmlog.cli.run_with_client import run_with_client
 from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES
 
 if TYPE_CHECKING:
@@ -21,11 +18,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
 DEFAULT_NATIVE = "127.0.0.1:9091"
-COMPLETION_TIMEOUT_S = 1.0  # who presses TAB does not wait for a broker that is not there
+COMPLETION_TIMEOUT_S = 1.0  # pressing TAB must not hang without a broker
 
 
 def native_option(command: Command) -> Command:
-    """`--native H:P`: which broker to talk to."""
+    """Add `--native H:P`: the broker to connect to."""
     return click.option(
         "--native",
         metavar="H:P",
@@ -39,63 +36,63 @@ def native_option(command: Command) -> Command:
 
 
 def topic_argument(command: Command) -> Command:
-    """`TOPIC`."""
+    """Add the argument `TOPIC`."""
     return click.argument("topic", shell_complete=complete_topics)(command)
 
 
 def topics_argument(command: Command) -> Command:
-    """`TOPIC...`."""
+    """Add the argument `TOPIC...`."""
     return click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)(
         command
     )
 
 
 def directories_argument(command: Command) -> Command:
-    """`DIR...`."""
+    """Add the argument `DIR...`."""
     return click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))(
         command
     )
 
 
 def index_interval_option(command: Command) -> Command:
-    """`--index-interval-bytes N`: how far apart entries of an offset index may lie before that is a finding."""
+    """Add `--index-interval-bytes N`: the expected distance between entries of an offset index."""
     return click.option(
         "--index-interval-bytes",
         metavar="N",
         type=click.IntRange(min=0),
         default=DEFAULT_INDEX_INTERVAL_BYTES,
         show_default=True,
-        help="The topics' index.interval.bytes if it is larger than the default.",
+        help="The topics' index.interval.bytes, if it is larger than the default.",
     )(command)
 
 
 def group_option(command: Command) -> Command:
-    """`--group GROUP`."""
+    """Add `--group GROUP`."""
     return click.option(
-        "--group", metavar="GROUP", shell_complete=complete_groups, help="Consume as a member of this group."
+        "--group", metavar="GROUP", shell_complete=complete_groups, help="Consume as a member of this consumer group."
     )(command)
 
 
 def json_option(help_text: str) -> Callable[[Command], Command]:
-    """`--json`: output for scripts."""
+    """Add `--json`: output for scripts."""
     return click.option("--json", "as_json", is_flag=True, help=help_text)
 
 
 def configs_option(help_text: str) -> Callable[[Command], Command]:
-    """`--config KEY=VALUE`: a topic's settings."""
+    """Add `--config KEY=VALUE`: settings of a topic."""
     return click.option("--config", "configs", metavar="KEY=VALUE", type=assignment, multiple=True, help=help_text)
 
 
 def zero_option(command: Command) -> Command:
-    """`-z`: records that hold line ends."""
+    """Add `-z`, for records that contain newlines."""
     return click.option("-z", "--zero-terminated", is_flag=True, help="Records end with a zero byte, not a newline.")(
         command
     )
 
 
 def bootstrap(value: str) -> str:
-    """`HOST:PORT`, or several separated by commas, checked."""
-    from warmlog.client.settings import parse_bootstrap  # only commands that talk to a broker need it
+    """Validate `HOST:PORT`, or several separated by commas."""
+    from warmlog.client.settings import parse_bootstrap  # only commands that connect to a broker need it
 
     try:
         parse_bootstrap(value)
@@ -105,7 +102,7 @@ def bootstrap(value: str) -> str:
 
 
 def assignment(value: str) -> tuple[str, str]:
-    """`KEY=VALUE`, cut at the first equal sign."""
+    """Split `KEY=VALUE` at the first equal sign."""
     key, equals, text = value.partition("=")
     if not equals or not key:
         raise click.BadParameter(f"{value!r} is not KEY=VALUE.")
@@ -113,7 +110,7 @@ def assignment(value: str) -> tuple[str, str]:
 
 
 def start_position(value: str) -> str:
-    """`beginning`, `end`, an offset, or a time in ISO 8601, checked."""
+    """Validate `beginning`, `end`, an offset, or a time in ISO 8601."""
     from warmlog.client.consuming.subscription import parse_start  # as above
 
     try:
@@ -126,27 +123,29 @@ def start_position(value: str) -> str:
 
 
 def separator(value: str) -> str:
-    """Text that parts a key from its value; \\t is a tab."""
+    """Parse the text between a key and its value; \\t is a tab."""
     if not value:
         raise click.BadParameter("it must not be empty.")
     return value.replace("\\t", "\t")
 
 
 def complete_topics(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The broker's topics, for the shell; none where there is no broker."""
-    names = _ask_shortly(context, lambda client: client.list_topics())
+    """Complete topic names from the broker; return nothing if it cannot be reached."""
+    names = _query_broker(context, lambda client: client.list_topics())
     return [CompletionItem(topic.name) for topic in names if topic.name.startswith(incomplete)]
 
 
 def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The broker's groups, for the shell; none where there is no broker."""
-    groups = _ask_shortly(context, lambda client: client.list_groups())
+    """Complete group names from the broker; return nothing if it cannot be reached."""
+    groups = _query_broker(context, lambda client: client.list_groups())
     return [CompletionItem(group.group) for group in groups if group.group.startswith(incomplete)]
 
 
-def _ask_shortly(context: click.Context, ask: "Callable[[AsyncClient], Awaitable[tuple[T, ...]]]") -> tuple[T, ...]:
+def _query_broker(context: click.Context, ask: "Callable[[AsyncClient], Awaitable[tuple[T, ...]]]") -> tuple[T, ...]:
     native = context.params.get("native") or DEFAULT_NATIVE
     try:
-        return converse(native, ask, connect_timeout_s=COMPLETION_TIMEOUT_S, request_timeout_s=COMPLETION_TIMEOUT_S)
+        return run_with_client(
+            native, ask, connect_timeout_s=COMPLETION_TIMEOUT_S, request_timeout_s=COMPLETION_TIMEOUT_S
+        )
     except Failure:
         return ()

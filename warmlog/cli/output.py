@@ -1,12 +1,8 @@
-"""What commands print: tables for people, JSON for scripts, bytes as they are.
+"""Output of commands: tables for people, JSON for scripts, raw bytes.
 
-Owns: the look of tables, how sizes and times are written, and what happens when nobody reads any more. Must not know:
-what the numbers mean.
-
-1. A table on a terminal fits it; in a pipe it is as wide as it must be, a row a line, nothing cut, so that awk can
-   read it.
-2. Times are ISO 8601 in UTC: unambiguous, and `--from` takes them back.
-3. Rich is imported when a terminal is shown a table, not before.
+1. On a terminal a table fits its width; in a pipe it is as wide as needed, one row per line, nothing cut, for awk.
+2. Times are ISO 8601 in UTC: unambiguous, and accepted by `--from`.
+3. Rich is imported only to print a table on a terminal.
 """
 
 import errno
@@ -22,7 +18,7 @@ BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class Column(NamedTuple):
-    """A column's title, and whether it holds numbers (set to the right)."""
+    """A column's title; `number`: aligned to the right."""
 
     title: str
     number: bool = False
@@ -38,8 +34,8 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> 
 
 
 def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """For a terminal: as wide as it, long texts folded."""
-    from rich.box import SIMPLE_HEAD  # 40 ms that only who looks at a table pays
+    """Print a table for a terminal, with long texts folded to its width."""
+    from rich.box import SIMPLE_HEAD  # 40 ms of import time
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -55,7 +51,7 @@ def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -
 
 
 def print_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """For a pipe: as wide as it must be, a line a row."""
+    """Print a table for a pipe: one line per row, nothing cut."""
     lines = [[column.title.replace(" ", "-") for column in columns], *rows]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     for line in lines:
@@ -67,14 +63,14 @@ def print_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) 
 
 def print_json(*values: object) -> None:
     """Print each value as one line of JSON."""
-    import msgspec  # what prints no JSON need not load it
+    import msgspec  # only for JSON
 
     for value in values:
         print_line(msgspec.json.encode(value).decode())
 
 
 def print_line(text: str = "") -> None:
-    """Print one line of text. Raises OutputClosedError when nobody reads it."""
+    """Print one line of text. Raises OutputClosedError."""
     try:
         sys.stdout.write(f"{text}\n")
     except OSError as error:
@@ -82,10 +78,7 @@ def print_line(text: str = "") -> None:
 
 
 def write_bytes(data: bytes) -> None:
-    """Write to standard output and flush.
-
-    Whoever follows sees it now. Raises OutputClosedError when its reader is gone.
-    """
+    """Write to standard output and flush. Raises OutputClosedError."""
     with output_errors():
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -94,7 +87,7 @@ def write_bytes(data: bytes) -> None:
 
 @contextmanager
 def output_errors() -> Iterator[None]:
-    """Around writing to standard output: a closed pipe is told apart from every other broken connection."""
+    """Raise OutputClosedError for a closed standard output, in contrast to other broken pipes."""
     try:
         yield
     except OSError as error:
@@ -109,39 +102,39 @@ def raise_output_error(error: OSError) -> NoReturn:
 
 
 def binary_size(size: int) -> str:
-    """A size for people: `917 B`, `1.4 MiB`."""
+    """Format a size for people: `917 B`, `1.4 MiB`."""
     if size < 1024:
         return f"{size} B"
     amount, exponent = size / 1024, 0
-    while amount >= 999.95 and exponent < len(BINARY_UNITS) - 1:  # what rounds to 1000.0 is told in the next unit
+    while amount >= 999.95 and exponent < len(BINARY_UNITS) - 1:  # 1000.0 after rounding uses the next unit
         amount, exponent = amount / 1024, exponent + 1
     return f"{amount:.1f} {BINARY_UNITS[exponent]}"
 
 
 def counted(count: int, what: str) -> str:
-    """`1 partition`, `1,000 records`."""
+    """Format a number of things: `1 partition`, `1,000 records`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def iso_time(timestamp_ms: int | None) -> str | None:
-    """A time for people, to the millisecond: `2026-11-20T10:00:00.000Z`; None for no time (None or negative)."""
+    """Format a time to the millisecond as `2026-11-20T10:00:00.000Z`; return None for None or a negative time."""
     if timestamp_ms is None or timestamp_ms < 0:
         return None
     try:
         time = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        return f"{timestamp_ms} ms"  # past the year 9999: somebody's microseconds
+        return f"{timestamp_ms} ms"  # past the year 9999: probably microseconds
     return f"{time:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"
 
 
 class StreamedTable:
-    """A table whose rows are printed as they come, so that it may be as long as a log: columns have a fixed width.
+    """A table with fixed column widths whose rows are printed immediately, for output of any length.
 
-    A cell that does not fit pushes the rest of its row to the right; nothing is cut.
+    A cell that does not fit shifts the rest of its row to the right; nothing is cut.
     """
 
     def __init__(self, **widths: int) -> None:
-        """Titles with their widths; a negative one sets its cells to the left."""
+        """`widths`: column widths by title; a negative width aligns to the left."""
         self._cells = [f"{'<' if width < 0 else '>'}{abs(width)}" for width in widths.values()]
         self._titles = list(widths)
 

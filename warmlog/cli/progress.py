@@ -1,10 +1,6 @@
-"""The line that says how far long work has come.
+"""The progress line of long work, on standard error if that is a terminal.
 
-Owns: its look, and that it shows only where a person sees it: standard error is a terminal. Must not know: what the
-work is.
-
-1. It is redrawn a few times a second, however often the work reports.
-2. It is gone when the work ends; what is worth keeping, the command prints itself.
+It is redrawn at most every `REDRAW_S` seconds and erased at the end.
 """
 
 import sys
@@ -15,14 +11,14 @@ from typing import Self, TextIO
 
 from warmlog.cli.output import binary_size
 
-REDRAW_S = 0.2  # five times a second looks alive, and costs nothing beside the work
+REDRAW_S = 0.2
 ERASE_LINE = "\r\x1b[K"
 
 
 class Progress:
-    """A context manager; `advance` counts.
+    """A context manager that counts items and bytes and draws the line.
 
-    `total_size` (bytes): the line then tells per cent. `enabled` False: nothing is ever drawn.
+    `total_size` (bytes): the line also shows a percentage. `enabled` False: nothing is drawn.
     """
 
     def __init__(
@@ -44,7 +40,7 @@ class Progress:
         self.size = 0
 
     def advance(self, count: int, size: int) -> None:
-        """So many more items and bytes are done."""
+        """Count finished items and bytes, and redraw the line if it is due."""
         self.count += count
         self.size += size
         now = self._clock()
@@ -54,22 +50,22 @@ class Progress:
             self._stream.flush()
 
     def erase(self) -> None:
-        """Make room for a line of output; the next report draws the line again."""
+        """Erase the line before other output; the next `advance` may draw it again."""
         if self._enabled:
             self._stream.write(ERASE_LINE)
             self._stream.flush()
 
     def line(self) -> str:
-        """`words: 512,000 records, 48.1 MiB (42 %), 310,000 records/s`."""
+        """Format as `words: 512,000 records, 48.1 MiB (42 %), 310,000 records/s`."""
         share = f" ({100 * self.size // self._total_size} %)" if self._total_size else ""
         return f"{self._label}: {self.count:,} records, {binary_size(self.size)}{share}, {self.rate():,.0f} records/s"
 
     def rate(self) -> float:
-        """Items a second since the start."""
+        """Return items per second since the start."""
         return self.count / max(self.elapsed_s(), 1e-9)
 
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
+        """Return seconds since the start."""
         return self._clock() - self._started
 
     def __enter__(self) -> Self:

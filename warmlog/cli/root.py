@@ -1,22 +1,19 @@
-"""The table of commands.
-
-Owns: which commands there are, and the options of `warmlog` itself. Must not know: what the commands do.
-"""
+"""The tables of commands, the options of `warmlog` itself, and shell completion."""
 
 import click
 
 from protocol.version import VERSION
-from warmlog.cli.groups import LazyGroup, RootGroup
+from warmlog.cli.command_groups import LazyGroup, RootGroup
 
 COMMANDS = {
     "serve": ("warmlog.cli.serve", "serve", "Run a broker."),
     "topic": ("warmlog.cli.root", "topic", "Create, list, describe, alter and delete topics."),
-    "produce": ("warmlog.cli.produce", "produce", "Store the lines of standard input in a topic."),
-    "consume": ("warmlog.cli.consume", "consume", "Print the records of a topic."),
+    "produce": ("warmlog.cli.records.produce", "produce", "Send the lines of standard input to a topic."),
+    "consume": ("warmlog.cli.records.consume", "consume", "Print the records of a topic."),
     "group": ("warmlog.cli.root", "group", "List, describe, reset and delete consumer groups."),
-    "log": ("warmlog.cli.root", "log", "Inspect the files of a data directory, with or without a broker."),
-    "pipeline": ("warmlog.cli.root", "pipeline", "Count, archive, replay and audit records, on Spark or without it."),
-    "completion": ("warmlog.cli.completion", "completion", "Print the script that completes `warmlog` in a shell."),
+    "log": ("warmlog.cli.root", "log", "Inspect and repair the files of a data directory, with or without a broker."),
+    "pipeline": ("warmlog.cli.root", "pipeline", "Count, archive, replay and audit records, with or without Spark."),
+    "completion": ("warmlog.cli.root", "completion", "Print the script that completes `warmlog` in a shell."),
 }
 
 TOPIC_COMMANDS = {
@@ -30,25 +27,29 @@ TOPIC_COMMANDS = {
 GROUP_COMMANDS = {
     "list": ("warmlog.cli.group", "list_groups", "List groups."),
     "describe": ("warmlog.cli.group", "describe", "Show members, offsets and lag of groups."),
-    "reset": ("warmlog.cli.group", "reset", "Set the committed offsets of a group."),
+    "reset": ("warmlog.cli.group", "reset", "Reset the committed offsets of a group."),
     "delete": ("warmlog.cli.group", "delete", "Delete groups and their committed offsets."),
 }
 
 LOG_COMMANDS = {
-    "dump": ("warmlog.cli.dump", "dump", "Print the batches, records and index entries of segment files."),
-    "verify": ("warmlog.cli.verify", "verify", "Check partition directories without writing."),
-    "explain": ("warmlog.cli.explain", "explain", "Show how a fetch would be served: index pages, page faults."),
-    "residency": ("warmlog.cli.residency", "residency", "Draw which parts of segments are in memory."),
-    "receipts": ("warmlog.cli.receipts", "receipts", "Show what was recovered after unclean stops."),
-    "repair": ("warmlog.cli.repair", "repair", "Recover logs without a broker."),
+    "dump": ("warmlog.cli.log.dump", "dump", "Print the batches, records and index entries of segment files."),
+    "verify": ("warmlog.cli.log.verify", "verify", "Check partition directories without writing."),
+    "explain": (
+        "warmlog.cli.log.explain",
+        "explain",
+        "Explain how a fetch would be served: index pages, resident pages, faults.",
+    ),
+    "residency": ("warmlog.cli.log.residency", "residency", "Show which parts of segments are in the page cache."),
+    "receipts": ("warmlog.cli.log.receipts", "receipts", "Show what recovery did after unclean stops."),
+    "repair": ("warmlog.cli.log.repair", "repair", "Recover a data directory without starting a broker."),
 }
 
 PIPELINE_COMMANDS = {
-    "count": ("warmlog.cli.pipeline", "count", "Count records by their batch headers."),
-    "archive": ("warmlog.cli.pipeline", "archive", "Write new records into Parquet files, each record once."),
-    "replay": ("warmlog.cli.pipeline_replay", "replay", "Send records of an archive or a topic to a topic."),
-    "audit": ("warmlog.cli.pipeline_audit", "audit", "Account for every offset; compare an archive with the log."),
-    "compact-report": ("warmlog.cli.pipeline_audit", "compact_report", "Report what compaction would save."),
+    "count": ("warmlog.cli.pipeline.archive", "count", "Count records by batch headers alone."),
+    "archive": ("warmlog.cli.pipeline.archive", "archive", "Write records to Parquet files, each record exactly once."),
+    "replay": ("warmlog.cli.pipeline.replay", "replay", "Send the records of an archive or a topic to a topic."),
+    "audit": ("warmlog.cli.pipeline.audit", "audit", "Account for every offset; compare an archive with the log."),
+    "compact-report": ("warmlog.cli.pipeline.audit", "compact_report", "Report what compaction would save."),
 }
 
 
@@ -73,9 +74,29 @@ root = RootGroup(
 )
 topic = LazyGroup(name="topic", table=TOPIC_COMMANDS, help="Create, list, describe, alter and delete topics.")
 group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, reset and delete consumer groups.")
-log = LazyGroup(name="log", table=LOG_COMMANDS, help="Inspect the files of a data directory, with or without a broker.")
+log = LazyGroup(
+    name="log", table=LOG_COMMANDS, help="Inspect and repair the files of a data directory, with or without a broker."
+)
 pipeline = LazyGroup(
     name="pipeline",
     table=PIPELINE_COMMANDS,
-    help="Jobs over partition directories and brokers, on Spark or without it.",
+    help="Run jobs over partition directories and brokers, with or without Spark.",
 )
+
+
+@click.command(short_help="Print the script that completes `warmlog` in a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that completes `warmlog` in a shell.
+
+    \b
+    bash:  eval "$(warmlog completion bash)"      in ~/.bashrc
+    zsh:   eval "$(warmlog completion zsh)"       in ~/.zshrc
+    fish:  warmlog completion fish > ~/.config/fish/completions/warmlog.fish
+    """
+    from click.shell_completion import get_completion_class  # only this command needs it
+
+    completer = get_completion_class(shell)
+    assert completer is not None, "click supports every shell of the Choice"
+    click.echo(completer(context.find_root().command, {}, "warmlog", "_WARMLOG_COMPLETE").source())

@@ -1,7 +1,4 @@
-"""Commands that talk to a broker: one connection, one conversation, errors as one line.
-
-Owns: how a command gets a client, and what becomes of the client's errors. Must not know: what is talked about.
-"""
+"""Run a coroutine with a client of a broker; errors become one line."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, Unpack
@@ -16,26 +13,28 @@ T = TypeVar("T")
 CLIENT_NAME = "warmlog command line"
 
 
-def converse(native: str, talk: "Callable[[AsyncClient], Awaitable[T]]", **settings: "Unpack[SettingNames]") -> T:
-    """What `talk` gives, called with a client of the broker at `native`. Raises Failure, KeyboardInterrupt.
+def run_with_client(
+    native: str, action: "Callable[[AsyncClient], Awaitable[T]]", **settings: "Unpack[SettingNames]"
+) -> T:
+    """Call `action` with a client of the broker at `native` and return its result. Raises Failure, KeyboardInterrupt.
 
-    On trio, because there Ctrl-C interrupts at once also what blocks, as a write to a pager that nobody scrolls.
+    Runs on trio, where Ctrl-C also interrupts a blocking call, such as a write to a pager that is not being read.
     """
-    import anyio  # with the client a quarter of a second, which `--help` need not take
+    import anyio  # with the client 0.25 s of import time, which `--help` does not need
 
     from warmlog.client import WarmlogError, connect
 
     settings.setdefault("client", CLIENT_NAME)
 
-    async def conversation() -> T:
+    async def connect_and_run() -> T:
         async with connect(native, **settings) as client:
-            return await talk(client)
+            return await action(client)
 
     try:
-        return anyio.run(conversation, backend="trio")
+        return anyio.run(connect_and_run, backend="trio")
     except WarmlogError as error:
         raise Failure(error.message) from error
     except BaseExceptionGroup as group:
-        if group.subgroup(KeyboardInterrupt):  # it may strike in any of the client's tasks
+        if group.subgroup(KeyboardInterrupt):  # raised in any of the client's tasks
             raise KeyboardInterrupt from group
         raise

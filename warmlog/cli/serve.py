@@ -1,65 +1,54 @@
-"""`warmlog serve`: a broker in the foreground.
+"""`warmlog serve`: run a broker in the foreground.
 
-Owns: the options of the command, the two lines it prints, and which failures have which exit status. Must not know: how
-a broker is put together; that is `broker.app`. Imported on the way to the first reply, so it imports neither tables nor
-the client.
+1. Settings are read before addresses, so that an invalid setting is the first error reported.
+2. Standard output gets two lines, flushed: what a power cut can lose with these settings, then
+   `ready kafka=H:P native=H:P http=H:P`.
+3. Imports neither tables nor the client, which would delay the first reply.
 
-1. A setting's error comes before any other: settings are read before addresses are looked at.
-2. Standard output carries two lines, flushed: what a power cut can lose as configured, then `ready kafka=H:P native=H:P
-   http=H:P`.
+The log goes to standard error, as text or as JSON. A JSON line has `time` (ISO 8601, UTC), `level`, `logger`,
+`message`, `exception` if there is one, and whatever the caller passed as `extra`.
 """
 
+import logging
 import os
+import socket
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from warmlog.cli.diagnostics import LEVELS, write_log_to_stderr
+from warmlog.cli.command_groups import close_output
 from warmlog.cli.failure import CannotStart, Failure
-from warmlog.cli.groups import close_output
-from warmlog.cli.service_manager import tell_ready
 
 if TYPE_CHECKING:
     from broker.app import Addresses
     from broker.settings.settings import Settings
 
+logger = logging.getLogger(__name__)
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+READY = b"READY=1"
+
 
 @click.command(short_help="Run a broker.")
-@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with settings.")
-@click.option("--data-dir", metavar="DIR", help="Data directory: the first of log.dirs.")
-@click.option(
-    "--kafka",
-    metavar="H:P",
-    default="127.0.0.1:9092",
-    show_default=True,
-    help="Address of the Kafka listener, or none.",
-)
-@click.option(
-    "--native",
-    metavar="H:P",
-    default="127.0.0.1:9091",
-    show_default=True,
-    help="Address of the native listener, or none.",
-)
-@click.option(
-    "--http",
-    metavar="H:P",
-    default="127.0.0.1:9099",
-    show_default=True,
-    help="Address for metrics and health, or none.",
-)
-@click.option(
-    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting; repeatable, the last one wins."
-)
+@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Settings in TOML.")
+@click.option("--data-dir", metavar="DIR", help="Directory of the logs: the first of log.dirs.")
+@click.option("--kafka", metavar="H:P", default="127.0.0.1:9092", show_default=True, help="Kafka listener, or none.")
+@click.option("--native", metavar="H:P", default="127.0.0.1:9091", show_default=True, help="Native listener, or none.")
+@click.option("--http", metavar="H:P", default="127.0.0.1:9099", show_default=True, help="Metrics and health, or none.")
+@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting; repeatable.")
 @click.option(
     "--log-level",
-    type=click.Choice(LEVELS),
+    type=click.Choice(LOG_LEVELS),
     default="info",
     show_default=True,
-    help="Lowest level of log messages on standard error.",
+    help="Lowest level logged to standard error.",
 )
-@click.option("--log-json", is_flag=True, help="Log in JSON, one object per line.")
+@click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
 def serve(
     config: Path | None,
     data_dir: str | None,
@@ -77,13 +66,13 @@ def serve(
 
     When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`.
     """
-    write_log_to_stderr(log_level, as_json=log_json)
+    log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
     run_broker(settings, kafka=kafka, native=native, http=http)
 
 
 def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[str, ...]) -> "Settings":
-    """The settings as they will be in force."""
+    """Read the settings from all sources. Raises CannotStart."""
     from broker.settings.settings import load_settings
     from broker.settings.types import SettingError
 
@@ -94,7 +83,7 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
 
 
 def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> None:
-    """Serve until a signal asks to stop."""
+    """Serve until a signal asks to stop. Raises CannotStart, Failure."""
     from broker.app import BrokenError, StartError, run
     from broker.settings.settings import durability_sentence
 
@@ -102,9 +91,9 @@ def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> N
         try:
             click.echo(durability_sentence(settings))
             click.echo(addresses.line())  # echo flushes
-        except BrokenPipeError:  # `| head -1` has what it wanted; that is no reason to stop serving
+        except BrokenPipeError:  # a closed standard output (`| head -1`) is no reason to stop
             close_output()
-        tell_ready(os.environ)
+        notify_ready(os.environ)
 
     try:
         run(settings, kafka=kafka, native=native, http=http, ready=ready)
@@ -112,3 +101,66 @@ def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> N
         raise Failure(str(error)) from error
     except StartError as error:
         raise CannotStart(str(error)) from error
+
+
+def notify_ready(environ: Mapping[str, str]) -> None:
+    """Notify systemd that all listeners accept, if it asked for that (`Type=notify`). A failure is only logged.
+
+    Source: sd_notify(3). $NOTIFY_SOCKET names a datagram socket; a leading @ means Linux's abstract namespace.
+    """
+    address = environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.connect(address)
+            sock.send(READY)
+    except OSError as error:
+        logger.warning("cannot notify the service manager at %s: %s", environ["NOTIFY_SOCKET"], error)
+
+
+# -- log lines -----------------------------------------------------------------------------------------------------
+
+
+def log_to_stderr(level: str, *, as_json: bool) -> None:
+    """Send log records of `level` (one of LOG_LEVELS) and above to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else TextLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def format_time(created: float) -> str:
+    """Format a time in seconds as ISO 8601 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class TextLines(logging.Formatter):
+    """`2026-11-20T10:00:00.000Z INFO broker.app message`."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802  # the base class's
+        """Format the time in UTC, so that logs of several machines can be compared."""
+        return format_time(record.created)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Encode the record; values that JSON cannot represent are written as text."""
+        import json  # only for --log-json
+
+        fields: dict[str, Any] = {
+            "time": format_time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        fields.update({name: value for name, value in vars(record).items() if name not in STANDARD_FIELDS})
+        return json.dumps(fields, default=str, ensure_ascii=False)

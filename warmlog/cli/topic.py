@@ -1,8 +1,6 @@
-"""`warmlog topic`: topics, made and looked at.
+"""`warmlog topic`: create, list, describe, alter and delete topics.
 
-Owns: the five commands, and how topics look as tables. Must not know: how a broker is asked (`warmlog.client`).
-
-With several topics each stands for itself: the first that fails ends the command, those before it are done.
+Several topics are handled in order: the first failure ends the command; topics before it are done.
 """
 
 from collections.abc import Iterable
@@ -13,7 +11,7 @@ import click
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import configs_option, json_option, native_option, topic_argument, topics_argument
 from warmlog.cli.output import Column, binary_size, counted, iso_time, print_json, print_line, print_table
-from warmlog.cli.run_with_client import converse
+from warmlog.cli.run_with_client import run_with_client
 
 if TYPE_CHECKING:
     from protocol.response import PartitionDescription, TopicDescription
@@ -37,8 +35,8 @@ SEGMENT_COLUMNS = (
     Column("size", number=True),
     Column("index", number=True),
     Column("times", number=True),
-    Column("largest time"),
-    Column("written"),
+    Column("largest timestamp"),
+    Column("modified"),
     Column("state"),
 )
 
@@ -49,10 +47,10 @@ SEGMENT_COLUMNS = (
     "--partitions",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Number of partitions (default: the broker's num.partitions).",
+    help="Number of partitions. Default: the broker's num.partitions.",
 )
-@configs_option("Setting of the topic, such as segment.bytes=1048576; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="Ignore topics that exist already.")
+@configs_option("A setting of the topic, such as segment.bytes=1048576; repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists unchanged.")
 @native_option
 @json_option("One JSON object per topic: name, topic_id, partitions, created.")
 def create(
@@ -65,26 +63,26 @@ def create(
 ) -> None:
     """Create topics."""
 
-    async def talk(client: "AsyncClient") -> None:
+    async def run(client: "AsyncClient") -> None:
         for name in topics:
             made = await client.create_topic(
                 name, partitions=partitions or -1, configs=dict(configs), if_not_exists=if_not_exists
             )
             if made is None:
                 found = await client.topic(name, auto_create=False)
-                tell_created(name, found.topic_id, found.partitions, created=False, as_json=as_json)
+                print_created(name, found.topic_id, found.partitions, created=False, as_json=as_json)
             else:
-                tell_created(name, made.topic_id, made.partitions, created=True, as_json=as_json)
+                print_created(name, made.topic_id, made.partitions, created=True, as_json=as_json)
 
-    converse(native, talk)
+    run_with_client(native, run)
 
 
-def tell_created(name: str, topic_id: str | None, partitions: int, *, created: bool, as_json: bool) -> None:
-    """Say what became of one topic to create."""
+def print_created(name: str, topic_id: str | None, partitions: int, *, created: bool, as_json: bool) -> None:
+    """Print whether a topic was created."""
     if as_json:
         print_json({"name": name, "topic_id": topic_id, "partitions": partitions, "created": created})
     else:
-        print_line(f"{name} {'created' if created else 'exists already'}: {counted(partitions, 'partition')}")
+        print_line(f"{name} {'created' if created else 'already exists'}: {counted(partitions, 'partition')}")
 
 
 @click.command("list", short_help="List topics.")
@@ -92,7 +90,7 @@ def tell_created(name: str, topic_id: str | None, partitions: int, *, created: b
 @json_option("One JSON object per topic: name, topic_id, partitions.")
 def list_topics(native: str, as_json: bool) -> None:
     """List topics."""
-    topics = converse(native, lambda client: client.list_topics())
+    topics = run_with_client(native, lambda client: client.list_topics())
     if as_json:
         forms = (
             {"name": topic.name, "topic_id": topic.topic_id, "partitions": len(topic.partitions)} for topic in topics
@@ -105,18 +103,18 @@ def list_topics(native: str, as_json: bool) -> None:
 
 @click.command(short_help="Show segments, sizes, offsets, times and settings of topics.")
 @topics_argument
-@click.option("--configs", "all_configs", is_flag=True, help="Show all settings, including those at their default.")
+@click.option("--configs", "all_configs", is_flag=True, help="Show all settings, including defaults.")
 @native_option
-@json_option("One JSON object per topic, with everything.")
+@json_option("One JSON object per topic with all fields.")
 def describe(topics: tuple[str, ...], all_configs: bool, native: str, as_json: bool) -> None:
     """Show segments, sizes, offsets, times and settings of topics.
 
-    A segment holds the offsets from its base offset up to the next segment's; `index` and `times` count the entries of
-    its two indexes. Records below `flushed` are on the disk.
+    A segment holds the offsets from its base offset up to the next offset (exclusive). `index` and `times` are the
+    numbers of entries in its two indexes. Records below the offset `flushed` are flushed to disk.
     """
-    described = converse(native, lambda client: client.describe_topics(*topics))
+    described = run_with_client(native, lambda client: client.describe_topics(*topics))
     if as_json:
-        print_json(*(description_form(topic) for topic in described))
+        print_json(*(description_json(topic) for topic in described))
         return
     for number, topic in enumerate(described):
         if number:
@@ -124,8 +122,8 @@ def describe(topics: tuple[str, ...], all_configs: bool, native: str, as_json: b
         show_topic(topic, all_configs=all_configs)
 
 
-def description_form(topic: "TopicDescription") -> dict[str, Any]:
-    """A description for scripts: what the broker said. `failure`: why a partition takes no appends, or nothing."""
+def description_json(topic: "TopicDescription") -> dict[str, Any]:
+    """Return a description as a JSON object. `failure`: why a partition rejects appends, or null."""
     import msgspec
 
     form: dict[str, Any] = msgspec.to_builtins(topic)
@@ -137,7 +135,7 @@ def description_form(topic: "TopicDescription") -> dict[str, Any]:
 
 
 def show_topic(topic: "TopicDescription", *, all_configs: bool) -> None:
-    """A description for people."""
+    """Print a description for people."""
     size = sum(partition.size for partition in topic.partitions)
     records = sum(partition.log_end_offset - partition.log_start_offset for partition in topic.partitions)
     print_line(
@@ -159,12 +157,12 @@ def show_topic(topic: "TopicDescription", *, all_configs: bool) -> None:
 
 
 def is_readable(partition: "PartitionDescription") -> bool:
-    """Whether a partition's offsets are known: it can be read, though an error may say that it takes no appends."""
+    """Whether a partition can be read, so that its offsets are known; it may still reject appends."""
     return partition.log_end_offset >= 0
 
 
 def partition_row(partition: "PartitionDescription") -> tuple[object, ...]:
-    """A partition's cells; in place of offsets the reason where it cannot be served."""
+    """Return the cells of a partition, or the reason why it is unavailable."""
     if not is_readable(partition):
         return (partition.partition, *[None] * 7, partition.message or partition.error.name)
     return (
@@ -181,7 +179,7 @@ def partition_row(partition: "PartitionDescription") -> tuple[object, ...]:
 
 
 def segment_rows(partitions: "Iterable[PartitionDescription]") -> Iterable[tuple[object, ...]]:
-    """The cells of all segments."""
+    """Yield the cells of all segments."""
     for partition in partitions:
         for segment in partition.segments:
             yield (
@@ -199,15 +197,10 @@ def segment_rows(partitions: "Iterable[PartitionDescription]") -> Iterable[tuple
 
 @click.command(short_help="Change a topic's settings, or add partitions.")
 @topic_argument
+@click.option("--partitions", metavar="N", type=click.IntRange(min=1), help="Increase the number of partitions to N.")
+@configs_option("A setting of the topic; repeatable.")
 @click.option(
-    "--partitions",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Increase to N partitions; the number cannot decrease.",
-)
-@configs_option("Setting of the topic; repeatable.")
-@click.option(
-    "--reset", "resets", metavar="KEY", multiple=True, help="Reset this setting to the broker's value; repeatable."
+    "--reset", "resets", metavar="KEY", multiple=True, help="Reset a setting to the broker's value; repeatable."
 )
 @native_option
 @json_option("One JSON object: the name and the changes.")
@@ -219,11 +212,11 @@ def alter(
     native: str,
     as_json: bool,
 ) -> None:
-    """Change a topic's settings, or add partitions. Keys then go to other partitions than before."""
+    """Change a topic's settings, or add partitions. With more partitions, keys map to other partitions than before."""
     changes: dict[str, str | None] = {**dict(configs), **dict.fromkeys(resets)}
     if not changes and partitions is None:
         raise click.UsageError("Nothing to change: give --partitions, --config or --reset.")
-    converse(native, lambda client: client.alter_topic(topic, configs=changes, partitions=partitions))
+    run_with_client(native, lambda client: client.alter_topic(topic, configs=changes, partitions=partitions))
     if as_json:
         print_json({"name": topic, "partitions": partitions, "configs": changes})
     else:
@@ -238,7 +231,7 @@ def alter(
 def delete(topics: tuple[str, ...], if_exists: bool, native: str, as_json: bool) -> None:
     """Delete topics and their data."""
 
-    async def talk(client: "AsyncClient") -> None:
+    async def run(client: "AsyncClient") -> None:
         for name in topics:
             deleted = await delete_one(client, name, if_exists=if_exists)
             if as_json:
@@ -246,11 +239,11 @@ def delete(topics: tuple[str, ...], if_exists: bool, native: str, as_json: bool)
             else:
                 print_line(f"{name} {'deleted' if deleted else 'does not exist'}")
 
-    converse(native, talk)
+    run_with_client(native, run)
 
 
 async def delete_one(client: "AsyncClient", name: str, *, if_exists: bool) -> bool:
-    """Delete a topic; gives whether it was there. Raises Failure if it was not and that is not allowed."""
+    """Delete a topic; return whether it existed. Raises Failure if it did not, unless `if_exists`."""
     from warmlog.client import UnknownTopicError
 
     try:

@@ -22,7 +22,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Totals so far. `size`: bytes of the logs. `served`: directories that a running broker holds."""
+    """Totals so far. `size`: bytes of the logs. `served`: directories that a running broker serves."""
 
     partitions: int = 0
     segments: int = 0

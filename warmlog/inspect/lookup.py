@@ -10,7 +10,8 @@ from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
 from protocol.records.reader import decode_batch
 from warmlog.inspect.errors import InspectError
-from warmlog.inspect.segment import CutError, IndexedTime, LogFile, OffsetEntries, Segment, TimeEntries
+from warmlog.inspect.index_files import IndexedTime, OffsetEntries, TimeEntries
+from warmlog.inspect.log_file import CutError, LogFile, Segment
 
 ENTRIES_TRIED = 16  # backwards from the wanted one; an index that is wrong for longer is no help
 

@@ -79,38 +79,40 @@ class StoredMetadata:
 
 
 def size_faults(path: Path) -> list[str]:
-    """Check that a database without a journal is as long as its header says, which SQLite does not do. Raises OSError.
+    """Check that a database without a journal is as long as its header says; SQLite does not. Raises OSError.
 
     Source: https://www.sqlite.org/fileformat2.html, 1.3.
     """
     size = path.stat().st_size
     head = path.read_bytes()[: PAGE_FIELDS.size]
     if len(head) < PAGE_FIELDS.size:
-        return [f"{size} bytes, less than a header"]
+        return [f"{size} bytes are too few for a database header"]
     page_size, pages = PAGE_FIELDS.unpack(head)
     expected = (page_size if page_size > 1 else 1 << 16) * pages
-    return [] if size == expected else [f"{size} bytes, but its header says {expected}"]
+    return [] if size == expected else [f"file has {size} bytes, but its header says {expected}"]
 
 
 def integrity_faults(path: Path) -> list[str]:
-    """Run SQLite's own integrity check. Raises sqlite3.Error if the file is no database."""
+    """Run SQLite's integrity check. Raises sqlite3.Error if the file is not a database."""
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute(f"PRAGMA integrity_check({MAX_FAULTS})").fetchall()
     return [str(row[0]) for row in rows if row[0] != "ok"]
 
 
-def place_findings(
+def missing_partition_findings(
     stored: Sequence[StoredMetadata], found: Mapping[tuple[str, int], Path], topic_ids: Mapping[Path, object]
 ) -> Iterator[Finding]:
-    """Check the topics against the partition directories that exist and the topic ids in them.
+    """Check that every partition of the stored topics has a directory with the topic's id.
 
-    A directory without a topic is no finding (its topic may be created later), nor is one that is being deleted.
+    A directory without a topic is not a finding (its topic may be created later), nor is one that is being deleted.
     """
     for metadata in stored:
         for topic in (metadata.topics or {}).values():
             for index in range(topic.partitions):
                 path = found.get((topic.name, index))
                 if path is None:
-                    yield Finding(metadata.path, f"topic {topic.name}: there is no directory of partition {index}")
+                    yield Finding(metadata.path, f"topic {topic.name}: partition {index} has no directory")
                 elif topic_ids.get(path) not in {None, topic.id}:
-                    yield Finding(path / "partition.metadata", f"topic id {topic_ids[path]}, not {topic.id}")
+                    yield Finding(
+                        path / "partition.metadata", f"topic id is {topic_ids[path]}, but the metadata say {topic.id}"
+                    )

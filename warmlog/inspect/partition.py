@@ -18,8 +18,9 @@ from broker.log.io.disk import Disk
 from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
 from warmlog.inspect.errors import InspectError, MissingDirectoryError
+from warmlog.inspect.index_files import OffsetEntries
+from warmlog.inspect.log_file import CutError, LogFile, Segment, list_segments
 from warmlog.inspect.lookup import confirmed_entries, first_offset_at_time, position_of
-from warmlog.inspect.segment import CutError, LogFile, OffsetEntries, Segment, list_segments
 from warmlog.inspect.transactions import Transactions, find_transactions
 
 Offsets = Mapping[tuple[str, int], int]

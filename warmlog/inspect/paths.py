@@ -1,8 +1,4 @@
-"""What a path on the command line means: a data directory, the directory of a partition, or a single file.
-
-Owns: finding the files of segments. Must not know: how they are named (`broker.log.io.directory_names`) or what is in
-them.
-"""
+"""Resolve a path from the command line: a data directory, the directory of a partition, or a file of a segment."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,11 +19,11 @@ from broker.log.io.directory_names import (
 from warmlog.inspect.errors import WrongPathError
 
 SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-STATES = (DELETED_SUFFIX, ".cleaned", ".swap", ".tmp")  # on their way out or in; "" while in use
+STATES = (DELETED_SUFFIX, ".cleaned", ".swap", ".tmp")  # of files to be deleted or not yet in use
 
 
 class SegmentFile(NamedTuple):
-    """A file of a segment: its suffix, and its state (one of STATES, "" while it is in use)."""
+    """A file of a segment: its suffix, and its state (one of STATES, or "" if it is in use)."""
 
     path: Path
     base_offset: int
@@ -36,7 +32,7 @@ class SegmentFile(NamedTuple):
 
 
 def segment_file(path: Path) -> SegmentFile | None:
-    """What a file's name says; None if it is no segment's."""
+    """Parse the name of a segment's file; return None for any other name."""
     base_offset = base_offset_of(path.name)
     rest = path.name[OFFSET_DIGITS:]
     state = next((state for state in STATES if rest.endswith(state)), "")
@@ -45,39 +41,39 @@ def segment_file(path: Path) -> SegmentFile | None:
 
 
 def segment_files(paths: Iterable[Path]) -> list[SegmentFile]:
-    """Those of the paths that are segments' files, by base offset; of one segment the log first."""
+    """Select the files of segments, ordered by base offset; the log file of each segment comes first."""
     found = [file for path in paths if (file := segment_file(path))]
     return sorted(found, key=lambda file: (file.base_offset, SUFFIXES.index(file.suffix), file.state))
 
 
 def partition_directories(path: Path) -> list[Path]:
-    """The partitions' directories in a data directory, or the one that `path` is itself, in order.
+    """List the directories of partitions in a data directory, in order; `path` itself if it is one.
 
-    Raises WrongPathError if it is neither.
+    Raises WrongPathError for any other path.
     """
     if not path.is_dir():
         raise WrongPathError(f"{path}: {'not a directory' if path.exists() else 'no such directory'}")
     if is_partition_directory(path):
         return [path]
-    inside = [(name, entry) for entry in path.iterdir() if (name := partition_in_service(entry))]
+    inside = [(name, entry) for entry in path.iterdir() if (name := served_partition(entry))]
     if not inside and not (path / "meta.properties").exists():
         raise WrongPathError(f"{path}: neither a data directory nor the directory of a partition")
     return [entry for _, entry in sorted(inside)]
 
 
 def is_partition_directory(path: Path) -> bool:
-    """Whether the directory holds the files of segments."""
+    """Whether the directory holds files of segments."""
     return any(segment_file(entry) for entry in path.iterdir())
 
 
-def partition_in_service(path: Path) -> PartitionName | None:
-    """The partition that a directory is, by its name; None for one that is on its way out, and for anything else."""
+def served_partition(path: Path) -> PartitionName | None:
+    """Parse the name of a partition's directory; return None if it is being deleted or moved, and for other names."""
     name = parse_partition_directory(path.name)
     return name if name is not None and name.moved is None and path.is_dir() else None
 
 
 def files_to_read(path: Path) -> Iterator[SegmentFile]:
-    """The segments' files that a path means: itself, or those in use in a partition or a whole data directory.
+    """Yield the file at a path, or every segment file in use in a partition or a data directory.
 
     Raises WrongPathError for anything else.
     """
@@ -87,6 +83,10 @@ def files_to_read(path: Path) -> Iterator[SegmentFile]:
         return
     file = segment_file(path)
     if file is None or not path.is_file():
-        reason = "not the name of a segment's file" if path.exists() else "no such file or directory"
+        reason = (
+            "not a file of a segment (.log, .index, .timeindex, .txnindex, .snapshot)"
+            if path.exists()
+            else "no such file or directory"
+        )
         raise WrongPathError(f"{path}: {reason}")
     yield file

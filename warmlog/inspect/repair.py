@@ -1,16 +1,13 @@
-"""`log repair`'s work: a data directory brought to the state of one that was stopped in order.
+"""Repair a data directory (`log repair`): bring it to the state a clean stop would leave.
 
-Owns: what is done about which finding, and in which order. Must not know: how a log is recovered (`broker.log`), what
-is sound (`*_checks`), or how it is told.
+A repair opens and closes the logs as a broker's start and stop do, with two differences. The checks run first, and a
+log without findings in a directory that was stopped cleanly is not opened. Files that cannot be trusted according to
+the findings are removed or rebuilt from the batches, and recovery does the rest.
 
-It is a start and a stop of a broker's logs, with these differences: verify looks first, and a log of a directory that
-was stopped in order and in which it finds nothing is not opened. Where it does find something, what cannot be believed
-is taken away first, or made anew from the batches, and recovery does the rest.
-
-1. Below a recovery point nothing is cut, unless that is asked for (`Wishes.cut_damaged`): what was flushed once and is
-   damaged now is one batch, but behind it may lie days of records.
-2. Everything is written through the disk that is given: over a `RehearsalDisk` it is a dry run of this very code.
-3. The metadata and what is not known are left alone.
+1. Nothing is truncated below a recovery point unless that is requested (`RepairOptions.cut_damaged`): damage to
+   flushed data is often one batch, and days of records may follow it.
+2. Everything is written through the given disk, so that a dry run executes the same code on an overlay.
+3. The metadata store and unknown files are not changed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,28 +47,28 @@ from broker.log.segment import Segment
 from broker.metadata.topic import Topic
 from broker.settings.settings import Settings
 from broker.settings.topics import log_config
-from warmlog.inspect.all_checks import DirectoryCheck, Looking
-from warmlog.inspect.directory_checks import CHECKPOINTS
+from warmlog.inspect.checks.directories import CheckOptions, DirectoryCheck
+from warmlog.inspect.checks.directory_files import CHECKPOINTS
+from warmlog.inspect.checks.partition import TEMPORARY_SUFFIX, PartitionCheck
 from warmlog.inspect.findings import Finding, Tally
-from warmlog.inspect.partition_checks import TEMPORARY_SUFFIX, PartitionCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """How to repair. `settings`: the broker's; `cut_damaged`: also below the recovery points; `clock` gives ms."""
+class RepairOptions:
+    """`settings`: the broker's. `cut_damaged`: truncate at damage below recovery points, too. `clock`: in ms."""
 
     settings: Settings
-    looking: Looking
+    checks: CheckOptions
     clock: Callable[[], int]
     cut_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MendedLog:
-    """What was done to one log. Segments by their base offsets.
+class LogRepair:
+    """What was done to one log; segments are given by base offset.
 
-    `recovery`: what opening it did; None: it was not opened, or begun anew, or could not be opened for the reason in
-    `error`. `indexes` and `transaction_indexes`: made anew beside that. `removed`: snapshots that did not fit the log.
+    `recovery`: what recovery did, None if the log was not opened. `error`: why it could not be opened. `indexes`,
+    `transaction_indexes`: rebuilt besides. `removed`: snapshots that contradicted the log.
     """
 
     topic: str
@@ -86,24 +83,24 @@ class MendedLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MendedDirectory:
-    """What was done to a data directory. `was_clean`: the last stop was; `removed`: names of what was left over."""
+class DirectoryRepair:
+    """What was done to a data directory. `untouched`: number of logs not opened; `removed`: names of leftovers."""
 
     directory: str
     was_clean: bool
     untouched: int
-    logs: tuple[MendedLog, ...]
+    logs: tuple[LogRepair, ...]
     removed: tuple[str, ...]
     checkpoints: tuple[str, ...]
 
     @property
     def failed(self) -> bool:
-        """Whether some log could not be opened."""
+        """Whether a log could not be opened."""
         return any(log.error is not None for log in self.logs)
 
 
-class SoundLog(NamedTuple):
-    """A log that was left alone, as the checkpoints know it."""
+class UntouchedLog(NamedTuple):
+    """A log that was not opened, as the checkpoints describe it."""
 
     topic: str
     partition: int
@@ -113,71 +110,73 @@ class SoundLog(NamedTuple):
     first_base_offset: int
 
     def checkpoint_epochs(self) -> None:
-        """Nothing has changed."""
+        """Do nothing: the epochs have not changed."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """What a directory's repair knows while it is under way."""
+    """State of the repair of a directory."""
 
     directory: DataDirectory
     disk: Disk
-    wishes: Wishes
+    options: RepairOptions
     findings: list[Finding]
     topics: dict[str, Topic]
-    mended: list[MendedLog] = field(default_factory=list)
+    repairs: list[LogRepair] = field(default_factory=list)
     logs: list[CheckpointedLog] = field(default_factory=list)
 
 
-def mend(directory: DataDirectory, disk: Disk, wishes: Wishes, topics: dict[str, Topic]) -> MendedDirectory:
-    """Repair a data directory that is locked. `topics`: those that are known, by name. Blocking. Raises OSError."""
-    check = DirectoryCheck(Path(directory.path), wishes.looking, Tally(), locked_clean=directory.was_clean)
-    work = _Work(directory, disk, wishes, list(check.findings()), topics)
+def repair_directory(
+    directory: DataDirectory, disk: Disk, options: RepairOptions, topics: dict[str, Topic]
+) -> DirectoryRepair:
+    """Repair a locked data directory. `topics`: known topics by name. Blocking. Raises OSError."""
+    check = DirectoryCheck(Path(directory.path), options.checks, Tally(), locked_clean=directory.was_clean)
+    work = _Work(directory, disk, options, list(check.findings()), topics)
     untouched = 0
     for key, path in sorted(check.partitions.items()):
         found = [finding for finding in work.findings if finding.path.parent == path]
-        repair = _LogRepair(work, key, path, check.checks[key], found)
+        repairer = _LogRepairer(work, key, path, check.checks[key], found)
         if not directory.was_clean or found:
-            repair.run()
+            repairer.run()
             continue
-        work.logs.append(_sound_log(directory, key, check.checks[key], path))
-        if repair.bears_its_id():
+        work.logs.append(_untouched_log(directory, key, check.checks[key], path))
+        if repairer.has_topic_id():
             untouched += 1
         else:
-            repair.run_unopened()
+            repairer.run_unopened()
     removed = tuple(_remove_leftovers(directory, disk))
     checkpoints = _write_checkpoints(work)
-    return MendedDirectory(
+    return DirectoryRepair(
         directory=directory.path,
         was_clean=directory.was_clean,
         untouched=untouched,
-        logs=tuple(work.mended),
+        logs=tuple(work.repairs),
         removed=removed,
         checkpoints=checkpoints,
     )
 
 
-def _sound_log(directory: DataDirectory, key: TopicPartition, check: PartitionCheck, path: Path) -> SoundLog:
-    """What the checkpoints say of a log in which nothing is wrong, where they can be believed."""
+def _untouched_log(directory: DataDirectory, key: TopicPartition, check: PartitionCheck, path: Path) -> UntouchedLog:
+    """Describe a sound log for the checkpoints: the present offsets, limited to the log."""
     end = check.log_end_offset
     first = min((base_offset_of(log.name) or 0 for log in path.glob(f"*{LOG_SUFFIX}")), default=0)
     start = max(_log_start(directory, key, end), first)
     recovery_point = min(max(directory.recovery_points.get(key, 0), 0), end)
     high_watermark = min(max(directory.high_watermarks.get(key, end), 0), end)
-    return SoundLog(*key, recovery_point, high_watermark, start, first)
+    return UntouchedLog(*key, recovery_point, high_watermark, start, first)
 
 
 def _log_start(directory: DataDirectory, key: TopicPartition, end: int) -> int:
-    """Return the log start offset in the checkpoint, or 0 where it tells of files that were here before.
+    """Return the log start offset in the checkpoint, or 0 if it belongs to files that have been replaced.
 
-    As opening a log does: after a clean stop no log ends before its start.
+    Opening a log does the same: after a clean stop no log ends before its start.
     """
     start = directory.log_starts.get(key, 0)
     return 0 if directory.was_clean and start > end else start
 
 
-class _LogRepair:
-    """The repair of one log."""
+class _LogRepairer:
+    """Repair one log."""
 
     def __init__(
         self, work: _Work, key: TopicPartition, path: Path, check: PartitionCheck, found: Sequence[Finding]
@@ -188,10 +187,10 @@ class _LogRepair:
         self._check = check
         self._found = found
         self._known = work.topics.get(key[0])
-        self._did = MendedLog(topic=key[0], partition=key[1])
+        self._done = LogRepair(topic=key[0], partition=key[1])
 
     def run(self) -> None:
-        """Do it, and note what was done, or why it could not be."""
+        """Repair the log, and record what was done or why it failed."""
         try:
             self._prepare()
             log = self._open()
@@ -199,69 +198,69 @@ class _LogRepair:
                 bases = self._unsound_indexes(log)
                 for base in bases:
                     log.rebuild_indexes(base)
-                self._did = replace(self._did, recovery=log.recovery, indexes=bases)
+                self._done = replace(self._done, recovery=log.recovery, indexes=bases)
             except BaseException:
                 log.close(clean=False)
                 raise
             log.close()
             if bases := self._rebuild_active(bases):
-                self._did = replace(self._did, indexes=bases)
-            self._did = replace(self._did, transaction_indexes=self._rebuild_transactions())
+                self._done = replace(self._done, indexes=bases)
+            self._done = replace(self._done, transaction_indexes=self._rebuild_transactions())
             self._work.logs.append(log)
         except OSError as error:
-            self._did = replace(self._did, error=f"{error.filename or self._path}: {error.strerror}")
-        self._work.mended.append(self._did)
+            self._done = replace(self._done, error=f"{error.filename or self._path}: {error.strerror}")
+        self._work.repairs.append(self._done)
 
-    def bears_its_id(self) -> bool:
-        """Whether the directory says whose it is, as far as the metadata know; a directory that says nothing may."""
+    def has_topic_id(self) -> bool:
+        """Whether the directory holds the id of its topic, or the topic is unknown."""
         return self._known is None or self._check.topic_id == self._known.id
 
     def run_unopened(self) -> None:
-        """Where nothing but the topic id is wrong."""
+        """Repair a log in which only the topic id is wrong."""
         self._prepare()
-        self._work.mended.append(self._did)
+        self._work.repairs.append(self._done)
 
     def _prepare(self) -> None:
-        """Take away what cannot be trusted, and write anew what is known from elsewhere. Raises OSError."""
+        """Remove files that cannot be trusted, and rewrite what is known from elsewhere. Raises OSError."""
         self._forget_contiguity()
-        self._did = replace(
-            self._did,
+        self._done = replace(
+            self._done,
             removed=tuple(self._remove_snapshots()),
             epochs_rewritten=self._rewrite_epochs(),
             topic_id_rewritten=self._write_topic_id(),
         )
 
     def _forget_contiguity(self) -> None:
-        """Drop what is known of gaps in other files that were here before, as opening after a clean stop does."""
+        """Drop what is known about gaps if the files were replaced, as opening after a clean stop does."""
         directory = self._work.directory
         if directory.was_clean and directory.recovery_points.get(self._key, 0) != self._check.log_end_offset:
             Contiguity(self._work.disk, str(self._path)).forget()
 
     def _write_topic_id(self) -> bool:
-        """See to it that the directory bears its topic's id, as a start does."""
-        if self.bears_its_id() or self._known is None:
+        """Write the topic's id if the directory lacks it, as a broker's start does."""
+        if self.has_topic_id() or self._known is None:
             return False
         write_topic_id(self._work.disk, str(self._path / PARTITION_METADATA), self._known.id, sync=True)
         return True
 
-    # -- before --------------------------------------------------------------------------------------------------------
+    # -- before the log is opened --------------------------------------------------------------------------------------
 
     def _remove_snapshots(self) -> Iterator[str]:
-        """Those that say what the log does not; what is damaged recovery removes itself."""
+        """Remove snapshots that contradict the log; recovery itself removes damaged ones."""
         for name in sorted({finding.path.name for finding in self._found if finding.path.suffix == SNAPSHOT_SUFFIX}):
             self._work.disk.unlink(str(self._path / name))
             yield name
 
     def _rewrite_epochs(self) -> bool:
-        """Where the checkpoint of the leader epochs contradicts the batches, they are right."""
-        if not self._tells_of(LEADER_EPOCHS):
+        """Rewrite the leader epochs from the batches if the checkpoint contradicts them."""
+        if not self._is_reported(LEADER_EPOCHS):
             return False
         epochs = LeaderEpochs(self._check.epochs)
         write_epochs(self._work.disk, str(self._path / LEADER_EPOCHS), epochs.entries)
         return True
 
-    def _tells_of(self, name: str) -> bool:
-        """Whether a finding is of a file of this name, or tells of what it says."""
+    def _is_reported(self, name: str) -> bool:
+        """Whether a finding concerns a file of this name, or its content."""
         return any(finding.path.name == name or "the checkpoint says" in finding.what for finding in self._found)
 
     # -- opening -------------------------------------------------------------------------------------------------------
@@ -275,7 +274,7 @@ class _LogRepair:
             partition=index,
             config=self._config(),
             files=OpenFiles(disk=work.disk),
-            clock=work.wishes.clock,
+            clock=work.options.clock,
             random=Random(),  # noqa: S311  # spreads rolls over time; no secret
             recovery_point=self._recovery_point(),
             log_start_offset=_log_start(work.directory, self._key, self._check.log_end_offset),
@@ -283,36 +282,36 @@ class _LogRepair:
         )
 
     def _config(self) -> LogConfig:
-        """The topic's; of one that is not known nobody can say that it is not compacted."""
-        settings = self._work.wishes.settings
+        """Return the topic's settings; an unknown topic may be compacted."""
+        settings = self._work.options.settings
         if self._known is None:
             return replace(log_config({}, settings), cleanup_policy="compact,delete")
         return log_config(self._known.configs, settings)
 
     def _recovery_point(self) -> int:
-        """Where recovery begins: at the checkpoint's, or before the first damage if that may be cut."""
+        """Return where recovery begins: the checkpoint, or the first damaged segment if it may be truncated."""
         checkpointed = self._work.directory.recovery_points.get(self._key, 0)
         damaged = [_base_of(finding) for finding in self._found if finding.path.suffix == LOG_SUFFIX]
-        return min([checkpointed, *damaged]) if self._work.wishes.cut_damaged else checkpointed
+        return min([checkpointed, *damaged]) if self._work.options.cut_damaged else checkpointed
 
-    # -- what opening leaves -------------------------------------------------------------------------------------------
+    # -- after the log was opened --------------------------------------------------------------------------------------
 
     def _unsound_indexes(self, log: PartitionLog) -> tuple[int, ...]:
-        """The sealed segments with an index that verify found wrong: a broker makes them anew at their first use."""
+        """Return the sealed segments with a wrong index, which a broker would rebuild at first use."""
         sealed = (base for base in self._wrong_indexes(log.recovery) if log.first_base_offset <= base)
         return tuple(base for base in sealed if base < log.active_base_offset and self._log_path(base).exists())
 
     def _wrong_indexes(self, report: RecoveryReport | None) -> list[int]:
-        """Return the segments with an index that verify found wrong and recovery has not rebuilt whole."""
+        """Return the segments with a wrong index that recovery has not rebuilt completely."""
         found = {_base_of(finding) for finding in self._found if finding.path.suffix in INDEX_SUFFIXES[:2]}
         kept = set() if report is None else {base for base in found if base < report.recovery_point}
         done = set() if report is None else {*report.rebuilt_indexes, *report.rebuilt_time_indexes} - kept
         return sorted(found - done)
 
     def _rebuild_active(self, rebuilt: tuple[int, ...]) -> tuple[int, ...]:
-        """Rebuild indexes of the segment that was the active one, now that it is closed; return all rebuilt ones."""
+        """Rebuild the indexes of the last segment if needed, now that it is closed; return all rebuilt segments."""
         active = self._segments()[-1]
-        if active.base_offset in rebuilt or active.base_offset not in self._wrong_indexes(self._did.recovery):
+        if active.base_offset in rebuilt or active.base_offset not in self._wrong_indexes(self._done.recovery):
             return rebuilt
         rebuild_indexes(active, self._config())
         return (*rebuilt, active.base_offset)
@@ -321,8 +320,8 @@ class _LogRepair:
         return self._path / f"{base:020}{LOG_SUFFIX}"
 
     def _rebuild_transactions(self) -> tuple[int, ...]:
-        """The transaction indexes, where verify found one wrong or the log has been cut; and those of the recovery."""
-        report = self._did.recovery
+        """Rebuild transaction indexes if one is wrong or the log was truncated; return all rebuilt segments."""
+        report = self._done.recovery
         was_cut = report is not None and (report.truncated_bytes or report.removed_segments)
         is_wrong = any(finding.path.suffix == TRANSACTION_INDEX_SUFFIX for finding in self._found)
         rebuilt = set() if report is None else {*report.rebuilt_transaction_indexes}
@@ -331,13 +330,13 @@ class _LogRepair:
         return tuple(sorted(rebuilt))
 
     def _segments(self) -> list[Segment]:
-        """All segments, now that the log is closed."""
+        """List all segments of the closed log."""
         work = self._work
         place = LogPlace(
             directory=str(self._path),
             config=self._config(),
             files=OpenFiles(disk=work.disk),
-            clock=work.wishes.clock,
+            clock=work.options.clock,
             random=Random(),  # noqa: S311  # as above
         )
         entries = work.disk.scan(place.directory, stat_suffix=LOG_SUFFIX)
@@ -356,7 +355,7 @@ def _base_of(finding: Finding) -> int:
 
 
 def _remove_leftovers(directory: DataDirectory, disk: Disk) -> Iterator[str]:
-    """Directories that were being deleted, and small files that were being replaced, as a start does."""
+    """Remove directories being deleted and temporary files, as a broker's start does; yield their names."""
     for name in directory.deleted_directories():
         path = directory.partition_path(name)
         for entry in disk.scan(path):
@@ -374,16 +373,16 @@ def _is_ours(name: str) -> bool:
 
 
 def _write_checkpoints(work: _Work) -> tuple[str, ...]:
-    """The checkpoints, where they are not what they should be, and the marker of a clean stop.
+    """Write wrong checkpoints and the marker of a clean stop; return the names of the checkpoints.
 
-    Gives the names of what was rewritten. Where a log could not be opened nothing is written: the next start tries.
+    Nothing is written if a log could not be opened, so that the next start tries again.
     """
     directory = work.directory
-    if any(log.error is not None for log in work.mended):
+    if any(log.error is not None for log in work.repairs):
         return ()
     found = {finding.path.name for finding in work.findings if finding.path.parent == Path(directory.path)}
     names: list[str] = []
-    if not directory.was_clean or work.mended or found & set(CHECKPOINTS):
+    if not directory.was_clean or work.repairs or found & set(CHECKPOINTS):
         directory.write_checkpoints(work.logs)
         names += [name for name in CHECKPOINTS if name != CLEANER_POINTS]
     if CLEANER_POINTS in found:

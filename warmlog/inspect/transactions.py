@@ -25,7 +25,7 @@ from protocol.records.batch import BatchHeader
 from protocol.records.layout import TRANSACTIONAL_BIT
 from protocol.records.markers import EndMarker, Outcome, end_marker
 from protocol.records.reader import decode_batch
-from warmlog.inspect.segment import LogFile, Segment
+from warmlog.inspect.log_file import LogFile, Segment
 
 OpenTransactions = dict[int, int]  # producer id to the first offset of its open transaction
 

@@ -16,9 +16,9 @@ from protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, Codec
 from protocol.records.reader import records_in
 from tests.broker.log.compaction.test_compaction import compact
 from tests.broker.log.conftest import START_MS
+from warmlog.inspect.checks.partition import PartitionCheck
+from warmlog.inspect.checks.segment import CheckContext
 from warmlog.inspect.findings import Tally
-from warmlog.inspect.partition_checks import PartitionCheck
-from warmlog.inspect.segment_checks import Circumstances
 
 Bench = Any
 Batch = Callable[..., bytes]
@@ -166,5 +166,5 @@ def test_verify_finds_nothing_wrong_with_them_once_they_are_served(bench: Bench,
     log = bench.open(clean=clean, recovery_point=len(rows))
     check_times(log, rows)
     log.close()
-    circumstances = Circumstances(running=False, clean=True, index_interval_bytes=512, progress=lambda *_: None)
-    assert list(PartitionCheck(bench.directory, circumstances, Tally()).findings()) == []
+    context = CheckContext(running=False, clean=True, index_interval_bytes=512, progress=lambda *_: None)
+    assert list(PartitionCheck(bench.directory, context, Tally()).findings()) == []

@@ -12,12 +12,12 @@ from broker.log.explain import SEARCHES, LogSight, explain_offset, explain_time
 from broker.log.explanation import ExplainedLookup, Explanation
 from broker.log.index.search import Section
 from broker.log.io.observed_disk import ObservedFile, UnknownResidencyError
-from broker.log.offline_sight import take_offline_sight
 from broker.log.partition_log import PartitionLog
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in
 from tests.broker.log.conftest import START_MS, Bench
 from tests.broker.log.eviction import evict_files, needs_eviction
+from warmlog.inspect.log_snapshot import read_log_snapshot
 
 FULL_13_PAGES, FULL_14_PAGES = 13 * 512, 14 * 512
 LARGE = {"index_interval_bytes": 0, "segment_index_bytes": 1 << 20}
@@ -29,7 +29,7 @@ def of_the_log(_: Bench, log: PartitionLog) -> LogSight:
 
 
 def of_the_directory(bench: Bench, _: PartitionLog) -> LogSight:
-    return take_offline_sight(bench.directory, index_interval_bytes=bench.config.index_interval_bytes)
+    return read_log_snapshot(bench.directory, index_interval_bytes=bench.config.index_interval_bytes)
 
 
 both = pytest.mark.parametrize("take", [of_the_log, of_the_directory])

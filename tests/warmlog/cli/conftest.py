@@ -1,4 +1,4 @@
-"""For tests of the command line: the command in this process with real standard streams, and a broker to talk to."""
+"""Fixtures: run the command in this process with real standard streams, or as a process, against a real broker."""
 
 import json
 import subprocess
@@ -14,14 +14,14 @@ from warmlog.testing import Broker
 
 
 class Done(NamedTuple):
-    """What a command left."""
+    """The result of a command."""
 
     status: int
     out: bytes
     err: str
 
     def json(self) -> list[Any]:
-        """Its output, a JSON value a line."""
+        """Parse the output: one JSON value per line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 

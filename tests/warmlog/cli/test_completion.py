@@ -5,7 +5,7 @@ from warmlog.cli.root import root
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_gets_a_script_that_asks_the_command_itself(shell: str) -> None:
+def test_the_script_of_each_shell_calls_the_command(shell: str) -> None:
     result = CliRunner().invoke(root, ["completion", shell])
     assert result.exit_code == 0
     assert f"_WARMLOG_COMPLETE={shell}_complete" in result.stdout
@@ -22,7 +22,7 @@ def test_each_shell_gets_a_script_that_asks_the_command_itself(shell: str) -> No
         ("warmlog completion f", {"fish"}),
     ],
 )
-def test_completion_offers_what_fits(typed: str, offered: set[str]) -> None:
+def test_completion_offers_matching_names(typed: str, offered: set[str]) -> None:
     variables = {"_WARMLOG_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     result = CliRunner().invoke(root, [], prog_name="warmlog", env=variables)
     assert {line.split(",")[1] for line in result.stdout.split()} == offered

@@ -21,7 +21,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def topic(run: Run, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own: two partitions, five and three records; its group has the same name."""
+    """A new topic with two partitions of five and three records; its group has the same name."""
     name = request.node.name.replace("_", "-")
     run("topic", "create", name, "--partitions", 2)
     run("produce", name, "--partition", 0, stdin=b"0\n1\n2\n3\n4\n")
@@ -30,12 +30,12 @@ def topic(run: Run, request: pytest.FixtureRequest) -> str:
 
 
 def positions(run: Run, group: str) -> dict[int, tuple[int | None, int | None]]:
-    """By partition, what is committed, and the lag."""
+    """Return committed offset and lag by partition."""
     (form,) = run("group", "describe", group, "--json").json()
     return {one["partition"]: (one["offset"], one["lag"]) for one in form["positions"]}
 
 
-def test_what_was_printed_is_not_printed_again(run: Run, topic: str) -> None:
+def test_printed_records_are_committed(run: Run, topic: str) -> None:
     done = run("consume", topic, "--group", topic, "--until-end")
     assert sorted(done.out.split()) == [b"%d" % number for number in range(8)]
     assert positions(run, topic) == {0: (5, 0), 1: (3, 0)}
@@ -45,7 +45,7 @@ def test_what_was_printed_is_not_printed_again(run: Run, topic: str) -> None:
     assert run("consume", topic, "--group", topic, "--until-end").out == b"more\n"
 
 
-def test_after_a_count_the_group_goes_on_with_the_next_record(run: Run, topic: str) -> None:
+def test_after_a_count_the_group_continues_with_the_next_record(run: Run, topic: str) -> None:
     run("group", "reset", topic, "--to", "beginning", "--topic", topic, "--partition", 1)
     first = run("consume", topic, "--group", topic, "--from", "end", "--count", 2, "--json").json()
     assert [(one["partition"], one["value"]) for one in first] == [(1, "5"), (1, "6")]
@@ -53,7 +53,7 @@ def test_after_a_count_the_group_goes_on_with_the_next_record(run: Run, topic: s
     assert run("consume", topic, "--group", topic, "--from", "end", "--count", 1).out == b"7\n"
 
 
-def test_ctrl_c_leaves_the_group_with_all_that_was_printed(run: Run, start: Start, topic: str) -> None:
+def test_ctrl_c_commits_everything_printed(run: Run, start: Start, topic: str) -> None:
     reader = start("consume", topic, "--group", topic, "--from", "beginning")
     assert reader.stdout is not None
     assert sorted(reader.stdout.readline() for _ in range(8)) == [b"%d\n" % number for number in range(8)]
@@ -80,7 +80,7 @@ def test_describe_shows_members_offsets_and_lag(run: Run, broker: Broker, topic:
     run("group", "reset", topic, "--to", 2, "--topic", topic, "--partition", 0)
     with Client(broker.native, client="reader") as client, client.consume(topic, group=topic, auto_commit=False):
         lines = run("group", "describe", topic).out.decode().splitlines()
-    assert lines[0] == f"{topic}: Stable, 1 member, 2 partitions, lag 3, shared out by range"
+    assert lines[0] == f"{topic}: Stable, 1 member, 2 partitions, lag 3, assignor range"
     member = lines[lines.index("") + 2].split()
     assert member[1:] == ["reader", "/127.0.0.1", f"{topic}-0", f"{topic}-1"]
     titles = next(line for line in lines if line.startswith("topic"))
@@ -89,14 +89,14 @@ def test_describe_shows_members_offsets_and_lag(run: Run, broker: Broker, topic:
     assert second == [topic, "1", "0", "3", member[0]]
 
 
-def test_several_groups_are_told_apart(run: Run, topic: str) -> None:
+def test_several_groups_are_described_one_after_the_other(run: Run, topic: str) -> None:
     for group in ("several-a", "several-b"):
         run("group", "reset", group, "--to", "end", "--topic", topic)
     told = run("group", "describe", "several-a", "several-b").out.decode()
     assert [line.split(":")[0] for line in told.splitlines() if ": " in line] == ["several-a", "several-b"]
 
 
-def test_a_group_is_set_back_and_forth(run: Run, topic: str) -> None:
+def test_a_group_is_reset_backwards_and_forwards(run: Run, topic: str) -> None:
     done = run("group", "reset", topic, "--to", "beginning", "--topic", topic)
     assert [line.split() for line in done.out.decode().splitlines()] == [
         ["topic", "partition", "before", "after"], [topic, "0", "0"], [topic, "1", "0"],
@@ -125,7 +125,7 @@ def test_a_dry_run_changes_nothing(run: Run, topic: str) -> None:
     assert positions(run, topic) == {0: (1, 4), 1: (1, 2)}
 
 
-def test_a_group_with_members_is_left_alone(run: Run, broker: Broker, topic: str) -> None:
+def test_a_group_with_members_cannot_be_reset(run: Run, broker: Broker, topic: str) -> None:
     with Client(broker.native) as client, client.consume(topic, group=topic):
         for command in (
             ("reset", topic, "--to", "end"),
@@ -156,14 +156,14 @@ def test_a_group_is_deleted(run: Run, topic: str) -> None:
         (("reset", "nobody", "--to", "end", "--topic", "nothing"), "nothing"),
     ],
 )
-def test_what_is_not_there_is_told_in_one_line(run: Run, command: tuple[str, ...], message: str) -> None:
+def test_a_missing_object_is_reported_in_one_line(run: Run, command: tuple[str, ...], message: str) -> None:
     done = run("group", *command)
     assert (done.status, done.out) == (1, b"")
     assert message in done.err
     assert done.err.count("\n") == 1
 
 
-def test_an_offset_or_a_partition_that_is_not_there_is_refused(run: Run, topic: str) -> None:
+def test_an_unknown_offset_or_partition_is_rejected(run: Run, topic: str) -> None:
     for options in (("--to", 4), ("--to", "end", "--partition", 2)):
         refused = run("group", "reset", topic, "--topic", topic, *options)
         assert refused.status == 1
@@ -182,7 +182,7 @@ def test_an_offset_or_a_partition_that_is_not_there_is_refused(run: Run, topic: 
         ("delete",),
     ],
 )
-def test_options_that_make_no_sense_are_refused(run: Run, command: tuple[str, ...]) -> None:
+def test_conflicting_options_are_rejected(run: Run, command: tuple[str, ...]) -> None:
     assert run("group", *command).status == 2
 
 
@@ -195,7 +195,7 @@ def test_a_shell_completes_the_names_of_groups(run: Run, topic: str, monkeypatch
         assert f"plain,{topic}" in run().out.decode().split()
 
 
-def test_json_is_one_object_a_group(run: Run, topic: str) -> None:
+def test_json_is_one_object_per_group(run: Run, topic: str) -> None:
     run("group", "reset", topic, "--to", 1, "--topic", topic, "--partition", 1)
     (line,) = run("group", "describe", topic, "--json").out.splitlines()
     form = json.loads(line)

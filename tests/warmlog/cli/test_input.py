@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.cli.input import CHUNK_BYTES, ROUND_BYTES, Item, LineSplitter, Parse, RecordInputStream, line_parser
-from warmlog.cli.record_json import Headers, RecordInput
+from warmlog.cli.records.input import (
+    CHUNK_BYTES,
+    ROUND_BYTES,
+    Item,
+    LineSplitter,
+    Parse,
+    RecordInputStream,
+    line_parser,
+)
+from warmlog.cli.records.record_json import Headers, RecordInput
 
 BIG = 1 << 20
 
@@ -24,7 +32,7 @@ def lines_as_defined(data: bytes, separator: bytes) -> list[bytes]:
 
 
 @given(data=st.lists(st.binary(max_size=12)).map(b"\n".join), cuts=st.lists(st.integers(0, 200)), zero=st.booleans())
-def test_lines_do_not_depend_on_how_the_stream_was_cut(data: bytes, cuts: list[int], zero: bool) -> None:
+def test_lines_do_not_depend_on_chunk_boundaries(data: bytes, cuts: list[int], zero: bool) -> None:
     separator = b"\0" if zero else b"\n"
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     chunks = [data[start:end] for start, end in pairwise(edges)]
@@ -56,7 +64,7 @@ def piped(parse: Parse | None = None, max_line_bytes: int = BIG) -> Iterator[tup
         yield write_end, RecordInputStream(read_end, splitter, parse, lambda count, size: None)
 
 
-def test_what_has_arrived_is_given_without_waiting_for_more() -> None:
+def test_available_records_are_returned_without_waiting() -> None:
     with piped() as (write_end, stream):
         assert list(stream.ready()) == []
         os.write(write_end, b"one\ntw")
@@ -77,11 +85,11 @@ def test_a_line_over_the_limit_ends_the_input_instead_of_growing() -> None:
         os.write(write_end, b"x" * 4097)
         assert list(stream.ready()) == []
         assert stream.at_end
-        assert "longer than the 4096 bytes" in str(stream.failure)
+        assert "longer than 4096 bytes" in str(stream.failure)
         os.close(write_end)
 
 
-def test_records_before_a_bad_line_are_given_and_the_line_is_named() -> None:
+def test_records_before_an_invalid_line_are_returned_and_its_number_reported() -> None:
     parse = line_parser(as_json=False, key_separator=b"=", key=None, headers=())
     with piped(parse) as (write_end, stream):
         os.write(write_end, b"a=1\n")
@@ -89,7 +97,7 @@ def test_records_before_a_bad_line_are_given_and_the_line_is_named() -> None:
         os.write(write_end, b"b=2\nbroken\nc=3\n")
         assert list(stream.ready()) == [(b"b", b"2")]
         assert stream.at_end
-        assert str(stream.failure) == "line 3: no key separator '=' in it"
+        assert str(stream.failure) == "line 3: no key separator '=' in the line"
         os.close(write_end)
 
 
@@ -123,11 +131,11 @@ def parsed(
     return line if parse is None else parse(line)
 
 
-def test_a_line_without_more_is_a_value_as_it_is() -> None:
+def test_a_plain_line_is_a_value() -> None:
     assert parsed(b"v") == b"v"
 
 
-def test_the_first_separator_parts_key_and_value() -> None:
+def test_the_first_separator_splits_key_and_value() -> None:
     assert parsed(b"k: v: w", separator=b": ") == (b"k", b"v: w")
     assert parsed(b": ", separator=b": ", headers=(("h", b"1"),)) == RecordInput(b"", b"", (("h", b"1"),))
 

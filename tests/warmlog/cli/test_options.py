@@ -10,12 +10,12 @@ def test_an_address_is_a_host_and_a_port(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":9091", "h:0", "h:65536", "h:9x", "h:-1", "h:\u0663"])
-def test_anything_else_is_no_address(text: str) -> None:
+def test_anything_else_is_rejected_as_an_address(text: str) -> None:
     with pytest.raises(click.BadParameter):
         bootstrap(text)
 
 
-def test_an_assignment_is_cut_at_its_first_equal_sign() -> None:
+def test_an_assignment_is_split_at_its_first_equal_sign() -> None:
     assert assignment("retention.ms=1=2") == ("retention.ms", "1=2")
     assert assignment("a=") == ("a", "")
 
@@ -34,12 +34,12 @@ def test_a_start_is_a_name_an_offset_or_a_time(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "start", "-1", "1.5", "2026-13-01", "\u0663"])
-def test_anything_else_is_no_start(text: str) -> None:
+def test_anything_else_is_rejected_as_a_start(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not beginning, end, an offset or a time"):
         start_position(text)
 
 
-def test_a_tab_may_be_written_as_a_program_would() -> None:
+def test_a_separator_can_be_written_as_an_escaped_tab() -> None:
     assert separator("\\t") == "\t"
     assert separator(": ") == ": "
     with pytest.raises(click.BadParameter, match="must not be empty"):

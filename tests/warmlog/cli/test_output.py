@@ -19,7 +19,7 @@ from warmlog.cli.output import Column, binary_size, iso_time, print_json, print_
         (1 << 60, "1024.0 PiB"),
     ],
 )
-def test_sizes_are_told_in_the_unit_that_leaves_few_digits(size: int, text: str) -> None:
+def test_sizes_use_the_largest_fitting_unit(size: int, text: str) -> None:
     assert binary_size(size) == text
 
 
@@ -37,7 +37,7 @@ def test_times_are_utc_to_the_millisecond(timestamp: int | None, text: str) -> N
     assert iso_time(timestamp) == text
 
 
-def test_a_table_in_a_pipe_has_a_line_a_row_and_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_in_a_pipe_has_one_line_per_row_and_cuts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 500
     print_table([Column("name"), Column("size", number=True)], [[long, 1], ["[red]b", None]])
     header, first, second = capsys.readouterr().out.splitlines()
@@ -46,7 +46,7 @@ def test_a_table_in_a_pipe_has_a_line_a_row_and_loses_nothing(capsys: pytest.Cap
     assert second.split() == ["[red]b"]
 
 
-def test_a_table_on_a_terminal_fits_it_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_on_a_terminal_fits_its_width_and_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     controller, terminal = os.openpty()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "40")
@@ -62,6 +62,6 @@ def test_a_table_on_a_terminal_fits_it_and_loses_nothing(monkeypatch: pytest.Mon
     assert "[red]b" in shown
 
 
-def test_json_is_one_value_a_line(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_json_is_one_value_per_line(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     print_json({"a": "ä"}, [1])
     assert capfdbinary.readouterr().out == '{"a":"ä"}\n[1]\n'.encode()

@@ -13,7 +13,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 AWKWARD = b"a\r\n\n\xff\xfe\x00\n\tindented\n\xc3\xa4\n"
 
 
-def test_what_was_produced_is_consumed_byte_for_byte(run: Run) -> None:
+def test_produced_values_are_consumed_byte_for_byte(run: Run) -> None:
     done = run("produce", "bytes", stdin=AWKWARD)
     assert (done.status, done.out) == (0, b"")
     assert done.err.startswith("5 records stored in bytes, ")
@@ -25,7 +25,7 @@ def test_a_last_line_without_newline_is_a_record(run: Run) -> None:
     assert run("consume", "unended", "--until-end").out == b"one\ntwo\n"
 
 
-def test_nothing_stores_nothing(run: Run) -> None:
+def test_empty_input_stores_nothing(run: Run) -> None:
     assert run("produce", "nothing").err.startswith("0 records stored")
     assert run("consume", "nothing", "--until-end").out == b""
 
@@ -35,14 +35,14 @@ def test_zero_terminated_records_may_hold_lines(run: Run) -> None:
     assert run("consume", "zeros", "--until-end", "-z").out == b"two\nlines\0more\0"
 
 
-def test_keys_come_before_a_separator_and_go_back_before_one(run: Run) -> None:
+def test_keys_are_split_off_and_printed_with_the_separator(run: Run) -> None:
     run("produce", "keyed", "--key-separator", ": ", stdin=b"k: v: w\n: no key\n")
     assert run("consume", "keyed", "--until-end", "--key-separator", ": ").out == b"k: v: w\n: no key\n"
     assert run("consume", "keyed", "--until-end", "--print-key").out == b"k\tv: w\n\tno key\n"
     assert run("consume", "keyed", "--until-end").out == b"v: w\nno key\n"
 
 
-def test_key_headers_and_partition_of_the_command_line_are_every_records(run: Run) -> None:
+def test_key_headers_and_partition_options_apply_to_every_record(run: Run) -> None:
     run("topic", "create", "labelled", "--partitions", 3)
     run("produce", "labelled", "--key", "k", "-H", "a=1", "-H", "a=2=3", "--partition", 2, stdin=b"x\ny\n")
     forms = run("consume", "labelled", "--until-end", "--json").json()
@@ -53,7 +53,7 @@ def test_key_headers_and_partition_of_the_command_line_are_every_records(run: Ru
     assert forms[0]["headers"] == [{"key": "a", "value": "1"}, {"key": "a", "value": "2=3"}]
 
 
-def test_json_goes_out_and_comes_back_without_loss(run: Run) -> None:
+def test_json_round_trip_is_lossless(run: Run) -> None:
     lines = [
         {"key": "k", "value": "v", "headers": [{"key": "h", "value_base64": "/w=="}], "timestamp": 1000},
         {"key_base64": "/wA=", "value": None, "timestamp": 2000, "headers": []},
@@ -101,13 +101,13 @@ def test_a_start_is_an_offset_a_time_or_an_end(run: Run) -> None:
     assert first("end") == first("10") == first("2030-01-01") == b""
 
 
-def test_a_count_stops_in_the_middle(run: Run) -> None:
+def test_count_stops_within_a_batch(run: Run) -> None:
     run("produce", "counted", stdin=b"a\nb\nc\n")
     assert run("consume", "counted", "--from", "beginning", "--count", 2).out == b"a\nb\n"
     assert run("consume", "counted", "--from", "beginning", "--count", 0).out == b""
 
 
-def test_only_the_wanted_partitions_are_read(run: Run) -> None:
+def test_only_the_given_partitions_are_read(run: Run) -> None:
     run("topic", "create", "parted", "--partitions", 3)
     for partition in range(3):
         run("produce", "parted", "--partition", partition, stdin=b"%d\n" % partition)
@@ -120,11 +120,11 @@ def test_only_the_wanted_partitions_are_read(run: Run) -> None:
 @pytest.mark.parametrize(
     ("stdin", "options", "message"),
     [
-        (b"a=1\nbroken\nc=2\n", ("--key-separator", "="), "line 2: no key separator '=' in it"),
+        (b"a=1\nbroken\nc=2\n", ("--key-separator", "="), "line 2: no key separator '=' in the line"),
         (b'{"value": "a"}\n{"vlaue": "b"}\n', ("--json",), "line 2: "),
     ],
 )
-def test_records_before_a_bad_line_are_stored_and_counted(
+def test_records_before_an_invalid_line_are_stored_and_counted(
     run: Run, stdin: bytes, options: tuple[str, ...], message: str
 ) -> None:
     topic = f"broken{options[0]}"
@@ -144,7 +144,7 @@ def test_records_before_a_bad_line_are_stored_and_counted(
         (("produce", "present", "--partition", "3"), "partitions 0 to 0, not 3"),
     ],
 )
-def test_what_is_not_there_is_told_in_one_line(run: Run, command: tuple[str, ...], message: str) -> None:
+def test_a_missing_object_is_reported_in_one_line(run: Run, command: tuple[str, ...], message: str) -> None:
     run("topic", "create", "present", "--if-not-exists")
     done = run(*command, stdin=b"x\n")
     assert done.status == 1
@@ -168,13 +168,13 @@ def test_what_is_not_there_is_told_in_one_line(run: Run, command: tuple[str, ...
         ("produce",),
     ],
 )
-def test_options_that_make_no_sense_are_refused(run: Run, command: tuple[str, ...]) -> None:
+def test_conflicting_options_are_rejected(run: Run, command: tuple[str, ...]) -> None:
     done = run(*command)
     assert done.status == 2
     assert done.err.count("\n") == 1
 
 
-def test_who_follows_sees_each_line_as_it_is_typed(start: Start, run: Run) -> None:
+def test_each_line_is_delivered_as_it_is_typed(start: Start, run: Run) -> None:
     run("topic", "create", "followed")
     reader = start("consume", "followed", "--from", "beginning", "--count", 2)
     writer = start("produce", "followed")
@@ -213,7 +213,7 @@ def test_ctrl_c_ends_a_writer_with_what_is_known_to_be_stored(start: Start, run:
     assert writer.stderr.read() in {b"at least 1 record stored in typed\n", b"at least 0 records stored in typed\n"}
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly(start: Start, run: Run) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(start: Start, run: Run) -> None:
     """`warmlog consume piped --from beginning | head -1`."""
     run("produce", "piped", stdin=b"line\n" * 100_000)
     reader = start("consume", "piped", "--from", "beginning")

@@ -10,7 +10,7 @@ class Terminal(StringIO):
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A manual clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def test_a_terminal_sees_a_line_that_is_gone_at_the_end() -> None:
+def test_the_line_is_drawn_on_a_terminal_and_erased_at_the_end() -> None:
     terminal, clock = Terminal(), Clock()
     with Progress("words", total_size=4096, stream=terminal, clock=clock) as progress:
         clock.now = 1.0
@@ -45,7 +45,7 @@ def test_a_pipe_sees_nothing() -> None:
     assert (progress.count, progress.size) == (1, 1)
 
 
-def test_nothing_is_drawn_when_it_would_be_in_the_way() -> None:
+def test_nothing_is_drawn_when_disabled() -> None:
     terminal, clock = Terminal(), Clock()
     with Progress("words", enabled=False, stream=terminal, clock=clock) as progress:
         clock.now = 10.0

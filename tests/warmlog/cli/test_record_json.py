@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.cli.record_json import RecordInput, parse_record, record_lines
+from warmlog.cli.records.record_json import RecordInput, parse_record, record_lines
 
 
 class Stored(NamedTuple):
-    """A record as the client gives it, of which printing uses these names."""
+    """A consumed record with the fields that are printed."""
 
     offset: int
     timestamp: int
@@ -40,7 +40,7 @@ def printed(record: Any) -> dict[str, Any]:
 
 
 @given(record=stored)
-def test_what_was_printed_is_read_back_byte_for_byte(record: Stored) -> None:
+def test_printed_records_are_parsed_byte_for_byte(record: Stored) -> None:
     line = record_lines([record])
     assert line.endswith(b"\n")
     assert parse_record(line) == RecordInput(record.key, record.value, record.headers, 3, record.timestamp)
@@ -64,7 +64,7 @@ def test_text_is_printed_as_text_and_other_bytes_as_base64() -> None:
     }
 
 
-def test_every_field_may_be_left_out() -> None:
+def test_every_field_is_optional() -> None:
     assert parse_record(b"{}") == RecordInput(None, None)
 
 
@@ -91,7 +91,7 @@ def test_headers_may_be_one_object() -> None:
         (b'{"value": "\xff"}', "UTF-8"),
     ],
 )
-def test_a_line_that_is_no_record_says_why(line: bytes, message: str) -> None:
+def test_an_invalid_line_is_rejected_with_the_reason(line: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=r"^.+$") as caught:
         parse_record(line)
     assert message.lower() in str(caught.value).lower()

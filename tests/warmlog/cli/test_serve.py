@@ -20,7 +20,7 @@ FREE = ["--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.
 
 @contextmanager
 def serving(*options: str) -> Iterator[subprocess.Popen[str]]:
-    """The real command; killed at the end if the test has not stopped it."""
+    """Run the real command; kill it at the end if it still runs."""
     command = [sys.executable, "-m", "warmlog", "serve", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -30,7 +30,7 @@ def serving(*options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_until_served(url: str) -> None:
-    """Ask until it is answered: of a process whose output nobody reads there is no other sign."""
+    """Retry until the broker answers; its output is not read."""
     while True:
         with suppress(OSError), urllib.request.urlopen(url) as reply:
             assert reply.status == 200
@@ -38,7 +38,7 @@ def wait_until_served(url: str) -> None:
 
 
 def refused(*options: str) -> str:
-    """The one line of a serve that cannot start."""
+    """Return the error line of a `serve` that cannot start."""
     done = subprocess.run(
         [sys.executable, "-m", "warmlog", "serve", *options], capture_output=True, text=True, check=False
     )
@@ -57,9 +57,7 @@ def start_lines(process: subprocess.Popen[str]) -> tuple[str, re.Match[str]]:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_serve_says_what_a_power_cut_costs_then_ready_and_stops_cleanly_on_a_signal(
-    tmp_path: Path, stop: signal.Signals
-) -> None:
+def test_serve_prints_durability_then_ready_and_stops_cleanly_on_a_signal(tmp_path: Path, stop: signal.Signals) -> None:
     with serving("--data-dir", str(tmp_path), *FREE) as process:
         power_cut, ready = start_lines(process)
         assert power_cut.startswith("power cut: ")
@@ -82,7 +80,7 @@ def test_a_signal_during_the_start_stops_cleanly_too(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_logs_in_json_are_one_object_a_line(tmp_path: Path) -> None:
+def test_json_logs_are_one_object_per_line(tmp_path: Path) -> None:
     with serving("--data-dir", str(tmp_path), *FREE, "--log-json", "--log-level", "debug") as process:
         start_lines(process)
         process.terminate()
@@ -91,7 +89,7 @@ def test_logs_in_json_are_one_object_a_line(tmp_path: Path) -> None:
         assert {"time", "level", "logger", "message"} <= json.loads(line).keys()
 
 
-def test_a_listener_that_is_off_is_none_in_the_ready_line(tmp_path: Path) -> None:
+def test_a_disabled_listener_is_none_in_the_ready_line(tmp_path: Path) -> None:
     with serving(
         "--data-dir", str(tmp_path), "--kafka", "none", "--native", "127.0.0.1:0", "--http", "none"
     ) as process:
@@ -100,7 +98,7 @@ def test_a_listener_that_is_off_is_none_in_the_ready_line(tmp_path: Path) -> Non
         assert re.fullmatch(r"ready kafka=none native=127\.0\.0\.1:\d+ http=none\n", process.stdout.readline())
 
 
-def test_an_unknown_setting_is_an_error_before_any_other(tmp_path: Path) -> None:
+def test_an_unknown_setting_is_reported_before_any_other_error(tmp_path: Path) -> None:
     line = refused(
         "--data-dir", str(tmp_path), "--kafka", "1:2", "--native", "nonsense", "--set", "log.segment.bites=1"
     )
@@ -108,23 +106,23 @@ def test_an_unknown_setting_is_an_error_before_any_other(tmp_path: Path) -> None
     assert "log.segment.bytes" in line
 
 
-def test_a_settings_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "none.toml") in refused("--config", str(tmp_path / "none.toml"), *FREE)
 
 
-def test_a_bad_address_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_address_is_rejected(tmp_path: Path) -> None:
     assert "nonsense" in refused(
         "--data-dir", str(tmp_path), "--kafka", "none", "--native", "nonsense", "--http", "none"
     )
 
 
-def test_a_taken_port_is_refused(tmp_path: Path) -> None:
+def test_a_port_in_use_is_rejected(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert address in refused("--data-dir", str(tmp_path), "--kafka", "none", "--native", address, "--http", "none")
 
 
-def test_a_data_directory_in_use_is_refused(tmp_path: Path) -> None:
+def test_a_data_directory_in_use_is_rejected(tmp_path: Path) -> None:
     with serving("--data-dir", str(tmp_path), *FREE) as process:
         start_lines(process)
         assert str(tmp_path) in refused("--data-dir", str(tmp_path), *FREE)
@@ -136,8 +134,8 @@ def test_settings_come_from_the_environment_too(tmp_path: Path) -> None:
     assert "WARMLOG_NUM_PARTITIONS" in result.stderr
 
 
-def test_a_reader_of_the_ready_line_may_go_away(tmp_path: Path) -> None:
-    """`warmlog serve | head -1` goes on serving."""
+def test_serving_continues_after_the_reader_of_the_ready_line_is_gone(tmp_path: Path) -> None:
+    """`warmlog serve | head -1` continues to serve."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         address = f"127.0.0.1:{found.getsockname()[1]}"
     with serving("--data-dir", str(tmp_path), "--kafka", "none", "--native", "none", "--http", address) as process:

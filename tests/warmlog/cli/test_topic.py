@@ -5,7 +5,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.response import PartitionDescription, TopicDescription
-from warmlog.cli.topic import description_form, show_topic
+from warmlog.cli.topic import description_json, show_topic
 
 Run = Callable[..., Any]
 
@@ -18,7 +18,7 @@ def test_a_topic_is_created_listed_and_deleted(run: Run) -> None:
     assert b"made" not in run("topic", "list").out
 
 
-def test_json_tells_a_topic_a_line(run: Run) -> None:
+def test_json_is_one_object_per_topic(run: Run) -> None:
     created = run("topic", "create", "json-a", "json-b", "--json").json()
     assert [(form["name"], form["partitions"], form["created"]) for form in created] == [
         ("json-a", 1, True),
@@ -32,17 +32,17 @@ def test_json_tells_a_topic_a_line(run: Run) -> None:
     ]
 
 
-def test_a_topic_that_exists_is_an_error_unless_that_was_foreseen(run: Run) -> None:
+def test_an_existing_topic_is_an_error_without_if_not_exists(run: Run) -> None:
     run("topic", "create", "twice", "--partitions", 2)
     refused = run("topic", "create", "twice")
     assert (refused.status, refused.out) == (1, b"")
     assert "twice" in refused.err
     assert refused.err.count("\n") == 1
-    assert run("topic", "create", "twice", "--if-not-exists").out == b"twice exists already: 2 partitions\n"
+    assert run("topic", "create", "twice", "--if-not-exists").out == b"twice already exists: 2 partitions\n"
     assert run("topic", "create", "twice", "--if-not-exists", "--json").json()[0]["created"] is False
 
 
-def test_a_topic_that_does_not_exist_is_an_error_unless_that_was_foreseen(run: Run) -> None:
+def test_a_missing_topic_is_an_error_without_if_exists(run: Run) -> None:
     assert run("topic", "delete", "nowhere").status == 1
     assert run("topic", "delete", "nowhere", "--if-exists").out == b"nowhere does not exist\n"
     for command in (("describe", "nowhere"), ("alter", "nowhere", "--partitions", 2)):
@@ -65,7 +65,7 @@ def test_describe_shows_offsets_segments_and_settings(run: Run) -> None:
     assert len(lines) > lines.index(titles) + 5
 
 
-def test_describe_in_json_tells_all_there_is(run: Run) -> None:
+def test_describe_in_json_has_all_fields(run: Run) -> None:
     run("topic", "create", "told", "--partitions", 2)
     (form,) = run("topic", "describe", "told", "--json").json()
     assert form["name"] == "told"
@@ -75,7 +75,7 @@ def test_describe_in_json_tells_all_there_is(run: Run) -> None:
     assert (segment["base_offset"], segment["next_offset"], segment["active"]) == (0, 0, True)
 
 
-def test_describe_shows_how_far_a_partition_is_flushed(run: Run) -> None:
+def test_describe_shows_the_flushed_offset(run: Run) -> None:
     for name, flush_messages, flushed in (("synced", 1, 3), ("late", 2, 2)):
         run("topic", "create", name, "--config", f"flush.messages={flush_messages}")
         for value in (b"x", b"y", b"z"):
@@ -89,7 +89,7 @@ def test_describe_shows_how_far_a_partition_is_flushed(run: Run) -> None:
         assert cell.split() == [str(flushed)]
 
 
-def test_a_partition_that_takes_no_appends_is_shown_with_its_offsets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_partition_that_rejects_appends_is_shown_with_its_offsets(capsys: pytest.CaptureFixture[str]) -> None:
     partition = PartitionDescription(
         partition=0, leader=1, leader_epoch=2, log_start_offset=0, high_watermark=7, log_end_offset=9, flushed_offset=7,
         size=900, segments=(), error=ErrorCode.KAFKA_STORAGE_ERROR, message="it takes no appends for now: a reason",
@@ -99,7 +99,7 @@ def test_a_partition_that_takes_no_appends_is_shown_with_its_offsets(capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     assert "partition 0: it takes no appends for now: a reason" in lines
     assert any(line.split()[:6] == ["0", "0", "9", "9", "7", "7"] for line in lines)
-    assert description_form(topic)["partitions"][0]["failure"] == "it takes no appends for now: a reason"
+    assert description_json(topic)["partitions"][0]["failure"] == "it takes no appends for now: a reason"
 
 
 def test_settings_are_changed_and_reset(run: Run) -> None:
@@ -127,7 +127,7 @@ def test_settings_are_changed_and_reset(run: Run) -> None:
         ("create", "fine", "--config", "segment.bytes=few"),
     ],
 )
-def test_what_the_broker_refuses_is_told_in_one_line(run: Run, arguments: tuple[str, ...]) -> None:
+def test_an_error_of_the_broker_is_reported_in_one_line(run: Run, arguments: tuple[str, ...]) -> None:
     refused = run("topic", *arguments)
     assert refused.status == 1
     assert refused.err.count("\n") == 1
@@ -144,13 +144,13 @@ def test_what_the_broker_refuses_is_told_in_one_line(run: Run, arguments: tuple[
         ("list", "--native", "nonsense:x"),
     ],
 )
-def test_what_makes_no_sense_is_refused_without_asking_a_broker(run: Run, arguments: tuple[str, ...]) -> None:
+def test_invalid_arguments_are_rejected_without_a_broker(run: Run, arguments: tuple[str, ...]) -> None:
     refused = run("topic", *arguments)
     assert refused.status == 2
     assert refused.err.count("\n") == 1
 
 
-def test_no_broker_is_told_in_one_line(run: Run) -> None:
+def test_an_unreachable_broker_is_reported_in_one_line(run: Run) -> None:
     refused = run("topic", "list", "--native", "127.0.0.1:1")
     assert refused.status == 1
     assert refused.err == "warmlog: cannot connect to 127.0.0.1:1: Connection refused\n"

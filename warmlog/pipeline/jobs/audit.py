@@ -14,7 +14,7 @@ from broker.log.directory.checkpoint import CLEANER_POINTS, read_offsets
 from broker.log.errors import CheckpointError
 from broker.log.io.directory_names import parse_partition_directory
 from broker.log.io.disk import Disk
-from warmlog.inspect.circumstances import broker_is_running, is_left_alone, was_clean
+from warmlog.inspect.broker_state import broker_is_running, is_idle, was_clean
 from warmlog.inspect.metadata import StoredMetadata
 from warmlog.inspect.partition import StoredPartition
 from warmlog.pipeline.archive.store import Commit
@@ -173,7 +173,7 @@ def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) ->
     log_end = max(partition.end_offset(), partition.start_offset)
     for at, segment in enumerate(segments):
         next_offset = segments[at + 1].base_offset if at + 1 < len(segments) else log_end
-        still = not running or is_left_alone(Path(segment.path))
+        at_rest = not running or is_idle(Path(segment.path))
         if next_offset <= partition.start_offset and at + 1 < len(segments):
             continue  # below the log start offset: deleted, and waiting for retention
         yield SegmentTask(
@@ -184,8 +184,8 @@ def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) ->
             next_offset=next_offset,
             end_position=partition.readable_size(segment),
             cleaned_until=cleaned.get((partition.topic, partition.partition), 0),
-            still=still,
-            settled=still and (segment is not segments[-1] or clean),
+            at_rest=at_rest,
+            closed=at_rest and (segment is not segments[-1] or clean),
         )
 
 

@@ -23,11 +23,11 @@ from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
 from protocol.records.columns import Wanted
 from protocol.records.record import MAX_INT64, MIN_INT64
+from warmlog.inspect.checks.indexes import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
 from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES
 from warmlog.inspect.findings import Finding as IndexFinding
-from warmlog.inspect.index_checks import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
+from warmlog.inspect.log_file import LogFile, Segment
 from warmlog.inspect.lookup import position_after_damage
-from warmlog.inspect.segment import LogFile, Segment
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.source.arrow import ArrowDecoder
 
@@ -48,7 +48,7 @@ class SegmentTask:
 
     `first_offset`: where accounting begins, the base offset or the log start offset. `next_offset`: the base offset of
     the next segment, or the log end offset. `end_position`: where the readable part ends. `cleaned_until`: how far
-    compaction may have come, 0 without. `still`, `settled`: as in `SegmentEnd`.
+    compaction may have come, 0 without. `at_rest`, `closed`: as in `SegmentEnd`.
     """
 
     topic: str
@@ -58,8 +58,8 @@ class SegmentTask:
     next_offset: int
     end_position: int
     cleaned_until: int
-    still: bool
-    settled: bool
+    at_rest: bool
+    closed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ class SegmentAudit:
                 self._damage(file, position, following, end, str(error))
             if header is not None:
                 for index in indexes:
-                    self._index_findings(index.batch(position, header))
+                    self._index_findings(index.batch_findings(position, header))
             position = following
 
     def _batch(self, buffer: memoryview, start: int, position: int, header: BatchHeader) -> None:
@@ -331,12 +331,12 @@ class SegmentAudit:
             size=end,
             batches=self._batches,
             next_offset=max(self._expected, task.segment.base_offset),
-            still=task.still,
-            settled=task.settled,
+            at_rest=task.at_rest,
+            closed=task.closed,
             index_interval_bytes=DEFAULT_INDEX_INTERVAL_BYTES,
         )
         for index in indexes:
-            self._index_findings(index.end(segment_end))
+            self._index_findings(index.end_findings(segment_end))
 
     def _open_indexes(self) -> Iterator[IndexCheck]:
         log = self._task.segment.path
@@ -345,11 +345,11 @@ class SegmentAudit:
             path = Path(f"{stem}{suffix}{state}")
             with suppress(FileNotFoundError):
                 base_offset = self._task.segment.base_offset
-                index = kind(path, base_offset, still=self._task.still, settled=self._task.settled)
-                self._index_findings(index.form())
+                index = kind(path, base_offset, at_rest=self._task.at_rest, closed=self._task.closed)
+                self._index_findings(index.form_findings())
                 yield index
                 continue
-            if self._task.still and Path(log).exists():
+            if self._task.at_rest and Path(log).exists():
                 self._index_findings(iter([IndexFinding(path, "missing")]))
 
     def _index_findings(self, findings: Iterator[IndexFinding]) -> None:

@@ -15,7 +15,7 @@ from protocol.records.batch import BatchHeader
 from protocol.records.columns import Wanted
 from protocol.records.layout import CONTROL_BIT, LOG_OVERHEAD
 from protocol.records.reader import decode_batch
-from warmlog.inspect.segment import LogFile
+from warmlog.inspect.log_file import LogFile
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch, added
 from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.source.input import choose_input, rules_of

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from protocol.errors import ProtocolError
+from warmlog.inspect.index_files import OffsetEntries
+from warmlog.inspect.log_file import LogFile, Segment
 from warmlog.inspect.lookup import confirmed_entries, position_of
 from warmlog.inspect.partition import StoredPartition
-from warmlog.inspect.segment import LogFile, OffsetEntries, Segment
 from warmlog.inspect.transactions import Aborted
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.ranges import Range, cuts

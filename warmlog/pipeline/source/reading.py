@@ -17,9 +17,9 @@ from protocol.records.batch import BatchHeader
 from protocol.records.columns import Wanted
 from protocol.records.record import MAX_INT64, MIN_INT64
 from warmlog.inspect.errors import SegmentGoneError
+from warmlog.inspect.log_file import WINDOW_BYTES, LogFile, Segment
 from warmlog.inspect.lookup import may_hold, position_after_damage
 from warmlog.inspect.partition import listed_segments, stored_topic_id
-from warmlog.inspect.segment import WINDOW_BYTES, LogFile, Segment
 from warmlog.inspect.transactions import AbortedBatches
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.source.options import OnCorrupt

@@ -1,0 +1,250 @@
+"""`warmlog log residency`: show which parts of segments are in the page cache.
+
+1. Files are neither read nor written: the page cache does not change.
+2. A cell of a map stands for one or more pages, so that a file takes one line. The hole at the end of an active
+   segment's index is not part of the map.
+3. Files that a running broker removes meanwhile are left out.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from mmap import PAGESIZE
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from broker.log.io.observed_disk import UnknownResidencyError, choose_asker
+from broker.log.io.page_cache import pages_of
+from warmlog.cli.failure import Failure
+from warmlog.cli.options import json_option
+from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table
+from warmlog.inspect.index_files import data_end
+from warmlog.inspect.paths import SegmentFile, partition_directories, segment_files
+
+SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+MAX_CELLS = 64
+MIN_CELLS = 8
+OTHER_COLUMNS = 64  # characters of a row beside its map
+BLOCKS = "·░▒▓█"  # nothing, up to a third, up to two thirds, less than all, all
+PLAIN_BLOCKS = ".-+*#"  # for encodings without them
+COLUMNS = (
+    Column("segment"),
+    Column("file"),
+    Column("size", number=True),
+    Column("resident", number=True),
+    Column("%", number=True),
+    Column("map"),
+)
+TOTAL_COLUMNS = (
+    Column("files"),
+    Column("count", number=True),
+    Column("size", number=True),
+    Column("resident", number=True),
+    Column("%", number=True),
+)
+
+
+class FileSurvey(NamedTuple):
+    """Resident pages of a file, by cells of `cell_pages` pages (fewer in the last)."""
+
+    file: SegmentFile
+    size: int
+    cell_pages: int
+    resident_cells: tuple[int, ...]
+
+    @property
+    def pages(self) -> int:
+        """Number of pages."""
+        return pages_of(0, self.size)
+
+    @property
+    def resident_pages(self) -> int:
+        """Number of resident pages."""
+        return sum(self.resident_cells)
+
+
+@click.command(short_help="Show which parts of segments are in the page cache.")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@json_option("One JSON object per line: each file with its cells, then the totals.")
+def residency(directory: Path, as_json: bool) -> None:
+    """Show which parts of segments are in the page cache.
+
+    DIR is a data directory or the directory of a partition. The map of each log and index file runs from its first
+    byte on the left to its last: a full block is completely resident, a dot not at all. Files are not read. Safe
+    beside a running broker.
+    """
+    cells = MAX_CELLS if as_json else map_width()
+    surveys: list[FileSurvey] = []
+    for partition, found in groupby(survey_files(directory, cells), key=lambda survey: survey.file.path.parent):
+        files = list(found)
+        surveys += files
+        if as_json:
+            print_json(*map(file_json, files))
+        else:
+            show_partition(partition.resolve().name, files)
+    if as_json:
+        print_json(*(total_json(kind, files) for kind, files in by_kind(surveys)))
+    else:
+        show_totals(surveys)
+
+
+def map_width() -> int:
+    """Return the characters for a map: what a terminal leaves, else the maximum."""
+    if not sys.stdout.isatty():
+        return MAX_CELLS
+    return max(MIN_CELLS, min(MAX_CELLS, shutil.get_terminal_size().columns - OTHER_COLUMNS))
+
+
+# -- survey ------------------------------------------------------------------------------------------------------------
+
+
+def survey_files(directory: Path, max_cells: int) -> Iterator[FileSurvey]:
+    """Survey every segment file in use. Raises WrongPathError, Failure if residency is unknown, OSError."""
+    for partition in partition_directories(directory):
+        try:
+            files = segment_files(partition.iterdir())
+        except FileNotFoundError:
+            continue
+        for file in files:
+            if file.suffix in SUFFIXES and not file.state:
+                survey = survey_file(file, max_cells)
+                if survey is not None:
+                    yield survey
+
+
+def survey_file(file: SegmentFile, max_cells: int) -> FileSurvey | None:
+    """Survey one file; return None if it has been removed. Raises Failure, OSError."""
+    try:
+        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        size = min(data_end(fd), os.fstat(fd).st_size)
+        cell_pages = -(-pages_of(0, size) // max_cells) or 1
+        cells = tuple(resident_cells(fd, size, cell_pages * PAGESIZE))
+    except UnknownResidencyError as unknown:
+        raise Failure(f"{file.path}: cannot query the page cache ({unknown})") from unknown
+    finally:
+        os.close(fd)
+    return FileSurvey(file, size, cell_pages, cells)
+
+
+def resident_cells(fd: int, size: int, cell_size: int) -> Iterator[int]:
+    """Yield the number of resident pages of each cell. Raises UnknownResidencyError, OSError."""
+    asker = choose_asker(fd, size) if size else None
+    for position in range(0, size, cell_size):
+        length = min(cell_size, size - position)
+        assert asker is not None, "an empty file has no cells"
+        yield pages_of(position, length) - asker.missing_pages(fd, position, length)
+
+
+# -- output ------------------------------------------------------------------------------------------------------------
+
+
+def file_json(survey: FileSurvey) -> dict[str, object]:
+    """Return a file as a JSON object."""
+    return {
+        "type": "file",
+        "partition": survey.file.path.parent.resolve().name,
+        "base_offset": survey.file.base_offset,
+        "kind": survey.file.suffix.removeprefix("."),
+        "file": str(survey.file.path),
+        "size": survey.size,
+        "pages": survey.pages,
+        "resident_pages": survey.resident_pages,
+        "cell_pages": survey.cell_pages,
+        "resident_cells": survey.resident_cells,
+    }
+
+
+def by_kind(surveys: Iterable[FileSurvey]) -> Iterator[tuple[str, list[FileSurvey]]]:
+    """Group the files by kind, then as `all`."""
+    every = list(surveys)
+    for suffix in SUFFIXES:
+        yield suffix.removeprefix("."), [survey for survey in every if survey.file.suffix == suffix]
+    yield "all", every
+
+
+def total_json(kind: str, surveys: Sequence[FileSurvey]) -> dict[str, object]:
+    """Return the totals of a kind as a JSON object."""
+    size, pages, resident = totals(surveys)
+    return {
+        "type": "total", "kind": kind, "files": len(surveys), "size": size, "pages": pages, "resident_pages": resident,
+    }  # fmt: skip
+
+
+def totals(surveys: Iterable[FileSurvey]) -> tuple[int, int, int]:
+    """Return bytes, pages and resident pages."""
+    every = list(surveys)
+    size, pages = sum(survey.size for survey in every), sum(survey.pages for survey in every)
+    return size, pages, sum(survey.resident_pages for survey in every)
+
+
+def show_partition(name: str, surveys: Sequence[FileSurvey]) -> None:
+    """Print the files of a partition with their maps."""
+    size, pages, resident = totals(surveys)
+    print_line(f"{name}: {binary_size(size)}, {percent(resident, pages) or '0'} % resident")
+    blocks = supported_blocks()
+    print_table(COLUMNS, [file_row(survey, blocks) for survey in surveys])
+    print_line()
+
+
+def file_row(survey: FileSurvey, blocks: str) -> tuple[object, ...]:
+    """Return the cells of a file for COLUMNS."""
+    return (
+        f"{survey.file.base_offset:020d}",
+        survey.file.suffix,
+        binary_size(survey.size),
+        resident_size(survey),
+        percent(survey.resident_pages, survey.pages),
+        draw_map(survey, blocks),
+    )
+
+
+def resident_size(survey: FileSurvey) -> str:
+    """Format the resident bytes: the last page of a file is rarely full."""
+    return binary_size(min(survey.size, survey.resident_pages * PAGESIZE))
+
+
+def draw_map(survey: FileSurvey, blocks: str) -> str:
+    """Draw a block for each cell."""
+    drawn = []
+    for number, resident in enumerate(survey.resident_cells):
+        pages = min(survey.cell_pages, survey.pages - number * survey.cell_pages)
+        drawn.append(blocks[-1] if resident == pages else blocks[-(-resident * (len(blocks) - 2) // pages)])
+    return "".join(drawn)
+
+
+def supported_blocks() -> str:
+    """Return the blocks that the encoding of standard output supports."""
+    try:
+        BLOCKS.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return PLAIN_BLOCKS
+    return BLOCKS
+
+
+def percent(resident: int, pages: int) -> str | None:
+    """Format a percentage; 0 and 100 are exact, never rounded."""
+    if not pages:
+        return None
+    share = 100 * resident / pages
+    return f"{share:.0f}" if resident in {0, pages} or 1 <= share < 99 else f"{min(max(share, 0.1), 99.9):.1f}"
+
+
+def show_totals(surveys: Sequence[FileSurvey]) -> None:
+    """Print the totals and the legend."""
+    rows = []
+    for kind, files in by_kind(surveys):
+        size, pages, resident = totals(files)
+        resident_bytes = binary_size(min(size, resident * PAGESIZE))
+        rows.append((kind, len(files), binary_size(size), resident_bytes, percent(resident, pages)))
+    print_table(TOTAL_COLUMNS, rows)
+    blocks = supported_blocks()
+    partly = " ".join(blocks[-2:0:-1])
+    print_line(f"{blocks[-1]} all resident, {partly} partly, {blocks[0]} none; {counted(PAGESIZE, 'byte')} per page")

@@ -1,0 +1,212 @@
+"""`warmlog pipeline count` and `archive`."""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from warmlog.cli.failure import Failure
+from warmlog.cli.options import json_option
+from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table
+from warmlog.cli.pipeline.job import (
+    JobOptions,
+    bootstrap_option,
+    job_options,
+    pipeline_errors,
+    running,
+    show_stats,
+    until_terminated,
+)
+
+if TYPE_CHECKING:
+    from warmlog.pipeline.archive.job import ArchiveJob
+    from warmlog.pipeline.archive.store import Commit
+    from warmlog.pipeline.jobs.count import Counted
+    from warmlog.pipeline.runner import Runner
+
+COUNT_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    Column("records", number=True),
+    Column("batches", number=True),
+    Column("bytes", number=True),
+    Column("first offset", number=True),
+    Column("end offset", number=True),
+)
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@click.command()
+@job_options
+@json_option("One JSON object per partition.")
+def count(as_json: bool, **given: Any) -> None:
+    """Count the records of topics by batch headers alone."""
+    from warmlog.pipeline.job_stats import Reporter
+    from warmlog.pipeline.jobs.count import count_records
+    from warmlog.pipeline.source.input import size_of
+
+    job = JobOptions(**given)
+    with pipeline_errors():
+        options = job.read_options()
+        if options.path is None:
+            raise click.UsageError("count reads directories: give --path.")
+        reporter = Reporter("count")
+        with running("count", job, lambda: size_of(options), reporter) as run:
+            found = count_records(run, options, reporter)
+            report = reporter.report()
+    if as_json:
+        print_json(*found)
+    else:
+        print_table(COUNT_COLUMNS, [_count_row(one) for one in found])
+        print_line(f"{counted(sum(one.records for one in found), 'record')}")
+    show_stats(report, job.report_file, quiet=as_json)
+
+
+def _count_row(one: "Counted") -> tuple[object, ...]:
+    numbers = (f"{one.records:,}", f"{one.batches:,}", binary_size(one.bytes), one.first_offset, one.end_offset)
+    return (one.topic, one.partition, *numbers)
+
+
+def duration(value: str) -> float:
+    """Parse `10s`, `500ms`, `5m` or `1h` into seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", value.strip())
+    seconds = float(found[1]) * UNITS_S[found[2]] if found else 0.0
+    if not seconds:
+        raise click.BadParameter(f"{value!r} is not a duration like 10s, 500ms, 5m or 1h.")
+    return seconds
+
+
+@click.command()
+@job_options
+@bootstrap_option
+@click.option("--group", metavar="GROUP", help="Commit the archived offsets to this consumer group.")
+@click.option("--to", "target", required=True, metavar="DIR", help="Directory of the archive; created if needed.")
+@click.option(
+    "--partition-by",
+    type=click.Choice(["none", "day", "hour"]),
+    default="none",
+    show_default=True,
+    help="Create a directory for each day or hour of the records' timestamps (UTC).",
+)
+@click.option(
+    "--compression", type=click.Choice(["zstd", "snappy", "lz4", "gzip", "none"]), default="zstd", show_default=True
+)
+@click.option("--once", is_flag=True, help="Archive the records that exist now, then stop (default).")
+@click.option(
+    "--every",
+    metavar="TIME",
+    type=duration,
+    help="Run until stopped, checking for new records at this interval (10s, 5m).",
+)
+@json_option("One JSON object per commit.")
+def archive(
+    bootstrap: str | None,
+    group: str | None,
+    target: str,
+    partition_by: Any,
+    compression: str,
+    once: bool,
+    every: float | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Write records to Parquet files, each record exactly once.
+
+    A run continues where the last one committed, however that ended. Each batch is added to the archive atomically.
+    Read the archive with `spark.read.parquet(DIR)` or any other reader of Parquet.
+    """
+    from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
+    from warmlog.pipeline.archive.store import ArchiveStore
+
+    if once and every is not None:
+        raise click.UsageError("--once and --every exclude each other.")
+    job = JobOptions(**given)
+    with pipeline_errors():
+        options = job.read_options(bootstrap=bootstrap, group=group)
+        if partition_by != "none" and "timestamp" not in options.columns:
+            raise click.UsageError(f"--partition-by {partition_by} needs the column timestamp.")
+        settings = ArchiveSettings(partition_by=partition_by, compression=compression)
+        store = ArchiveStore(Path(target).absolute())
+        with _warnings_shown(), store.locked():
+            archiving = ArchiveJob(options, store, settings)
+            with (
+                running("archive", job, archiving.pending_bytes, archiving.reporter, "pyarrow") as run,
+                until_terminated(is_endless=every is not None),
+                _reported(archiving, job.report_file, as_json=as_json),
+            ):
+                for commit in _commits(archiving, run, every):
+                    _show_commit(commit, as_json=as_json)
+    if archiving.is_stopped:
+        raise Failure("stopped before a damaged batch (-o onCorrupt=skip continues after it)")
+
+
+def _commits(job: "ArchiveJob", run: "Runner", every_s: float | None) -> "Iterator[Commit]":
+    from warmlog.pipeline.archive.job import run_every
+
+    return job.run_once(run) if every_s is None else run_every(job, run, Interval(every_s).wait)
+
+
+class Interval:
+    """Wait for points in time at equal distances; missed ones are skipped."""
+
+    def __init__(
+        self,
+        every_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._every_s = every_s
+        self._clock = clock
+        self._sleep = sleep
+        self._next = clock() + every_s
+
+    def wait(self) -> None:
+        """Wait for the next point in time."""
+        now = self._clock()
+        if now < self._next:
+            self._sleep(self._next - now)
+        self._next = max(self._next, now) + self._every_s
+
+
+@contextmanager
+def _reported(job: "ArchiveJob", report_file: Path | None, *, as_json: bool) -> Iterator[None]:
+    """Print the report however the job ends, even if it is interrupted."""
+    try:
+        yield
+        if not job.commits and not as_json:
+            print_line("nothing new")
+    finally:
+        show_stats(job.reporter.report(), report_file, quiet=as_json or not job.commits)
+
+
+@contextmanager
+def _warnings_shown() -> Iterator[None]:
+    """Show the job's warnings as lines on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("warmlog: %(message)s"))
+    logger = logging.getLogger("warmlog.pipeline")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def _show_commit(commit: "Commit", *, as_json: bool) -> None:
+    """Print one commit."""
+    if as_json:
+        print_json(asdict(commit))
+        return
+    files = counted(len(commit.files), "file")
+    print_line(f"batch {commit.number}: {counted(commit.rows, 'record')} in {files}")
+    for damaged in commit.damaged:
+        print_line(f"skipped: {damaged}")
+    if commit.lost_offsets:
+        print_line(f"{counted(commit.lost_offsets, 'offset')} were deleted before they were archived")

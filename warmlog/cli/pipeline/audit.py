@@ -1,0 +1,193 @@
+"""`warmlog pipeline audit` and `compact-report`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from warmlog.cli.options import json_option
+from warmlog.cli.output import Column, binary_size, counted, iso_time, print_json, print_line, print_table
+from warmlog.cli.pipeline.job import JobOptions, bootstrap_option, job_options, pipeline_errors, running, show_stats
+
+if TYPE_CHECKING:
+    from warmlog.pipeline.jobs.audit import Audit, Compared, PartitionAudit
+    from warmlog.pipeline.jobs.audit_segment import Hour
+    from warmlog.pipeline.jobs.compaction import Compactable
+
+HOUR_MS = 3_600_000
+COUNTS = ("markers", "compacted", "missing", "duplicates", "damaged")
+AUDIT_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    Column("hour"),
+    Column("records", number=True),
+    Column("bytes", number=True),
+    Column("first offset", number=True),
+    Column("last offset", number=True),
+    *(Column(name, number=True) for name in COUNTS),
+)
+COMPARED = {
+    "both": "both",
+    "different": "different",
+    "only log": "only_log",
+    "only archive": "only_table",
+    "twice": "twice",
+    "compacted since": "compacted",
+    "of earlier topics": "earlier",
+}
+TABLE_COLUMNS = (Column("topic"), Column("partition", number=True), *(Column(name, number=True) for name in COMPARED))
+COMPACT_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    *(Column(name, number=True) for name in ("records", "keys", "tombstones", "would go")),
+    Column("on disk", number=True),
+    Column("would be saved", number=True),
+    Column("dirty ratio", number=True),
+)
+TOP_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    Column("key"),
+    Column("records", number=True),
+    Column("bytes", number=True),
+)
+
+
+@click.command()
+@job_options
+@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="Compare this archive with the log.")
+@click.option(
+    "--by",
+    type=click.Choice(["hour", "partition"]),
+    default="hour",
+    show_default=True,
+    help="Rows per hour or per partition.",
+)
+@click.option(
+    "--plot", "plot_file", metavar="FILE", type=click.Path(path_type=Path), help="Draw the audit as .svg or .png."
+)
+@json_option("One JSON object: partitions by hour, and the findings.")
+@click.pass_context
+def audit(
+    context: click.Context, /, table: Path | None, by: str, plot_file: Path | None, as_json: bool, **given: Any
+) -> None:
+    """Account for every offset of topics.
+
+    The CRC of every batch is checked. Missing, compacted, damaged and duplicate offsets are counted by partition and
+    hour, and both indexes are checked against the log. The exit status is 1 if there are findings.
+    """
+    from warmlog.pipeline.job_stats import Reporter
+    from warmlog.pipeline.jobs.audit import audit_topics
+    from warmlog.pipeline.jobs.audit_plot import check_plot, plot_audit
+    from warmlog.pipeline.source.input import size_of
+
+    job = JobOptions(**given)
+    with pipeline_errors():
+        if plot_file is not None:
+            check_plot(plot_file)
+        options = job.read_options()
+        if options.path is None:
+            raise click.UsageError("audit reads directories: give --path.")
+        reporter = Reporter("audit")
+        with running("audit", job, lambda: size_of(options), reporter, "pyarrow", "numpy") as run:
+            found = audit_topics(run, options, reporter, None if table is None else table.absolute())
+            report = reporter.report()
+        if plot_file is not None:
+            plot_audit(found, plot_file)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _show_audit(found, by)
+    show_stats(report, job.report_file, quiet=as_json)
+    if found.finding_count:
+        context.exit(1)
+
+
+def _show_audit(audit: "Audit", by: str) -> None:
+    print_table(AUDIT_COLUMNS, [row for one in audit.partitions for row in _audit_rows(one, by)])
+    compared = [one.table for one in audit.partitions if one.table is not None]
+    if compared:
+        print_line()
+        print_table(TABLE_COLUMNS, [_table_row(one) for one in compared])
+    for finding in audit.findings:
+        print_line(str(finding))
+    if audit.finding_count > len(audit.findings):
+        print_line(f"and {audit.finding_count - len(audit.findings):,} more")
+    for one in audit.partitions:
+        if one.changed:
+            segments = counted(one.changed, "segment")
+            print_line(
+                f"{one.topic}-{one.partition}: {segments} changed while being read, and {one.unaccounted:,} offsets"
+                " are not accounted for"
+            )
+    records = sum(hour.records for one in audit.partitions for hour in one.hours)
+    wrong = counted(audit.finding_count, "finding") if audit.finding_count else "nothing wrong"
+    print_line(f"{counted(len(audit.partitions), 'partition')}, {counted(records, 'record')}: {wrong}")
+
+
+def _audit_rows(one: "PartitionAudit", by: str) -> list[tuple[object, ...]]:
+    hours = one.hours if by == "hour" else [one.total()]
+    return [(one.topic, one.partition, *_hour_cells(hour)) for hour in hours]
+
+
+def _hour_cells(hour: "Hour") -> tuple[object, ...]:
+    time = None if hour.hour is None else (iso_time(hour.hour * HOUR_MS) or "")[:13]
+    counts = (getattr(hour, name) or None for name in COUNTS)
+    offsets = (hour.first_offset, hour.last_offset)
+    return (time, f"{hour.records:,}", binary_size(hour.bytes), *offsets, *counts)
+
+
+def _table_row(one: "Compared") -> tuple[object, ...]:
+    return (one.topic, one.partition, *(f"{getattr(one, name):,}" for name in COMPARED.values()))
+
+
+@click.command("compact-report")
+@job_options
+@bootstrap_option
+@click.option(
+    "--top", metavar="N", type=click.IntRange(min=0), default=5, show_default=True, help="Number of keys to list."
+)
+@json_option("One JSON object per partition.")
+def compact_report(bootstrap: str | None, top: int, as_json: bool, **given: Any) -> None:
+    """Report what compaction would save, by partition, and which keys take the most bytes."""
+    from warmlog.pipeline.job_stats import Reporter
+    from warmlog.pipeline.jobs.compaction import report_compaction
+    from warmlog.pipeline.source.input import size_of
+
+    job = JobOptions(**given)
+    with pipeline_errors():
+        options = job.read_options(bootstrap=bootstrap)
+        reporter = Reporter("compact-report")
+        with running("compact-report", job, lambda: size_of(options), reporter, "pyarrow") as run:
+            found = report_compaction(run, options, top, reporter)
+            report = reporter.report()
+    if as_json:
+        print_json(*(asdict(one) for one in found))
+    else:
+        _show_compaction(found)
+    show_stats(report, job.report_file, quiet=as_json)
+
+
+def _show_compaction(found: list["Compactable"]) -> None:
+    print_table(COMPACT_COLUMNS, [_compact_row(one) for one in found])
+    keys = [
+        (one.topic, one.partition, key.text, f"{key.records:,}", binary_size(key.bytes))
+        for one in found
+        for key in one.top
+    ]
+    if keys:
+        print_line()
+        print_table(TOP_COLUMNS, keys)
+    for one in found:
+        if one.keyless:
+            print_line(f"{one.topic}-{one.partition}: {counted(one.keyless, 'record')} without a key, not counted")
+
+
+def _compact_row(one: "Compactable") -> tuple[object, ...]:
+    stored = None if one.stored_bytes is None else binary_size(one.stored_bytes)
+    saved = one.saved_bytes if one.stored_saved_bytes is None else one.stored_saved_bytes
+    share = f"{binary_size(saved)} ({100 * one.saved_bytes // max(one.bytes, 1)} %)"
+    ratio = None if one.dirty_ratio is None else f"{one.dirty_ratio:.2f}"
+    counts = (one.records, one.keys, one.tombstones, one.saved_records)
+    return (one.topic, one.partition, *(f"{count:,}" for count in counts), stored, share, ratio)

@@ -1,0 +1,136 @@
+"""`warmlog pipeline replay`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import click
+
+from warmlog.cli.failure import Failure
+from warmlog.cli.options import json_option, native_option
+from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table
+from warmlog.cli.pipeline.job import JobOptions, bootstrap_option, job_options, pipeline_errors, running, show_stats
+
+if TYPE_CHECKING:
+    from warmlog.pipeline.jobs.replay import Replayed, ReplayTask
+    from warmlog.pipeline.source.options import ReadOptions
+
+COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    Column("records", number=True),
+    Column("bytes", number=True),
+    Column("first offset", number=True),
+    Column("last offset", number=True),
+)
+
+
+@click.command()
+@job_options
+@bootstrap_option
+@native_option
+@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="Archive to read the records from.")
+@click.option("--to-topic", metavar="TOPIC", help="Target topic. Default for an archive: its own topic.")
+@click.option("--keep-partitions", is_flag=True, help="Keep each record's partition, whatever its key.")
+@click.option("--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="At most N records per second.")
+@click.option("--id", "replay_id", metavar="NAME", help="Id of a failed replay, to continue it.")
+@click.option("--dry-run", is_flag=True, help="Read and count, but send nothing.")
+@json_option("One JSON object per partition.")
+def replay(
+    bootstrap: str | None,
+    native: str,
+    table: Path | None,
+    to_topic: str | None,
+    keep_partitions: bool,
+    rate: float | None,
+    replay_id: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Send the records of an archive or a topic to a topic.
+
+    Keys, values, headers and timestamps are kept. Choose a part by `-o startingTimestamp=…`, `-o endingTimestamp=…`,
+    `-o startingOffsets=…`, `-o endingOffsets=…`. The records of a partition are sent in order. A missing topic is
+    created with the same number of partitions. A failed replay can be continued by its --id: records that are already
+    stored are not sent again.
+    """
+    from warmlog.pipeline.errors import PipelineError
+    from warmlog.pipeline.job_stats import Reporter
+    from warmlog.pipeline.jobs.replay import ReplayRules, prepare_target, sink_options, size_of_tasks
+    from warmlog.pipeline.jobs.replay import replay as replay_tasks
+    from warmlog.pipeline.source.input import size_of
+
+    job = JobOptions(**given)
+    if table is not None and (job.path is not None or bootstrap is not None):
+        raise click.UsageError("--table cannot be combined with --path or --bootstrap.")
+    if table is None and to_topic is None:
+        raise click.UsageError("--to-topic is missing: it is optional only with --table.")
+    name = replay_id or uuid4().hex[:12]
+    with pipeline_errors():
+        options = _read_options(job, bootstrap, table)
+        target = to_topic or job.topic
+        if "," in target:
+            raise click.UsageError(
+                "--to-topic is missing: several topics are replayed into one topic, or one at a time."
+            )
+        tasks = _tasks(options, table)
+        reporter = Reporter("replay")
+        size = (lambda: size_of(options)) if table is None else (lambda: size_of_tasks(tasks))
+        with running("replay", job, size, reporter, "pyarrow") as run:
+            rules = ReplayRules(
+                write=None if dry_run else sink_options(native, target),
+                replay_id=name,
+                keep_partitions=keep_partitions,
+                rate=None if rate is None else rate / max(min(len(tasks), run.parallelism), 1),
+            )
+            created = None if dry_run else prepare_target(native, target, tasks, keep_partitions=keep_partitions)
+            if created is not None and not as_json:
+                print_line(f"created topic {target} with {counted(created, 'partition')}")
+            try:
+                done = replay_tasks(run, tasks, rules, options, reporter)
+            except PipelineError as error:
+                if dry_run:
+                    raise
+                raise Failure(f"{error} (continue it with --id {name})") from error
+            report = reporter.report()
+    if as_json:
+        print_json(*({**_form(one), "id": name} for one in done))
+    else:
+        _show(done, target, dry_run=dry_run)
+    show_stats(report, job.report_file, quiet=as_json)
+
+
+def _read_options(job: JobOptions, bootstrap: str | None, table: Path | None) -> "ReadOptions":
+    """Return the read options; a partition without records after the starting timestamp has nothing to replay."""
+    common = {"includeHeaders": "true", "startingOffsetsByTimestampStrategy": "latest"}
+    if table is None:
+        return job.read_options(bootstrap=bootstrap, **common)
+    return job.read_options(path=str(table.absolute()), **common)
+
+
+def _tasks(options: "ReadOptions", table: Path | None) -> "list[ReplayTask]":
+    from warmlog.pipeline.jobs.replay import plan_from_log, plan_from_table
+
+    return plan_from_log(options) if table is None else plan_from_table(table.absolute(), options)
+
+
+def _form(one: "Replayed") -> dict[str, object]:
+    names = ("topic", "partition", "records", "bytes", "stored_before", "first_offset", "last_offset")
+    return {name: getattr(one, name) for name in names}
+
+
+def _show(done: "list[Replayed]", target: str, *, dry_run: bool) -> None:
+    rows = [
+        (one.topic, one.partition, f"{one.records:,}", binary_size(one.bytes), one.first_offset, one.last_offset)
+        for one in done
+    ]
+    print_table(COLUMNS, rows)
+    records = sum(one.records for one in done)
+    before = sum(one.stored_before for one in done)
+    if dry_run:
+        print_line(f"{counted(records, 'record')} would be sent to {target}")
+        return
+    print_line(f"{counted(records - before, 'record')} sent to {target}")
+    if before:
+        print_line(f"{counted(before, 'record')} were already stored")

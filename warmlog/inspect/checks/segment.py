@@ -1,0 +1,223 @@
+"""Check one segment from its first batch to its last, together with its indexes.
+
+1. The log is read once; each batch is passed to the index checks as it is read.
+2. A batch with a wrong CRC is reported and skipped; where no batch can be found any more, the check ends.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from broker.log.index.mapped import MAX_RELATIVE_OFFSET
+from broker.log.io.directory_names import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
+from broker.log.leader_epochs import UNDEFINED, LeaderEpochs
+from protocol.errors import ProtocolError
+from protocol.records.batch import verify_crc
+from protocol.records.codec import Record
+from protocol.records.layout import BatchHeader
+from protocol.records.markers import end_marker
+from protocol.records.reader import decode_batch
+from warmlog.inspect.checks.history import History, SnapshotChecks, TransactionIndexCheck
+from warmlog.inspect.checks.indexes import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
+from warmlog.inspect.findings import Finding, Tally
+from warmlog.inspect.log_file import DamageError, LogFile, StoredBatch
+
+INDEXES: dict[str, Callable[..., IndexCheck]] = {
+    OFFSET_INDEX_SUFFIX: OffsetIndexCheck,
+    TIME_INDEX_SUFFIX: TimeIndexCheck,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckContext:
+    """What the checks of a directory share.
+
+    `running`: a broker serves the directory now. `clean`: the last one stopped cleanly and none has started since.
+    `index_interval_bytes`: see SegmentEnd. `progress(records, bytes)` is called for each batch.
+    """
+
+    running: bool
+    clean: bool
+    index_interval_bytes: int
+    progress: Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedSegment:
+    """A segment and what is known about it from outside.
+
+    `next_base_offset`: of the following segment, None for the active one. `at_rest`: no broker writes its files now.
+    `closed`: they were trimmed and closed, as those of a sealed segment are, and of every segment by a clean stop.
+    """
+
+    log: Path
+    base_offset: int
+    next_base_offset: int | None
+    at_rest: bool
+    closed: bool
+
+    def beside(self, suffix: str) -> Path:
+        """Return the path of the segment's file with another suffix."""
+        return self.log.with_name(self.log.name.removesuffix(LOG_SUFFIX) + suffix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContext:
+    """What the checks of a log's segments share: `history` holds the state after the batches checked so far."""
+
+    epochs: LeaderEpochs
+    history: History
+    snapshots: SnapshotChecks
+    check: CheckContext
+    tally: Tally
+
+
+class SegmentCheck:
+    """Check one segment. `findings()` may be called once; `next_offset` is then the first offset after the segment."""
+
+    def __init__(self, segment: CheckedSegment, context: LogContext) -> None:
+        self.segment = segment
+        self.next_offset = segment.base_offset
+        self._epochs = context.epochs
+        self._history = context.history
+        self._snapshots = context.snapshots
+        self._epoch = UNDEFINED
+        self._contradicted: set[tuple[int, int]] = set()
+        self._context = context.check
+        self._tally = context.tally
+        self._indexes: list[IndexCheck] = []
+
+    def findings(self) -> Iterator[Finding]:
+        """Check the log and its indexes. Raises OSError."""
+        yield from self._open_indexes()  # before the log: every entry must then be in it
+        with LogFile(str(self.segment.log)) as log:
+            size, batches = log.size, 0
+            try:
+                for batch in log.scan():
+                    batches += 1
+                    yield from self._batch(batch)
+            except DamageError as damage:
+                yield from self._damage(damage)
+                if not damage.zeros:
+                    return
+        end = SegmentEnd(
+            size=size,
+            batches=batches,
+            next_offset=self.next_offset,
+            at_rest=self.segment.at_rest,
+            closed=self.segment.closed,
+            index_interval_bytes=self._context.index_interval_bytes,
+        )
+        for index in self._indexes:
+            yield from index.end_findings(end)
+        yield from self._transactions.end_findings()
+
+    def _open_indexes(self) -> Iterator[Finding]:
+        self._tally.segments += 1
+        for suffix, check in INDEXES.items():
+            path = self.segment.beside(suffix)
+            try:
+                index = check(path, self.segment.base_offset, at_rest=self.segment.at_rest, closed=self.segment.closed)
+            except FileNotFoundError:
+                if self.segment.at_rest:  # otherwise the roll may be in progress
+                    yield Finding(path, "missing")
+            else:
+                self._indexes.append(index)
+                yield from index.form_findings()
+        path = self.segment.beside(TRANSACTION_INDEX_SUFFIX)
+        self._transactions = TransactionIndexCheck(path, self._history, at_rest=self.segment.at_rest)
+        yield from self._transactions.form_findings()
+
+    def _batch(self, batch: StoredBatch) -> Iterator[Finding]:
+        header = batch.header
+        self._tally.batches += 1
+        self._tally.records += header.record_count
+        self._tally.size += header.size
+        self._context.progress(header.record_count, header.size)
+        self._history.check_offsets(self.segment.log, batch.position, header, self.segment.base_offset)
+        yield from self._snapshots.findings_up_to(header.base_offset)
+        for what in self._batch_faults(batch):
+            yield Finding(self.segment.log, what, batch.position)
+        yield from self._history_findings(batch)
+        self.next_offset = max(self.next_offset, header.next_offset)
+        if header.has_invalid_max_timestamp and self._records:
+            header = header._replace(max_timestamp=max(record.timestamp for record in self._records))
+        for index in self._indexes:
+            yield from index.batch_findings(batch.position, header)
+
+    def _history_findings(self, batch: StoredBatch) -> Iterator[Finding]:
+        """Check a marker against the transaction index, and add the batch to the history."""
+        header, history = batch.header, self._history
+        records = self._records
+        if records is None:
+            history.is_whole = False
+        marker = end_marker(records) if header.is_control and records is not None else None
+        if marker is not None:
+            yield from self._transactions.marker_findings(header, marker)
+        history.add(header, marker)
+
+    def _batch_faults(self, batch: StoredBatch) -> Iterator[str]:
+        self._records: list[Record] | None = None
+        try:
+            verify_crc(batch.data, batch.start, batch.header)
+        except ProtocolError as error:
+            yield str(error)
+            return  # none of its fields can be trusted
+        yield from self._offset_faults(batch.header)
+        yield from self._epoch_faults(batch.header)
+        try:
+            self._records = decode_batch(batch.data, batch.start, batch.header)
+        except ProtocolError as error:
+            yield str(error)
+        else:
+            yield from record_faults(batch.header, self._records)
+
+    def _offset_faults(self, header: BatchHeader) -> Iterator[str]:
+        first, last, segment = header.base_offset, header.last_offset, self.segment
+        if first < self.next_offset:
+            yield f"offsets {first} to {last} overlap the batches before, which end at {self.next_offset}"
+        if last < first:
+            yield f"last offset {last} is before the first, {first}"
+        if segment.next_base_offset is not None and last >= segment.next_base_offset:
+            yield f"offsets {first} to {last} reach into the next segment, which begins at {segment.next_base_offset}"
+        if last - segment.base_offset > MAX_RELATIVE_OFFSET:
+            yield f"offset {last} is too far from the base offset {segment.base_offset}"
+
+    def _epoch_faults(self, header: BatchHeader) -> Iterator[str]:
+        epoch = header.leader_epoch
+        if epoch < self._epoch:
+            yield f"leader epoch {epoch} after {self._epoch}"
+        self._epoch = max(epoch, self._epoch)
+        known = self._epochs.epoch_of(header.base_offset)
+        if known in {UNDEFINED, epoch} or self._context.running or (known, epoch) in self._contradicted:
+            return
+        self._contradicted.add((known, epoch))
+        yield f"leader epoch {epoch}, but the checkpoint says {known} for offset {header.base_offset}"
+
+    def _damage(self, damage: DamageError) -> Iterator[Finding]:
+        """Report damage, except the half-written end of an active segment and the zeros of a preallocated one."""
+        self._history.is_whole &= damage.zeros
+        expected = damage.zeros or (damage.cut and self._context.running)
+        if self.segment.closed or not expected:
+            yield Finding(self.segment.log, str(damage), damage.position)
+
+
+def record_faults(header: BatchHeader, records: list[Record]) -> Iterator[str]:
+    """Check the records of a batch against its header.
+
+    An impossible largest timestamp is not a finding: neither this broker nor Kafka uses it.
+    """
+    offsets = [record.offset for record in records]
+    if any(after <= before for before, after in pairwise(offsets)):
+        yield "record offsets do not increase"
+    elif offsets and (offsets[0] < header.base_offset or offsets[-1] > header.last_offset):
+        yield f"a record has an offset outside {header.base_offset} to {header.last_offset}"
+    largest = max((record.timestamp for record in records), default=header.max_timestamp)
+    if largest != header.max_timestamp and not header.has_invalid_max_timestamp:
+        yield f"largest timestamp is {largest}, but the header says {header.max_timestamp}"

@@ -1,0 +1,208 @@
+"""Log files of segments: listing them, and reading batches through a bounded window.
+
+1. A file is read up to the size it had when it was opened: a broker may be appending to it.
+2. Memory is bounded by the window, or by the largest batch. Views of the window are valid until the next read.
+3. Files are read with `preadv`, never mapped: a mapping of a file that shrinks ends the process.
+4. A segment is identified by its inode: compaction replaces a file under the same name.
+
+Format: `protocol.records.layout`.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_DIGITS, SWAP_SUFFIX, base_offset_of
+from protocol.errors import CorruptBatchError, ProtocolError
+from protocol.records.batch import BatchHeader, read_header, verify_crc
+from protocol.records.layout import HEADER_SIZE
+from warmlog.inspect.errors import SegmentGoneError
+
+WINDOW_BYTES = 4 << 20  # from 1 MiB on, reading is cheap beside decoding
+SCAN_WINDOW_BYTES = 64 << 10  # several index intervals, for lookups and headers
+LISTINGS = 100  # until two agree; a broker renames every few seconds, a listing takes microseconds
+_SWAPPED = f"{LOG_SUFFIX}{SWAP_SUFFIX}"
+
+
+class CutError(CorruptBatchError):
+    """The file ends inside a batch."""
+
+
+class DamageError(Exception):
+    """From `position` on, a log file holds no whole batch; `str()` says why.
+
+    `zeros`: only zeros follow, as in a preallocated file. `cut`: the file ends inside a batch, as after a crash or
+    while a broker is writing it.
+    """
+
+    def __init__(self, position: int, reason: str, *, zeros: bool, cut: bool) -> None:
+        super().__init__(reason)
+        self.position = position
+        self.zeros = zeros
+        self.cut = cut
+
+
+class StoredBatch(NamedTuple):
+    """A batch at a position of a log file; its bytes are `data[start : start + header.size]`."""
+
+    position: int
+    header: BatchHeader
+    data: memoryview
+    start: int
+
+
+class LogFile:
+    """An open log file; a context manager. `window_bytes`: how much is read at a time. Raises OSError throughout."""
+
+    def __init__(self, path: str, *, window_bytes: int = WINDOW_BYTES) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._memory = bytearray(window_bytes)
+        self._begin = self._end = 0
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size
+        self.identity = (status.st_dev, status.st_ino)
+
+    def header(self, position: int) -> BatchHeader:
+        """Return the batch header at a position, with its length and magic checked. Raises ProtocolError, CutError."""
+        start = self._locate(position, HEADER_SIZE)
+        return read_header(self._memory, start)
+
+    def batch(self, position: int, header: BatchHeader) -> tuple[memoryview, int]:
+        """Return a buffer and the position of the whole batch in it, after checking its CRC.
+
+        Raises CorruptBatchError, CutError.
+        """
+        start = self._locate(position, header.size)
+        view = memoryview(self._memory)
+        verify_crc(view, start, header)
+        return view, start
+
+    def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header) of each batch between two positions. Raises ProtocolError, CutError."""
+        while position < end:
+            header = self.header(position)
+            yield position, header
+            position += header.size
+
+    def scan(self) -> Iterator[StoredBatch]:
+        """Yield every batch from the beginning of the file, before its CRC is checked.
+
+        The bytes of a batch are valid until the next one is requested. Raises DamageError where no whole batch follows.
+        """
+        position = 0
+        while position < self.size:
+            try:
+                header = self.header(position)
+                start = self._locate(position, header.size)
+            except ProtocolError as error:
+                raise self._damage(position, error) from error
+            yield StoredBatch(position, header, memoryview(self._memory), start)
+            position += header.size
+
+    def _damage(self, position: int, error: ProtocolError) -> DamageError:
+        zeros = self._is_zero_from(position)
+        reason = f"{self.size - position} zero bytes to the end" if zeros else str(error)
+        return DamageError(position, reason, zeros=zeros, cut=isinstance(error, CutError))
+
+    def _is_zero_from(self, position: int) -> bool:
+        """Whether only zeros follow a position."""
+        while position < self.size:
+            piece = os.pread(self._descriptor, min(WINDOW_BYTES, self.size - position), position)
+            if not piece or piece.count(0) < len(piece):
+                return not piece
+            position += len(piece)
+        return True
+
+    def _locate(self, position: int, size: int) -> int:
+        """Load the bytes if they are not in the window; return where they begin in it."""
+        if position < self._begin or position + size > self._end:
+            if size > self.size - position:
+                raise CutError(f"a batch of {size} bytes is cut off after {max(self.size - position, 0)}")
+            self._fill(position, size)
+        return position - self._begin
+
+    def _fill(self, position: int, size: int) -> None:
+        if size > len(self._memory):
+            self._memory = bytearray(size)  # not resized: views of the old window may still be in use
+        view = memoryview(self._memory)
+        self._begin, filled = position, 0
+        while filled < size:
+            count = os.preadv(self._descriptor, [view[filled:]], position + filled)
+            if not count:
+                self._end = position + filled
+                raise CutError(f"the file ends at {position + filled}")
+            filled += count
+        self._end = position + filled
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A segment's log file as it was listed. `size` in bytes, `identity` (device, inode)."""
+
+    path: str
+    base_offset: int
+    size: int
+    identity: tuple[int, int]
+
+    def open(self, *, window_bytes: int = SCAN_WINDOW_BYTES) -> LogFile:
+        """Open the log file. Raises SegmentGoneError, OSError."""
+        try:
+            return LogFile(self.path, window_bytes=window_bytes)
+        except FileNotFoundError:
+            raise SegmentGoneError(f"{self.path} is gone: retention or compaction may have removed it") from None
+
+
+def list_segments(directory: str) -> list[Segment]:
+    """List the segments in use, by base offset. Raises FileNotFoundError, SegmentGoneError, OSError.
+
+    A listing that runs beside a rename may show the old name, the new one or neither, and a segment that is left out
+    would look deleted. So a listing counts only when every file in it exists and the next listing agrees with it.
+    """
+    names = _log_names(directory)
+    for _ in range(LISTINGS):
+        segments = _existing_segments(directory, names)
+        names, listed = _log_names(directory), names
+        if segments is not None and names == listed:
+            return segments
+    raise SegmentGoneError(f"{directory}: segments are replaced faster than they can be listed")
+
+
+def _log_names(directory: str) -> set[str]:
+    with os.scandir(directory) as entries:
+        return {entry.name for entry in entries if entry.name[OFFSET_DIGITS:] in {LOG_SUFFIX, _SWAPPED}}
+
+
+def _existing_segments(directory: str, names: set[str]) -> list[Segment] | None:
+    """Return the segments of these names, or None if a file is gone.
+
+    While compaction replaces segments, the new one may exist under its `.swap` name only.
+    """
+    segments = []
+    for name in sorted(names):
+        base_offset = base_offset_of(name)
+        if base_offset is None or name.removesuffix(SWAP_SUFFIX) in names - {name}:
+            continue
+        path = f"{directory}/{name}"
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        segments.append(
+            Segment(path=path, base_offset=base_offset, size=status.st_size, identity=(status.st_dev, status.st_ino))
+        )
+    return segments
