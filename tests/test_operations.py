@@ -70,7 +70,7 @@ def test_what_is_in_memory_is_shown(data: Path, bin_directory: Path) -> None:
     with Broker(data_dir=data) as broker:
         shown = run_block(BLOCKS["memory"], bin_directory, data, {"WARMLOG": data, "WARMLOG_NATIVE": broker.native})
     assert "orders-0: " in shown
-    assert "% in memory" in shown
+    assert "% resident" in shown
     assert shown.count("major faults expected: ") == 2
     assert "plain search: " in shown
     assert "time index" in shown
@@ -83,7 +83,7 @@ def test_receipts_and_verify_and_repair(data: Path, bin_directory: Path) -> None
     log.write_bytes(log.read_bytes() + b"torn")
     variables = {"WARMLOG": data}
     dry, done = run_block(BLOCKS["repair"], bin_directory, data, variables).split("done\n")[0:2]
-    assert "4 bytes cut" in dry + done
+    assert "4 bytes truncated" in dry + done
     assert "nothing wrong" in run_block(BLOCKS["verify"], bin_directory, data, variables)
     (data / ".kafka_cleanshutdown").unlink()
     with Broker(data_dir=data) as broker:

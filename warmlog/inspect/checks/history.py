@@ -45,6 +45,11 @@ class History:
         self._gaps: list[Finding] = []
         self._writing: set[int] = set()
 
+    def begin_segment(self, base_offset: int) -> None:
+        """Note a gap before a segment, which counts even if no batch follows in it."""
+        if self.first_offset is not None and base_offset > self.next_offset:
+            self.has_gaps = True
+
     def check_offsets(self, path: Path, position: int, header: BatchHeader, segment_base: int) -> None:
         """Note a gap before a batch and traces of compaction, before the batch is added."""
         expected = segment_base if self.first_offset is None else self.next_offset

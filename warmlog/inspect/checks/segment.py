@@ -95,6 +95,7 @@ class SegmentCheck:
 
     def findings(self) -> Iterator[Finding]:
         """Check the log and its indexes. Raises OSError."""
+        self._history.begin_segment(self.segment.base_offset)
         yield from self._open_indexes()  # before the log: every entry must then be in it
         with LogFile(str(self.segment.log)) as log:
             size, batches = log.size, 0

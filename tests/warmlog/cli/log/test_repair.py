@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.log.directory.data_directory import DataDirectory
@@ -132,6 +132,9 @@ def as_announced(disk: RehearsalDisk, data: Path) -> bool:
 
 
 @settings(max_examples=15)
+@example(  # cut at a batch boundary before an empty segment
+    damages=[(f"plain-0/{0:020}.log", "halved"), (f"plain-0/{8:020}.log", "zeroed")], killed=False, cut_damaged=True
+)
 @given(
     damages=st.lists(st.tuples(st.sampled_from(FILES), st.sampled_from(sorted(DAMAGES))), min_size=1, max_size=3),
     killed=st.booleans(),
