@@ -203,9 +203,12 @@ class Partitions:
     async def ensure(self, name: str) -> None:
         """Create a topic on first use, unless it exists: whoever comes second finds it.
 
-        Raises what `create` raises but TopicExistsError.
+        Raises what `create` raises but TopicExistsError. Raises UnknownTopicError if there is data of such a topic:
+        the default retention could delete it.
         """
         if not self.has(name):
+            if self._storage.directories.has_unserved(name):
+                raise UnknownTopicError(f"{name}: no such topic, but data of one; create it with its settings")
             with suppress(TopicExistsError):
                 await self.create(name)
 

@@ -215,6 +215,10 @@ class DataDirectories:
             if directory is not None:
                 self._counts[directory] -= 1
 
+    def has_unserved(self, topic: str) -> bool:
+        """Tell whether data of a topic was found here at startup that belongs to no topic of the broker."""
+        return any(key[0] == topic and key in self._holders for directory in self.live for key in directory.unserved)
+
     def forget_strangers(self) -> bool:
         """Forget what the checkpoints say of partitions that are not there; whether there were any."""
         strange = [(directory, key) for directory in self.live for key in directory.hinted if key not in self._holders]

@@ -252,6 +252,18 @@ async def test_partitions_without_a_topic_keep_their_checkpoints_until_the_topic
     assert "copied 0 500" in (source / "log-start-offset-checkpoint").read_text().splitlines()
 
 
+async def test_a_topic_with_data_is_not_created_by_its_first_use(tmp_path: Path) -> None:
+    source = Path(shutil.copytree(FIXTURES / "4.0.0" / "leader", tmp_path / "data"))
+    async with running(source) as broker:
+        client = await broker.connect()
+        assert (await client.produce("copied", batch(b"x"))).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await client.produce("new", batch(b"x"))).error == ErrorCode.NONE
+        await client.create("copied", retention_ms="-1")
+        assert (await client.produce("copied", batch(b"x"))).base_offset == 750
+        await client.ask(DeleteTopicsRequest(topics=("copied",)))
+        assert (await client.produce("copied", batch(b"x"))).base_offset == 0, "its data is gone"
+
+
 async def test_partitions_past_the_end_of_a_topic_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path) as broker:
         await (await broker.connect()).create("orders")
