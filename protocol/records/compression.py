@@ -1,11 +1,15 @@
 """Compress and decompress the block of a batch, framed as Kafka frames it.
 
-    gzip     one or more members, RFC 1952 snappy   written in the framing of the xerial library, as Java clients do;
-    read in that framing, or as one raw block as librdkafka and others may write it: position  size 0         8
-    magic 82 "SNAPPY" 00 8         4     version 1 12        4     minimum compatible version 1 16              chunks:
-    int32 length and one raw snappy block; a chunk may be preceded by another header lz4      the frame format with
-    independent blocks of 64 KiB; Kafka rejects linked blocks zstd     one or more frames; Java's omit the content size
-    that one-shot decompressors need
+gzip: one or more members of RFC 1952. lz4: the frame format with independent blocks of 64 KiB; Kafka rejects linked
+blocks. zstd: one or more frames; Java's omit the content size that one-shot decompressors need. snappy: written in the
+framing of the xerial library, as Java clients do; read in that framing, or as one raw block as librdkafka and others
+may write it:
+
+    position  size
+    0         8     magic 82 "SNAPPY" 00
+    8         4     version 1
+    12        4     minimum compatible version 1
+    16              chunks: int32 length and one raw snappy block; a chunk may be preceded by another header
 
 The libraries are imported on first use to keep startup fast.
 
@@ -14,6 +18,8 @@ Invariants:
    there and raises.
 2. A truncated block, or trailing bytes that are not a block, raise CompressionError. Bytes after an lz4 frame are
    ignored, as in Kafka.
+3. No step holds the GIL for long: a block of more than `STEP` bytes is decompressed in steps into a mapping of its own.
+   Python frees a mapping without the GIL, but 128 MiB of bytes with it, which takes tens of milliseconds.
 
 Source: org.apache.kafka.common.compress.
 """
@@ -22,6 +28,7 @@ import mmap
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from struct import Struct
 from typing import TypeAlias
 
@@ -56,8 +63,10 @@ _SNAPPY_MAX_RATIO = 22
 # Most zstd blocks fit into this size when decompressed.
 _USUAL_SIZE = 1 << 20
 
-# Output limit per call of zlib, which joins its output with the GIL held.
-_GZIP_STEP = 1 << 20
+# Limit of one call's output, and of one copy: both are copied with the GIL held.
+STEP = 256 << 10
+# Limit of one call's input: what a call does not consume is copied with the GIL held.
+INPUT_STEP = 64 << 10
 
 # Expected decompression ratio of an lz4 block; larger output takes further calls.
 _LZ4_USUAL_RATIO = 4
@@ -100,32 +109,59 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
     return zlib.compress(data, -1 if level is None else level, wbits=_GZIP_WINDOW)
 
 
-def _gunzip(data: memoryview, max_size: int) -> bytes:
-    parts = []
-    room = max_size
-    rest: bytes | memoryview = data
+def _gunzip(data: memoryview, max_size: int) -> Buffer:
+    return _gathered(_gunzip_parts(data, min(max_size + 1, STEP)), max_size)
+
+
+def _gunzip_parts(data: memoryview, step: int) -> Iterator[bytes]:
+    position = 0
     while True:
         member = zlib.decompressobj(_GZIP_WINDOW)
+        rest: bytes | memoryview = b""
         while not member.eof:
+            if not rest:
+                rest = data[position : position + INPUT_STEP]
+                position += len(rest)
             try:
-                part = member.decompress(rest, min(room + 1, _GZIP_STEP))
+                part = member.decompress(rest, step)
             except zlib.error as error:
                 raise CompressionError(f"invalid gzip block: {error}") from None
-            room -= len(part)
-            if room < 0:
-                raise _too_large(max_size)
-            if not part and not member.eof:
+            if part:
+                yield part
+            elif not rest and not member.eof:
                 raise CompressionError("the gzip block is truncated")
-            parts.append(part)
             rest = member.unconsumed_tail
-        rest = member.unused_data
-        if not rest:
-            return _join(parts)
+        position -= len(member.unused_data)
+        if position == len(data):
+            return
 
 
-def _join(parts: list[bytes]) -> bytes:
-    """Join the parts; a single one is not copied, and `join` releases the GIL for more than 1 MiB."""
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _gathered(parts: Iterator[Buffer], max_size: int) -> Buffer:
+    """Return the parts as one block: joined up to STEP bytes, else in a mapping.
+
+    Raises CompressionError if they take more than `max_size` bytes.
+    """
+    head: list[Buffer] = []
+    size = 0
+    for part in parts:
+        head.append(part)
+        size += len(part)
+        if size > STEP:
+            break
+    if size > max_size:
+        raise _too_large(max_size)
+    if size <= STEP:
+        return head[0] if len(head) == 1 else b"".join(head)
+    area = mmap.mmap(-1, max_size)  # only pages written are allocated
+    end = 0
+    for part in chain(head, parts):
+        if len(part) > max_size - end:
+            raise _too_large(max_size)
+        for start in range(0, len(part), STEP):
+            piece = memoryview(part)[start : start + STEP]
+            area[end : end + len(piece)] = piece
+            end += len(piece)
+    return memoryview(area)[:end]
 
 
 def _snappy(data: Buffer, _: int | None) -> bytes:
@@ -142,13 +178,7 @@ def _snappy(data: Buffer, _: int | None) -> bytes:
 def _unsnappy(data: memoryview, max_size: int) -> Buffer:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _unsnappy_raw(data, max_size)
-    parts: list[bytes] = []
-    room = max_size
-    for chunk in _xerial_chunks(data):
-        part = _unsnappy_raw(chunk, room)
-        room -= len(part)
-        parts.append(bytes(part))
-    return b"".join(parts)
+    return _gathered((_unsnappy_raw(chunk, max_size) for chunk in _xerial_chunks(data)), max_size)
 
 
 def _xerial_chunks(data: memoryview) -> Iterator[memoryview]:
@@ -167,7 +197,7 @@ def _xerial_chunks(data: memoryview) -> Iterator[memoryview]:
         raise CompressionError("the snappy block is truncated in its header")
 
 
-def _unsnappy_raw(data: memoryview, max_size: int) -> memoryview:
+def _unsnappy_raw(data: memoryview, max_size: int) -> Buffer:
     import cramjam
 
     try:
@@ -176,7 +206,10 @@ def _unsnappy_raw(data: memoryview, max_size: int) -> memoryview:
             raise CompressionError(f"a snappy block of {len(data)} bytes cannot hold the {size} bytes it states")
         if size > max_size:
             raise _too_large(max_size)
-        return memoryview(cramjam.snappy.decompress_raw(data))
+        if size > STEP:
+            area = mmap.mmap(-1, size)
+            return memoryview(area)[: cramjam.snappy.decompress_raw_into(data, area)]
+        return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise CompressionError(f"invalid snappy block: {error}") from None
 
@@ -194,28 +227,30 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
     return block
 
 
-def _unlz4(data: memoryview, max_size: int) -> bytes:
+def _unlz4(data: memoryview, max_size: int) -> Buffer:
+    # The library allocates `max_length` up front, so pass the expected size rather than the limit.
+    step = min(max(len(data) * _LZ4_USUAL_RATIO, _LZ4_LEAST_STEP), max_size + 1, STEP)
+    return _gathered(_unlz4_parts(data, step), max_size)
+
+
+def _unlz4_parts(data: memoryview, step: int) -> Iterator[bytes]:
     from lz4 import frame
 
     decompressor = frame.LZ4FrameDecompressor()
-    parts: list[bytes] = []
-    room = max_size
-    # The library allocates `max_length` up front, so pass the expected size rather than the limit.
-    step = max(len(data) * _LZ4_USUAL_RATIO, _LZ4_LEAST_STEP)
-    rest: Buffer = data
+    position = 0
     while not decompressor.eof:
+        rest: Buffer = b""
+        if decompressor.needs_input:
+            rest = data[position : position + INPUT_STEP]
+            position += len(rest)
+            if not rest:
+                raise CompressionError("the lz4 block is truncated")
         try:
-            part = decompressor.decompress(rest, max_length=min(step, room + 1))
+            part = decompressor.decompress(rest, max_length=step)
         except RuntimeError as error:
             raise CompressionError(f"invalid lz4 block: {error}") from None
-        room -= len(part)
-        if room < 0:
-            raise _too_large(max_size)
-        if decompressor.needs_input and not decompressor.eof:
-            raise CompressionError("the lz4 block is truncated")
-        parts.append(part)
-        rest = b""
-    return _join(parts)
+        if part:
+            yield part
 
 
 def _zstd(data: Buffer, level: int | None) -> bytes:

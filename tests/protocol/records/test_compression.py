@@ -1,9 +1,13 @@
 """Compressed blocks: round trips with every codec, framings of other writers, and malicious blocks."""
 
 import gzip
+import mmap
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
+from random import Random
 from struct import pack
+from typing import Any, ClassVar
 
 import cramjam
 import pytest
@@ -12,7 +16,9 @@ from hypothesis import strategies as st
 from lz4 import frame
 
 from protocol.errors import CompressionError
-from protocol.records.compression import Codec, compress, decompress
+from protocol.records import compression
+from protocol.records.compression import STEP, Codec, compress, decompress
+from protocol.records.record import Buffer
 
 CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 XERIAL = bytes.fromhex("82 53 4e 41 50 50 59 00 00 00 00 01 00 00 00 01")
@@ -74,6 +80,49 @@ class TestBrokenBlocks:
         bomb = compress(codec, bytes(40 << 20))
         with pytest.raises(CompressionError):
             decompress(codec, bomb, max_size=1 << 20)
+
+
+class RecordedMapping(mmap.mmap):
+    """Records the sizes of writes."""
+
+    writes: ClassVar[list[int]] = []
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        self.writes.append(len(value))
+        super().__setitem__(place, value)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("content", [bytes(5 << 20), Random(1).randbytes(5 << 20)], ids=["zeros", "noise"])
+class TestLargeBlocks:
+    def test_a_large_block_is_in_a_mapping_which_is_freed_without_the_gil(self, codec: Codec, content: bytes) -> None:
+        opened = decompress(codec, compress(codec, content))
+        assert opened == content
+        assert isinstance(opened, memoryview)
+        assert isinstance(opened.obj, mmap.mmap)
+
+    def test_no_step_takes_or_copies_more_than_its_limit(
+        self, codec: Codec, content: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parts: list[int] = []
+
+        def recorded(found: Iterator[Buffer], max_size: int) -> Buffer:
+            def noted() -> Iterator[Buffer]:
+                for part in found:
+                    parts.append(len(part))
+                    yield part
+
+            return gathered(noted(), max_size)
+
+        gathered = compression._gathered
+        block = compress(codec, content)
+        RecordedMapping.writes.clear()
+        monkeypatch.setattr(compression, "_gathered", recorded)
+        monkeypatch.setattr("protocol.records.compression.mmap.mmap", RecordedMapping)
+        assert decompress(codec, block) == content
+        assert max(parts, default=0) <= STEP
+        assert max(RecordedMapping.writes, default=0) <= STEP
+        assert sum(parts) == sum(RecordedMapping.writes) == (0 if codec is Codec.ZSTD else len(content))
 
 
 class TestGzip:
