@@ -59,15 +59,15 @@ def follow(broker: "subprocess.Popen[str]", bin_directory: Path, directory: Path
     assert described[0].startswith("readers: Empty, 0 members, 1 partition, lag 0")
     files = run("files")
     assert all(name in files for name in (".log", ".index", ".timeindex", "300,000 records", "0.."))
-    assert "100 % in memory" in run("resident").splitlines()[0]
+    assert "100 % resident" in run("resident")
     assert set(cold_values(run("warm")).values()) == {0.0}
     needs_cachestat(directory)
     needs_eviction(directory)
     evicted = run("evict")
     assert re.search(r"\.log .* 0 B +0 ", evicted)
-    assert "from the disk" in run("explain")
+    assert "to read from disk" in run("explain")
     value, shown = run("cold").split("\n", 1)
     metrics, residency = shown.split("numbers-0: ", 1)
     assert value == "100001"
     assert min(cold_values(metrics)[f"warmlog_cold_{name}"] for name in COLD) > 0
-    assert "100 % in memory" not in residency.splitlines()[0]
+    assert "100 % resident" not in residency.splitlines()[0]
