@@ -528,7 +528,7 @@ async def _open_unless(stop: trio.Event, partitions: Partitions) -> None:
 
     async def give_up() -> None:
         await stop.wait()
-        partitions.progress.give_up()
+        partitions.progress.cancel()
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Work that nobody asked for: flushing by time, retention, compaction, and care for failed disks and logs.
+"""Periodic work beside the requests: flushing, retention, compaction, rebuilding of failed logs, disk checks.
 
-Start with `schedule`.
+Start with `schedule`, which runs all of it; each other module is one kind of work.
 """

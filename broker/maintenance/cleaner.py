@@ -1,19 +1,19 @@
-"""Compaction in a broker: the children that do it, the order of steps of one run, and what became of each.
+"""Compaction: run cleaner processes over the dirty logs, and swap in the segments they clean.
 
-How records are filtered is in `broker.log.compaction.run`, what makes a log due in `broker.log.compaction.cleanable`,
-whose turn it is in `broker.maintenance.dirty_logs`.
+How records are filtered is in `broker.log.compaction.run`, when a log is due in `broker.log.compaction.cleanable`, and
+which log is next in `broker.maintenance.dirty_logs`.
 
-    loop     every `log.cleaner.backoff.ms`, and at once after a run: the dirtiest log that is due
-    child    builds the map, cleans a group               (commanded over pipes; niced, paced)
-    worker, loop, worker   the group's swap               (`broker.log.recovery.swap`)
+    loop     every `log.cleaner.backoff.ms`, and at once after a run: take the dirtiest log that is due
+    child    build the offset map, clean a group of segments   (controlled over pipes; niced, throttled)
+    worker, loop, worker   swap in the cleaned segment          (`broker.log.recovery.swap`)
     child    the next group ...
-    worker   cleaner-offset-checkpoint, once nothing is due, and with every other checkpoint
+    worker   write cleaner-offset-checkpoint, once nothing is due, and with every other checkpoint
 
 Invariants:
-1. One run over a log at a time, and none while retention removes segments of it; a log that is to go ends its run.
-2. A log that cannot be cleaned is reported, counted and left out until the next start; the others go on.
-3. The broker does no more than rename files and swap entries of a map: memory and computing are the child's, which
-   ends when nothing is dirty.
+1. A log has at most one run at a time, and none while retention removes segments of it. Deleting a log cancels its run.
+2. A log that cannot be cleaned is logged, counted and skipped until the next startup; other logs are cleaned.
+3. The broker only renames files and replaces map entries. Memory and CPU are used by the child, which exits when
+   nothing is dirty.
 
 Source: kafka.log.LogCleaner, LogCleanerManager.
 """
@@ -30,7 +30,7 @@ from broker.log.compaction.run import CleanerLimits
 from broker.log.errors import LogError
 from broker.maintenance.cleaner_child import ChildDiedError, CleanedGroup, CleanerChild, CompactionSummary, Failure
 from broker.maintenance.dirty_logs import DirtyLogs, Due
-from broker.maintenance.file_removal import Unlinking
+from broker.maintenance.file_removal import FileRemoval
 from broker.metrics.registry import Metrics
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
@@ -39,36 +39,36 @@ from protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-MAX_DEATHS = 2  # of children over one log, one after the other: then it is the log's fault
+MAX_DEATHS = 2  # consecutive child deaths over one log before the log is considered uncleanable
 
 
 class UncleanableError(Exception):
-    """A log that no further try will clean."""
+    """A log cannot be cleaned, and retrying would not help."""
 
 
 @dataclass(slots=True)
 class CleanerStatistics:
-    """Sums since the start."""
+    """Totals since startup."""
 
     runs: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
     running: int = 0
     last_run_seconds: float = 0.0
-    heard_at: float = field(default_factory=time.monotonic)  # when it last showed that it is alive
+    heard_at: float = field(default_factory=time.monotonic)  # the last sign of life
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("damage", "disk", "death", "stuck"), 0))
 
 
 class Cleaner:
-    """Compacts logs; `run` it under a nursery that ends with the broker."""
+    """Compact logs; `run` it in a nursery that ends with the broker."""
 
-    def __init__(self, partitions: Partitions, unlinking: Unlinking, metrics: Metrics) -> None:
+    def __init__(self, partitions: Partitions, unlinking: FileRemoval, metrics: Metrics) -> None:
         self._partitions = partitions
         self._unlinking = unlinking
         self.statistics = CleanerStatistics()
-        self.dirty = DirtyLogs(partitions, self._may_be_cleaned, self._give_up)
-        self.uncleanable: dict[Partition, str] = {}  # and why
-        self._claimed: set[Partition] = set()  # by one child or another
+        self.dirty = DirtyLogs(partitions, self._may_be_cleaned, self._mark_uncleanable)
+        self.uncleanable: dict[Partition, str] = {}  # and the reason
+        self._claimed: set[Partition] = set()  # by any child
         self._deaths: dict[Partition, int] = {}
         self._not_before: dict[Partition, float] = {}  # by trio's clock
         _declare(metrics, self)
@@ -79,12 +79,12 @@ class Cleaner:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is compacted at all."""
+        """Whether compaction is enabled."""
         return self._settings.log_cleaner_enable
 
     async def run(self) -> None:
-        """Look for dirty logs and clean them, as many at a time as `log.cleaner.threads` says; until cancelled."""
-        self._hear()
+        """Clean dirty logs, up to `log.cleaner.threads` at a time, until cancelled."""
+        self._note_alive()
         if not self.is_on:
             return
         async with trio.open_nursery() as nursery:
@@ -96,13 +96,13 @@ class Cleaner:
             try:
                 await self.clean_all()
             except (ChildDiedError, OSError) as error:
-                logger.warning("%s; another cleaner is started when there is work", error)
-            except Exception:  # a defect of ours is told, and does not end compaction for good
-                logger.exception("the cleaner failed; it begins again")
+                logger.warning("%s; starting another cleaner when a log is due", error)
+            except Exception:  # a defect must not end compaction for good
+                logger.exception("the cleaner failed; restarting it")
             await trio.sleep(max(1, self._settings.log_cleaner_backoff_ms) / 1000)
 
     async def clean_all(self) -> None:
-        """Clean what is due, dirtiest first, until nothing is. Raises ChildDiedError, OSError."""
+        """Clean all logs that are due, dirtiest first. Raises ChildDiedError, OSError."""
         due = await self._claim()
         if due is None:
             return
@@ -122,9 +122,9 @@ class Cleaner:
                 await self._partitions.checkpoint()
 
     async def _claim(self) -> Due | None:
-        """Return the dirtiest log that is due and that no other child works on."""
-        self._hear()
-        self._forget_gone()
+        """Take the dirtiest log that is due and not claimed by another child."""
+        self._note_alive()
+        self._forget_deleted()
         due = await self.dirty.take()
         if due is not None:
             self._claimed.add(due.partition)
@@ -143,29 +143,29 @@ class Cleaner:
     # -- one run -------------------------------------------------------------------------------------------------------
 
     async def _clean(self, child: CleanerChild, due: Due) -> bool:
-        """Clean a log; whether the child can go on with another. What goes wrong is the log's own.
+        """Clean a log, and return whether the child can clean another one.
 
-        Raises ChildDiedError.
+        Failures of the log are recorded. Raises ChildDiedError.
         """
         partition, began = due.partition, time.monotonic()
-        with partition.rearranging() as scope:  # which is cancelled where the log is to go
+        with partition.rearranging() as scope:  # cancelled when the log is deleted
             if scope is None:
                 return False
             try:
-                summary = await self._converse(child, due)
+                summary = await self._run_job(child, due)
             except ChildDiedError as error:
                 self._count_death(partition, error)
                 raise
             except OSError as error:
-                self._put_off(partition, error)
+                self._postpone(partition, error)
             except (UncleanableError, LogError, ProtocolError) as error:
-                self._give_up(partition, error)
+                self._mark_uncleanable(partition, error)
             else:
                 self._deaths.pop(partition, None)
                 self._count(partition, summary, time.monotonic() - began)
         return child.is_idle
 
-    async def _converse(self, child: CleanerChild, due: Due) -> CompactionSummary:
+    async def _run_job(self, child: CleanerChild, due: Due) -> CompactionSummary:
         partition = due.partition
         log = partition.log
         producers = log.producers.capture()
@@ -173,7 +173,7 @@ class Cleaner:
         await child.begin(job)
         while True:
             reply = await child.receive()
-            self._hear()
+            self._note_alive()
             if isinstance(reply, CleanedGroup):
                 with trio.CancelScope(shield=True):
                     await self._swap(partition, reply)
@@ -185,7 +185,7 @@ class Cleaner:
                 raise UncleanableError(reply.message) if reply.is_damage else OSError(reply.message)
 
     async def _swap(self, partition: Partition, group: CleanedGroup) -> None:
-        """Let a cleaned group take its place. Raises OSError if it has not; UncleanableError if it has, half."""
+        """Swap in a cleaned group. Raises OSError if nothing was swapped, UncleanableError if only part of it was."""
         log = partition.log
         swap = log.cleaning.plan_swap(group)
         await trio.to_thread.run_sync(log.cleaning.prepare_swap, swap)
@@ -193,12 +193,12 @@ class Cleaner:
         try:
             names = await trio.to_thread.run_sync(log.cleaning.finish_swap, swap)
         except OSError as error:
-            raise UncleanableError(f"files could not be renamed: {error}") from error
+            raise UncleanableError(f"cannot rename files: {error}") from error
         log.cleaning.end_swap(swap)
         self._unlinking.add(log, names)
 
     def _limits(self) -> CleanerLimits:
-        """What one of so many children may use."""
+        """Return the share of memory and bandwidth of one child."""
         settings, share = self._settings, self._settings.log_cleaner_threads
         return CleanerLimits(
             dedupe_buffer_bytes=settings.log_cleaner_dedupe_buffer_size // share,
@@ -207,9 +207,9 @@ class Cleaner:
             max_bytes_per_second=settings.log_cleaner_io_max_bytes_per_second / share,
         )
 
-    # -- what became of it ---------------------------------------------------------------------------------------------
+    # -- outcomes ------------------------------------------------------------------------------------------------------
 
-    def _hear(self) -> None:
+    def _note_alive(self) -> None:
         self.statistics.heard_at = time.monotonic()
 
     def _count(self, partition: Partition, summary: CompactionSummary, seconds: float) -> None:
@@ -219,7 +219,7 @@ class Cleaner:
         statistics.written_bytes += summary.bytes_written
         statistics.last_run_seconds = seconds
         logger.info(
-            "%s-%d: compacted up to offset %d in %.2f s: %d of %d bytes and %d of %d records are left",
+            "%s-%d: compacted up to offset %d in %.2f s: kept %d of %d bytes and %d of %d records",
             partition.topic, partition.index, summary.clean_offset, seconds,
             summary.bytes_written, summary.bytes_read, summary.records_kept, summary.records_read,
         )  # fmt: skip
@@ -228,25 +228,27 @@ class Cleaner:
         self.statistics.failures["stuck" if error.is_stuck else "death"] += 1
         deaths = self._deaths[partition] = self._deaths.get(partition, 0) + 1
         if deaths >= MAX_DEATHS:
-            self._give_up(partition, error)
+            self._mark_uncleanable(partition, error)
 
-    def _put_off(self, partition: Partition, error: OSError) -> None:
-        """The disk is at fault (it may be full): try again later, and let others have their turn."""
+    def _postpone(self, partition: Partition, error: OSError) -> None:
+        """Skip a log for a while after a disk error (the disk may be full), so that others are cleaned."""
         self.statistics.failures["disk"] += 1
         backoff_s = max(1.0, self._settings.log_cleaner_backoff_ms / 1000)
         self._not_before[partition] = trio.current_time() + backoff_s
-        logger.warning("%s-%d: compaction: %s; it is tried again", partition.topic, partition.index, error)
+        logger.warning(
+            "%s-%d: compaction failed, retrying in %g s: %s", partition.topic, partition.index, backoff_s, error
+        )
 
-    def _give_up(self, partition: Partition, error: Exception) -> None:
+    def _mark_uncleanable(self, partition: Partition, error: Exception) -> None:
         self.statistics.failures["damage"] += 1
         self.uncleanable[partition] = str(error)
         logger.error(
-            "%s-%d cannot be compacted, it is left as it is until the next start: %s",
+            "%s-%d: log cannot be compacted, skipping it until the next startup: %s",
             partition.topic, partition.index, error,
         )  # fmt: skip
 
-    def _forget_gone(self) -> None:
-        """Forget what was known of partitions that are gone."""
+    def _forget_deleted(self) -> None:
+        """Drop what is kept for deleted partitions."""
         known: tuple[dict[Partition, Any], ...] = (self.uncleanable, self._deaths, self._not_before)
         for each in known:
             for partition in list(each):
@@ -255,7 +257,7 @@ class Cleaner:
 
 
 def _declare(metrics: Metrics, cleaner: Cleaner) -> None:
-    """The metrics of compaction, read where they are kept."""
+    """Declare the metrics of compaction."""
     found = cleaner.statistics
 
     def one(read: Callable[[], float]) -> Callable[[], list[tuple[tuple[str, ...], float]]]:

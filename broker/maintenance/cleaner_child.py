@@ -1,10 +1,8 @@
-"""One child process that compacts logs, as the broker holds it.
-
-Owns: the process and the lines to and from it (`broker.log.compaction.child_process`). Must not know what is compacted.
+"""A child process that compacts logs, as seen by the broker. The child's side is `broker.log.compaction.child_process`.
 
 Invariants:
-1. Whatever ends a conversation, no process is left behind.
-2. A child that says nothing for `SILENCE_LIMIT_S` is stuck, and ended.
+1. No process is left behind, whatever ends the dialogue with it.
+2. A child that sends nothing for `SILENCE_LIMIT_S` is considered stuck, and killed.
 """
 
 import os
@@ -23,14 +21,14 @@ from broker.log.compaction.run import CleanedGroup, CompactionJob, CompactionSum
 
 __all__ = ["ChildDiedError", "CleanedGroup", "CleanerChild", "CompactionSummary", "Failure", "Progress"]
 
-SILENCE_LIMIT_S = 300.0  # it speaks every second; a sync of a large file on a slow disk may take minutes
-END_LIMIT_S = 5.0  # for a process that has nothing to do any more
+SILENCE_LIMIT_S = 300.0  # a child reports progress every second, except during an fsync of a large file
+END_LIMIT_S = 5.0  # for an idle child to exit
 RECEIVE_SIZE = 65536
-ROOT = Path(__file__).parent.parent  # where `broker` was imported from
+ROOT = Path(__file__).parents[2]  # the directory that `broker` was imported from
 
 
 class ChildDiedError(Exception):
-    """The child ended in the middle of a conversation, or fell silent. `is_stuck`: the latter."""
+    """The child exited during a job, or became silent (`is_stuck`)."""
 
     def __init__(self, message: str, *, is_stuck: bool = False) -> None:
         super().__init__(message)
@@ -38,13 +36,13 @@ class ChildDiedError(Exception):
 
 
 class CleanerChild:
-    """A running child. An async context manager: it is ended when the block is left, by force where it is at work."""
+    """A running child, as an async context manager: leaving the block ends it, by a signal if it has a job."""
 
     def __init__(self, process: trio.Process) -> None:
-        """Over a process that was just started; use `start`."""
+        """Wrap a process that was just started; use `start`."""
         self._process = process
         self._received = bytearray()
-        self.is_idle = True  # it has no job
+        self.is_idle = True  # has no job
 
     @classmethod
     async def start(cls) -> Self:
@@ -63,49 +61,49 @@ class CleanerChild:
             await self._end()
 
     async def begin(self, job: CompactionJob) -> None:
-        """Give it a job. Raises ChildDiedError."""
+        """Send a job. Raises ChildDiedError."""
         self.is_idle = False
         await self._send(encode_job(job) + b"\n")
 
     async def go_on(self) -> None:
-        """The group it made has taken its place. Raises ChildDiedError."""
+        """Tell the child that its group was swapped in. Raises ChildDiedError."""
         await self._send(GO)
 
     async def receive(self) -> Reply:
-        """What it says next; a summary or a failure is the end of the job. Raises ChildDiedError."""
+        """Return the child's next message; a summary or a failure ends the job. Raises ChildDiedError."""
         with trio.move_on_after(SILENCE_LIMIT_S):
             reply = await self._next()
             self.is_idle = isinstance(reply, CompactionSummary | Failure)
             return reply
-        raise ChildDiedError(f"the cleaner has said nothing for {SILENCE_LIMIT_S:g} s", is_stuck=True)
+        raise ChildDiedError(f"the cleaner process sent nothing for {SILENCE_LIMIT_S:g} s", is_stuck=True)
 
     async def _next(self) -> Reply:
         stdout = self._process.stdout
-        assert stdout is not None, "it was started with pipes"
+        assert stdout is not None, "started with pipes"
         while (end := self._received.find(b"\n")) < 0:
             data = await stdout.receive_some(RECEIVE_SIZE)
             if not data:
                 status = await self._process.wait()
-                raise ChildDiedError(f"the cleaner ended with status {status}")
+                raise ChildDiedError(f"the cleaner process exited with status {status}")
             self._received += data
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         try:
             return decode_reply(line)
         except msgspec.DecodeError as error:
-            raise ChildDiedError(f"the cleaner says {line[:80]!r}: {error}") from error
+            raise ChildDiedError(f"the cleaner process sent {line[:80]!r}: {error}") from error
 
     async def _send(self, line: bytes) -> None:
         stdin = self._process.stdin
-        assert stdin is not None, "it was started with pipes"
+        assert stdin is not None, "started with pipes"
         try:
             await stdin.send_all(line)
         except trio.BrokenResourceError:
             status = await self._process.wait()
-            raise ChildDiedError(f"the cleaner ended with status {status}") from None
+            raise ChildDiedError(f"the cleaner process exited with status {status}") from None
 
     async def _end(self) -> None:
-        """Close its pipes, which ends it when it is idle; else, or if that takes too long, kill it."""
+        """Close the child's pipes, which ends an idle child; kill it if it has a job or does not exit in time."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 await pipe.aclose()
@@ -117,6 +115,6 @@ class CleanerChild:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Ours, with the code that we run found first."""
+    """Return the environment for the child, in which this broker's code is found first."""
     paths = [str(ROOT), *filter(None, [environ.get("PYTHONPATH")])]
     return {**environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,9 +1,8 @@
-"""Which log is compacted next: all logs are looked at once per wave, and the dirty ones are cleaned, dirtiest first.
+"""Choose the logs to compact: scan all logs, queue those that are due, dirtiest first.
 
-Choosing anew among all logs after each one that was cleaned would cost the square of their number. So a look at all of
-them makes a queue, which all cleaner threads take from; each log is looked at again, alone, when its turn comes. A
-queue that takes long to clean is made again, so that logs that have become dirtier meanwhile are not overlooked, but so
-seldom that looking takes no more than a hundredth of the time.
+Scanning all logs after each compacted one would take quadratic time. Instead, one scan fills a queue that all cleaners
+take from, and each log is checked again when it is taken. A queue that takes long to work off is replaced by a new
+scan, so that logs that became dirtier are not overlooked; scanning takes at most one percent of the time.
 """
 
 import time
@@ -22,14 +21,14 @@ from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ProtocolError
 
-LOGS_PER_LOOK = 64  # by one call of a worker: some milliseconds at most
-PARTITIONS_PER_TURN = 500  # that are considered in one go on the event loop
-MAX_SHARE = 0.01  # of the time that may be spent on looking
+LOGS_PER_CALL = 64  # per call of a worker thread, which then takes some milliseconds
+PARTITIONS_PER_TURN = 500  # considered per turn of the event loop
+MAX_SHARE = 0.01  # of the time may be spent on scans
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A log whose turn it is."""
+    """A log that is due for compaction."""
 
     partition: Partition
     cleanable: Cleanable
@@ -38,8 +37,9 @@ class Due:
 class DirtyLogs:
     """The queue of logs to clean; belongs to the event loop.
 
-    `may_be_cleaned` tells whether a log is to be looked at, `failed` is called with one that cannot be. The figures are
-    those of the last look: the highest dirty ratio, and by how many ms `max.compaction.lag.ms` is exceeded at most.
+    `may_be_cleaned` decides whether a log is examined; `failed` is called with logs that cannot be. `max_ratio` and
+    `max_delay_ms` are from the last scan: the highest dirty ratio, and the longest time by which a log exceeds
+    `max.compaction.lag.ms`.
     """
 
     def __init__(
@@ -54,21 +54,18 @@ class DirtyLogs:
         self._may_be_cleaned = may_be_cleaned
         self._failed = failed
         self._queue: deque[Partition] = deque()
-        self._looking = trio.Lock()
-        self._looks_again_at = 0.0  # by the monotonic clock
+        self._lock = trio.Lock()
+        self._next_scan_at = 0.0  # by the monotonic clock
 
     async def take(self) -> Due | None:
-        """Return the next log that is due, which from now on nobody else gets from this queue; None if there is none.
-
-        Looks at all logs when the queue is used up or too old.
-        """
-        async with self._looking:
-            has_looked = not self._queue or time.monotonic() >= self._looks_again_at
-            if has_looked:
-                await self._look()
+        """Remove and return the next log that is due, or None. Scans all logs if the queue is empty or too old."""
+        async with self._lock:
+            has_scanned = not self._queue or time.monotonic() >= self._next_scan_at
+            if has_scanned:
+                await self._scan()
             due = await self._first()
-            if due is None and not has_looked:
-                await self._look()
+            if due is None and not has_scanned:
+                await self._scan()
                 due = await self._first()
             return due
 
@@ -81,14 +78,14 @@ class DirtyLogs:
                         return due
         return None
 
-    async def _look(self) -> None:
-        """Look at all logs, and queue those that are due."""
+    async def _scan(self) -> None:
+        """Examine all logs, and queue those that are due."""
         began_at = time.monotonic()
         found: list[Due] = []
         left = iter(self._partitions)
         while turn := list(islice(left, PARTITIONS_PER_TURN)):
             candidates = iter([partition for partition in turn if self._may_be_cleaned(partition)])
-            while together := list(islice(candidates, LOGS_PER_LOOK)):
+            while together := list(islice(candidates, LOGS_PER_CALL)):
                 found += await self._find(together)
             await trio.lowlevel.checkpoint()
         due = [each for each in found if each.cleanable.is_due(each.partition.log.config)]
@@ -97,10 +94,10 @@ class DirtyLogs:
         self.max_ratio = max((each.cleanable.ratio for each in found), default=0.0)
         self.max_delay_ms = max((each.cleanable.delay_ms for each in found), default=0)
         ended_at = time.monotonic()
-        self._looks_again_at = ended_at + (ended_at - began_at) / MAX_SHARE
+        self._next_scan_at = ended_at + (ended_at - began_at) / MAX_SHARE
 
     async def _find(self, partitions: Sequence[Partition]) -> list[Due]:
-        """Look at logs, in a worker; report those that cannot be read."""
+        """Examine logs in a worker thread, and report those that cannot be read."""
         asked = [(partition.log, self._partitions.cleaned_up_to(partition)) for partition in partitions]
         with ExitStack() as stack:
             for partition in partitions:

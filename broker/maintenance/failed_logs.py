@@ -1,13 +1,13 @@
-"""Failed logs come back by themselves: each is made anew in place, at once, then ever more seldom while that fails.
+"""Rebuild failed logs in place: at once, then at growing intervals while the attempts fail.
 
-Owns: which log's turn it is, the pauses, and what is told. Must not know how a log is made anew
-(`broker.log.recovery.reopen`).
+How a log is rebuilt is in `broker.log.recovery.reopen`.
 
 Invariants:
-1. A log that failed goes on failing appends until it is made anew; other logs notice nothing.
-2. What goes wrong with one log is told, and the others' turn comes: also where its disk hangs, for nobody waits for an
-   attempt, and a few at a time is meant for each data directory.
-3. The pauses of a log that fails again and again grow, too: it must have been in service for as long as the longest.
+1. A failed log rejects appends until it is rebuilt; other logs are not affected.
+2. A failed or hanging attempt delays no other data directory: attempts run in tasks of their own, with a limit per
+   data directory.
+3. The interval also grows for a log that fails again soon after it was rebuilt. It is reset once the log has stayed
+   healthy for `MAX_PAUSE_S`.
 """
 
 import logging
@@ -25,14 +25,14 @@ from protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_S = 1.0  # after the first attempt; each further one doubles it
+FIRST_PAUSE_S = 1.0  # after the first attempt; doubled by each further one
 MAX_PAUSE_S = 60.0
-MAX_AT_ONCE = 2  # in a data directory: each copies up to a segment, from the disk that serves the others
+MAX_AT_ONCE = 2  # per data directory: each attempt copies up to a segment on a disk that also serves requests
 
 
 @dataclass(slots=True)
 class _Attempts:
-    """Of one log; times by trio's clock, pauses in seconds."""
+    """The attempts to rebuild one log; times by trio's clock, pauses in seconds."""
 
     due_at: float
     pause_s: float = FIRST_PAUSE_S
@@ -40,13 +40,13 @@ class _Attempts:
     is_running: bool = False
 
     def postpone(self) -> None:
-        """Let the next attempt wait, twice as long as this one did."""
+        """Schedule the next attempt, after a pause that doubles each time."""
         self.due_at = trio.current_time() + self.pause_s
         self.pause_s = min(2 * self.pause_s, MAX_PAUSE_S)
 
 
-class Reopener:
-    """Looks after the failed logs among `partitions`; `begin` is called every so often."""
+class FailedLogs:
+    """Rebuild the failed logs among `partitions`; `begin` is called periodically."""
 
     def __init__(self, partitions: Iterable[Partition], metrics: Metrics) -> None:
         self._partitions = partitions
@@ -55,7 +55,7 @@ class Reopener:
         self._limiters: dict[Path, trio.CapacityLimiter] = {}  # by data directory
 
     def begin(self, nursery: trio.Nursery) -> None:
-        """Begin attempts at those failed logs whose turn it is. Never waits."""
+        """Begin the attempts that are due. Never waits."""
         self._find()
         now = trio.current_time()
         for partition, one in self._attempts.items():
@@ -64,12 +64,12 @@ class Reopener:
                 nursery.start_soon(self._attempt, partition, one)
 
     async def check(self) -> None:
-        """As `begin`; returns when what it began is over."""
+        """Begin the attempts that are due, and wait for them."""
         async with trio.open_nursery() as nursery:
             self.begin(nursery)
 
     def _find(self) -> None:
-        """Tell of the logs that failed since the last look, and forget those that are well again, or gone."""
+        """Log the logs that failed since the last call, and drop those that recovered or were deleted."""
         now, seen = trio.current_time(), {partition: partition.log.failed for partition in self._partitions}
         for partition, failed in seen.items():
             if not failed:
@@ -81,7 +81,7 @@ class Reopener:
                 attempts.is_failed = True
                 self._metrics.log_failures.add()
                 logger.error(
-                    "%s-%d: out of service, appends are refused until it is made anew: %s",
+                    "%s-%d: log failed; rejecting appends until it is rebuilt: %s",
                     partition.topic, partition.index, partition.log.failure,
                 )  # fmt: skip
         self._attempts = {
@@ -104,30 +104,30 @@ class Reopener:
             reopened = await partition.reopen()
         except (OSError, LogError, ProtocolError) as error:
             one.postpone()
-            logger.error(  # noqa: TRY400  # the sentence is enough
-                "%s-%d: still out of service, it is tried again in %g s: %s",
+            logger.error(  # noqa: TRY400  # the message is enough
+                "%s-%d: could not rebuild the failed log, retrying in %g s: %s",
                 partition.topic, partition.index, one.due_at - trio.current_time(), error,
             )  # fmt: skip
-        except Exception:  # a defect that one log brings out keeps no other from its turn
+        except Exception:  # a defect in one log must not keep others from being rebuilt
             one.postpone()
-            logger.exception("%s-%d: could not be made anew", partition.topic, partition.index)
+            logger.exception("%s-%d: could not rebuild the failed log", partition.topic, partition.index)
         else:
-            if reopened is not None:  # else its segments are being rearranged: the next time
+            if reopened is not None:  # else its segments are being rearranged: try again next time
                 one.postpone()
                 one.is_failed = False
-                self._came_back(partition, reopened, trio.current_time() - started)
+                self._report_rebuilt(partition, reopened, trio.current_time() - started)
 
-    def _came_back(self, partition: Partition, reopened: Reopened, seconds: float) -> None:
+    def _report_rebuilt(self, partition: Partition, reopened: Reopened, seconds: float) -> None:
         self._metrics.reopened_logs.add()
         self._metrics.truncated_bytes.add(reopened.truncated_bytes)
-        cut = ""
+        truncated = ""
         if reopened.reason is not None:
             log = partition.log
-            cut = (
-                f"; {reopened.truncated_bytes:,} bytes cut at offset {log.log_end_offset} ({reopened.reason}),"
-                f" leader epoch {log.leader_epoch} begins"
+            truncated = (
+                f"; truncated {reopened.truncated_bytes:,} bytes at offset {log.log_end_offset} ({reopened.reason})"
+                f" and began leader epoch {log.leader_epoch}"
             )
         logger.warning(
-            "%s-%d: in service again: %s bytes copied and synced in %.3f s%s",
-            partition.topic, partition.index, f"{reopened.copied_bytes:,}", seconds, cut,
+            "%s-%d: log rebuilt, accepting appends again: copied and flushed %s bytes in %.3f s%s",
+            partition.topic, partition.index, f"{reopened.copied_bytes:,}", seconds, truncated,
         )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Files of removed segments that wait for `file.delete.delay.ms` before they are unlinked.
+"""Removal of the files of deleted segments after `file.delete.delay.ms`.
 
-A worker unlinks them, because a large file takes its time: 40 ms for 128 MB. After each file it rests for as long as
-that took, so that a log of many segments does not occupy disk and core for seconds. What still waits when the broker
-stops is removed by the next startup, which recognizes it by its name.
+A worker unlinks them, because unlinking a large file is slow: 40 ms for 128 MB. After each file the worker pauses for
+as long as the unlink took, so that removing a log of many segments does not occupy the disk and a core for seconds.
+Files that remain when the broker stops are removed by the next startup, which recognizes them by name.
 """
 
 from collections import defaultdict
@@ -14,35 +14,35 @@ from broker.log.partition_log import PartitionLog
 
 
 class _Waiting(NamedTuple):
-    """Files that wait until a moment of trio's clock."""
+    """Files to unlink at a time of trio's clock."""
 
     due: float
     log: PartitionLog
     names: list[str]
 
 
-class Unlinking:
-    """The waiting files of one broker, by data directory: a slow disk does not delay the space gained on another."""
+class FileRemoval:
+    """The files waiting for removal, by data directory: a slow disk does not delay removals on another."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[str, list[_Waiting]] = defaultdict(list)
 
     def add(self, log: PartitionLog, names: list[str]) -> None:
-        """Have these files of a log unlinked after its delay."""
+        """Schedule files of a log for removal after its delay."""
         delay_s = log.config.file_delete_delay_ms / 1000
         self._waiting[str(log.directory.parent)].append(_Waiting(trio.current_time() + delay_s, log, names))
 
     async def unlink_due(self, data_directory: str) -> None:
-        """Unlink the files in a data directory whose delay is over.
+        """Unlink the files of a data directory whose delay is over.
 
-        Raises the last OSError; what could not be unlinked is tried again by the next call.
+        Raises the last OSError; files that could not be unlinked are retried by the next call.
         """
         now, failure = trio.current_time(), None
         waiting = self._waiting[data_directory]
         for entry in [each for each in waiting if each.due <= now]:
             try:
                 await _unlink(entry)
-            except OSError as error:  # the others' turn comes all the same
+            except OSError as error:  # continue with the other files
                 failure = error
             else:
                 waiting.remove(entry)
@@ -51,7 +51,7 @@ class Unlinking:
 
 
 async def _unlink(waiting: _Waiting) -> None:
-    """One file after the other, with a rest after each. Raises OSError."""
+    """Unlink files one after the other, with a pause after each. Raises OSError."""
     for name in waiting.names:
         began_at = trio.current_time()
         await trio.to_thread.run_sync(waiting.log.old_segments.unlink, [name])

@@ -1,4 +1,4 @@
-"""Syncs by time: find the logs that were not synced for `flush.ms`, and have them synced.
+"""Flushing by time: fsync logs whose unflushed records are older than `flush.ms`.
 
 Source: kafka.log.LogManager.flushDirtyLogs.
 """
@@ -14,7 +14,7 @@ from protocol.records.record import MAX_INT64
 
 
 class Flushing:
-    """The checks of one broker; `interval_ms` is `log.flush.scheduler.interval.ms`, MAX_INT64 where it is not set."""
+    """Find and flush due logs; `interval_ms` is `log.flush.scheduler.interval.ms`, MAX_INT64 if it is not set."""
 
     def __init__(self, partitions: Iterable[Partition], *, interval_ms: int) -> None:
         self._partitions = partitions
@@ -22,16 +22,16 @@ class Flushing:
 
     @property
     def interval_s(self) -> float:
-        """Time until the next check: where the setting says nothing, as `Settings.flush_check_ms`, by the smallest."""
+        """Return the time until the next check. By default it depends on the smallest `flush.ms` of any log."""
         if self._interval_ms < MAX_INT64:
             return self._interval_ms / 1000
         least_ms = min((partition.log.config.flush_ms for partition in self._partitions), default=MAX_INT64)
         return min(max(least_ms, MIN_FLUSH_CHECK_MS), MAX_FLUSH_CHECK_MS) / 1000
 
     def begin_due(self) -> None:
-        """Begin to sync the logs that have unsynced records and were last synced `flush.ms` ago.
+        """Begin to flush the logs that have unflushed records and were last flushed at least `flush.ms` ago.
 
-        One round per data directory, whose end nobody waits for here: a slow disk keeps no other from its turn.
+        Each data directory has its own round, and this method does not wait for them: a slow disk delays no other.
         """
         now = trio.current_time()
         due: dict[DiskWorkers, list[Partition]] = {}
@@ -45,7 +45,7 @@ class Flushing:
 def _is_due(partition: Partition, now: float) -> bool:
     log = partition.log
     flush_ms = log.config.flush_ms
-    if flush_ms == MAX_INT64:  # the default: checking a thousand logs takes no time
+    if flush_ms == MAX_INT64:  # the default
         return False
     is_dirty = log.recovery_point < log.log_end_offset and not log.failed
     return is_dirty and now - partition.synced_at >= flush_ms / 1000

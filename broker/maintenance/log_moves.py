@@ -1,17 +1,18 @@
-"""Moves of logs between data directories, while they serve (AlterReplicaLogDirs).
+"""Moves of logs between data directories while they serve requests (AlterReplicaLogDirs).
 
-Decides which log moves where and when, and how quickly it is copied. How a log is copied and takes its new place is
+This module schedules the moves and throttles the copying. How a log is copied and switched over is in
 `broker.log.moving`.
 
-    api     `begin`         a move of its own task; one of the same partition under way ends, its copy is removed
-    task    copy pieces, one after the other, in threads of the new data directory, no faster than
-            `replica.alter.log.dirs.io.max.bytes.per.second`; when little is left, let the copy take the log's place
-    start   `resume`        copies that a broker left behind when it stopped or was killed are begun again
+    API      `begin`         start a move in a task of its own; a move of the same partition to another directory ends,
+                             and its copy is removed
+    task     copy in pieces, in threads of the target directory, at `replica.alter.log.dirs.io.max.bytes.per.second` at
+             most; when little is left, switch over to the copy
+    startup  `resume`        restart the moves whose copies were left behind when the broker stopped or was killed
 
 Invariants:
-1. A partition has one move at most, and a data directory takes one log at a time; others wait for their turn.
-2. What goes wrong ends that move alone: its copy is removed, and the log stays where it is.
-3. A broker that stops leaves the copies: they say what is to be moved.
+1. A partition has at most one move, and a data directory receives one log at a time; other moves wait.
+2. A failure ends that move only: its copy is removed, and the log stays where it is.
+3. A stopping broker leaves the copies: they record which moves to restart.
 
 Source: kafka.server.ReplicaManager.alterReplicaLogDirs, ReplicaAlterLogDirsThread.
 """
@@ -39,16 +40,16 @@ from protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-LITTLE_BYTES = 1 << 20  # left to copy: writes can wait for it
-MUCH_BYTES = 64 << 20  # for writes to wait for, where a producer writes as quickly as it can be copied
-MAX_ROUNDS = 20  # of catching up until that much will do
-RETRY_S = 1.0  # after a try to take the log's place that came at a bad moment
+LITTLE_BYTES = 1 << 20  # left to copy while writes wait
+MUCH_BYTES = 64 << 20  # the same, if a producer writes as fast as the log is copied
+MAX_ROUNDS = 20  # of catching up before MUCH_BYTES applies
+RETRY_S = 1.0  # after the switch-over was not possible
 MIN_SLEEP_S = 0.001
-MAX_SLEEP_S = 1.0  # at a time, so that a higher rate takes effect
+MAX_SLEEP_S = 1.0  # at a time, so that a higher rate takes effect soon
 
 
 class MoveStatus(NamedTuple):
-    """A move under way: bytes copied, and records that lie after what is copied."""
+    """A move in progress: bytes copied, and the number of records not copied yet."""
 
     partition: Partition
     copied_bytes: int
@@ -57,7 +58,7 @@ class MoveStatus(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Move:
-    """A move under way; `log_move` once it is its turn."""
+    """A move; `log_move` is set when its copying begins."""
 
     partition: Partition
     target: DataDirectory
@@ -66,7 +67,7 @@ class _Move:
 
 
 class LogMoves:
-    """The moves of one broker; `run` it under a nursery that ends with the broker. Belongs to the event loop."""
+    """The moves of one broker; `run` it in a nursery that ends with the broker. Belongs to the event loop."""
 
     def __init__(self, partitions: Partitions, directories: DataDirectories, writer: Writer, metrics: Metrics) -> None:
         self._partitions = partitions
@@ -76,14 +77,15 @@ class LogMoves:
         self._waiting: list[_Move] = []  # begun before `run`
         self._turns: dict[DataDirectory, trio.Lock] = {}
         self._nursery: trio.Nursery | None = None
-        self.copied_bytes = 0  # since the start
+        self.copied_bytes = 0  # since startup
         self.outcomes = {"moved": 0, "failed": 0, "cancelled": 0}
         _declare(metrics, self)
 
     def begin(self, partition: Partition, target: DataDirectory) -> None:
-        """Move a partition to a data directory in service. Never waits.
+        """Move a partition to a live data directory. Never waits.
 
-        A move of it to another one ends; to the one in which it lies, there is nothing else to do. Raises NoRoomError.
+        Cancels a move of the partition to another directory. Does nothing else if the partition is already there.
+        Raises NoRoomError.
         """
         current = self._moves.get(partition)
         if current is not None and current.target is target:
@@ -102,11 +104,11 @@ class LogMoves:
                 self._nursery.start_soon(self._run, move)
 
     def to(self, target: DataDirectory) -> list[MoveStatus]:
-        """The moves to a data directory that are under way."""
+        """Return the moves to a data directory that are in progress."""
         return [_status(move) for move in self._moves.values() if move.target is target and move.log_move is not None]
 
     async def run(self) -> None:
-        """Resume what is left of the last broker, then run moves until cancelled."""
+        """Restart moves that the last broker left, then run moves until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await self._resume()
@@ -116,14 +118,14 @@ class LogMoves:
             await trio.sleep_forever()
 
     async def _resume(self) -> None:
-        """Begin the moves again whose copies lie about, after these are removed: what they hold may be out of date."""
+        """Restart the moves whose copies were left behind. The copies are removed, as they may be out of date."""
         for directory in list(self._directories.live):
             for name, found in directory.future_directories():
                 path = directory.partition_path(name)
                 await trio.to_thread.run_sync(partial(shutil.rmtree, path, ignore_errors=True))
                 partition = self._partitions.get(found.topic, found.partition)
                 if partition is not None and partition not in self._moves:
-                    logger.info("%s-%d: its move to %s begins again", found.topic, found.partition, directory.path)
+                    logger.info("%s-%d: restarting its move to %s", found.topic, found.partition, directory.path)
                     self.begin(partition, directory)
 
     def __len__(self) -> int:
@@ -144,10 +146,10 @@ class LogMoves:
                         logger.info("%s: moved to %s", name, target.path)
         except (OSError, LogError, ProtocolError) as error:
             outcome = "failed"
-            logger.error("%s: not moved to %s: %s", name, target.path, error)  # noqa: TRY400  # one line says it all
+            logger.error("%s: move to %s failed: %s", name, target.path, error)  # noqa: TRY400  # the message is enough
         except Exception:  # a defect ends this move only
             outcome = "failed"
-            logger.exception("%s: not moved to %s", name, target.path)
+            logger.exception("%s: move to %s failed", name, target.path)
         finally:
             if self._moves.get(partition) is move:
                 del self._moves[partition]
@@ -156,14 +158,14 @@ class LogMoves:
             await self._discard(move, move.log_move)
 
     async def _move(self, move: _Move, log_move: LogMove) -> bool:
-        """Copy and switch; whether the log has moved. Raises OSError, LogError."""
+        """Copy and switch over; return whether the log has moved. Raises OSError, LogError."""
         partition, target = move.partition, move.target
         holder = self._directories.holder(partition.topic, partition.index)
         if holder is None or not self._is_served(partition):
             return False
         usable = (await trio.to_thread.run_sync(target.space)).usable_bytes
         if usable < partition.log.size:
-            raise NoRoomError(f"{partition.log.size:,} bytes are to be copied, and {usable:,} are free")
+            raise NoRoomError(f"the log has {partition.log.size:,} bytes, and {usable:,} are free")
         await self._workers(target).keep_up(partial(log_move.prepare, holder.directory_id))
         while self._is_served(partition) and target in self._directories.live:
             await self._catch_up(move, log_move)
@@ -174,7 +176,7 @@ class LogMoves:
         return False
 
     async def _catch_up(self, move: _Move, log_move: LogMove) -> None:
-        """Copy until little is left, or until it does not get less. Raises OSError."""
+        """Copy until little is left, or until the remainder stops shrinking. Raises OSError."""
         workers = self._workers(move.target)
         for _ in range(MAX_ROUNDS):
             while log_move.remaining_bytes > LITTLE_BYTES or not log_move.has_sealed:
@@ -188,7 +190,7 @@ class LogMoves:
                 return
 
     async def _keep_pace(self, move: _Move, copied: int) -> None:
-        """Wait for as long as so many bytes may take, as the setting is by then."""
+        """Sleep to keep the copying within its rate, which may change meanwhile."""
         while copied > 0 and self._is_served(move.partition):
             rate = self._partitions.settings.replica_alter_log_dirs_io_max_bytes_per_second
             seconds = min(copied / rate, MAX_SLEEP_S) if rate else MAX_SLEEP_S
@@ -200,7 +202,7 @@ class LogMoves:
         try:
             await self._workers(move.target).keep_up(log_move.discard)
         except OSError as error:
-            logger.warning("%s: a copy that is not wanted stays: %s", log_move.directory, error)
+            logger.warning("%s: cannot remove the unfinished copy: %s", log_move.directory, error)
 
     def _workers(self, directory: DataDirectory) -> DiskWorkers:
         return self._writer.workers(str(Path(directory.path)))
@@ -226,6 +228,6 @@ def _declare(metrics: Metrics, moves: LogMoves) -> None:
     )
     metrics.counter(
         "warmlog_log_move_bytes_total",
-        "Bytes copied to move logs to another data directory.",
+        "Bytes copied by moves of logs to another data directory.",
         lambda: [((), moves.copied_bytes)],
     )

@@ -1,16 +1,15 @@
-"""Retention of all logs: what is too old, too much, or deleted by users goes away.
+"""Retention: delete segments that are too old, exceed the size limit, or were deleted by users.
 
-Owns: the round over the logs, and the order of steps for one of them. Must not know the rules
-(`broker.log.retention`), or when a round is due (`maintenance`).
+This module runs the check over all logs; the rules are in `broker.log.retention`. The steps for one log:
 
-    worker   which segments may go               one log after the other: no hurry, and one worker of many
-    loop     the active segment rolls first, if it is among them; the log start moves; the log lets go of them
-    worker   their files are renamed
-    worker   their files are unlinked            after `file.delete.delay.ms` (`unlinking`)
+    worker   find the segments to remove         one log after the other, in one worker thread
+    loop     roll the active segment if it is among them; advance the log start offset; take the segments out of the log
+    worker   rename their files
+    worker   unlink their files                  after `file.delete.delay.ms` (`file_removal`)
 
 Invariants:
-1. What goes wrong with one log is told, and the others' turn comes.
-2. A log is not closed or moved while a worker is inside it, and nobody else rearranges its segments.
+1. A failure of one log is logged and does not keep other logs from being checked.
+2. A log is not closed or moved while a worker uses it, and its segments are rearranged by one task at a time.
 """
 
 import logging
@@ -21,7 +20,7 @@ import trio
 from broker.log.errors import LogError
 from broker.log.removal import Removable
 from broker.log.retention import RemovalReason
-from broker.maintenance.file_removal import Unlinking
+from broker.maintenance.file_removal import FileRemoval
 from broker.metrics.registry import Metrics
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
@@ -31,35 +30,35 @@ logger = logging.getLogger(__name__)
 
 
 class Retention:
-    """Removes old segments."""
+    """Remove old segments."""
 
-    def __init__(self, partitions: Partitions, unlinking: Unlinking, metrics: Metrics) -> None:
+    def __init__(self, partitions: Partitions, unlinking: FileRemoval, metrics: Metrics) -> None:
         self._partitions = partitions
         self._unlinking = unlinking
         self._metrics = metrics
-        self._told: set[tuple[str, int, int]] = set()  # segments from the future that were told of
+        self._reported: set[tuple[str, int, int]] = set()  # segments with future timestamps that were logged
 
     async def check(self, data_directory: str | None = None) -> None:
-        """Go once through all logs, or those of one data directory: another one's disk may hang."""
+        """Check all logs once, or those of one data directory (another directory's disk may hang)."""
         for partition in self._partitions:
             if data_directory not in {None, partition.data_directory}:
                 continue
             try:
                 with partition.rearranging() as scope:
-                    if scope is not None:  # else it is being compacted, or deleted: another time
+                    if scope is not None:  # else it is being compacted or deleted: skip it this time
                         await self._check_log(partition)
             except (OSError, LogError, ProtocolError) as error:
                 logger.warning("%s-%d: retention: %s", partition.topic, partition.index, error)
-            except Exception:  # a defect that one log brings out keeps no other from its turn
+            except Exception:  # a defect in one log must not stop retention of the others
                 logger.exception("%s-%d: retention failed", partition.topic, partition.index)
 
     async def _check_log(self, partition: Partition) -> None:
         log = partition.log
         found = await trio.to_thread.run_sync(log.old_segments.find)
-        self._tell_future(partition, found)
+        self._report_future(partition, found)
         if not found.reasons:
             return
-        with trio.CancelScope(shield=True):  # what is taken out is also put aside
+        with trio.CancelScope(shield=True):  # segments that are taken out must also be renamed
             partition.advance_start(await self._new_start(partition, found))
             await self._remove(partition, found.reasons)
 
@@ -71,7 +70,7 @@ class Retention:
         for reason in reasons[: len(removed)]:
             self._metrics.removed_segments[reason.value].add()
         logger.info(
-            "%s-%d: %d segments removed (%s); the log begins at %d",
+            "%s-%d: removed %d segments (%s); log start offset is now %d",
             partition.topic,
             partition.index,
             len(removed),
@@ -82,7 +81,7 @@ class Retention:
         self._unlinking.add(log, names)
 
     async def _new_start(self, partition: Partition, found: Removable) -> int:
-        """Up to where all may go; the active segment only if it could be rolled, with nothing new in it."""
+        """Return the new log start offset. It includes the active segment only if that could be rolled while empty."""
         if not found.with_active:
             return found.end_offset
         log = partition.log
@@ -91,11 +90,11 @@ class Retention:
             return found.end_offset
         return found.active_base_offset
 
-    def _tell_future(self, partition: Partition, found: Removable) -> None:
-        """A time in the future keeps a segment, and all after it, for longer than anybody asked."""
+    def _report_future(self, partition: Partition, found: Removable) -> None:
+        """Log once that a segment's future timestamps keep it, and all later ones, beyond the retention time."""
         if found.from_future is None:
             return
         segment = (partition.topic, partition.index, found.from_future)
-        if segment not in self._told:
-            self._told.add(segment)
-            logger.warning("%s-%d: segment %d has times in the future: it stays until they are past", *segment)
+        if segment not in self._reported:
+            self._reported.add(segment)
+            logger.warning("%s-%d: segment %d has future timestamps and is kept until they have passed", *segment)

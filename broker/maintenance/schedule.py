@@ -1,7 +1,7 @@
-"""The periodic work of a broker: flush by time, checkpoints, retention, compaction, removal, the loop's lateness.
+"""The schedule of a broker's periodic work: flushing, checkpoints, retention, compaction, file removal.
 
-Every round is cheap, and off the event loop where it touches a disk; a round that fails is logged and tried again at
-the next. What touches every log has a task per data directory, so that a disk that hangs delays only its own.
+Each round is cheap, and blocking work is done in worker threads. A failed round is logged and retried at the next
+interval. Work on every log has one task per data directory, so that a hanging disk delays only its own logs.
 """
 
 import logging
@@ -11,12 +11,12 @@ from typing import TypeAlias
 import trio
 
 from broker.maintenance.cleaner import Cleaner
-from broker.maintenance.failed_logs import Reopener
-from broker.maintenance.file_removal import Unlinking
+from broker.maintenance.failed_logs import FailedLogs
+from broker.maintenance.file_removal import FileRemoval
 from broker.maintenance.flushing import Flushing
 from broker.maintenance.producer_upkeep import ProducerUpkeep
 from broker.maintenance.retention import Retention
-from broker.maintenance.wakeups import next_tick, sleep_till_tick
+from broker.maintenance.wakeups import next_wakeup, sleep_until_wakeup
 from broker.metadata.store import MetadataError
 from broker.metrics.registry import Metrics
 from broker.partitions.partitions import Partitions
@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 _Work: TypeAlias = Callable[..., Awaitable[None]]
 
 REMOVAL_INTERVAL_S = 1.0
-REOPENING_INTERVAL_S = 1.0  # how long a failed log waits for its first attempt at most
+REOPENING_INTERVAL_S = 1.0  # the longest delay before the first attempt to rebuild a failed log
 
 
 class Maintenance:
-    """The loops; `run` them under a nursery that ends with the broker."""
+    """The periodic tasks; `run` them in a nursery that ends with the broker."""
 
     def __init__(self, partitions: Partitions, metrics: Metrics, settings: Settings) -> None:
         self._partitions = partitions
         self._metrics = metrics
-        self._unlinking = Unlinking()
+        self._unlinking = FileRemoval()
         self._retention = Retention(partitions, self._unlinking, metrics)
         self._cleaner = Cleaner(partitions, self._unlinking, metrics)
         self._initial_delay_s = settings.log_initial_task_delay_ms / 1000
@@ -44,11 +44,11 @@ class Maintenance:
         self._expiration_check_interval_s = settings.producer_id_expiration_check_interval_ms / 1000
         self._checkpoint_interval_s = settings.log_flush_offset_checkpoint_interval_ms / 1000
         self._producers = ProducerUpkeep(partitions, metrics)
-        self._reopener = Reopener(partitions, metrics)
+        self._failed_logs = FailedLogs(partitions, metrics)
         self._flushing = Flushing(partitions, interval_ms=settings.log_flush_scheduler_interval_ms)
 
     async def run(self) -> None:
-        """All loops, until cancelled."""
+        """Run all tasks until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._measure_lateness)
             nursery.start_soon(self._flush)
@@ -63,10 +63,10 @@ class Maintenance:
                 nursery.start_soon(self._after_start, self._retention_interval_s, self._retention.check, directory)
 
     async def _reopen_failed(self) -> None:
-        async with trio.open_nursery() as attempts:  # which wait for disks that may hang
+        async with trio.open_nursery() as attempts:  # an attempt may wait for a hanging disk
 
             async def begin_reopening() -> None:
-                self._reopener.begin(attempts)
+                self._failed_logs.begin(attempts)
 
             await self._every(REOPENING_INTERVAL_S, begin_reopening)
 
@@ -75,9 +75,9 @@ class Maintenance:
         await self._cleaner.run()
 
     async def _after_start(self, interval_s: float, work: _Work, *arguments: str) -> None:
-        """Begin once the broker had time to start; then as `_every`.
+        """Run `work` once after `log.initial.task.delay.ms`, then as `_every`.
 
-        Settings that are made right after the start may keep what the defaults would remove.
+        The delay leaves time to change settings after startup before the defaults remove anything.
         """
         await trio.sleep(self._initial_delay_s)
         await self._attempt(interval_s, work, *arguments)
@@ -85,7 +85,7 @@ class Maintenance:
 
     async def _every(self, interval_s: float, work: _Work, *arguments: str) -> None:
         while True:
-            await sleep_till_tick(interval_s)
+            await sleep_until_wakeup(interval_s)
             await self._attempt(interval_s, work, *arguments)
 
     @staticmethod
@@ -93,22 +93,22 @@ class Maintenance:
         try:
             await work(*arguments)
         except (OSError, MetadataError) as error:
-            logger.warning("%s failed, it is tried again in %g s: %s", work.__name__, interval_s, error)
-        except Exception:  # whatever it is, no round of this takes the broker down
-            logger.exception("%s failed; it is tried again in %g s", work.__name__, interval_s)
+            logger.warning("%s failed, retrying in %g s: %s", work.__name__, interval_s, error)
+        except Exception:  # a defect in one round must not stop the broker
+            logger.exception("%s failed, retrying in %g s", work.__name__, interval_s)
 
     async def _flush(self) -> None:
         while True:
             interval_s = self._flushing.interval_s
-            await sleep_till_tick(interval_s)
+            await sleep_until_wakeup(interval_s)
             await self._attempt(interval_s, self._begin_flushes)
 
     async def _begin_flushes(self) -> None:
         self._flushing.begin_due()
 
     async def _measure_lateness(self) -> None:
-        """At every tick: sees a stall of 125 ms every other time, and is what wakes an idle broker."""
+        """Observe the delay of every shared wake-up. A stall of 125 ms is seen every other time."""
         while True:
-            due = next_tick()
+            due = next_wakeup()
             await trio.sleep_until(due)
             self._metrics.loop_stall.observe(trio.current_time() - due)

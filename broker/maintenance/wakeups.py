@@ -1,24 +1,22 @@
-"""When periodic work is done: at moments that all of it shares.
+"""Shared wake-ups: periodic work sleeps until common points in time.
 
-Owns: those moments. Must not know: the work.
-
-Being woken costs an idle broker more than what it is woken for (on a virtual machine 0.2 to 0.5 ms), so what is due at
-about the same time is done at the same time.
+Waking an idle broker costs more than most of the work it wakes for (0.2 to 0.5 ms on a virtual machine), so tasks that
+are due at about the same time are woken together.
 """
 
 import math
 
 import trio
 
-TICK_S = 0.25
+WAKEUP_INTERVAL_S = 0.25
 
 
-async def sleep_till_tick(interval_s: float) -> None:
-    """Sleep for an interval, or up to a tick less; less than a second is slept as it is."""
+async def sleep_until_wakeup(interval_s: float) -> None:
+    """Sleep for an interval, shortened to end at a shared wake-up. Intervals below a second are not changed."""
     due = trio.current_time() + interval_s
-    await trio.sleep_until(math.floor(due / TICK_S) * TICK_S if interval_s >= 1 else due)
+    await trio.sleep_until(math.floor(due / WAKEUP_INTERVAL_S) * WAKEUP_INTERVAL_S if interval_s >= 1 else due)
 
 
-def next_tick() -> float:
-    """By trio's clock."""
-    return (math.floor(trio.current_time() / TICK_S) + 1) * TICK_S
+def next_wakeup() -> float:
+    """Return the time of the next shared wake-up, by trio's clock."""
+    return (math.floor(trio.current_time() / WAKEUP_INTERVAL_S) + 1) * WAKEUP_INTERVAL_S

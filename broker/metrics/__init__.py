@@ -1,4 +1,4 @@
-"""Prometheus metrics: all of them are declared in `registry`, and measured where the work is done.
+"""Prometheus metrics and the measurement of event loop stalls.
 
-Start with `registry`.
+Start with `registry`, which declares the shared metrics; a metric with a single source is declared by that source.
 """

@@ -1,5 +1,5 @@
 # cython: language_level=3, embedsignature=False, binding=False, cdivision=True
-"""The twin of `measuring`, which says what it is: the same, with numbers that are no objects of Python."""
+"""Compiled version of `broker.metrics.requests`, with C numbers instead of Python objects."""
 
 from libc.string cimport memset
 
@@ -19,17 +19,17 @@ cdef extern from *:
 
 
 cdef class Counter:
-    """A number that only grows."""
+    """See `broker.metrics.requests.Counter`."""
 
     cdef readonly double value
 
     def add(self, double amount=1):
-        """Count `amount` more."""
+        """Add `amount`."""
         self.value += amount
 
 
 cdef class Histogram:
-    """Observations in seconds, counted by bucket."""
+    """See `broker.metrics.requests.Histogram`."""
 
     cdef readonly tuple bounds
     cdef readonly double total
@@ -49,7 +49,7 @@ cdef class Histogram:
 
     @property
     def counts(self):
-        """How many fell into each bucket, the last without a bound."""
+        """Return the count of each bucket; the last has no upper bound."""
         return [self._counts[number] for number in range(self._last + 1)]
 
     def observe(self, double seconds):
@@ -65,7 +65,7 @@ cdef class Histogram:
 
 
 cdef class StageHistograms:
-    """The histograms of one kind of request: of the whole, and of each stage."""
+    """See `broker.metrics.requests.StageHistograms`."""
 
     cdef Histogram _whole, _queue, _handle, _wait, _send
 
@@ -73,7 +73,7 @@ cdef class StageHistograms:
         self._whole, self._queue, self._handle, self._wait, self._send = whole, queue, handle, wait, send
 
     def observe(self, staged, double done_at, double sent_at):
-        """Count requests when their reply is sent."""
+        """Count requests whose response was sent."""
         cdef double received_at = staged.received_at, begun_at = staged.begun_at, handled_at = staged.handled_at
         cdef long long count = staged.count
         self._whole._count(sent_at - received_at, count)
@@ -84,32 +84,32 @@ cdef class StageHistograms:
 
 
 cdef class LoopClock:
-    """The clock of an event loop, which knows by it what the loop is at, and since when."""
+    """See `broker.metrics.requests.LoopClock`."""
 
     cdef readonly object doing
     cdef readonly double began_at
     cdef readonly bint is_awake
     cdef double _limit_s
-    cdef object _told
+    cdef object _on_stall
 
-    def __init__(self, double limit_s, told):
+    def __init__(self, double limit_s, on_stall):
         self.doing = ""
         self._limit_s = limit_s
-        self._told = told
+        self._on_stall = on_stall
 
     def start_clock(self):
-        """Nothing: time goes on by itself."""
+        """Do nothing: the clock runs by itself."""
 
     def current_time(self):
-        """In seconds. The loop, or a task of it, has come here."""
+        """Return the time in seconds, and begin a new measurement."""
         return self._pass("")
 
     def begin(self, doing):
-        """A task begins to do this, until the clock is read again. Returns now, in perf_counter seconds."""
+        """Begin a new measurement, attributed to `doing`. Returns the time in perf_counter seconds."""
         return self._pass(doing)
 
     def deadline_to_sleep_time(self, double deadline):
-        """How long the loop may sleep; it does."""
+        """Return how long the loop may sleep, and note that it sleeps."""
         cdef double now = self._pass("")
         self.is_awake = False
         return deadline - now
@@ -117,6 +117,6 @@ cdef class LoopClock:
     cdef double _pass(self, object doing) except -1:
         cdef double now = warmlog_now()
         if self.is_awake and now - self.began_at > self._limit_s:
-            self._told(self.began_at, now)
+            self._on_stall(self.began_at, now)
         self.began_at, self.is_awake, self.doing = now, True, doing
         return now

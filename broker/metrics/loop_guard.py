@@ -1,15 +1,15 @@
-"""What holds the event loop: the time from one reading of its clock to the next, and what it did meanwhile.
+"""Detect and log what stalls the event loop.
 
-Owns: what is told, and the thread that looks at the loop's stack while it is held (`measuring.LoopClock` knows since
-when). Must not know: what tasks do.
+`LoopClock` knows since when the loop has been running without an I/O wait. A watcher thread samples the loop's stack
+when half of the limit has passed, and the loop itself logs the stall when it ends:
 
-    loop     io | task | task | io | task ..................... | io    longer than the limit: told when it ends
-    thread      .     .     .     .      look: half the limit is over   the stack as it was then
+    loop     I/O | task | task | I/O | task ....................... | I/O    longer than the limit: logged when it ends
+    thread      .      .     .     .       half of the limit: sample the stack
 
-While the loop does nothing but sleep, the thread looks less often, and a short hold may go by unseen. It needs the GIL
-for its look. Where it got none, the loop was inside the kernel or compiled code without giving up the GIL (a page fault
-in a mapping does that), and that is told instead. If it was no request, either, nobody knows who it was: so from then
-on, for a while, trio tells of each step that a task takes, and the next time it has a name.
+While the loop is idle the thread samples less often, so that the stack of a short stall may be missing. Sampling needs
+the GIL. If the thread could not take it, the loop was inside the kernel or compiled code without releasing the GIL, for
+example in a page fault in a mapping, and that is logged instead. If the stall cannot be attributed to a request either,
+a trio instrument names each task step for the next minute, so that the next such stall has a name.
 """
 
 import logging
@@ -30,43 +30,43 @@ from broker.metrics.requests import LoopClock
 
 logger = logging.getLogger(__name__)
 
-TELL_PAUSE_S = 1.0  # between two lines: a loop that is held all the time is not to be held by its log, too
-TRIOS_LOOP = "unrolled_run"  # the function that takes the steps of all tasks
-MAX_FRAMES = 6  # the innermost ones
-QUIET_LOOKS = 100  # in a row at a loop that was asleep: then the thread looks five times less often, until it is awake
-QUIET_TIMES = 5
-NAMING_S = 60.0  # for which every step of a task is told: that costs some 2 % of a small request
+LOG_INTERVAL_S = 1.0  # between two lines: logging must not add to the stalls of an overloaded loop
+TRIO_RUN_LOOP = "unrolled_run"  # the name of trio's function that runs all tasks
+MAX_FRAMES = 6  # the innermost frames of a stack
+QUIET_SAMPLES = 100  # consecutive samples of a sleeping loop before the thread samples less often
+QUIET_FACTOR = 5
+NAMING_S = 60.0  # naming every step of a task costs about 2 % of a small request
 
 
 class LoopGuard(LoopClock, trio.abc.Clock):
-    """Watches the loop that was started with it as its clock, from the thread of which `watching` is entered."""
+    """Watch the event loop that uses this object as its clock; enter `watching` in that loop's thread."""
 
     def __init__(self, limit_s: float) -> None:
-        super().__init__(limit_s or inf, self._tell)
-        self.held = 0  # how often, for longer than the limit
+        super().__init__(limit_s or inf, self._log_stall)
+        self.held = 0  # stalls longer than the limit
         self._is_watching = False
-        self.is_quiet = False  # so that the thread looks less often
-        self._look_s = limit_s / 4  # when it has been held for so long, it is looked at
-        self._seen: tuple[float, str] = (0.0, "")  # since when it was held when it was looked at, and its stack
-        self._tell_at = 0.0
-        self._untold = 0
+        self.is_quiet = False  # the loop is idle, and the thread samples less often
+        self._sample_s = limit_s / 4  # how long a stall must last to be sampled
+        self._sample: tuple[float, str] = (0.0, "")  # the beginning of the stall sampled last, and its stack
+        self._next_log_at = 0.0
+        self._unlogged = 0
         self._ended = threading.Event()
         self._names = _TaskNames(self.begin)
 
     @property
     def clock(self) -> trio.abc.Clock | None:
-        """For `trio.run`; with a limit of 0, trio's own."""
-        return self if self._look_s else None
+        """Return the clock for `trio.run`, or None (trio's own) with a limit of 0."""
+        return self if self._sample_s else None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch until the end of the block; with a limit of 0, nothing."""
-        if not self._look_s:
+        """Watch until the end of the block; do nothing with a limit of 0."""
+        if not self._sample_s:
             yield
             return
-        thread = threading.Thread(target=self._look_now_and_then, args=(threading.get_ident(),), daemon=True)
+        thread = threading.Thread(target=self._sample_periodically, args=(threading.get_ident(),), daemon=True)
         thread.start()
-        self.begin("")  # whatever has held the loop up to here, opening the metadata for one, kept nobody waiting
+        self.begin("")  # discard the time up to here: startup stalled the loop before there were clients
         self._is_watching = True
         try:
             yield
@@ -76,75 +76,75 @@ class LoopGuard(LoopClock, trio.abc.Clock):
             self._ended.set()
             thread.join()
 
-    def _tell(self, since: float, now: float) -> None:
+    def _log_stall(self, since: float, now: float) -> None:
         if not self._is_watching:
             return
         self.held += 1
-        self._untold += 1
-        if now < self._tell_at:
+        self._unlogged += 1
+        if now < self._next_log_at:
             return
-        began_at, seen = self._seen
+        began_at, stack = self._sample
         if began_at != since:
-            is_unseen = self.is_quiet and now - since < 2 * QUIET_TIMES * self._look_s
-            seen = "nobody looked, since the loop had been asleep" if is_unseen else "without giving up the GIL"
-            if not self.doing and not is_unseen:
-                self._names.tell_until(now + NAMING_S)
+            is_unsampled = self.is_quiet and now - since < 2 * QUIET_FACTOR * self._sample_s
+            stack = "no stack was sampled, the loop had been idle" if is_unsampled else "without releasing the GIL"
+            if not self.doing and not is_unsampled:
+                self._names.enable_until(now + NAMING_S)
         by = f" by {self.doing}" if self.doing else ""
-        more = f" ({self._untold - 1} more were not told)" if self._untold > 1 else ""
-        logger.warning("the event loop was held for %.0f ms%s: %s%s", (now - since) * 1e3, by, seen, more)
-        self._untold = 0
-        self._tell_at = now + TELL_PAUSE_S
+        more = f" ({self._unlogged - 1} more not logged)" if self._unlogged > 1 else ""
+        logger.warning("the event loop was held for %.0f ms%s: %s%s", (now - since) * 1e3, by, stack, more)
+        self._unlogged = 0
+        self._next_log_at = now + LOG_INTERVAL_S
 
     # -- the thread --
 
-    def _look_now_and_then(self, loop_thread: int) -> None:
-        """Twice within the limit, so that whatever is told has been looked at.
+    def _sample_periodically(self, loop_thread: int) -> None:
+        """Sample twice within the limit, so that every stall that is logged has been sampled.
 
-        Less often while the loop does nothing but sleep: most of what an idle broker used was to wake this thread.
+        Sample less often while the loop is idle: waking this thread was most of an idle broker's CPU time.
         """
         asleep = 0
-        while not self._ended.wait(self._look_s * 2 * (QUIET_TIMES if self.is_quiet else 1)):
+        while not self._ended.wait(self._sample_s * 2 * (QUIET_FACTOR if self.is_quiet else 1)):
             asleep = 0 if self.is_awake else asleep + 1
-            self.is_quiet = asleep >= QUIET_LOOKS
+            self.is_quiet = asleep >= QUIET_SAMPLES
             began_at = self.began_at
-            if asleep or began_at == self._seen[0] or perf_counter() - began_at < self._look_s:
+            if asleep or began_at == self._sample[0] or perf_counter() - began_at < self._sample_s:
                 continue
-            frame = sys._current_frames().get(loop_thread)  # noqa: SLF001  # documented, underscore and all
+            frame = sys._current_frames().get(loop_thread)  # noqa: SLF001  # documented despite its name
             if frame is not None:
-                self._seen = began_at, _in_words(frame)
+                self._sample = began_at, _format_stack(frame)
 
 
 class _TaskNames(trio.abc.Instrument):
-    """Tells the name of each task that takes a step, for a while."""
+    """Report the name of each task that runs, while enabled."""
 
-    def __init__(self, tell: Callable[[str], object]) -> None:
-        self._tell = tell
-        self._until: float | None = None  # perf_counter seconds; none while trio does not know of this
+    def __init__(self, report: Callable[[str], object]) -> None:
+        self._report = report
+        self._until: float | None = None  # perf_counter seconds; None while disabled
 
-    def tell_until(self, until: float) -> None:
-        """From the loop's thread."""
+    def enable_until(self, until: float) -> None:
+        """Enable until a time in perf_counter seconds. Call from the loop's thread."""
         if self._until is None:
             trio.lowlevel.add_instrument(self)
         self._until = until
 
     def stop(self) -> None:
-        """From the loop's thread."""
+        """Disable. Call from the loop's thread."""
         if self._until is not None:
             trio.lowlevel.remove_instrument(self)
             self._until = None
 
     def before_task_step(self, task: Task) -> None:
-        """Attribute what follows to this task."""
-        self._tell(task.name)
+        """Attribute the following time to a task."""
+        self._report(task.name)
 
     def before_io_wait(self, timeout: float) -> None:
-        """Look whether it was long enough."""
+        """Disable when the time is over."""
         del timeout
         if self._until is not None and perf_counter() > self._until:
             self.stop()
 
 
-def _in_words(frame: FrameType) -> str:
-    """Describe the innermost frames of a task, without lines of code."""
-    of_task = takewhile(lambda each: each[0].f_code.co_name != TRIOS_LOOP, traceback.walk_stack(frame))
+def _format_stack(frame: FrameType) -> str:
+    """Return the innermost frames of a task's stack in one line."""
+    of_task = takewhile(lambda each: each[0].f_code.co_name != TRIO_RUN_LOOP, traceback.walk_stack(frame))
     return " < ".join(f"{each.f_code.co_qualname} line {line}" for each, line in islice(of_task, MAX_FRAMES))

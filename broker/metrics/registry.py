@@ -1,9 +1,10 @@
-"""Declare the Prometheus metrics of the broker, and count them in plain objects.
+"""The registry of Prometheus metrics, and the metrics that several modules count.
 
-Counting happens on the event loop only (the log returns facts, and its callers count them), so no counter needs a lock.
-prometheus-client's own Histogram takes 0.7 us per observation, most of it for its lock, and a request makes five. So
-the values are in plain objects (`broker.metrics.requests`), one collector per family passes them to the library when
-Prometheus scrapes, and the library writes the exposition.
+Counting happens on the event loop only (the log returns results, its callers count them), so no counter needs a lock.
+
+prometheus-client's Histogram takes 0.7 us per observation, mostly for its lock, and a request makes four. Values are
+therefore kept in plain objects (`broker.metrics.requests`); a collector per family passes them to the library when
+metrics are scraped.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 
 from broker.metrics import requests
 
-# 50 us to 10 s: a request from memory takes 0.1 ms, a stalled disk seconds.
+# 50 us to 10 s: a request served from memory takes 0.1 ms, a stalled disk seconds.
 LATENCY_BOUNDS_S = (
     0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
@@ -24,18 +25,18 @@ LOOKUP_BOUNDS_S = (0.0000005, 0.000001, 0.0000025, 0.000005, 0.00001, 0.000025, 
 
 
 class Counter(requests.Counter):
-    """A number that only grows."""
+    """A counter of one set of label values."""
 
     __slots__ = ()
 
 
 class Histogram(requests.Histogram):
-    """Observations in seconds, counted by bucket."""
+    """A histogram in seconds of one set of label values."""
 
     __slots__ = ()
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """(upper bound, observations at or below it) as Prometheus wants them."""
+        """Return (upper bound, number of observations at or below it) for each bucket."""
         seen, rows = 0, []
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             seen += count
@@ -44,10 +45,10 @@ class Histogram(requests.Histogram):
 
 
 class Family(Protocol):
-    """A collector of prometheus-client."""
+    """A collector that the registry scrapes."""
 
     def collect(self) -> Iterable[Metric]:
-        """Yield its metrics with their current values."""
+        """Return the current metrics."""
 
 
 F = TypeVar("F", bound=Family)
@@ -55,7 +56,7 @@ Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 class CounterFamily:
-    """Counters of one name, by label values. `labels(...)` is for setup; callers keep the counter that it returns."""
+    """Counters of one name. Callers keep the result of `labels(...)`, which is a lookup."""
 
     def __init__(self, name: str, documentation: str, labels: tuple[str, ...] = ()) -> None:
         self._name, self._documentation, self._labels = name, documentation, labels
@@ -66,7 +67,7 @@ class CounterFamily:
         return self._children.setdefault(values, Counter())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the family with its current values."""
+        """Yield the current values."""
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
         for values, child in list(self._children.items()):
             family.add_metric(values, child.value)
@@ -74,7 +75,7 @@ class CounterFamily:
 
 
 class HistogramFamily:
-    """Histograms of one name, by label values."""
+    """Histograms of one name. Callers keep the result of `labels(...)`, which is a lookup."""
 
     def __init__(
         self,
@@ -94,24 +95,24 @@ class HistogramFamily:
         return child
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the family with its current values."""
+        """Yield the current values."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
         for values, child in list(self._children.items()):
             family.add_metric(values, buckets=child.cumulative(), sum_value=child.total)
         yield family
 
 
-Reading = Callable[[], Iterable[tuple[tuple[str, ...], float]]]  # gives (label values, value) pairs
+Reading = Callable[[], Iterable[tuple[tuple[str, ...], float]]]  # returns (label values, value) pairs
 
 
 class ReadFamily:
-    """Numbers that another object owns, read at collection."""
+    """Values that are read from their owner when metrics are scraped."""
 
     def __init__(self, kind: Kind, name: str, documentation: str, read: Reading, labels: tuple[str, ...]) -> None:
         self._kind, self._name, self._documentation, self._labels, self._read = kind, name, documentation, labels, read
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the family with its current values."""
+        """Yield the current values."""
         family = self._kind(self._name, self._documentation, labels=self._labels)
         for values, value in self._read():
             family.add_metric(values, value)
@@ -119,7 +120,7 @@ class ReadFamily:
 
 
 class RequestMetrics(requests.StageHistograms):
-    """The histograms of one API on one listener, looked up once."""
+    """The histograms of one API on one listener."""
 
     __slots__ = ()
 
@@ -131,7 +132,7 @@ class RequestMetrics(requests.StageHistograms):
 
 
 class Metrics:
-    """The broker's metrics and their registry (one per broker: several may live in one process)."""
+    """The metrics of one broker and their registry (several brokers may share a process)."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -162,11 +163,11 @@ class Metrics:
         return found
 
     def gauge(self, name: str, documentation: str, read: Reading, labels: tuple[str, ...] = ()) -> None:
-        """Declare a gauge that `read` gives at collection; called once per broker."""
+        """Declare a gauge that `read` returns when metrics are scraped."""
         self._add(ReadFamily(GaugeMetricFamily, name, documentation, read, labels))
 
     def counter(self, name: str, documentation: str, read: Reading, labels: tuple[str, ...] = ()) -> None:
-        """Declare a counter that `read` gives at collection."""
+        """Declare a counter that `read` returns when metrics are scraped."""
         self._add(ReadFamily(CounterMetricFamily, name, documentation, read, labels))
 
     def _declare_traffic(self) -> None:
@@ -233,6 +234,5 @@ class Metrics:
         ).labels()
 
     def _add(self, family: F) -> F:
-
         self.registry.register(family)
         return family

@@ -1,8 +1,7 @@
-"""What is done for every request and every turn of the loop only to know of it: counting, and noting the time.
+"""Counters, histograms and the event loop's clock: the measurements made for every request.
 
-Owns: the counts, and since when the loop has been held. Must not know: metrics and their names, who asks, what is told
-of it. Chooses the twin: the compiled one (`_measuring.pyx`) where it was built. Either counts on the event loop only,
-without locks.
+Each class has a compiled version (`_requests.pyx`), which is used where it was built. Both are used from the event loop
+only, without locks.
 """
 
 from bisect import bisect_left
@@ -17,7 +16,7 @@ __all__ = ["Counter", "Histogram", "LoopClock", "StageHistograms", "Staged"]
 
 
 class Counter:
-    """A number that only grows."""
+    """A counter."""
 
     __slots__ = ("value",)
 
@@ -25,7 +24,7 @@ class Counter:
         self.value: float = 0
 
     def add(self, amount: float = 1) -> None:
-        """Count `amount` more."""
+        """Add `amount`."""
         self.value += amount
 
 
@@ -46,7 +45,7 @@ class Histogram:
 
 
 class Staged(Protocol):
-    """So many requests that went through their stages together: received, begun, handled (perf_counter seconds)."""
+    """Requests that passed through their stages together: received, begun, handled (perf_counter seconds)."""
 
     count: int
     received_at: float
@@ -55,7 +54,7 @@ class Staged(Protocol):
 
 
 class StageHistograms:
-    """The histograms of one kind of request: of the whole, and of each stage."""
+    """The histograms of one kind of request: one for the total, one for each stage."""
 
     __slots__ = ("_histograms",)
 
@@ -63,7 +62,7 @@ class StageHistograms:
         self._histograms = whole, queue, handle, wait, send
 
     def observe(self, staged: Staged, done_at: float, sent_at: float) -> None:
-        """Count requests when their reply is sent."""
+        """Count requests whose response was sent."""
         received_at, begun_at, handled_at, count = staged.received_at, staged.begun_at, staged.handled_at, staged.count
         observed = (
             sent_at - received_at,
@@ -78,34 +77,34 @@ class StageHistograms:
 
 
 class LoopClock:
-    """The clock of an event loop, which knows by it what the loop is at, and since when.
+    """A clock for trio that measures how long the event loop runs without returning to its I/O wait.
 
-    trio reads its clock after each look for input and output, and asks how long it may sleep before one. So from one
-    reading to the next, the loop is either asleep or held by whoever runs in it. To have trio tell of every step,
-    instead, was half of what all measuring cost. Its methods are those of `trio.abc.Clock`.
+    trio reads its clock after each I/O wait, and asks for the sleep time before the next one. Between two readings the
+    loop is thus either asleep or occupied by a task. (A trio instrument would see every step of a task, at twice the
+    cost of all other measurements together.) The methods are those of `trio.abc.Clock`.
     """
 
-    def __init__(self, limit_s: float, told: Callable[[float, float], None]) -> None:
-        """`told` is called when the loop was held for longer than the limit: since when, and when that ended."""
-        self.doing = ""  # what holds it, as those say who know: the API of a request
+    def __init__(self, limit_s: float, on_stall: Callable[[float, float], None]) -> None:
+        """Call `on_stall(began_at, ended_at)` when the loop was occupied for longer than the limit."""
+        self.doing = ""  # the API of the request being handled, where known
         self.began_at = 0.0  # perf_counter seconds
         self.is_awake = False
         self._limit_s = limit_s
-        self._told = told
+        self._on_stall = on_stall
 
     def start_clock(self) -> None:
-        """Nothing: time goes on by itself."""
+        """Do nothing: the clock runs by itself."""
 
     def current_time(self) -> float:
-        """In seconds. The loop, or a task of it, has come here."""
+        """Return the time in seconds, and begin a new measurement."""
         return self._pass("")
 
     def begin(self, doing: str) -> float:
-        """Attribute the time until the clock is read again to this. Returns now, in perf_counter seconds."""
+        """Begin a new measurement, attributed to `doing`. Returns the time in perf_counter seconds."""
         return self._pass(doing)
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """How long the loop may sleep; it does."""
+        """Return how long the loop may sleep, and note that it sleeps."""
         now = self._pass("")
         self.is_awake = False
         return deadline - now
@@ -113,7 +112,7 @@ class LoopClock:
     def _pass(self, doing: str) -> float:
         now = perf_counter()
         if self.is_awake and now - self.began_at > self._limit_s:
-            self._told(self.began_at, now)
+            self._on_stall(self.began_at, now)
         self.began_at, self.is_awake, self.doing = now, True, doing
         return now
 

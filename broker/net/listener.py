@@ -15,7 +15,7 @@ from time import perf_counter
 import trio
 
 from broker.api.context import Session
-from broker.maintenance.wakeups import sleep_till_tick
+from broker.maintenance.wakeups import sleep_until_wakeup
 from broker.net.channel import Channel
 from broker.net.services import Services
 
@@ -171,7 +171,7 @@ class Listener:
 
     async def _close_silent(self) -> None:
         while True:
-            await sleep_till_tick(SILENCE_CHECK_S)
+            await sleep_until_wakeup(SILENCE_CHECK_S)
             now = perf_counter()
             for channel in list(self._channels):
                 if channel.is_overdue(now, self._limits.max_idle_s):

@@ -1,4 +1,4 @@
-"""Partitions as the broker's tasks use them: appends queue, fetches wait, topics come and go.
+"""The topics and partitions that the broker serves: opening, appends, waiting fetches, topic changes.
 
-Start with `partition`.
+Start with `partitions`, the entry point for all others; `partition` is one log as the event loop uses it.
 """

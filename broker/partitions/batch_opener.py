@@ -1,13 +1,13 @@
-"""Decompress and validate compressed batches before they are appended: small ones at once, others in threads.
+"""Decompress and validate compressed batches before they are appended: small ones on the loop, others in threads.
 
-Kafka decompresses every batch that a producer sends, and so does this broker (`docs/formats.md`). A small one takes
-some ten microseconds, less than asking a thread. A large one may become 128 MiB, whatever it says of itself.
+Like Kafka, the broker decompresses every batch that a producer sends (`docs/formats.md`). A small batch takes some ten
+microseconds, less than a hand-over to a thread. A large one may expand to 128 MiB, whatever its header says.
 
 Invariants:
 1. Between two writes the event loop opens batches for about `LOOP_SECONDS` at most, each into no more than
    `LOOP_OPENED_BYTES`.
-2. At most `MAX_THREADS` threads open batches, for all partitions together. A partition is in one of them at most, so
-   its appends keep their order, and those that wait take turns.
+2. At most `MAX_THREADS` threads open batches, for all partitions together. A partition is handled by one thread at a
+   time, so its appends keep their order, and waiting partitions take turns.
 """
 
 import logging
@@ -25,41 +25,41 @@ from protocol.errors import CompressionError, ProtocolError
 
 logger = logging.getLogger(__name__)
 
-MAX_THREADS = 2  # they compute, and each may hold a block of the largest size that is opened
-JOB_BYTES = 1 << 20  # as sent, of one turn of a thread: milliseconds, so that those that wait have their turn soon
-LOOP_BYTES = 8 << 10  # as sent; what compresses well becomes up to eight times as much
+MAX_THREADS = 2  # CPU bound, and each may hold a decompressed block of the largest size
+JOB_BYTES = 1 << 20  # compressed, per turn of a thread: milliseconds, so that waiting partitions are served soon
+LOOP_BYTES = 8 << 10  # compressed; well compressed data expands to up to eight times as much
 LOOP_OPENED_BYTES = 64 << 10  # 40 us for lz4, 60 us for zstd, 0.2 ms for gzip
 LOOP_SECONDS = 0.001
 
-Outcome = Buffer | Exception  # the batches as the log keeps them, or what is wrong with them
+Outcome = Buffer | Exception  # the batches as stored, or the reason for rejecting them
 
 
 class Waiting(Protocol):
-    """A partition with batches that must be opened."""
+    """A partition with batches to open."""
 
     log: PartitionLog
 
     def next_unopened(self, max_bytes: int) -> Sequence[Buffer]:
-        """Return the first ones that wait, at least one; `opened` will follow."""
+        """Return the first waiting batches, at least one; `opened` follows."""
 
     def opened(self, outcomes: Sequence[Outcome]) -> bool:
-        """Take the outcome of these; tell whether more wait."""
+        """Receive the outcomes; return whether more batches wait."""
 
 
 class BatchOpener:
-    """Opens batches for all partitions. Belongs to the event loop."""
+    """Open batches for all partitions. Belongs to the event loop."""
 
     def __init__(self, spawn: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
-        """Over `spawn`, which runs an async function in the background to its end."""
+        """Use `spawn` to run async functions in the background to their end."""
         self.loop_bytes = LOOP_BYTES
         self._spawn = spawn
         self._limiter = trio.CapacityLimiter(MAX_THREADS)
         self._waiting: deque[Waiting] = deque()
         self._threads = 0
-        self._spent_s = 0.0  # by the event loop, since the last write
+        self._spent_s = 0.0  # on the event loop, since the last write
 
     def open_now(self, log: PartitionLog, records: Buffer) -> Buffer | None:
-        """Return batches as the log keeps them if that is quick, or None: `enlist` the partition.
+        """Return batches as the log stores them if that is quick, else None: `enlist` the partition.
 
         Raises the ProtocolErrors of `PartitionLog.reencode`.
         """
@@ -71,16 +71,16 @@ class BatchOpener:
         except Exception as error:
             if isinstance(error, ProtocolError) and not isinstance(error, CompressionError):
                 raise
-            return None  # damaged, too large for the event loop, or a defect: a thread finds out
+            return None  # damaged, too large for the event loop, or a defect: let a thread report it
         finally:
             self._spent_s += perf_counter() - began
 
     def written(self) -> None:
-        """What was opened goes out: the event loop may open more."""
+        """Reset the time budget: the opened batches are being written."""
         self._spent_s = 0.0
 
     def enlist(self, partition: Waiting) -> None:
-        """Have threads open what waits at a partition, which is not enlisted yet."""
+        """Open a partition's waiting batches in threads. The partition must not be enlisted already."""
         self._waiting.append(partition)
         if self._threads < MAX_THREADS:
             self._threads += 1
@@ -94,7 +94,7 @@ class BatchOpener:
             self._threads -= 1
 
     async def _open_some(self) -> None:
-        """Have a thread open batches of the partitions whose turn it is."""
+        """Open batches of the next partitions in a thread."""
         group: list[Waiting] = []
         jobs: list[tuple[PartitionLog, Sequence[Buffer]]] = []
         size = 0
@@ -106,8 +106,8 @@ class BatchOpener:
             jobs.append((partition.log, batches))
         try:
             outcomes = await trio.to_thread.run_sync(partial(_open_all, jobs), limiter=self._limiter)
-        except Exception as error:  # a defect, or no thread could be started: nothing is planned yet
-            logger.exception("batches could not be opened")
+        except Exception as error:  # a defect, or no thread could be started: nothing was planned yet
+            logger.exception("cannot open batches")
             outcomes = [[error] * len(batches) for _, batches in jobs]
         for partition, found in zip(group, outcomes, strict=True):
             if partition.opened(found):
@@ -115,7 +115,7 @@ class BatchOpener:
 
 
 def _open_all(jobs: Sequence[tuple[PartitionLog, Sequence[Buffer]]]) -> list[list[Outcome]]:
-    """Open the batches of several logs, in a thread; an error concerns one append only."""
+    """Open the batches of several logs in a worker thread; an error affects its own append only."""
     return [[_open(log, records) for records in batches] for log, batches in jobs]
 
 
@@ -125,11 +125,11 @@ def _open(log: PartitionLog, records: Buffer) -> Outcome:
     except ProtocolError as error:
         return _alone(error)
     except Exception as error:
-        logger.exception("%s-%d: batches could not be opened", log.topic, log.partition)
+        logger.exception("%s-%d: cannot open batches", log.topic, log.partition)
         return _alone(error)
 
 
 def _alone(error: Exception) -> Exception:
-    """Let an error hold nothing but what it says: its traceback would keep decompressed blocks in memory."""
+    """Strip an error's traceback and context, which would keep decompressed blocks in memory."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)

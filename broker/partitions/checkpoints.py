@@ -1,6 +1,6 @@
-"""The checkpoints of all data directories: who writes them, and when they must be on the disk before something else.
+"""Writing of the checkpoints of all data directories.
 
-Each directory's are replaced as a whole by one writer at a time; a disk that hangs delays no other one's.
+The checkpoints of a directory are rewritten as a whole by one task at a time; a hanging disk delays no other directory.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ from broker.log.partition_log import PartitionLog
 
 
 class Checkpoints:
-    """Writes the checkpoints of the logs that there are now."""
+    """Write the checkpoints of the current logs."""
 
     def __init__(self, directories: DataDirectories, logs: Callable[[], Iterable[PartitionLog]]) -> None:
         self._directories = directories
@@ -24,27 +24,27 @@ class Checkpoints:
         self._writing: defaultdict[DataDirectory, trio.Lock] = defaultdict(trio.Lock)
 
     async def write(self, directories: Collection[DataDirectory] | None = None) -> None:
-        """Write the checkpoints of these directories, or all. Raises the first OSError, when all have had a turn."""
+        """Write the checkpoints of these directories, or of all. Raises the first OSError after all were tried."""
         await self._each(directories, self._directories.write_checkpoints)
 
     async def write_log_starts(self, directories: Collection[DataDirectory]) -> None:
-        """Write log starts only: what was deleted from a log must not come back. Raises OSError, as `write`."""
+        """Write log start offsets only, so that deleted records stay deleted. Raises OSError, as `write`."""
         await self._each(directories, self._directories.write_log_starts)
 
     async def forget_stale(self, directories: Collection[DataDirectory], keys: Collection[TopicPartition]) -> None:
-        """See to it that no checkpoint there says anything about partitions that are about to be made.
+        """Remove from the checkpoints what they say about partitions that are about to be created.
 
-        A log of the same name as a deleted one would begin where that did, and lose what lies before. Raises OSError.
+        Otherwise a new log would take over the log start offset of a deleted one of its name. Raises OSError.
         """
         for directory in directories:
-            async with self._writing[directory]:  # what is being written may mention them
+            async with self._writing[directory]:  # a write in progress may mention them
                 is_stale = directory.mentions(keys)
             if is_stale:
                 await self.write([directory])
 
     @asynccontextmanager
     async def hold(self, directory: DataDirectory) -> AsyncIterator[None]:
-        """Let nobody else write a directory's checkpoints in this block."""
+        """Keep other tasks from writing a directory's checkpoints within the block."""
         async with self._writing[directory]:
             yield
 
@@ -75,7 +75,7 @@ class Checkpoints:
         logs: Iterable[PartitionLog],
         write: Callable[[DataDirectory, Iterable[PartitionLog]], None],
     ) -> None:
-        """Write one directory's checkpoints, in a worker, unless it went out of service. Raises OSError."""
+        """Write one directory's checkpoints in a worker thread, unless it is offline. Raises OSError."""
         held = self._directories.by_directory(logs).get(directory)
         if held is not None:
             write(directory, held)

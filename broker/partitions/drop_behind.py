@@ -1,16 +1,13 @@
-"""What was read from the disk for consumers that lag, and may go from memory when the last of them has passed it.
+"""Drop-behind: find the pages, read from the disk for lagging consumers, that all of these consumers have been sent.
 
-Owns: which ranges of which files were brought in, and how far each consumer has come in them. Must not know: who reads,
-or how pages are dropped.
-
-What had to be read again after it was dropped is wanted by more than those who passed it, readers who follow each other
-at a distance or go round: of such a file nothing is dropped for a while, and the kernel decides what stays.
+If dropped pages must be read again, the file has readers at a distance from each other, or one that starts over. For
+some minutes nothing of such a file is dropped, and the kernel decides what stays in memory.
 
 Invariants:
-1. Only what was brought in here is ever given to be dropped: what was in memory for other reasons stays.
-2. A range is given when every consumer of its file that is known here has passed it, and once.
-3. Only files are known of which something was brought in and not yet passed, and the latest of them, for as long as
-   somebody moves in them: each is held open.
+1. Only pages that were read for lagging consumers are ever dropped; other resident pages stay.
+2. A range is dropped once, when every known consumer of its file has been sent it.
+3. The files kept here are the most recently used ones with ranges that are not yet dropped; each is held open, until
+   no consumer uses it for a while.
 """
 
 from collections import OrderedDict
@@ -19,15 +16,15 @@ from typing import TypeAlias
 
 from broker.log.io.residency import OpenFile
 
-MAX_FILES = 128  # beyond what the broker keeps open for itself: as many as one reply may hold
-WANTED_ROUNDS = 5  # minutes, as `ReadAhead.run` calls
+MAX_FILES = 128  # besides the files that the broker keeps open: as many as one response may use
+KEEP_ROUNDS = 5  # calls of `close_idle`: minutes
 
 Identity: TypeAlias = tuple[int, int]
 Range = tuple[OpenFile, int, int]
 
 
 class _Lagging:
-    """One file: its descriptor, what was brought in ([start, end), in order), and where each consumer is."""
+    """One file: its descriptor, the ranges read ([start, end), in order), and the position of each consumer."""
 
     __slots__ = ("consumers", "descriptor", "is_idle", "ranges")
 
@@ -35,21 +32,21 @@ class _Lagging:
         self.descriptor = descriptor
         self.ranges: list[tuple[int, int]] = []
         self.consumers: dict[Hashable, int] = {}
-        self.is_idle = False  # since `let_go_of_idle` was called last
+        self.is_idle = False  # unused since the last call of `close_idle`
 
     def add(self, start: int, end: int) -> None:
-        """A range was brought in."""
+        """Add a range that was read."""
         self.ranges = _merged(self.ranges, start, end)
 
     def take_passed(self, position: int) -> list[Range]:
-        """What lies before a position, which is forgotten."""
+        """Remove and return the ranges before a position."""
         taken = [(start, min(end, position)) for start, end in self.ranges if start < position]
         self.ranges = [(max(start, position), end) for start, end in self.ranges if end > position]
         return [(self.descriptor, start, end) for start, end in taken]
 
 
 def _merged(ranges: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """With one more range, in order; those that touch become one."""
+    """Return sorted ranges with one more range, merging those that touch."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted([*ranges, (start, end)]):
         if merged and first <= merged[-1][1]:
@@ -59,33 +56,33 @@ def _merged(ranges: list[tuple[int, int]], start: int, end: int) -> list[tuple[i
     return merged
 
 
-class PassedPages:
-    """Of all files that somebody lags in."""
+class DropBehind:
+    """The files that lagging consumers read."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[Identity, _Lagging] = OrderedDict()
-        # In this round of `let_go_of_idle`, and in the one before. A file that gets a removed one's inode is taken for
-        # it, which costs nothing but that its pages stay, too.
+        # Ranges dropped in this round of `close_idle`, and in the previous one. A new file may reuse the inode of a
+        # removed one; then its pages are kept unnecessarily, which is harmless.
         self._dropped: OrderedDict[Identity, list[tuple[int, int]]] = OrderedDict()
         self._dropped_before: OrderedDict[Identity, list[tuple[int, int]]] = OrderedDict()
-        self._wanted: dict[Identity, int] = {}  # whose pages stay, for so many more calls of `let_go_of_idle`
+        self._kept: dict[Identity, int] = {}  # files whose pages are kept, and for how many more rounds
 
     def __bool__(self) -> bool:
         return bool(self._files)
 
     def knows(self, descriptor: OpenFile) -> bool:
-        """Whether something of a file was brought in and is not passed yet."""
+        """Whether a file has ranges that are not yet dropped."""
         return descriptor.identity() in self._files
 
     def brought(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> None:
-        """A range was read from the disk for a consumer, which begins there if it is not known yet."""
+        """Add a range read from the disk for a consumer, whose position is set if it is new."""
         identity = descriptor.identity()
-        if identity in self._wanted:
+        if identity in self._kept:
             return
         dropped = *self._dropped.get(identity, ()), *self._dropped_before.get(identity, ())
         if any(start < last and first < end for first, last in dropped):
-            if len(self._wanted) < MAX_FILES:
-                self._wanted[identity] = WANTED_ROUNDS
+            if len(self._kept) < MAX_FILES:
+                self._kept[identity] = KEEP_ROUNDS
             self._files.pop(identity, None)
             return
         lagging = self._files.get(identity)
@@ -98,14 +95,14 @@ class PassedPages:
         lagging.consumers.setdefault(consumer, start)
 
     def follow(self, consumer: Hashable, descriptor: OpenFile, position: int) -> None:
-        """A consumer is about to be sent what begins at a position: what it may need is not to go."""
+        """Set the position of a consumer that is new to a file, so that what it needs is not dropped."""
         lagging = self._files.get(descriptor.identity())
         if lagging is not None:
             lagging.is_idle = False
             lagging.consumers.setdefault(consumer, position)
 
     def passed(self, consumer: Hashable, descriptor: OpenFile, position: int) -> list[Range]:
-        """A consumer was sent what lies before a position; gives what may go now."""
+        """Set the position up to which a consumer was sent a file, and return the ranges to drop."""
         lagging = self._files.get(descriptor.identity())
         if lagging is None:
             return []
@@ -114,7 +111,7 @@ class PassedPages:
         return self._taken(descriptor.identity(), min(lagging.consumers.values()))
 
     def forget(self, consumer: Hashable) -> list[Range]:
-        """A consumer has gone; gives what only it had not passed. What it has not been sent stays."""
+        """Remove a consumer, and return the ranges that only it had kept, up to its position."""
         ranges: list[Range] = []
         for identity, lagging in list(self._files.items()):
             position = lagging.consumers.pop(consumer, None)
@@ -125,14 +122,13 @@ class PassedPages:
                 self._files.pop(identity, None)
         return ranges
 
-    def let_go_of_idle(self) -> None:
-        """Close the files in which nobody has moved since this was called last: who lagged there is elsewhere by now.
+    def close_idle(self) -> None:
+        """Close the files that no consumer has used since the last call.
 
-        A file that was removed takes room for as long as it is open. What was brought in stays in memory. What was
-        dropped before is forgotten, too.
+        A removed file occupies disk space while it is open. The pages of closed files stay in memory.
         """
         self._dropped_before, self._dropped = self._dropped, OrderedDict()
-        self._wanted = {identity: left - 1 for identity, left in self._wanted.items() if left > 1}
+        self._kept = {identity: left - 1 for identity, left in self._kept.items() if left > 1}
         for identity, lagging in list(self._files.items()):
             if lagging.is_idle:
                 del self._files[identity]

@@ -1,4 +1,4 @@
-"""Exclusive use of names: changes of different topics run side by side, those of one topic one after the other."""
+"""Locks on names: changes of one topic are serialized, those of different topics run in parallel."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -7,7 +7,7 @@ import trio
 
 
 class NameLocks:
-    """Locks on names, taken all at once, so that two holders of several never wait for each other."""
+    """Locks on names. Several names are locked at once, so that two callers never deadlock."""
 
     def __init__(self) -> None:
         self._held: set[str] = set()
@@ -15,7 +15,7 @@ class NameLocks:
 
     @asynccontextmanager
     async def hold(self, names: Iterable[str]) -> AsyncIterator[None]:
-        """Wait until nobody holds any of the names, and hold them."""
+        """Wait until none of the names is locked, and lock them."""
         wanted = set(names)
         while not self._held.isdisjoint(wanted):
             await self._released.park()
@@ -27,6 +27,6 @@ class NameLocks:
             self._released.unpark_all()
 
     async def all_released(self) -> None:
-        """Return once nobody holds any name."""
+        """Wait until no name is locked."""
         while self._held:
             await self._released.park()

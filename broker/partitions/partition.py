@@ -37,7 +37,7 @@ from broker.log.moving import LogMove, MovedLog
 from broker.log.partition_log import FlushPlan, LogRead, PartitionLog, PlannedAppend
 from broker.log.recovery.reopen import Reopened
 from broker.log.segment import LOOKUP_FAULTS, Segment
-from broker.partitions.refusal_log import Refusals
+from broker.partitions.refusal_log import RefusalLog
 from broker.partitions.waiters import Waiter
 from broker.partitions.writer import Writer
 from protocol.errors import ProtocolError
@@ -126,7 +126,7 @@ class Partition:
         self._is_leaving = False  # nor synced: it is taking its new place
         self._is_roll_announced = False
         self._awaiting_flush: list[Append] = []
-        self._refusals = Refusals(f"{log.topic}-{log.partition}")
+        self._refusals = RefusalLog(f"{log.topic}-{log.partition}")
         self._waiters: set[Waiter] = set()
         self.synced_at = trio.current_time()  # or opened
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being made anew
@@ -380,8 +380,8 @@ class Partition:
 
     def _committed(self, group: list[Append]) -> None:
         log = self.log
-        if self._refusals.told:
-            self._refusals.over()
+        if self._refusals.is_active:
+            self._refusals.end()
         if not self._is_roll_announced and log.is_roll_near:
             self._is_roll_announced = True
             self._spawn(self._announce_roll)
@@ -407,7 +407,7 @@ class Partition:
         reason = StorageError(f"{self.topic}-{self.index}: {getattr(error, 'strerror', None) or error}")
         is_full = isinstance(error, OSError) and is_out_of_room(error)
         if not is_full or not self.log.room.ran_out(len(failed)):  # else the disk's watch tells, once for all logs
-            self._refusals.tell(reason, len(failed))
+            self._refusals.report(reason, len(failed))
         if not isinstance(error, OSError):
             self.log.fail(error)
             logger.error("%s-%d: out of service", self.topic, self.index, exc_info=error)

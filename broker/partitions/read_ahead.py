@@ -1,24 +1,22 @@
-"""Reading what is not in memory, beside the loop: our own read-ahead, fair among consumers.
-
-Owns: the threads that read, the queues of what they are to read, and who waits for it. Must not know: requests,
-sockets, or what the bytes mean.
+"""Read cold pages in worker threads: a read-ahead of our own, fair among consumers.
 
     consumer A   |piece|piece|piece|  \
-    consumer B   |piece|               }->  a turn each  ->  threads  ->  page cache
+    consumer B   |piece|               }->  round robin  ->  threads  ->  page cache
     consumer C   |lookup|             /
 
-A piece is a part of a file that one read takes; a lookup is work that reads here and there (an index, some headers).
-The bytes themselves are thrown away: what counts is that they are in the page cache, from where sendfile takes them.
+A piece is the part of a file that one read covers; a lookup is work that reads scattered pages (an index, some batch
+headers). The bytes read are discarded: the goal is to have them in the page cache, from which sendfile takes them.
 
 Invariants:
-1. At most `threads` reads are under way, and at most `ahead_bytes` of a file are read for a consumer beyond what it
+1. At most `threads` reads run at a time, and at most `ahead_bytes` of a file are read for a consumer beyond what it
    waits for.
-2. What is being read, or is queued, is read once: a second request for it waits for the first one's piece. It is not
-   told the error of a read that had begun before it came, since the disk may have recovered, nor that of a lookup: it
+2. Bytes that are queued or being read are read once: a second request waits for the first one's piece. It does not get
+   the error of a read that began before the request came, as the disk may have recovered, nor the error of a lookup: it
    reads again.
-3. What is being read is `busy`, and the residency gate lets nobody touch it: its pages count as cached already.
-4. A consumer that goes takes what is queued for it along, but what others wait for.
-5. Everything belongs to the loop but `_Reading.run`, and `is_busy`, which only looks.
+3. A range being read is `busy`, and the residency gate reports it as cold: the kernel already counts its pages as
+   cached.
+4. When a consumer disconnects, its queued reads are cancelled, except those that others wait for.
+5. Everything runs on the event loop, except `_Reading.run`, and `is_busy`, which only reads.
 """
 
 from collections import OrderedDict, deque
@@ -35,31 +33,31 @@ import trio
 from broker.log.io.files import FileSlice
 from broker.log.io.residency import ColdReadError, OpenFile, Residency
 from broker.metrics.registry import Metrics
-from broker.partitions.drop_behind import PassedPages
+from broker.partitions.drop_behind import DropBehind
 
-IDLE_S = 60.0  # far longer than a consumer is busy with what it was sent
-MAX_ROUNDS = 3  # of reading what is gone again: memory is so short that the sender has to do without
+IDLE_S = 60.0  # far longer than a consumer takes to process a response
+MAX_ROUNDS = 3  # of reading evicted pages again: beyond that, memory is too short to keep them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """Threads that read, the most that one read takes, and how far ahead of a consumer is read, in bytes."""
+    """The number of threads, the size of one read, and the read-ahead per consumer in bytes."""
 
     threads: int
     piece_bytes: int
     ahead_bytes: int
-    drop_passed: bool  # from memory, what was read for consumers that lag
+    drop_passed: bool  # drop pages read for lagging consumers once these have been sent
 
 
 class ReadStatistics(NamedTuple):
-    """Reads under way, and those that wait for their turn."""
+    """The number of reads that are running, and that are queued."""
 
     running: int
     queued: int
 
 
 class _Reading:
-    """One turn of a thread: bytes [start, end) of a file, by reading them or by work that does."""
+    """One unit of work for a thread: reading bytes [start, end) of a file, or a lookup in that range."""
 
     __slots__ = (
         "_event", "consumer", "descriptor", "end", "error", "is_forgotten", "is_started", "start", "waiters", "work",
@@ -74,56 +72,56 @@ class _Reading:
         self.error: Exception | None = None
         self.waiters = 0
         self.is_started = False
-        self.is_forgotten = False  # its consumer has gone, and nobody will tell of it again
+        self.is_forgotten = False  # its consumer has disconnected
         self._event = trio.Event()
 
     def run(self, buffer: memoryview) -> int:
-        """Read, in a thread; gives how many bytes. Raises OSError, also where the file was cut, or what work raises."""
+        """Read in a worker thread; return the number of bytes. Raises OSError (also if the file was truncated)."""
         if self.work is not None:
             self.work()
             return self.end - self.start
-        assert self.descriptor is not None, "a piece is of a file"
+        assert self.descriptor is not None, "a piece belongs to a file"
         position = self.start
         while position < self.end:
             count = self.descriptor.read_into(buffer[: self.end - position], position)
             if not count:
-                raise OSError(ENODATA, f"the file was cut: bytes {position} to {self.end - 1} are gone")
+                raise OSError(ENODATA, f"the file was truncated: bytes {position} to {self.end - 1} are missing")
             position += count
         return self.end - self.start
 
     def finish(self) -> None:
-        """Tell who waits."""
+        """Wake the waiters."""
         self._event.set()
 
     async def wait(self) -> None:
-        """Return when it has ended; `error` says how."""
+        """Wait until the read has ended; `error` has its outcome."""
         await self._event.wait()
 
 
 class ReadAhead:
-    """The readers of one broker. A consumer is any object that can be a key: a connection's session."""
+    """The readers of one broker. A consumer is any hashable object: a connection's session."""
 
     def __init__(self, *, nursery: trio.Nursery, residency: Residency, metrics: Metrics, limits: ReadLimits) -> None:
         self.residency = residency
         self.limits = limits
-        self.passed = PassedPages()
+        self.passed = DropBehind()
         self._metrics = metrics
         self._nursery = nursery
         self._limiter = trio.CapacityLimiter(limits.threads)
-        self._buffers: list[memoryview] = []  # one for each thread that has ever read
-        self._queues: OrderedDict[Hashable, deque[_Reading]] = OrderedDict()  # the first one has its turn
-        self._files: dict[tuple[int, int], list[_Reading]] = {}  # what is queued or being read, by file
+        self._buffers: list[memoryview] = []  # one for each thread used so far
+        self._queues: OrderedDict[Hashable, deque[_Reading]] = OrderedDict()  # the first consumer is served next
+        self._files: dict[tuple[int, int], list[_Reading]] = {}  # queued and running reads, by file
         self._running = 0
         residency.busy = self.is_busy
 
     def statistics(self) -> ReadStatistics:
-        """What there is to do now."""
+        """Return the number of running and queued reads."""
         return ReadStatistics(self._running, sum(map(len, self._queues.values())))
 
-    # -- what is being read --
+    # -- reads in progress --
 
     def is_busy(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether some of a range's pages are being read, or are to be."""
+        """Whether pages of a range are being read, or are queued for reading."""
         if not self._files:
             return False
         start, end = position // PAGESIZE * PAGESIZE, -(-(position + length) // PAGESIZE) * PAGESIZE
@@ -133,12 +131,12 @@ class ReadAhead:
         found = self._files.get(descriptor.identity(), ())
         return [reading for reading in tuple(found) if reading.start < end and start < reading.end]
 
-    # -- asking --
+    # -- requests --
 
     async def look_up(self, consumer: Hashable, cold: ColdReadError) -> None:
-        """Have a thread do what the loop must not, and return when it has.
+        """Run a lookup in a worker thread, and wait for it.
 
-        Raises what the work raises: OSError, LogError, ProtocolError.
+        Raises what the lookup raises: OSError, LogError, ProtocolError.
         """
         reading = _Reading(consumer, cold.descriptor, cold.position, cold.position + cold.length)
         reading.work = cold.job
@@ -146,9 +144,9 @@ class ReadAhead:
         await self._wait(consumer, reading)
 
     async def bring(self, consumer: Hashable, piece: FileSlice, position: int, length: int) -> bool:
-        """Have `length` bytes of a slice's file in memory from `position` on, and begin to read on in the slice.
+        """Read `length` bytes of a slice's file from `position` on, and begin to read ahead in the slice.
 
-        False if they do not stay there. Raises OSError, also where the file ends before that.
+        Returns False if the pages are evicted at once. Raises OSError, also if the file ends before that.
         """
         descriptor, wanted_end = piece.descriptor, position + length
         slice_end = piece.position + piece.length
@@ -164,36 +162,36 @@ class ReadAhead:
         return False
 
     async def run(self) -> None:
-        """Let go of files that consumers have left without a word, until cancelled."""
+        """Close files that consumers no longer read, until cancelled."""
         while True:
             await trio.sleep(IDLE_S)
-            self.passed.let_go_of_idle()
+            self.passed.close_idle()
 
     def forget(self, consumer: Hashable) -> None:
-        """A consumer has gone."""
+        """Cancel the reads of a consumer that has disconnected."""
         self._withdraw(consumer)
-        for readings in self._files.values():  # those under way
+        for readings in self._files.values():  # the running ones
             for reading in readings:
                 reading.is_forgotten = reading.is_forgotten or reading.consumer == consumer
         self._drop(self.passed.forget(consumer))
 
     def begun(self, consumer: Hashable, piece: FileSlice) -> None:
-        """A consumer is sent a slice: it has passed what lies before.
+        """Note that a slice is being sent to a consumer, which has thus consumed what lies before it.
 
-        Not the slice itself: that may end inside a batch, which is asked for again, and the way to what follows leads
-        through the header of its last whole one.
+        The slice itself is kept: it may end inside a batch, which is fetched again, and the lookup of the next slice
+        reads the header of its last complete batch.
         """
         if self.passed:
             self._drop(self.passed.passed(consumer, piece.descriptor, piece.position))
 
     def sent(self, consumer: Hashable, piece: FileSlice) -> None:
-        """It has been sent all of it; which is passed, too, where the file ends with it. Raises OSError."""
+        """Note that a slice was sent; it is consumed if the file ends with it. Raises OSError."""
         end = piece.position + piece.length
         if self.passed and self.passed.knows(piece.descriptor) and end == piece.descriptor.size():
             self._drop(self.passed.passed(consumer, piece.descriptor, end))
 
     def _ask(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> list[tuple[_Reading, bool]]:
-        """Return the readings that bring in a range, and whether each had begun before; queue what is missing."""
+        """Return the reads that cover a range, and whether each had started before; queue what is missing."""
         size, readings = self.limits.piece_bytes, list[tuple[_Reading, bool]]()
         missing_pages = self.residency.method.missing_pages
         while start < end:
@@ -208,7 +206,7 @@ class ReadAhead:
         return readings
 
     async def _wait(self, consumer: Hashable, reading: _Reading, *, ignore_error: bool = False) -> None:
-        """Return when a reading has ended. Raises its error, unless told to ignore it: its pages are missing then."""
+        """Wait for a read. Raises its error unless `ignore_error`; the pages are then found missing."""
         reading.waiters += 1
         is_fine = False
         try:
@@ -221,7 +219,7 @@ class ReadAhead:
             if not is_fine:
                 self._withdraw(consumer)
 
-    # -- taking turns --
+    # -- scheduling --
 
     def _enqueue(self, reading: _Reading) -> None:
         if reading.descriptor is not None:
@@ -247,7 +245,7 @@ class ReadAhead:
         try:
             with trio.CancelScope(shield=True):
                 count = await trio.to_thread.run_sync(partial(reading.run, buffer), limiter=self._limiter)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is told to who waits for this
+        except Exception as error:  # noqa: BLE001  # raised in the waiters
             reading.error = error
         else:
             self._metrics.cold_read_bytes.add(count)
@@ -273,7 +271,7 @@ class ReadAhead:
         reading.finish()
 
     def _withdraw(self, consumer: Hashable) -> None:
-        """Take out of the queue what nobody waits for."""
+        """Cancel the queued reads of a consumer that nobody waits for."""
         queue = self._queues.pop(consumer, None)
         if queue is None:
             return
@@ -285,7 +283,7 @@ class ReadAhead:
             self._queues[consumer] = kept
 
     def _drop(self, ranges: list[tuple[OpenFile, int, int]]) -> None:
-        """Let go of pages, in a worker: it may wait for a disk that is behind with its writing."""
+        """Drop pages from the page cache, in a worker thread: it may wait for pending writes."""
         if ranges:
             self._nursery.start_soon(self._drop_in_worker, ranges)
 

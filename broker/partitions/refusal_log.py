@@ -1,6 +1,6 @@
-"""What is told of appends that a log refuses: at once, then now and then, and when it is over.
+"""A rate-limited log of rejected appends.
 
-The disk may be full of logs, and a client that tries again at once would else write a thousand lines a second.
+A full disk can affect every log, and clients that retry at once would otherwise cause thousands of lines per second.
 """
 
 import logging
@@ -13,29 +13,29 @@ logger = logging.getLogger(__name__)
 PAUSE_S = 10.0
 
 
-class Refusals:
-    """Of one log, called `name`."""
+class RefusalLog:
+    """Log rejected appends of the log or resource called `name`, and the end of the rejections."""
 
-    __slots__ = ("_count", "_name", "_tell_at", "told")
+    __slots__ = ("_count", "_name", "_next_at", "is_active")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._count = 0  # appends, since that was last told
-        self._tell_at = -math.inf  # by trio's clock
-        self.told = False  # and `over` has not been called since
+        self._count = 0  # appends rejected since the last line
+        self._next_at = -math.inf  # by trio's clock
+        self.is_active = False  # rejections were logged, and `end` has not been called since
 
-    def tell(self, reason: object, count: int) -> None:
-        """So many appends were refused."""
+    def report(self, reason: object, count: int) -> None:
+        """Count rejected appends, and log them unless a line was logged recently."""
         now = trio.current_time()
         self._count += count
-        if now >= self._tell_at:
-            logger.error("%s; %d appends refused", reason, self._count)
+        if now >= self._next_at:
+            logger.error("%s; %d appends rejected", reason, self._count)
             self._count = 0
-            self._tell_at = now + PAUSE_S
-            self.told = True
+            self._next_at = now + PAUSE_S
+            self.is_active = True
 
-    def over(self) -> None:
-        """Writes go on."""
-        logger.warning("%s: writes go on; %d more appends were refused", self._name, self._count)
+    def end(self) -> None:
+        """Log that appends are accepted again."""
+        logger.warning("%s: accepting appends again; %d more were rejected", self._name, self._count)
         self._count = 0
-        self.told = False
+        self.is_active = False

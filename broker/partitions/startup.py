@@ -1,15 +1,12 @@
-"""Opening logs at the start: several at a time where they must be recovered, and how far that has come.
+"""Startup of the logs: parallel recovery, its progress, and the receipt of it.
 
-Owns: the threads, the counts, the line in the log every few seconds, and what a receipt says of all that. Must not
-know: how a log is opened, topics' settings, the loop.
-
-After a clean stop logs are opened one after the other: that is system calls and Python between them, and a second
-thread only gets in the way (1,000 logs: 0.29 s by one, 0.76 s by two). After an unclean one several threads recover
-logs ahead of their topics' turn: reads wait for the disk, and the scan gives up the GIL.
+After a clean shutdown logs are opened in one thread: opening is system calls with Python between them, and a second
+thread only competes for the GIL (1,000 logs: 0.29 s in one, 0.76 s in two). After an unclean shutdown several threads
+recover logs before their topics are opened: they wait for the disk, and scans release the GIL.
 
 Invariants:
-1. A log that cannot be opened ahead is not: its topic's turn opens it again and says what is wrong.
-2. What was opened ahead and not taken is closed.
+1. A log whose recovery fails here is opened again with its topic, which reports the error.
+2. Recovered logs that no topic takes are closed.
 
 Source: kafka.log.LogManager.loadLogs (`num.recovery.threads.per.data.dir`).
 """
@@ -29,63 +26,63 @@ from broker.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
-TELL_INTERVAL_S = 5.0  # a line that comes oftener tells nothing new
+LOG_INTERVAL_S = 5.0
 Key: TypeAlias = tuple[str, int]  # topic, partition
 
 
 class StartProgress:
-    """How far a start has come. From any thread. `clock` in seconds, and only its differences count."""
+    """The progress of startup, for any thread. `clock` returns seconds from any origin."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._begun = self._told = clock()
+        self._begun = self._logged = clock()
         self._ended: float | None = None
         self.logs = 0
         self.opened_logs = 0
         self.recovered_logs = 0
         self.scanned_bytes = 0
-        self.is_given_up = False
+        self.is_cancelled = False
 
     def begin(self, logs: int) -> None:
-        """So many logs are to be opened."""
+        """Begin to open this many logs."""
         with self._lock:
             self.logs = logs
-            self._begun = self._told = self._clock()
+            self._begun = self._logged = self._clock()
 
     def end(self) -> None:
-        """All is open, or as much as will be."""
+        """Note the end of startup."""
         self._ended = self._clock()
 
-    def give_up(self) -> None:
-        """Let no further log be opened: the broker is to stop."""
-        self.is_given_up = True
+    def cancel(self) -> None:
+        """Open no further logs: the broker is being stopped."""
+        self.is_cancelled = True
 
     @property
     def seconds(self) -> float:
-        """How long the start took, or has taken so far."""
+        """Return the duration of startup, or the time so far."""
         return (self._clock() if self._ended is None else self._ended) - self._begun
 
     def scanned(self, size: int) -> None:
-        """So many more bytes were checked."""
+        """Count bytes checked by recovery."""
         with self._lock:
             self.scanned_bytes += size
-        self._tell()
+        self._log()
 
     def opened(self, report: RecoveryReport | None) -> None:
-        """One more log is open; `report` says what recovery did to it."""
+        """Count an open log, and the report of its recovery, if any."""
         with self._lock:
             self.opened_logs += 1
             self.recovered_logs += report is not None
-        self._tell()
+        self._log()
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         with self._lock:
             now = self._clock()
-            if self._ended is not None or now - self._told < TELL_INTERVAL_S:
+            if self._ended is not None or now - self._logged < LOG_INTERVAL_S:
                 return
-            self._told = now
-        logger.info("opening: %s", str(self))  # as it is now, whenever that is written
+            self._logged = now
+        logger.info("opening logs: %s", str(self))  # formatted now, whenever it is written
 
     def __str__(self) -> str:
         return (
@@ -94,7 +91,7 @@ class StartProgress:
         )
 
     def form(self) -> dict[str, object]:
-        """The same for scripts; times in seconds, sizes in bytes."""
+        """Return the progress for scripts; times in seconds, sizes in bytes."""
         return {
             "logs": self.logs,
             "opened_logs": self.opened_logs,
@@ -104,8 +101,8 @@ class StartProgress:
         }
 
 
-class OpenedAhead:
-    """Logs that were opened before their topics' turn."""
+class RecoveredLogs:
+    """Logs that were recovered before their topics are opened."""
 
     def __init__(self) -> None:
         self._logs: dict[Key, PartitionLog] = {}
@@ -118,7 +115,7 @@ class OpenedAhead:
         threads_each: int,
         progress: StartProgress,
     ) -> None:
-        """Open the logs of each queue (a disk's, by Kafka's rule) by its own threads. Blocking."""
+        """Open the logs of each queue (one per disk, as in Kafka) in threads of its own. Blocking."""
         waiting = [iter(queue) for queue in queues if queue]
         if not waiting:
             return
@@ -134,26 +131,26 @@ class OpenedAhead:
 
     def _work_off(self, queue: Iterator[Key], open_log: Callable[[Key], PartitionLog], progress: StartProgress) -> None:
         for key in queue:
-            if progress.is_given_up:
+            if progress.is_cancelled:
                 return
             try:
                 self._logs[key] = open_log(key)
             except (OSError, LogError) as error:
-                logger.debug("%s-%d: not opened ahead: %s", *key, error)
+                logger.debug("%s-%d: recovery failed, to be retried with its topic: %s", *key, error)
 
     def take(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log, if it was opened ahead: now the caller's."""
+        """Return a log that was recovered, or None. The caller owns it."""
         return self._logs.pop((topic, partition), None)
 
     def close_rest(self) -> None:
-        """Close what nobody took."""
+        """Close the logs that were not taken."""
         while self._logs:
             _, log = self._logs.popitem()
             log.close(clean=False)
 
 
 def _locked(queue: Iterator[Key], lock: Lock) -> Iterator[Key]:
-    """The same, for several threads that take from it."""
+    """Make an iterator safe for several threads."""
     while True:
         with lock:
             try:
@@ -164,7 +161,7 @@ def _locked(queue: Iterator[Key], lock: Lock) -> Iterator[Key]:
 
 
 class Start(NamedTuple):
-    """A start that is over: when it began (ms), how many threads each directory had, whether every log was opened."""
+    """A finished startup: its beginning (ms since the epoch), threads per directory, whether all logs are open."""
 
     started_ms: int
     threads_each: int
@@ -172,7 +169,7 @@ class Start(NamedTuple):
 
 
 def receipt_of(directory: DataDirectory, logs: Sequence[PartitionLog], start: Start, seconds: float) -> Receipt | None:
-    """The receipt of a start for one data directory, of whose logs these are open; None if none was recovered."""
+    """Return the receipt of a startup for one data directory with these open logs; None if none was recovered."""
     if all(log.recovery is None for log in logs):
         return None
     done = tuple(
@@ -182,7 +179,7 @@ def receipt_of(directory: DataDirectory, logs: Sequence[PartitionLog], start: St
     )
     return Receipt(
         started_at=time_of(start.started_ms),
-        reason="a clean stop's marker, but logs that do not fit it" if directory.was_clean else "no clean stop",
+        reason="clean shutdown marker, but logs that contradict it" if directory.was_clean else "unclean shutdown",
         complete=start.complete,
         seconds=seconds,
         threads=start.threads_each,

@@ -1,15 +1,12 @@
-"""Where partitions live: the data directories, the metadata, and what is injected into logs.
+"""The data directories of the partitions: blocking work to create, open, close and delete logs.
 
-What blocks when topics are created, opened, closed and removed: logs, checkpoints, leftovers. Everything here is for a
-worker, except `forget_hints`.
+Everything here runs in worker threads, except `forget_hints`. The order of durable steps:
 
-What a creation and a deletion have on the disk, and in which order:
+    creation   write the topic to the metadata | create the directories | fsync their names | (publish)
+    deletion   (unpublish) | mark in the metadata | rename the directories | fsync the names | remove from the metadata
 
-    creation   the topic in the metadata | the partition directories | their names synced | (published)
-    deletion   (taken out) | marked in the metadata | directories renamed | the names synced | gone from the metadata
-
-The content of a new partition directory is not synced before the first flush of its log: there is nothing in it that a
-startup could not make again, and the metadata say that it must exist.
+The content of a new partition directory is not flushed before the first flush of its log: startup can create it again,
+since the metadata record that the partition exists.
 """
 
 import errno
@@ -37,17 +34,17 @@ from broker.log.partition_log import PartitionLog
 from broker.log.producers.table import ProducerBudget
 from broker.metadata.store import MetadataStore
 from broker.metadata.topic import Topic, is_internal
-from broker.partitions.startup import Key, OpenedAhead, Start, StartProgress, receipt_of
+from broker.partitions.startup import Key, RecoveredLogs, Start, StartProgress, receipt_of
 
 logger = logging.getLogger(__name__)
 
-# A closing log waits for three syncs. File systems take waiting syncs into one write of their journal, so that eight at
-# a time need a sixth of the time of one after the other; more only take memory.
+# Closing a log waits for three fsyncs. File systems merge concurrent fsyncs into one journal commit, so eight threads
+# need a sixth of the time of one; more threads only use memory.
 CLOSING_THREADS = 8
 
 
 class NewLog(NamedTuple):
-    """A partition that is to be made."""
+    """A partition to create."""
 
     topic: Topic
     partition: int
@@ -56,7 +53,7 @@ class NewLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The data directories with their files and metadata; `clock` gives ms."""
+    """The data directories, open files and metadata of a broker; `clock` returns milliseconds since the epoch."""
 
     directories: DataDirectories
     files: OpenFiles
@@ -64,15 +61,12 @@ class Storage:
     clock: Callable[[], int]
     random: Random
     progress: StartProgress = field(default_factory=StartProgress)
-    ahead: OpenedAhead = field(default_factory=OpenedAhead)
+    recovered: RecoveredLogs = field(default_factory=RecoveredLogs)
     budget: ProducerBudget = field(default_factory=ProducerBudget)
-    made_in: set[DataDirectory] = field(default_factory=set)  # where names of partition directories are not synced yet
+    made_in: set[DataDirectory] = field(default_factory=set)  # directories with new names that are not fsynced yet
 
-    def open_ahead(self, topics: Iterable[tuple[Topic, LogConfig]], *, threads_each: int) -> None:
-        """Open those logs that must be recovered, by several threads for each data directory.
-
-        `open_logs` takes them.
-        """
+    def recover_logs(self, topics: Iterable[tuple[Topic, LogConfig]], *, threads_each: int) -> None:
+        """Recover the logs that need it, in several threads per data directory; `open_logs` takes them."""
         queues: dict[DataDirectory, list[Key]] = {directory: [] for directory in self.directories.live}
         by_name = {topic.name: (topic, config) for topic, config in topics}
         for topic, _ in by_name.values():
@@ -84,14 +78,14 @@ class Storage:
         def open_log(key: Key) -> PartitionLog:
             return self._open_log(*by_name[key[0]], key[1])
 
-        self.ahead.run(list(queues.values()), open_log, threads_each=threads_each, progress=self.progress)
+        self.recovered.run(list(queues.values()), open_log, threads_each=threads_each, progress=self.progress)
 
     def end_opening(self, logs: Sequence[PartitionLog], start: Start) -> None:
-        """Leave a receipt in each data directory in which logs were recovered; `logs` are all that are open.
+        """Write a receipt in each data directory in which logs were recovered; `logs` are all open logs.
 
-        Never fails: want of room for a receipt is a line in the log.
+        Never fails: a receipt that cannot be written is logged.
         """
-        self.ahead.close_rest()
+        self.recovered.close_rest()
         self.progress.end()
         for directory, held in self.directories.by_directory(logs).items():
             receipt = receipt_of(directory, held, start, self.progress.seconds)
@@ -99,17 +93,17 @@ class Storage:
                 try:
                     write_receipt(self.files.disk, directory.path, receipt)
                 except OSError as error:
-                    logger.warning("%s: no receipt of the recovery could be written: %s", directory.path, error)
+                    logger.warning("%s: cannot write the receipt of the recovery: %s", directory.path, error)
 
     def open_logs(self, topic: Topic, indexes: Sequence[int], config: LogConfig) -> list[PartitionLog]:
-        """Open or make the directories of a known topic; `sync_names` follows.
+        """Open or create the directories of an existing topic; call `sync_names` afterwards.
 
         Raises OSError, DirectoryFailedError.
         """
         logs: list[PartitionLog] = []
         try:
             for index in indexes:
-                logs.append(self.ahead.take(topic.name, index) or self._open_log(topic, config, index))
+                logs.append(self.recovered.take(topic.name, index) or self._open_log(topic, config, index))
                 if self._keep_topic_id(topic, logs[-1]):
                     self.made_in.add(self.directories.place(topic.name, index))
         except (OSError, DirectoryFailedError):
@@ -119,7 +113,7 @@ class Storage:
         return logs
 
     def place(self, wanted: Iterable[NewLog]) -> tuple[dict[DataDirectory, list[NewLog]], dict[str, Exception]]:
-        """Choose a data directory for each new partition; also return the topics for which that failed, and why."""
+        """Choose a data directory for each new partition; also return the failures by topic."""
         placed: dict[DataDirectory, list[NewLog]] = {}
         failures: dict[str, Exception] = {}
         for new in wanted:
@@ -130,9 +124,9 @@ class Storage:
         return placed, failures
 
     def make_logs(self, wanted: Sequence[NewLog]) -> list[PartitionLog | Exception]:
-        """Make the directories of new partitions, or open what already lies there; `sync_names` follows.
+        """Create or open the directories of new partitions; call `sync_names` afterwards.
 
-        An error concerns its own partition only.
+        An error affects its own partition only.
         """
         return [self._make_log(new) for new in wanted]
 
@@ -149,12 +143,12 @@ class Storage:
         return log
 
     def sync_names(self) -> None:
-        """Have the names of the partition directories that were made at startup on the disk. Raises OSError."""
+        """Fsync the names of the partition directories created at startup. Raises OSError."""
         while self.made_in:
             self.made_in.pop().sync_names()
 
     def _open_log(self, topic: Topic, config: LogConfig, index: int) -> PartitionLog:
-        """Raises OSError, or DirectoryFailedError if the directory's disk fails."""
+        """Open a log. Raises OSError, or DirectoryFailedError if the disk has failed."""
         directory = self.directories.place(topic.name, index)
         try:
             log = self._open_in(directory, topic, config, index)
@@ -162,16 +156,15 @@ class Storage:
             if is_disk_failure(error):
                 self.directories.suspects[directory] = error
             if is_disk_failure(error) and directory is not self.directories.first:
-                raise _accused(directory, error) from error
+                raise _classify_failure(directory, error) from error
             raise
         self.progress.opened(log.recovery)
         return log
 
     def _keep_topic_id(self, topic: Topic, log: PartitionLog) -> bool:
-        """Write the topic's id into `partition.metadata` unless it says so already; tell whether it did that.
+        """Write the topic's id to `partition.metadata` unless it is there; return whether it was written.
 
-        A directory that was copied here has the id of where it came from. What cannot be read is replaced, too.
-        Raises OSError.
+        A directory copied from another cluster has a different id. Unreadable files are replaced, too. Raises OSError.
         """
         holder = self.directories.place(topic.name, log.partition)
         name = partition_directory(topic.name, log.partition)
@@ -179,7 +172,7 @@ class Storage:
         try:
             found = read_topic_id(disk, path)
         except CheckpointError as error:
-            logger.warning("%s; replaced", error)
+            logger.warning("%s; replacing it", error)
             found = None
         if found == topic.id:
             return False
@@ -209,9 +202,9 @@ class Storage:
         )
 
     def close_logs(self, logs: Sequence[PartitionLog], *, all_open: bool) -> None:
-        """Close all logs, each data directory's by threads of its own, and leave what the next startup goes by.
+        """Close all logs, with threads per data directory, and write the checkpoints and clean shutdown markers.
 
-        Unless `all_open`, what the last broker left still holds.
+        Unless `all_open`, those of the previous run stay valid and are kept.
         """
         held = self.directories.by_directory(logs)
         if not held:
@@ -223,8 +216,8 @@ class Storage:
 
     def _close_directory(self, directory: DataDirectory, logs: Sequence[PartitionLog], *, all_open: bool) -> None:
         if directory.room.is_short:
-            with suppress(OSError):  # its disk has failed, which is reported when its checkpoints are written
-                directory.make_room()  # closing logs write, too, and all they write is small
+            with suppress(OSError):  # a failed disk is reported when the checkpoints are written
+                directory.make_room()  # closing a log writes small files
         with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as pool:
             is_clean = all(list(pool.map(_close, logs)))
         if not all_open:
@@ -234,12 +227,12 @@ class Storage:
             if is_clean:
                 directory.mark_clean()
         except OSError as error:
-            logger.warning("%s: no clean stop, the next start looks at everything: %s", directory.path, error)
+            logger.warning("%s: unclean shutdown, the next startup recovers all logs: %s", directory.path, error)
         finally:
             directory.keep_room()
 
     def finish_deletions(self) -> None:
-        """Finish what a crash interrupted, and remove what waited for its delay when the broker stopped.
+        """Finish interrupted deletions, and remove the files whose removal was pending when the broker stopped.
 
         Raises MetadataError, OSError.
         """
@@ -247,14 +240,14 @@ class Storage:
         leaving_data = [topic.name for topic in deleting if not self._remove_partitions(topic)]
         if deleting:
             for directory in self.directories.live:
-                directory.sync_names()  # else a power cut brings back what nobody remembers as deleted
+                directory.sync_names()  # otherwise a power failure could restore directories that the metadata forgot
             self.store.finish_delete([topic.name for topic in deleting], leaving_data=leaving_data)
         for directory in self.directories.live:
             for name in directory.deleted_directories():
                 shutil.rmtree(directory.partition_path(name), ignore_errors=True)
 
     def _remove_partitions(self, topic: Topic) -> bool:
-        """Remove the partition directories of a topic; tell whether none of them is left."""
+        """Remove the partition directories of a topic; return whether none of them is left."""
         is_gone = True
         for index in range(topic.partitions):
             holder = self.directories.holder(topic.name, index)
@@ -266,24 +259,24 @@ class Storage:
         self.forget_hints(topic)
         return is_gone
 
-    def warn_of_strangers(self, is_served: Callable[[str, int], bool], exists: Callable[[str], bool]) -> None:
+    def warn_of_unserved(self, is_served: Callable[[str, int], bool], exists: Callable[[str], bool]) -> None:
         """Log what lies in the data directories and is not served; its checkpoints are kept. Raises OSError."""
         for directory in self.directories.live:
             found = [(each.topic, each.partition) for each in directory.partitions()]
             directory.unserved = frozenset(key for key in found if not is_served(*key))
-            _warn_of_strangers(directory, exists)
+            _warn_of_unserved(directory, exists)
 
     def forget_hints(self, topic: Topic) -> None:
-        """Forget what the checkpoints said at startup of a topic that is gone: another one may take its name."""
+        """Discard what the checkpoints recorded for a deleted topic, whose name may be used again."""
         for index in range(topic.partitions):
             self.directories.forget(topic.name, index)
 
 
-def _warn_of_strangers(directory: DataDirectory, exists: Callable[[str], bool]) -> None:
+def _warn_of_unserved(directory: DataDirectory, exists: Callable[[str], bool]) -> None:
     for finding in directory.findings:
         logger.warning("%s", finding)
     for name in directory.foreign_names():
-        logger.warning("%s: not a partition and no file of a broker; left alone", directory.partition_path(name))
+        logger.warning("%s: neither a partition nor a broker file; ignored", directory.partition_path(name))
     for topic, keys in groupby(sorted(directory.unserved), key=itemgetter(0)):
         indexes = [index for _, index in keys]
         if exists(topic):
@@ -301,7 +294,7 @@ def _warn_of_strangers(directory: DataDirectory, exists: Callable[[str], bool]) 
 
 
 def _close(log: PartitionLog) -> bool:
-    """Whether the log was closed in order, with everything synced."""
+    """Close a log, and return whether it was closed cleanly."""
     was_failed = log.failed
     try:
         log.close()
@@ -311,8 +304,8 @@ def _close(log: PartitionLog) -> bool:
     return not was_failed
 
 
-def _accused(directory: DataDirectory, error: OSError) -> OSError | DirectoryFailedError:
-    """What an error of a disk means: the failure of the directory, or of one file only if all else is well."""
+def _classify_failure(directory: DataDirectory, error: OSError) -> OSError | DirectoryFailedError:
+    """Return DirectoryFailedError if a disk error affects the whole directory, else the error itself."""
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
         try:
             directory.look(probe=True)
@@ -325,10 +318,10 @@ def _accused(directory: DataDirectory, error: OSError) -> OSError | DirectoryFai
 
 
 def move_away(directory: DataDirectory, logs: Iterable[PartitionLog]) -> tuple[list[tuple[str, str]], set[str]]:
-    """Rename the directories of deleted partitions in a data directory, and have the new names on the disk.
+    """Rename the directories of deleted partitions in a data directory, and fsync the new names.
 
-    Returns (topic, path) of each under which it waits for its removal, and the topics of which some could not be moved:
-    they lie where they were, or would after a power cut.
+    Returns (topic, new path) of each, and the topics with directories that could not be renamed, or whose new names may
+    be lost in a power failure.
     """
     moved: list[tuple[str, str]] = []
     left: set[str] = set()
@@ -338,11 +331,11 @@ def move_away(directory: DataDirectory, logs: Iterable[PartitionLog]) -> tuple[l
         except OSError as error:
             left.add(log.topic)
             logger.warning(
-                "%s-%d: deleted, but its files stay until the next start: %s", log.topic, log.partition, error
+                "%s-%d: deleted, but its files remain until the next startup: %s", log.topic, log.partition, error
             )
     try:
         directory.sync_names()
     except OSError as error:
         left |= {topic for topic, _ in moved}
-        logger.warning("data directory %s: names of deleted partitions are not synced: %s", directory.path, error)
+        logger.warning("data directory %s: cannot fsync the names of deleted partitions: %s", directory.path, error)
     return moved, left

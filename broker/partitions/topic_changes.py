@@ -1,16 +1,16 @@
-"""Creating, changing and deleting topics, many at a time.
+"""Creation, configuration and deletion of topics, many at a time.
 
-    create   checked | kept in the metadata, in one transaction | directories made by workers | published
-    delete   marked in the metadata, in one transaction | nobody finds them | directories renamed by workers | forgotten
+    create   validate | store in the metadata, in one transaction | create the directories in workers | publish
+    delete   mark in the metadata, in one transaction | unpublish | rename the directories in workers | remove the mark
 
 Invariants:
-1. Metadata first: a topic is in the store before its directories are made, and marked as being deleted before they are
-   renamed. A crash in between is finished at the next startup: missing directories are made, marked topics removed.
-2. One change of a name at a time, names that collide included: a topic cannot be created while its old data is still
-   being moved away. Changes of different topics do not wait for each other's disks.
-3. A change that has begun is finished, even if whoever asked for it has gone. The creation of many partitions may be
-   answered before all directories are made, as Kafka does: once the metadata have the topics, they will be there.
-4. Before a partition is made, no checkpoint says anything about one of its name (`Checkpoints.forget_stale`).
+1. Metadata first: a topic is in the store before its directories are created, and marked as deleted before they are
+   renamed. Startup completes a change that a crash interrupted.
+2. One change per name at a time, including names that collide: a topic cannot be created while its old data is being
+   renamed. Changes of different topics do not wait for each other's disks.
+3. A change that has begun is completed, even if its client has disconnected. Creating many partitions may be answered
+   before all directories exist, as in Kafka: once the topics are in the metadata, their partitions will be created.
+4. Before a partition is created, the checkpoints contain nothing about one of its name (`Checkpoints.forget_stale`).
 """
 
 import logging
@@ -48,31 +48,30 @@ from broker.partitions.storage import NewLog, Storage, move_away
 from broker.partitions.topic_map import TopicMap
 from broker.partitions.writer import Writer
 from broker.settings.live import LiveSettings, Overrides
-from broker.settings.logs import LogConfigs
-from broker.settings.topics import check_topic_configs
+from broker.settings.topics import LogConfigs, check_topic_configs
 
 logger = logging.getLogger(__name__)
 
-# One worker makes the directories in a data directory. Creating files is system calls that do not wait for the disk and
-# Python between them: for 2,000 partitions two workers took 1.0 s where one took 0.5, for they fight for the GIL.
+# One worker creates the directories in a data directory. The work is system calls that do not wait for the disk, with
+# Python between them: for 2,000 partitions two workers took 1.0 s and one took 0.5 s, because they compete for the GIL.
 LOGS_PER_TURN = 16  # of a worker: some milliseconds
-PARTITIONS_PER_BATCH = 512  # that are made, synced and published together
+PARTITIONS_PER_BATCH = 512  # created, fsynced and published together
 
-Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]  # of settings
-Checkpoint: TypeAlias = Callable[[], Awaitable[None]]  # lets other tasks run, where their turn has come
+Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]  # from old settings to new ones
+Checkpoint: TypeAlias = Callable[[], Awaitable[None]]  # lets other tasks run from time to time
 Failures: TypeAlias = dict[str, Exception]  # by topic
 
 
 class TopicExistsError(Exception):
-    """A topic of this name exists already."""
+    """A topic of this name already exists."""
 
 
 class UnknownTopicError(Exception):
-    """No such topic, or no such partition of it."""
+    """A topic or partition does not exist."""
 
 
 class _DeletedDirectory(NamedTuple):
-    """The directory of a partition that was deleted or has moved, and when to remove it, by trio's clock."""
+    """The directory of a deleted or moved partition, and when to remove it, by trio's clock."""
 
     due: float
     path: str
@@ -80,24 +79,24 @@ class _DeletedDirectory(NamedTuple):
 
 @dataclass(slots=True)
 class _Made:
-    """Logs that were made, and what went wrong, by topic."""
+    """The logs that were created, and the failures, by topic."""
 
     logs: dict[str, list[PartitionLog]] = field(default_factory=dict)
     failures: Failures = field(default_factory=dict)
 
 
 class _Creation:
-    """A request for topics: what has gone wrong up to its answer."""
+    """A request to create topics, with its failures until it is answered."""
 
     def __init__(self, answer_after_s: float) -> None:
-        self.answer_after_s = answer_after_s  # from when the metadata have the topics
+        self.answer_after_s = answer_after_s  # counted from the metadata transaction
         self.failures: Failures = {}
         self.defect: Exception | None = None
         self.answered = trio.Event()
 
 
 class TopicChanges:
-    """Changes the topics of a map, and what is kept of them. All methods belong to the event loop."""
+    """Change the topics of a map, and their data and metadata. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -110,7 +109,7 @@ class TopicChanges:
         writer: Writer,
         publish: Callable[[Topic, Sequence[PartitionLog]], Awaitable[None]],
     ) -> None:
-        """`publish` lets users find a topic with these logs."""
+        """`publish` makes a topic available with these logs."""
         self._map = topics
         self._storage = storage
         self._live_settings = settings
@@ -121,8 +120,8 @@ class TopicChanges:
         self._names = NameLocks()
         self._broker_settings = trio.Lock()
         self._deleted: dict[str, list[_DeletedDirectory]] = {}  # by data directory
-        self._remembered: dict[str, bool] = {}  # topics that are gone, but not from the store; whether data is left
-        self.on_deleted: Callable[[str], None] = lambda _: None  # called with a topic's name once nobody finds it
+        self._unforgotten: dict[str, bool] = {}  # deleted topics still in the store, and whether data of them is left
+        self.on_deleted: Callable[[str], None] = lambda _: None  # called with the name of an unpublished topic
 
     @asynccontextmanager
     async def _change(self, names: Iterable[str]) -> AsyncIterator[None]:
@@ -139,7 +138,7 @@ class TopicChanges:
     # -- create --------------------------------------------------------------------------------------------------------
 
     def plan(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Return the topic that `create` would make, with everything checked. Memory only.
+        """Return the topic that `create` would create, after all checks. Uses memory only.
 
         Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, SettingError, NoRoomError.
         """
@@ -153,15 +152,15 @@ class TopicChanges:
 
     def _check_free(self, name: str) -> None:
         if name in self._map.topics:
-            raise TopicExistsError(f"topic {name!r} exists already")
+            raise TopicExistsError(f"topic {name!r} already exists")
         check_collision(name, self._map.colliding(name))
 
     async def create(self, topics: Sequence[Topic], *, answer_after_s: float = math.inf) -> Failures:
-        """Create planned topics of different names; return what went wrong with some of them.
+        """Create planned topics of distinct names, and return the failures.
 
-        The others would be there after a power cut, and are served; or will be, where their directories could not be
-        made in the time given: until then `TopicMap.pending` has them. A failure is one that `plan` raises, a
-        MetadataError, or a LogError or OSError of a directory that could not be made.
+        The other topics are durable, and served: at once, or soon if their directories could not be created within
+        `answer_after_s` (until then they are in `TopicMap.pending`). A failure is one that `plan` raises, a
+        MetadataError, or the LogError or OSError of a directory that could not be created.
         """
         creation = _Creation(answer_after_s)
         self._writer.spawn(partial(self._create, topics, creation))
@@ -173,21 +172,21 @@ class TopicChanges:
     async def _create(self, topics: Sequence[Topic], creation: _Creation) -> None:
         try:
             async with self._change(topic.name for topic in topics):
-                await self._keep_and_make(topics, creation)
+                await self._store_and_make(topics, creation)
         except Exception as error:
             creation.defect = error
             if creation.answered.is_set():
-                logger.exception("topics were not created")
+                logger.exception("cannot create topics")
         finally:
             creation.answered.set()
 
-    async def _keep_and_make(self, topics: Sequence[Topic], creation: _Creation) -> None:
+    async def _store_and_make(self, topics: Sequence[Topic], creation: _Creation) -> None:
         wanted = self._free_ones(topics, creation.failures)
         names = [topic.name for topic in wanted]
         if not wanted:
             return
         try:
-            await self._forget_remembered(names)
+            await self._forget_deleted(names)
             await trio.to_thread.run_sync(self._storage.store.create_topics, wanted)
         except MetadataError as error:
             creation.failures |= dict.fromkeys(names, error)
@@ -199,7 +198,7 @@ class TopicChanges:
             nursery.cancel_scope.cancel()
 
     async def _answer_early(self, topics: Iterable[Topic], creation: _Creation) -> None:
-        """Answer when the time is over, with topics that are not made yet announced."""
+        """Answer when the time is up, and announce the topics that are not created yet."""
         await trio.sleep(creation.answer_after_s)
         for topic in topics:
             if topic.name not in self._map.topics and topic.name not in creation.failures:
@@ -208,7 +207,7 @@ class TopicChanges:
         creation.answered.set()
 
     async def _make_topics(self, topics: Sequence[Topic], creation: _Creation) -> None:
-        """Make the directories of topics, and publish the topics."""
+        """Create the directories of topics, and publish the topics."""
         new = []
         for topic in topics:
             config = self._configs.of(topic.configs)
@@ -222,14 +221,14 @@ class TopicChanges:
         for topic in announced:
             error = made.failures.pop(topic.name)
             logger.error(
-                "topic %s is offline until the next start, its directories cannot be made: %s", topic.name, error
+                "topic %s is offline until the next startup, cannot create its directories: %s", topic.name, error
             )
-            self._map.lose(topic, f"its directory could not be made: {error}")
+            self._map.lose(topic, f"its directory could not be created: {error}")
         creation.failures |= made.failures
         await self._forget(list(made.failures))
 
     def _free_ones(self, topics: Iterable[Topic], failures: Failures) -> list[Topic]:
-        """Return the topics whose names are still free, and not taken by an earlier one of these."""
+        """Return the topics whose names are neither in use nor taken by an earlier one of them."""
         wanted, taken = list[Topic](), dict[str, str]()
         for topic in topics:
             try:
@@ -243,7 +242,7 @@ class TopicChanges:
         return wanted
 
     async def _make(self, new: Sequence[NewLog]) -> _Made:
-        """Make the directories of partitions, on all disks at once. A topic is made as a whole, or not at all."""
+        """Create the directories of partitions, on all disks in parallel: for each topic all of them, or none."""
         made = _Made()
         placed, made.failures = await trio.to_thread.run_sync(self._storage.place, new)
         async with trio.open_nursery() as nursery:
@@ -258,7 +257,7 @@ class TopicChanges:
         return made
 
     async def _make_in(self, directory: DataDirectory, new: Sequence[NewLog], made: _Made) -> None:
-        """Make the directories of partitions in one data directory, and have their names on the disk."""
+        """Create the directories of partitions in one data directory, and fsync their names."""
         workers, left = self._workers(directory), iter(new)
         try:
             await self._checkpoints.forget_stale([directory], {(topic.name, index) for topic, index, _ in new})
@@ -281,12 +280,12 @@ class TopicChanges:
     async def alter(
         self, name: str, change: Change | None = None, partitions: int | None = None, *, validate_only: bool = False
     ) -> Topic:
-        """Change a topic's settings, and grow its partition count. `change` returns new settings for those it has.
+        """Change a topic's settings, and increase its partition count. `change` maps old settings to new ones.
 
-        Everything is checked before anything is changed.
+        Everything is validated before anything is changed.
 
         Raises UnknownTopicError, InvalidPartitionsError, SettingError, MetadataError, OSError, LogError, and what
-        `change` does.
+        `change` raises.
         """
         async with self._change([name]):
             topic, settings = self._known(name), self._live_settings.current
@@ -303,7 +302,7 @@ class TopicChanges:
             return self._map.topics[name]
 
     async def _grow(self, topic: Topic, count: int) -> None:
-        """Add partitions; if their directories cannot be made, the topic is as it was."""
+        """Add partitions; if their directories cannot be created, leave the topic as it was."""
         store, config = self._storage.store, self._configs.of(topic.configs)
         grown = replace(topic, partitions=count)
         await trio.to_thread.run_sync(store.set_partitions, topic.name, count)
@@ -316,9 +315,9 @@ class TopicChanges:
     async def alter_broker(
         self, change: Callable[[Overrides], Overrides], checkpoint: Checkpoint, *, validate_only: bool = False
     ) -> None:
-        """Change settings of the broker, for every topic that has not its own. They hold after a restart, too.
+        """Change settings of the broker, which are the defaults of all topics, and persist them.
 
-        `change` returns new overrides for those in force. Raises SettingError, MetadataError, and what `change` does.
+        `change` maps old overrides to new ones. Raises SettingError, MetadataError, and what `change` raises.
         """
         async with self._broker_settings:
             with trio.CancelScope(shield=True):
@@ -344,9 +343,9 @@ class TopicChanges:
     # -- delete --------------------------------------------------------------------------------------------------------
 
     async def delete(self, names: Sequence[str], checkpoint: Checkpoint) -> Failures:
-        """Delete topics; return what went wrong with some of them: UnknownTopicError, MetadataError.
+        """Delete topics, and return the failures: UnknownTopicError, MetadataError.
 
-        Users lose them at once; their files go after `file.delete.delay.ms`.
+        The topics are unavailable at once; their files are removed after `file.delete.delay.ms`.
         """
         failures: Failures = {}
         found: list[str] = []
@@ -366,7 +365,7 @@ class TopicChanges:
             except MetadataError as error:
                 return failures | {topic.name: error for topic in topics}
             doomed: list[Partition] = []
-            left: set[str] = set()  # topics of which data stays where it is
+            left: set[str] = set()  # topics with data that remains in place
             for topic in topics:
                 partitions, is_offline = self._map.take_out(topic)
                 doomed += partitions
@@ -386,7 +385,7 @@ class TopicChanges:
             return failures
 
     async def _move_away(self, doomed: Iterable[Partition], topics: Mapping[str, Topic]) -> set[str]:
-        """Rename directories, on all disks at once; return the topics of which some could not be."""
+        """Rename directories, on all disks in parallel; return the topics for which some could not be renamed."""
         left: set[str] = set()
 
         async def move(directory: DataDirectory, logs: Sequence[PartitionLog]) -> None:
@@ -402,16 +401,16 @@ class TopicChanges:
                 if there:
                     nursery.start_soon(move, directory, there)
         reached = {log for there in held.values() for log in there}
-        return left | {log.topic for log in logs if log not in reached}  # the others' directory went out of service
+        return left | {log.topic for log in logs if log not in reached}  # in a directory that went offline
 
-    async def _forget_remembered(self, names: Iterable[str]) -> None:
-        remembered = [name for name in names if name in self._remembered]
-        await self._forget(remembered, [name for name in remembered if self._remembered[name]])
+    async def _forget_deleted(self, names: Iterable[str]) -> None:
+        unforgotten = [name for name in names if name in self._unforgotten]
+        await self._forget(unforgotten, [name for name in unforgotten if self._unforgotten[name]])
 
     async def _forget(self, names: Sequence[str], left: Iterable[str] = ()) -> None:
-        """Take topics whose data is out of the way out of the store.
+        """Remove deleted topics from the store.
 
-        If that fails (the disk is full), it is done before the name is used again, or at the next startup.
+        If that fails (the disk is full), it is retried before the name is used again, or by the next startup.
         """
         if not names:
             return
@@ -420,29 +419,29 @@ class TopicChanges:
             finish = partial(self._storage.store.finish_delete, names, leaving_data=leaving)
             await trio.to_thread.run_sync(finish)
         except MetadataError as error:
-            self._remembered |= {name: name in leaving for name in names}
-            logger.warning("topics deleted, but not yet forgotten: %s: %s", ", ".join(names), error)
+            self._unforgotten |= {name: name in leaving for name in names}
+            logger.warning("deleted topics remain in the metadata for now: %s: %s", ", ".join(names), error)
         else:
             for name in names:
-                self._remembered.pop(name, None)
+                self._unforgotten.pop(name, None)
 
     async def finished(self) -> None:
-        """Return once no change is under way."""
+        """Wait until no change is in progress."""
         await self._names.all_released()
 
     async def until_ready(self, name: str) -> None:
-        """Return once the partitions of a topic are made, if they are being made."""
+        """Wait until the partitions of a topic exist, if they are being created."""
         event = self._map.pending.get(name)
         if event is not None:
             await event.wait()
 
     def remove_later(self, path: str, delay_ms: int) -> None:
-        """Let `remove_deleted` remove a directory when this delay is over."""
+        """Schedule the removal of a directory after a delay."""
         entry = _DeletedDirectory(trio.current_time() + delay_ms / 1000, path)
         self._deleted.setdefault(os.path.dirname(path), []).append(entry)
 
     async def remove_deleted(self, data_directory: str) -> None:
-        """Remove what `remove_later` was told of from one data directory, where its delay is over, in a worker."""
+        """Remove the directories of one data directory whose delay is over, in a worker thread."""
         now = trio.current_time()
         deleted = self._deleted.pop(data_directory, [])
         self._deleted[data_directory] = [entry for entry in deleted if entry.due > now]
@@ -452,7 +451,7 @@ class TopicChanges:
 
 
 def _batches(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
-    """Cut topics into batches of a bounded number of partitions, or of one topic."""
+    """Split topics into batches with a bounded number of partitions, or one topic."""
     batch: list[Topic] = []
     partitions = 0
     for topic in topics:
@@ -471,12 +470,12 @@ def _close_all(logs: Iterable[PartitionLog]) -> None:
 
 
 def _grown(topic: Topic, partitions: int | None) -> int:
-    """The new partition count, which may only grow. Raises InvalidPartitionsError."""
+    """Return the new partition count. Raises InvalidPartitionsError unless it is larger."""
     if partitions is None:
         return topic.partitions
     if partitions <= topic.partitions:
         raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {topic.partitions} partitions and can only get more, not {partitions}"
+            f"topic {topic.name!r} has {topic.partitions} partitions; the number can only grow, not be {partitions}"
         )
     check_partitions(partitions)
     return partitions

@@ -1,11 +1,11 @@
-"""Waiting for a log to grow: what a partition reports, and the waiter of one fetch."""
+"""Waiting for records: the notifications of a partition, and the waiter of one fetch."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 
 class FetchWaiter:
-    """One waiting fetch. Calls `ready` once: when enough bytes have become readable, or something else has changed.
+    """One waiting fetch. Calls `ready` once: when enough bytes became readable, or on another change.
 
     `ready` is called in the middle of a commit, so it must only take note.
     """
@@ -23,10 +23,10 @@ class FetchWaiter:
             self._call()
 
     def moved(self) -> None:
-        """Ignore a change that is not waited for."""
+        """Ignore changes of the log start offset and of settings."""
 
     def wake(self) -> None:
-        """Look again, however little has come."""
+        """Call `ready` now."""
         self._call()
 
     def _call(self) -> None:
@@ -36,13 +36,13 @@ class FetchWaiter:
 
 
 class Waiter(Protocol):
-    """Anything enlisted with a partition: a waiting fetch, or a partition of a fetch session."""
+    """What a partition notifies: a waiting fetch, or a partition of a fetch session."""
 
     def grown(self, size: int) -> None:
-        """Take note that so many bytes became readable."""
+        """Note that bytes became readable."""
 
     def moved(self) -> None:
-        """The log start or the settings have changed."""
+        """Note that the log start offset or the settings have changed."""
 
     def wake(self) -> None:
-        """Look again: something else has changed."""
+        """Check again, after any other change."""

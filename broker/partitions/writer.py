@@ -1,7 +1,6 @@
-"""What all partitions share for writing: queues that are due, background tasks, and each data directory's workers.
+"""What the appends of all partitions share: the queues to write, background tasks, and each data directory's workers.
 
-Invariant: what runs in the background is finished, even if the broker is cancelled. A write or a roll is not left half
-done.
+Invariant: background tasks are completed even if the broker is cancelled, so that no write or roll is left half done.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,21 +15,20 @@ from broker.partitions.disk_workers import DiskWorkers, Syncable
 
 
 class Queued(Syncable, Protocol):
-    """A partition as the writer sees it."""
+    """The append queue of a partition."""
 
     @property
     def page_faults(self) -> PageFaults:
         """The counter of page faults, the same one for all partitions of a broker."""
 
     def write_queued(self) -> None:
-        """Write what is queued, or have a task do it. Never waits."""
+        """Write what is queued, or start a task that does. Never waits."""
 
 
 class Writer:
-    """The shared part of all writes. Belongs to the event loop.
+    """Write the queued appends of all partitions. Belongs to the event loop.
 
-    `write_queued()` is called by whoever has queued appends, once it has queued all it has: so appends that came
-    together go out together.
+    Call `write_queued()` after queueing several appends, so that they are written together.
     """
 
     def __init__(self, *, nursery: trio.Nursery, metrics: Metrics, loop_write_max_bytes: int) -> None:
@@ -42,22 +40,22 @@ class Writer:
         self._disks: dict[str, DiskWorkers] = {}
 
     def workers(self, directory: str) -> DiskWorkers:
-        """Return the workers of a data directory, by its path; the same ones every time."""
+        """Return the workers of a data directory, by its path."""
         found = self._disks.get(directory)
         if found is None:
             found = self._disks[directory] = DiskWorkers(self.spawn, self.metrics)
         return found
 
     def is_idle(self) -> bool:
-        """Tell whether no worker of any data directory is busy."""
+        """Whether no worker of any data directory is busy."""
         return not any(each.writes.borrowed_tokens + each.upkeep.borrowed_tokens for each in self._disks.values())
 
     def enlist(self, partition: Queued) -> None:
-        """Remember a partition whose queue is to be written."""
+        """Add a queue to write."""
         self._queued.append(partition)
 
     def write_queued(self) -> None:
-        """Write what is queued: small writes at once, others by a task. Never waits."""
+        """Write all queues: small writes at once, others in background tasks. Never waits."""
         self.opener.written()
         queued = self._queued
         if queued:
@@ -70,10 +68,7 @@ class Writer:
             faults.leave()
 
     def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run an async function in the background, to its end.
-
-        A broker that is cancelled waits for it: a write or a roll is not left half done.
-        """
+        """Run an async function in the background; a cancelled broker waits for its end."""
         self._nursery.start_soon(_to_the_end, run)
 
 

@@ -1,4 +1,4 @@
 """Settings of the broker and of topics: names, types, defaults, and the values in force.
 
-Start with `settings`.
+Start with `settings`, the static settings; `live` holds the values in force, `topics` the settings of topics.
 """

@@ -1,15 +1,13 @@
-"""The broker's settings as they are in force: those it was started with, and over them what was changed since.
+"""The settings in force: the static ones, overridden by those changed while the broker runs.
 
-Owns: which settings can be changed while the broker runs, and which of several values holds (source:
-org.apache.kafka.server.config.DynamicBrokerConfig, KIP-226). Must not know: who changes them, where they are kept, or
-what follows from a change.
+Source: org.apache.kafka.server.config.DynamicBrokerConfig, KIP-226.
 
 Invariants:
-1. Nobody keeps a dynamic setting: who needs one asks `LiveSettings.current` when it needs it. (What is computed from
-   settings, as the configuration of a log, is computed anew by whoever keeps it.)
-2. What has been taken is sound, each value and all of them together.
+1. No module copies a dynamic setting: it reads `LiveSettings.current` whenever it needs the value. Objects computed
+   from settings, such as the configuration of a log, are recomputed by their owner after a change.
+2. The settings in force are valid, each value and their combination.
 
-Order, later ones winning: what the broker was started with, what was set for all brokers, what was set for this one.
+Precedence, lowest first: static configuration, defaults set for all brokers, values set for this broker.
 """
 
 import logging
@@ -23,7 +21,7 @@ from broker.settings.types import SettingError, as_text, check_value, nearest
 
 logger = logging.getLogger(__name__)
 
-# Settings that take effect at once. They are those of Kafka's dynamic ones that are served, and warmlog's own.
+# Settings that take effect at once: Kafka's dynamic settings that are supported, and some of warmlog's own.
 DYNAMIC_SETTINGS = frozenset({
     "compression.gzip.level",
     "compression.lz4.level",
@@ -62,7 +60,7 @@ DYNAMIC_SETTINGS = frozenset({
     "warmlog.records.walk",
 }) & FIELDS.keys()  # fmt: skip
 
-# The names that stand in for a setting where it is not set, the strongest first.
+# The aliases that apply where a setting is not set, in order of precedence.
 STAND_INS: Mapping[str, tuple[str, ...]] = {
     "log.dirs": ("log.dir",),
     "log.flush.interval.ms": ("log.flush.scheduler.interval.ms",),
@@ -73,23 +71,23 @@ STAND_INS: Mapping[str, tuple[str, ...]] = {
 }
 
 _DEFAULTS = Settings()
-_ALL_BROKERS = ""  # how the cluster's defaults are named in Kafka's requests, and in what is kept
+_ALL_BROKERS = ""  # the name of the cluster-wide defaults in Kafka's requests and in the metadata store
 
 
 class StaticSettingError(SettingError):
-    """A setting that cannot be changed while the broker runs."""
+    """A setting cannot be changed while the broker runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What was set while the broker runs, as text: for all brokers, and for this one."""
+    """The settings changed while the broker runs, as text: for all brokers, and for this one."""
 
     cluster: Mapping[str, str] = field(default_factory=dict)
     broker: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, kept: Mapping[str, str]) -> "Overrides":
-        """Parse persisted settings, name to text."""
+        """Parse the names and values of `kept`."""
         scopes: dict[bool, dict[str, str]] = {True: {}, False: {}}
         for key, text in kept.items():
             scope, _, name = key.partition("/")
@@ -97,13 +95,13 @@ class Overrides:
         return cls(cluster=scopes[True], broker=scopes[False])
 
     def kept(self, node_id: int) -> dict[str, str]:
-        """As names and values to keep: `/NAME` for all brokers, `NODE_ID/NAME` for this one."""
+        """Return names and values to persist: `/NAME` for all brokers, `NODE_ID/NAME` for this one."""
         cluster = {f"{_ALL_BROKERS}/{name}": text for name, text in self.cluster.items()}
         return cluster | {f"{node_id}/{name}": text for name, text in self.broker.items()}
 
 
 class LiveSettings:
-    """The one holder of the broker's settings."""
+    """Hold the settings in force."""
 
     def __init__(self, static: Settings) -> None:
         self.static = static
@@ -116,9 +114,10 @@ class LiveSettings:
         return self._current
 
     def combined(self, overrides: Overrides) -> Settings:
-        """Return what the settings would be with these overrides.
+        """Return the settings that these overrides would result in.
 
-        Raises StaticSettingError, and SettingError for what is unknown or out of range, or does not go together.
+        Raises StaticSettingError for a setting that cannot be changed, and SettingError for one that is unknown, out of
+        range, or conflicts with another.
         """
         values = {}
         for changes in (overrides.cluster, overrides.broker):
@@ -129,24 +128,24 @@ class LiveSettings:
         return settings
 
     def take(self, overrides: Overrides) -> None:
-        """Let these hold from now on. Raises what `combined` raises, and then nothing has changed."""
+        """Put overrides into force. Raises what `combined` raises, and then changes nothing."""
         self._current = self.combined(overrides)
         self.overrides = overrides
 
     def take_kept(self, kept: Mapping[str, str]) -> None:
-        """Let hold what was kept when the broker last ran. What is not sound any more is told and left out."""
+        """Put persisted overrides into force; log and ignore those that are no longer valid."""
         overrides = Overrides.parse(kept)
         sound = Overrides(cluster=_sound(overrides.cluster), broker=_sound(overrides.broker))
         try:
             self.take(sound)
         except SettingError as error:
-            logger.warning("the settings that were changed while the broker ran do not hold: %s", error)
+            logger.warning("ignoring all persisted broker settings, because they conflict: %s", error)
 
     def sources(self, name: str) -> list[tuple[str, str, str]]:
-        """Where the value of a setting may come from, what holds first: (name, value, source).
+        """Return every value that a setting could take, in order of precedence, as (name, value, source).
 
-        The sources are "broker" and "cluster" (set while it runs), "static" and "default". Names that stand in for the
-        setting follow within each.
+        The sources are "broker" and "cluster" (changed while the broker runs), "static" and "default". Within a source,
+        the aliases of the setting follow it.
         """
         names = (name, *STAND_INS.get(name, ()))
         scopes = {
@@ -158,17 +157,19 @@ class LiveSettings:
         return [(one, texts[one], source) for source, texts in scopes.items() for one in names if one in texts]
 
     def _started_with(self, name: str) -> str | None:
-        """Return the value given at startup; None if there is none, or if it is the default."""
+        """Return the static value, or None where it equals the default."""
         value = _value(self.static, name)
         return None if value == _value(_DEFAULTS, name) else as_text(value)
 
 
 def check_dynamic(name: str, text: str) -> object:
-    """Parse the value of a setting that can be changed at run time. Raises SettingError."""
+    """Convert the value of a setting that can be changed while the broker runs. Raises SettingError."""
     if name not in FIELDS:
         raise SettingError(f"unknown setting {name!r}{nearest(name, FIELDS)}")
     if name not in DYNAMIC_SETTINGS:
-        raise StaticSettingError(f"{name} cannot be changed while the broker runs: set it at the start")
+        raise StaticSettingError(
+            f"{name} cannot be changed while the broker runs: set it in the configuration and restart the broker"
+        )
     return check_value(name, text, FIELDS[name].type, origin="broker")
 
 
@@ -182,7 +183,7 @@ def _sound(changes: Mapping[str, str]) -> dict[str, str]:
         try:
             check_dynamic(name, text)
         except SettingError as error:
-            logger.warning("a setting that was changed while the broker ran does not hold any more: %s", error)
+            logger.warning("ignoring a persisted broker setting that is no longer valid: %s", error)
         else:
             found[name] = text
     return found

@@ -1,12 +1,11 @@
-"""The broker's settings: names, units, defaults, ranges, and where they come from.
+"""The broker's static settings: names, types, defaults, and the sources they are loaded from.
 
-Owns: `Settings`, one field per setting. A field's name is the setting's with dots for underscores (`log_segment_bytes`
-is `log.segment.bytes`), and its environment variable's with the prefix WARMLOG_ (`WARMLOG_LOG_SEGMENT_BYTES`; the
-settings that begin with `warmlog.` say it once). Names, meanings and defaults are Kafka's (source:
-org.apache.kafka.server.config, ServerLogConfigs, SocketServerConfigs) where Kafka has the setting; where a default
-differs, the comment says why. Must not know: what is done with a setting.
+A field's name is the setting's name with underscores (`log_segment_bytes` is `log.segment.bytes`). Its environment
+variable is the field's name in upper case with the prefix WARMLOG_, written once for settings that begin with
+`warmlog.`. Names, meanings and defaults are Kafka's (source: org.apache.kafka.server.config, ServerLogConfigs,
+SocketServerConfigs) where Kafka has the setting; a comment explains each default that differs.
 
-Order, later ones winning: defaults, TOML file, environment, `--set`.
+Precedence, lowest first: defaults, TOML file, environment, `--set`.
 """
 
 import re
@@ -49,14 +48,14 @@ from protocol.records.record import MAX_INT64
 
 MAX_PORT = 65535
 MS_PER_MINUTE = 60_000
-MAX_FLUSH_CHECK_MS = 1_000  # how late `flush.ms` may be noticed
-MIN_FLUSH_CHECK_MS = 50  # looking through a thousand logs takes a fiftieth of this
+MAX_FLUSH_CHECK_MS = 1_000  # the longest delay after `flush.ms`
+MIN_FLUSH_CHECK_MS = 50  # a check of a thousand logs takes a fiftieth of this
 MS_PER_HOUR = 3_600_000
-LISTENERS = {"kafka": "kafka", "plaintext": "kafka", "native": "native"}  # as advertised.listeners may call them
+LISTENERS = {"kafka": "kafka", "plaintext": "kafka", "native": "native"}  # accepted names in advertised.listeners
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every setting of the broker, as read; properties give what several names together mean."""
+    """Every setting of the broker as configured; properties resolve settings that have aliases."""
 
     # identity and topics
     node_id: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 1
@@ -93,7 +92,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_initial_task_delay_ms: Millis = 30_000
     log_cleanup_policy: CleanupPolicy = "delete"
     log_cleaner_enable: bool = True
-    log_cleaner_threads: Count = 1  # as many processes, where there is work for them
+    log_cleaner_threads: Count = 1  # each runs a child process while it has work
     log_cleaner_backoff_ms: Millis = 15_000
     log_cleaner_dedupe_buffer_size: Annotated[int, Meta(ge=1 << 16, le=MAX_INT64)] = 128 << 20
     log_cleaner_io_buffer_size: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 512 << 10
@@ -114,7 +113,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     producer_id_expiration_check_interval_ms: PositiveMillis = 600_000
 
     # groups
-    group_initial_rebalance_delay_ms: Delay = 0  # as in the configuration that Kafka ships; its code says 3,000
+    group_initial_rebalance_delay_ms: Delay = 0  # as in Kafka's server.properties; the default in its code is 3,000
     group_min_session_timeout_ms: Delay = 6_000
     group_max_session_timeout_ms: Delay = 1_800_000
     group_max_size: Count = MAX_INT32
@@ -129,67 +128,63 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket_request_max_bytes: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 100 << 20
     socket_send_buffer_bytes: BufferBytes = (
         -1
-    )  # Kafka: 100 KiB, which switches off the kernel's own sizing and halves bulk fetches
+    )  # Kafka: 100 KiB, which disables the kernel's autotuning and halves the throughput of bulk fetches
     socket_receive_buffer_bytes: BufferBytes = -1  # the same
-    socket_listen_backlog_size: Count = 4096  # Kafka: 50, which resets some of 200 simultaneous connects
+    socket_listen_backlog_size: Count = 4096  # Kafka: 50, which resets some of 200 simultaneous connections
     max_connections: Count = MAX_INT32
     connections_max_idle_ms: PositiveMillis = 600_000
     queued_max_request_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = (
         256 << 20
-    )  # Kafka: -1, no bound; every buffer here has one
+    )  # Kafka: -1, unlimited; here all memory has a budget
     fetch_max_bytes: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 55 << 20
     max_incremental_fetch_session_cache_slots: Annotated[int, Meta(ge=0, le=MAX_INT32)] = 1000
 
     # warmlog's own
-    warmlog_disk_reserve_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = -1  # -1: by the file system's size
-    warmlog_open_files: Annotated[int, Meta(ge=-1, le=MAX_INT32)] = -1  # -1: half of what the process may open
+    warmlog_disk_reserve_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = -1  # -1: by the size of the file system
+    warmlog_open_files: Annotated[int, Meta(ge=-1, le=MAX_INT32)] = -1  # -1: half of the process's limit
     warmlog_index_search: Literal["warm", "plain"] = "warm"
-    warmlog_gate: Literal["auto", "cachestat", "nowait", "off"] = "auto"  # off: for demonstration
-    warmlog_gate_threads: Annotated[int, Meta(ge=1, le=64)] = 4  # keep a disk busy; more would only queue there
+    warmlog_gate: Literal["auto", "cachestat", "nowait", "off"] = "auto"  # off: for demonstrations
+    warmlog_gate_threads: Annotated[int, Meta(ge=1, le=64)] = 4  # enough to keep a disk busy
     warmlog_gate_piece_bytes: Annotated[int, Meta(ge=4096, le=1 << 26)] = (
         512 << 10
-    )  # a disk of 20 MB/s reads it in 25 ms; a larger one keeps the others waiting, a smaller one turns a disk's arm
-    warmlog_gate_ahead_bytes: Annotated[int, Meta(ge=4096, le=1 << 30)] = (
-        4 << 20
-    )  # of one consumer: some replies' worth
+    )  # a disk of 20 MB/s reads it in 25 ms; larger pieces delay other consumers, smaller ones cost seeks
+    warmlog_gate_ahead_bytes: Annotated[int, Meta(ge=4096, le=1 << 30)] = 4 << 20  # several responses of one consumer
     warmlog_gate_drop_passed: bool = True
-    warmlog_loop_stall_log_ms: Millis = 100  # people see a tenth of a second; 0 looks at nothing
+    warmlog_loop_stall_log_ms: Millis = 100  # the delay that people notice
     warmlog_records_walk: bool = True
-    warmlog_loop_write_max_bytes: Bytes = (
-        64 << 10
-    )  # above it a write goes to a thread: 64 KiB take about as long as the hand-over
-    warmlog_producers_max: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 500_000  # some 0.2 KB each
-    warmlog_producers_min_idle_ms: PositiveMillis = 3_600_000  # far longer than any client's delivery.timeout.ms
+    warmlog_loop_write_max_bytes: Bytes = 64 << 10  # writing 64 KiB takes about as long as handing it to a thread
+    warmlog_producers_max: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 500_000  # about 0.2 KB each
+    warmlog_producers_min_idle_ms: PositiveMillis = 3_600_000  # far above any client's delivery.timeout.ms
     warmlog_connection_inflight_requests: Count = 1024
     warmlog_reply_max_bytes: Annotated[int, Meta(ge=1 << 20, le=MAX_INT32)] = (
         100_000_000  # librdkafka's receive.message.max.bytes; Java's clients take 2 GB
     )
     warmlog_queued_max_reply_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = 256 << 20
     warmlog_slow_peer_timeout_ms: PositiveMillis = 30_000
-    warmlog_stop_timeout_ms: Millis = 5_000  # container engines kill after 10 s, and logs have to be closed, too
-    warmlog_metrics_partitions: bool = False  # a series per partition is too much for most who collect
-    warmlog_container: Literal["auto", "yes", "no"] = "auto"  # whether clients may come through a port of the host
+    warmlog_stop_timeout_ms: Millis = 5_000  # container engines kill after 10 s, which includes closing the logs
+    warmlog_metrics_partitions: bool = False  # too many series for most installations
+    warmlog_container: Literal["auto", "yes", "no"] = "auto"
 
     def effective(self, name: str) -> Any:
-        """Return a setting's value, or that of the settings used in its place (ms before minutes before hours).
+        """Return the value in force of a setting, resolved through its aliases (ms, minutes, hours).
 
-        Raises AttributeError for a name that is none.
+        Raises AttributeError for an unknown name.
         """
         return getattr(self, _COMPUTED.get(name) or name.replace(".", "_"))
 
     @property
     def segment_ms(self) -> int:
-        """`log.roll.ms`, or `log.roll.hours` where it is not set."""
+        """Return `log.roll.ms`, or `log.roll.hours` if it is not set."""
         return self.log_roll_hours * MS_PER_HOUR if self.log_roll_ms is None else self.log_roll_ms
 
     @property
     def segment_jitter_ms(self) -> int:
-        """`log.roll.jitter.ms`, or `log.roll.jitter.hours` where it is not set."""
+        """Return `log.roll.jitter.ms`, or `log.roll.jitter.hours` if it is not set."""
         return self.log_roll_jitter_hours * MS_PER_HOUR if self.log_roll_jitter_ms is None else self.log_roll_jitter_ms
 
     @property
     def retention_ms(self) -> int:
-        """`log.retention.ms`, or `.minutes` where it is not set, or else `.hours`; -1 for ever."""
+        """Return `log.retention.ms`, else `log.retention.minutes`, else `log.retention.hours`; -1 for no limit."""
         if self.log_retention_ms is not None:
             return self.log_retention_ms
         if self.log_retention_minutes is not None:
@@ -198,41 +193,41 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def flush_ms(self) -> int:
-        """`log.flush.interval.ms`, or `log.flush.scheduler.interval.ms` where it is not set."""
+        """Return `log.flush.interval.ms`, or `log.flush.scheduler.interval.ms` if it is not set."""
         return (
             self.log_flush_scheduler_interval_ms if self.log_flush_interval_ms is None else self.log_flush_interval_ms
         )
 
     @property
     def flush_check_ms(self) -> int:
-        """How often logs are looked at for what `flush.ms` asks: `log.flush.scheduler.interval.ms`.
+        """Return the interval of checks for logs due by `flush.ms`: `log.flush.scheduler.interval.ms`.
 
-        Kafka never looks where that is not set, whatever `flush.ms` says. Here it is then every second, or more often
-        for a smaller `log.flush.interval.ms`.
+        Kafka never checks if that is not set, whatever `flush.ms` is. Here the default is one second, or less for a
+        smaller `log.flush.interval.ms`.
         """
         if self.log_flush_scheduler_interval_ms < MAX_INT64:
             return self.log_flush_scheduler_interval_ms
         return min(max(self.flush_ms, MIN_FLUSH_CHECK_MS), MAX_FLUSH_CHECK_MS)
 
     def advertised(self, listener: str) -> tuple[str, int] | None:
-        """Host and port that `advertised.listeners` gives for a listener ("kafka", "native"), or None.
+        """Return the host and port that `advertised.listeners` gives for a listener ("kafka", "native"), or None.
 
-        Clients are told the address they came to.
+        None means that clients are given the address on which they connected.
         """
         return _parse_listeners(self.advertised_listeners).get(listener)
 
     @property
     def data_dirs(self) -> str:
-        """`log.dirs`, or `log.dir` where it is not set."""
+        """Return `log.dirs`, or `log.dir` if it is not set."""
         return self.log_dir if self.log_dirs is None else self.log_dirs
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
-        """The data directories; the metadata are in the first."""
+        """Return the data directories; the first holds the metadata."""
         return tuple(map(Path, parts(self.data_dirs)))
 
 
-# The settings that others stand in for, and the property that says what they come to together.
+# Settings that have aliases, and the property that resolves each.
 _COMPUTED: Mapping[str, str] = {
     "log.dirs": "data_dirs",
     "log.flush.interval.ms": "flush_ms",
@@ -246,9 +241,8 @@ FIELDS: Mapping[str, msgspec.structs.FieldInfo] = {
 }
 
 ENVIRONMENT_PREFIX = "WARMLOG_"
-# Read by others: the client's default address, the codec's choice of twin, the command line's completion; and what
-# Kubernetes sets for a service
-# that is called warmlog.
+# Variables with this prefix that are no settings: the client's default address, the choice of uncompiled codecs, the
+# build, shell completion, and the variables that Kubernetes sets for a service named warmlog.
 FOREIGN_VARIABLES = re.compile(
     r"WARMLOG_(NATIVE|PURE|COMPILED|CONFIG|SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_\w+)|_WARMLOG_COMPLETE"
 )
@@ -261,11 +255,12 @@ def load_settings(
     *,
     data_dir: Path | str | None = None,
 ) -> Settings:
-    """Load settings from a TOML file, the environment and `KEY=VALUE` assignments; later ones win.
+    """Load the settings from a TOML file, the environment and `KEY=VALUE` assignments, later ones winning.
 
-    `data_dir` takes the place of the first of `log.dirs`.
+    `data_dir` replaces the first of `log.dirs`.
 
-    Raises SettingError for a file that cannot be read, an unknown name, or a value of the wrong type or out of range.
+    Raises SettingError for an unreadable file, an unknown name, a value of the wrong type or out of range, or values
+    that conflict.
     """
     values: dict[str, Any] = {}
     for name, value, origin in _given(config_file, environ or {}, assignments):
@@ -282,7 +277,7 @@ def load_settings(
 
 
 def durability_sentence(settings: Settings) -> str:
-    """Describe what a power cut can lose with these settings; `serve` prints it."""
+    """Return a sentence for startup that says what a power failure can lose with these settings."""
     if settings.log_flush_interval_messages == 1:
         return "power cut: loses nothing acknowledged (every append is synced before its reply)"
     bounds = []
@@ -342,7 +337,7 @@ def _setting_of(variable: str) -> str:
 
 @cache
 def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
-    """`NAME://HOST:PORT`, separated by commas, to {name in lower case: (host, port)}."""
+    """Parse `NAME://HOST:PORT,...` to {name in lower case: (host, port)}. Raises SettingError."""
     listeners = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = re.fullmatch(r"(\w+)://\[?([^/\[\]]+?)\]?:(\d{1,5})", part)
@@ -355,7 +350,7 @@ def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
 
 
 def check_together(settings: Settings) -> None:
-    """Raise SettingError for settings that are each in range and do not go together."""
+    """Raise SettingError for settings that are each in range and conflict with each other."""
     if not settings.data_paths:
         raise SettingError(f"log.dirs: expected a directory, not {settings.data_dirs!r}")
     _parse_listeners(settings.advertised_listeners)

@@ -1,10 +1,7 @@
-"""The settings of a topic.
+"""The settings of a topic: names, defaults, validation, and the log configuration that results from them.
 
-Which there are, what stands in for one that is not set, and the log configuration they make.
-
-Owns: `TOPIC_SETTINGS` and `FIXED_SETTINGS`, the tables. Names and meanings are Kafka's (source:
-org.apache.kafka.common.config.TopicConfig); a setting that is in neither is refused, never kept. Must not know:
-who sets them, or how a log uses them.
+Names and meanings are Kafka's (source: org.apache.kafka.common.config.TopicConfig). `TOPIC_SETTINGS` and
+`FIXED_SETTINGS` list all that are accepted; any other name is rejected.
 """
 
 from collections.abc import Mapping
@@ -41,7 +38,7 @@ from broker.settings.types import (
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
-    """A setting of a topic: its type with its range, and the broker's setting that holds where it is not set."""
+    """A topic setting: its type with its range, and the broker setting that is its default."""
 
     type: Any
     broker: str
@@ -78,7 +75,7 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
 
 @dataclass(frozen=True, slots=True)
 class FixedSetting:
-    """A setting of Kafka's that can have one value only here: it is accepted because it is true, others are refused."""
+    """A setting of Kafka's that supports one value only here; any other value is rejected."""
 
     value: str
     kind: Kind
@@ -96,14 +93,15 @@ FIXED_SETTINGS: Mapping[str, FixedSetting] = {
     "unclean.leader.election.enable": FixedSetting("false", Kind.BOOLEAN, "a partition has one replica"),
 }
 SETTING_NAMES = tuple(sorted((*TOPIC_SETTINGS, *FIXED_SETTINGS)))
+MAX_CACHED_CONFIGS = 1000  # distinct sets of topic settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveSetting:
-    """A setting as it is in force: its value as text, and where that may come from, what holds first.
+    """A topic setting in force: its value as text, and the values it could take, in order of precedence.
 
-    `origins`: (name, value, source), the source one of "topic" and those of LiveSettings.sources. None: nobody can set
-    it but on the topic, and nobody has.
+    Each of `origins` is (name, value, source); the source is "topic" or one of `LiveSettings.sources`. It is empty for
+    a setting that exists on topics only and is not set.
     """
 
     name: str
@@ -113,14 +111,14 @@ class EffectiveSetting:
 
     @property
     def source(self) -> str:
-        """Where the value comes from."""
+        """Return the source of the value in force."""
         return self.origins[0][2] if self.origins else "default"
 
 
 def check_topic_configs(configs: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """All settings of a topic as they are to be kept; raises SettingError.
+    """Validate and normalize all settings of a topic.
 
-    One that is unknown or out of range, or several that do not go together.
+    Raises SettingError for an unknown name, a value out of range, or values that conflict.
     """
     checked = {name: check_topic_setting(name, text) for name, text in configs.items()}
     config = log_config(checked, settings)
@@ -131,30 +129,30 @@ def check_topic_configs(configs: Mapping[str, str], settings: Settings) -> dict[
 
 
 def check_topic_setting(name: str, text: str) -> str:
-    """Return a setting's value in the form in which it is stored. Raises SettingError."""
+    """Validate and normalize a setting's value. Raises SettingError."""
     fixed = FIXED_SETTINGS.get(name)
     if fixed is None:
         return as_text(check_value(name, text, _setting(name).type, origin="topic")) or ""
     if text.strip().lower() != fixed.value:
-        raise SettingError(f"topic: {name}: expected {fixed.value!r}, for {fixed.reason}, not {text!r}")
+        raise SettingError(f"topic: {name}: expected {fixed.value!r} ({fixed.reason}), not {text!r}")
     return fixed.value
 
 
 def check_setting_name(name: str) -> None:
-    """Raise SettingError for a name that is none."""
+    """Raise SettingError for an unknown name."""
     if name not in FIXED_SETTINGS:
         _setting(name)
 
 
 def topic_setting_kind(name: str) -> Kind | None:
-    """Return the type of a setting's values; None for an unknown name."""
+    """Return the kind of a setting's values, or None for an unknown name."""
     if name in FIXED_SETTINGS:
         return FIXED_SETTINGS[name].kind
     return kind_of(TOPIC_SETTINGS[name].type) if name in TOPIC_SETTINGS else None
 
 
 def topic_setting_default(name: str, settings: Settings) -> str:
-    """Return the default of a topic setting. Raises SettingError for an unknown name."""
+    """Return a setting's default for a topic. Raises SettingError for an unknown name."""
     if name in FIXED_SETTINGS:
         return FIXED_SETTINGS[name].value
     return as_text(settings.effective(_setting(name).broker)) or ""
@@ -176,13 +174,34 @@ def log_config(configs: Mapping[str, str], settings: Settings) -> LogConfig:
     )
 
 
+class LogConfigs:
+    """Cache log configurations by topic settings: most topics have none of their own. Belongs to the event loop."""
+
+    def __init__(self, settings: LiveSettings) -> None:
+        self._live_settings = settings
+        self._settings: Settings | None = None
+        self._configs: dict[frozenset[tuple[str, str]], LogConfig] = {}
+
+    def of(self, configs: Mapping[str, str]) -> LogConfig:
+        """Return the configuration of a log whose topic has these settings."""
+        current = self._live_settings.current
+        if self._settings is not current or len(self._configs) >= MAX_CACHED_CONFIGS:
+            self._settings = current
+            self._configs.clear()
+        key = frozenset(configs.items())
+        found = self._configs.get(key)
+        if found is None:
+            found = self._configs[key] = log_config(configs, current)
+        return found
+
+
 def effective_settings(configs: Mapping[str, str], settings: LiveSettings) -> list[EffectiveSetting]:
-    """Every topic setting as it is in force, by name."""
+    """Return every topic setting in force, by name."""
     return [effective_setting(name, configs.get(name), settings) for name in SETTING_NAMES]
 
 
 def effective_setting(name: str, own: str | None, settings: LiveSettings) -> EffectiveSetting:
-    """Return one of SETTING_NAMES as it is in force for a topic that has this value of its own, or none."""
+    """Return one of SETTING_NAMES as in force for a topic that sets it to `own`, or does not set it (None)."""
     fixed = FIXED_SETTINGS.get(name)
     if fixed is not None:
         origins = [] if own is None else [(name, own, "topic")]

@@ -1,8 +1,7 @@
-"""What the value of a setting can be: types with their ranges, text to value and value to text.
+"""Types of setting values: ranges, and conversion from text and to text.
 
-Owns: the types that the tables of settings are made of, and the reading and writing of values as Kafka does (source:
-org.apache.kafka.common.config.ConfigDef): white space around a value is no part of it, a list is text with commas. Must
-not know: which settings there are.
+Values are parsed as Kafka parses them (source: org.apache.kafka.common.config.ConfigDef): surrounding white space is
+ignored, and a list is text separated by commas.
 """
 
 import difflib
@@ -23,20 +22,20 @@ MAX_HINTED_LENGTH = 100  # of an unknown name; comparing a longer one with all k
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Bytes = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 Millis = Annotated[int, Meta(ge=0, le=MAX_INT64)]
-Delay = Annotated[int, Meta(ge=0, le=MAX_INT32)]  # ms, where Kafka has an int
+Delay = Annotated[int, Meta(ge=0, le=MAX_INT32)]  # milliseconds, where Kafka's type is an int
 BufferBytes = Annotated[int, Meta(ge=-1, le=MAX_INT32)]  # -1: the operating system's default
 SegmentBytes = Annotated[
     int, Meta(ge=14, le=MAX_INT32)
 ]  # Kafka's floor before KIP-1030, which tests and small disks need
-IndexBytes = Annotated[int, Meta(ge=24, le=MAX_INT32)]  # two time-index entries, one of which is kept for the roll
+IndexBytes = Annotated[int, Meta(ge=24, le=MAX_INT32)]  # two time index entries, one of them reserved for the roll
 PositiveMillis = Annotated[int, Meta(ge=1, le=MAX_INT64)]
 Messages = Annotated[int, Meta(ge=1, le=MAX_INT64)]
 Retention = Annotated[int, Meta(ge=-1, le=MAX_INT64)]  # -1: no bound
 Hours = Annotated[int, Meta(ge=-1, le=MAX_INT32)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
-# A list without repetition; an empty one keeps everything (Kafka allows it from 4.2 on, KIP-1161).
+# A list without duplicates; the empty list keeps everything (allowed by Kafka since 4.2, KIP-1161).
 CleanupPolicy = Literal["delete", "compact", "compact,delete", "delete,compact", ""]
-# The level of gzip that is usual, or one of its nine.
+# gzip's default level (-1), or an explicit one.
 GzipLevel = Literal[-1, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 Lz4Level = Annotated[int, Meta(ge=1, le=17)]
 ZstdLevel = Annotated[int, Meta(ge=-131072, le=22)]
@@ -44,13 +43,13 @@ TimestampType = Literal["CreateTime", "LogAppendTime"]
 Compression = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 
 LIST_TYPES = (CleanupPolicy,)
-# As Java's Double.parseDouble reads it, but for hexadecimal digits, infinities and NaN, which no setting takes.
+# What Java's Double.parseDouble accepts, except hexadecimal digits, infinities and NaN, which no setting takes.
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,9})?)[fFdD]?")
-_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")  # Python reads no more than some thousands
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")  # bounded: int() refuses text of thousands of digits
 
 
 class Kind(Enum):
-    """What a value is, whatever its range."""
+    """The type of a setting's value as Kafka's protocol reports it, without its range."""
 
     BOOLEAN = "boolean"
     INT = "int"  # of 32 bits
@@ -61,14 +60,14 @@ class Kind(Enum):
 
 
 class SettingError(Exception):
-    """A setting that is unknown or out of range.
+    """A setting is unknown or out of range.
 
-    `str()` is one line that names it, where it came from, and what would do.
+    `str()` is one line that names the setting, where its value came from, and what is valid.
     """
 
 
 def check_value(name: str, value: Any, value_type: Any, *, origin: str) -> Any:
-    """Convert a value to its type. Raises SettingError that names the setting, the origin and what was expected."""
+    """Convert a value or its text to its type. Raises SettingError, which names the setting and what is valid."""
     try:
         return msgspec.convert(_plain(value, value_type), value_type, strict=False)
     except msgspec.ValidationError as error:
@@ -78,16 +77,16 @@ def check_value(name: str, value: Any, value_type: Any, *, origin: str) -> Any:
 
 
 def as_text(value: Any) -> str | None:
-    """Return a value as text; None for None."""
+    """Return a value as Kafka's protocol writes it, or None for a setting without a value."""
     if value is None:
         return None
     if isinstance(value, float):
-        return str(value).replace("e+", "E").replace("e", "E")  # the mark that Java writes
+        return str(value).replace("e+", "E").replace("e", "E")  # the exponent as Java writes it
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parts(text: str) -> list[str]:
-    """Split a list into its members, each once."""
+    """Return the members of a list, without duplicates."""
     return list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
 
 
@@ -105,14 +104,14 @@ def kind_of(value_type: Any) -> Kind:
         return Kind.INT if all(isinstance(choice, int) for choice in get_args(value_type)) else Kind.STRING
     if value_type in _KINDS:
         return _KINDS[value_type]
-    return next(kind_of(one) for one in get_args(value_type) if one is not type(None))  # it or None
+    return next(kind_of(one) for one in get_args(value_type) if one is not type(None))  # an optional type
 
 
 _KINDS = {bool: Kind.BOOLEAN, int: Kind.LONG, float: Kind.DOUBLE, str: Kind.STRING}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the known name most like this one, or nothing."""
+    """Return a hint naming the most similar known name, or an empty string."""
     if len(name) > MAX_HINTED_LENGTH:
         return ""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
@@ -120,13 +119,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _plain(value: Any, value_type: Any) -> Any:
-    """Text without what does not count: white space, a sign or zeros before a number, repetition in a list."""
+    """Normalize text: strip white space, leading zeros and plus signs, and drop duplicates from lists."""
     if not isinstance(value, str):
         return value
     kind, text = kind_of(value_type), value.strip()
     if kind is Kind.LIST:
         return ",".join(parts(text))
-    if kind in {Kind.INT, Kind.LONG}:  # only digits: the converter would take 7.0 and 1e3, too
+    if kind in {Kind.INT, Kind.LONG}:  # digits only: the converter would also accept 7.0 and 1e3
         return int(text) if _INTEGER.fullmatch(text) else [text]
     if kind is Kind.DOUBLE:
         found = _DECIMAL.fullmatch(text)

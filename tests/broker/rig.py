@@ -12,7 +12,7 @@ import trio
 from broker.log.directory.data_directories import DataDirectories
 from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
-from broker.maintenance.file_removal import Unlinking
+from broker.maintenance.file_removal import FileRemoval
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metrics.registry import Metrics
 from broker.partitions.partition import Partition
@@ -65,7 +65,7 @@ class Rig:
     disk: Any
     directory: Path
     now_ms: int = START_MS
-    unlinking: Unlinking = field(default_factory=Unlinking)
+    unlinking: FileRemoval = field(default_factory=FileRemoval)
 
     async def create(self, name: str, **configs: str) -> Partition:
         await self.partitions.create(name, 1, {key.replace("_", "."): value for key, value in configs.items()})

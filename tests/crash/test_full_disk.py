@@ -190,7 +190,7 @@ def test_a_full_disk_stops_writes_and_nothing_else(disk: Mount, serve: Serve) ->
     assert all(isinstance(one, int) for one in told), "writes return by themselves"
     free = partial(broker.metric, "warmlog_disk_free_bytes", disk.path)
     until(lambda: free() > MIB, lambda: broker.leaderless("orders"), "the next look")
-    until(lambda: "writes go on" in broker.log, lambda: broker.produce("orders", 1), "the news of it")
+    until(lambda: "accepting appends again" in broker.log, lambda: broker.produce("orders", 1), "the news of it")
     assert broker.stop() == 0
     assert (disk.path / ".kafka_cleanshutdown").exists()
     assert "Traceback" not in broker.log
@@ -288,7 +288,7 @@ def test_a_disk_that_is_unmounted_goes_alone(tmp_path: Path, serve: Serve) -> No
             assert broker.produce("orders", 1, index) == [0]
         second.unmount_lazily()
         until(lambda: broker.leaderless("orders") == [1, 3], lambda: broker.produce("orders", 1), "the loss")
-        assert "it is not there any more" in broker.log
+        assert "it no longer exists" in broker.log
         for index in (1, 3):
             assert codes(broker.produce("orders", 1, index, **{"message.timeout.ms": 500})), "no leader"
         assert broker.produce("orders", 5, 2) == [1, 2, 3, 4, 5]
@@ -333,6 +333,6 @@ def test_without_the_disk_of_the_metadata_the_broker_ends(tmp_path: Path, serve:
         first.unmount_lazily()
         assert broker.end() == 1
     last = broker.log.splitlines()[-1]
-    assert f"data directory {tmp_path / 'first'} cannot be used: it is not there any more" in last
+    assert f"data directory {tmp_path / 'first'} cannot be used: it no longer exists" in last
     assert "it has the metadata" in last
     assert "Traceback" not in broker.log

@@ -11,7 +11,7 @@ from pathlib import Path
 from socket import gethostname
 
 from broker.log.directory.checkpoint import LOG_STARTS, PARTITION_METADATA, RECOVERY_POINTS, read_offsets, read_topic_id
-from broker.log.directory.data_directory import META_PROPERTIES
+from broker.log.directory.identity import META_PROPERTIES
 from broker.log.errors import CheckpointError
 from broker.log.io.directory_names import encode_topic_id, parse_partition_directory
 from broker.log.io.disk import Disk

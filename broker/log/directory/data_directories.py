@@ -26,7 +26,8 @@ from typing import Self, TypeVar
 from uuid import UUID
 
 from broker.log.directory.checkpoint import TopicPartition
-from broker.log.directory.data_directory import CheckpointedLog, DataDirectory, has_identity
+from broker.log.directory.data_directory import CheckpointedLog, DataDirectory
+from broker.log.directory.identity import has_identity
 from broker.log.directory.kafka_node import refuse_kafka_node
 from broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError
 from broker.log.io.directory_names import partition_directory
@@ -219,7 +220,7 @@ class DataDirectories:
         """Tell whether data of a topic was found here at startup that belongs to no topic of the broker."""
         return any(key[0] == topic and key in self._holders for directory in self.live for key in directory.unserved)
 
-    def forget_strangers(self) -> bool:
+    def forget_unknown(self) -> bool:
         """Forget what the checkpoints say of partitions that are not there; whether there were any."""
         strange = [(directory, key) for directory in self.live for key in directory.hinted if key not in self._holders]
         for directory, (topic, partition) in strange:

@@ -155,7 +155,7 @@ async def test_a_damaged_log_is_left_out_and_the_others_go_on(tmp_path: Path, ca
         cleaner = cleaner_of(made)
         await cleaner.clean_all()
         assert list(cleaner.uncleanable) == [bad]
-        assert "bad-0 cannot be compacted" in caplog.text
+        assert "bad-0: log cannot be compacted" in caplog.text
         assert cleaner.statistics.failures["damage"] == 1
         assert len(offsets(good)) < 12
         metrics = {sample.name: sample.value for family in made.metrics.registry.collect() for sample in family.samples}
@@ -179,8 +179,8 @@ def run_instead(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        ("import os; os.kill(os.getpid(), 9)", "ended with status -9"),
-        ("print('hello', flush=True); input()", "says b'hello'"),
+        ("import os; os.kill(os.getpid(), 9)", "exited with status -9"),
+        ("print('hello', flush=True); input()", "sent b'hello'"),
     ],
 )
 async def test_a_child_that_dies_is_counted_and_the_log_left_out_at_last(
@@ -208,7 +208,7 @@ async def test_a_child_that_falls_silent_is_ended(tmp_path: Path, monkeypatch: p
         cleaner = cleaner_of(made)
         run_instead(monkeypatch, "import time; time.sleep(1000)")
         monkeypatch.setattr(cleaner_child, "SILENCE_LIMIT_S", 0.01)
-        with pytest.raises(ChildDiedError, match="said nothing"):
+        with pytest.raises(ChildDiedError, match="sent nothing"):
             await cleaner.clean_all()
         assert cleaner.statistics.failures["stuck"] == 1
 

@@ -11,14 +11,14 @@ import trio
 import trio.testing
 
 from broker.log.errors import LogFailedError
-from broker.maintenance.failed_logs import FIRST_PAUSE_S, MAX_AT_ONCE, MAX_PAUSE_S, Reopener
+from broker.maintenance.failed_logs import FIRST_PAUSE_S, MAX_AT_ONCE, MAX_PAUSE_S, FailedLogs
 from broker.partitions.waiters import FetchWaiter
 from tests.broker.clients import batch
 from tests.broker.sync_rig import SyncRig, sync_rig
 
 
-def reopener_of(made: SyncRig, *others: object) -> Reopener:
-    return Reopener([made.partition, *others], made.metrics)  # type: ignore[list-item]
+def failed_logs_of(made: SyncRig, *others: object) -> FailedLogs:
+    return FailedLogs([made.partition, *others], made.metrics)  # type: ignore[list-item]
 
 
 async def failed(made: SyncRig) -> None:
@@ -34,7 +34,7 @@ async def test_a_log_that_failed_is_in_service_again_and_what_was_in_doubt_is_du
         woken = trio.Event()
         waiter = FetchWaiter(1, woken.set)
         made.partition.enlist(waiter)
-        await reopener_of(made).check()
+        await failed_logs_of(made).check()
         await woken.wait()
         made.partition.dismiss(waiter)
         log = made.partition.log
@@ -52,7 +52,7 @@ async def test_a_log_that_failed_by_a_write_comes_back(tmp_path: Path) -> None:
         assert (await made.append(b"not written")).error is not None
         with pytest.raises(LogFailedError):
             made.partition.append(batch(b"x"))
-        await reopener_of(made).check()
+        await failed_logs_of(made).check()
         assert (await made.append(b"after")).planned.base_offset == 1
         assert made.readable() == [0, 1]
 
@@ -60,10 +60,10 @@ async def test_a_log_that_failed_by_a_write_comes_back(tmp_path: Path) -> None:
 async def test_failure_and_return_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with sync_rig(tmp_path, flush_messages=1) as made:
         await failed(made)
-        reopener = reopener_of(made)
+        failed_logs = failed_logs_of(made)
         caplog.clear()
-        await reopener.check()
-        await reopener.check()
+        await failed_logs.check()
+        await failed_logs.check()
         told = [
             (record.levelname, record.message)
             for record in caplog.records
@@ -71,9 +71,9 @@ async def test_failure_and_return_are_told_once(tmp_path: Path, caplog: pytest.L
         ]
         assert told[0] == (
             "ERROR",
-            "t-0: out of service, appends are refused until it is made anew: [Errno 5] Input/output error",
+            "t-0: log failed; rejecting appends until it is rebuilt: [Errno 5] Input/output error",
         )
-        assert told[1][1].startswith("t-0: in service again: 148 bytes copied and synced in ")
+        assert told[1][1].startswith("t-0: log rebuilt, accepting appends again: copied and flushed 148 bytes in ")
         assert len(told) == 2
 
 
@@ -85,11 +85,11 @@ async def test_attempts_become_rarer_and_others_have_their_turn(
         other = made.open("other")
         await failed(made)
         made.disk.fail("create", *[errno.EIO] * 8)
-        reopener = reopener_of(made, other)
+        failed_logs = failed_logs_of(made, other)
         attempts = []
         for second in range(400):
             before = len(made.disk.failures["create"])
-            await reopener.check()
+            await failed_logs.check()
             if len(made.disk.failures["create"]) < before:
                 attempts.append(second)
             if not made.partition.log.failed:
@@ -110,21 +110,21 @@ async def test_a_log_that_fails_again_at_once_waits_and_one_that_held_does_not(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     async with sync_rig(tmp_path, flush_messages=1) as made:
-        reopener = reopener_of(made)
+        failed_logs = failed_logs_of(made)
         await failed(made)
-        await reopener.check()
+        await failed_logs.check()
         made.disk.fail("sync")
         await made.append(b"x")
-        await reopener.check()
+        await failed_logs.check()
         assert made.partition.log.failed
         await trio.sleep(1)
-        await reopener.check()
+        await failed_logs.check()
         assert not made.partition.log.failed
         await trio.sleep(100)
-        await reopener.check()
+        await failed_logs.check()
         made.disk.fail("sync")
         await made.append(b"x")
-        await reopener.check()
+        await failed_logs.check()
         assert not made.partition.log.failed
 
 
@@ -137,7 +137,7 @@ async def test_appends_that_were_queued_when_the_log_failed_are_told_before_it_c
         second = made.begin(b"y")
         made.disk.go_on()
         await first.wait()
-        await reopener_of(made).check()
+        await failed_logs_of(made).check()
         await second.wait()
         assert first.error is not None
         assert second.error is not None
@@ -153,7 +153,7 @@ async def test_a_sync_that_began_before_the_failure_is_over_before_the_log_comes
             made.partition.disk.flush_by_time([made.partition])
             await when(lambda: made.disk.at_once == 1)
             made.partition.log.fail("something else")
-            nursery.start_soon(reopener_of(made).check)
+            nursery.start_soon(failed_logs_of(made).check)
             await trio.testing.wait_all_tasks_blocked()
             assert made.partition.log.failed
             made.disk.go_on()
@@ -167,30 +167,30 @@ async def test_a_log_that_is_back_is_left_alone_though_its_epochs_could_not_be_w
     """It is cut, and so begins an epoch; another attempt would find nothing failed, again and again."""
     async with sync_rig(tmp_path, flush_messages=1) as made:
         await failed(made)
-        reopener = reopener_of(made)
+        failed_logs = failed_logs_of(made)
         with made.partition.log.directory.joinpath(f"{0:020d}.log").open("r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"?")
         made.partition.log.directory.joinpath("leader-epoch-checkpoint.tmp").mkdir()
-        await reopener.check()
+        await failed_logs.check()
         assert (made.partition.log.failed, made.partition.log.leader_epoch) == (False, 1)
         assert (made.metrics.log_failures.value, made.metrics.reopened_logs.value) == (1, 1)
         caplog.clear()
         await trio.sleep(2 * FIRST_PAUSE_S)
-        await reopener.check()
+        await failed_logs.check()
         assert caplog.records == []
 
 
 async def test_a_retention_or_compaction_under_way_gives_way(tmp_path: Path) -> None:
     async with sync_rig(tmp_path, flush_messages=1) as made:
         await failed(made)
-        reopener = reopener_of(made)
+        failed_logs = failed_logs_of(made)
         with made.partition.rearranging() as scope:
             assert scope is not None
-            await reopener.check()
+            await failed_logs.check()
             assert scope.cancel_called
         assert made.partition.log.failed
-        await reopener.check()
+        await failed_logs.check()
         assert not made.partition.log.failed
 
 
@@ -199,7 +199,7 @@ async def test_a_partition_that_is_to_go_does_not_wait_for_a_copy(tmp_path: Path
         await failed(made)
         made.disk.hold()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(reopener_of(made).check)
+            nursery.start_soon(failed_logs_of(made).check)
             await when(lambda: made.disk.at_once == 1)
             nursery.start_soon(made.partition.retire)
             await trio.testing.wait_all_tasks_blocked()
@@ -213,7 +213,7 @@ async def test_readers_and_other_logs_go_on_while_a_log_is_made_anew(tmp_path: P
         await failed(made)
         made.disk.hold()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(reopener_of(made).check)
+            nursery.start_soon(failed_logs_of(made).check)
             await when(lambda: made.disk.at_once == 1)
             assert made.readable() == [0]
             append = made.begin(b"x", to=other)
@@ -235,11 +235,11 @@ async def test_a_hanging_disk_holds_up_no_log_of_another_one(tmp_path: Path) -> 
         for partition in partitions:
             partition.log.fail("its disk")
         hanging.disk.hold()
-        reopener = Reopener(partitions, made.metrics)
+        failed_logs = FailedLogs(partitions, made.metrics)
         async with trio.open_nursery() as nursery:
-            reopener.begin(nursery)
+            failed_logs.begin(nursery)
             await when(lambda: hanging.disk.at_once == MAX_AT_ONCE)
-            reopener.begin(nursery)
+            failed_logs.begin(nursery)
             await when(lambda: not made.partition.log.failed)
             assert all(partition.log.failed for partition in partitions[:-1])
             hanging.disk.go_on()

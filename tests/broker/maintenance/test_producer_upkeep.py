@@ -88,7 +88,7 @@ async def test_where_nobody_has_been_idle_for_long_enough_new_producers_are_refu
             await write(made, partition, LIMIT)
         await write(made, partition, 0, sequence=1)  # who is known goes on
         await upkeep.make_room()
-        assert "100 idempotent producers are remembered, and none of them has been idle for 3600 s" in caplog.text
+        assert "rejecting new idempotent producers: 100 are kept, and none has been idle for 3600 s" in caplog.text
         assert "\nwarmlog_refused_producers_total 1.0" in generate_latest(made.metrics.registry).decode()
         assert "\nwarmlog_producers 100.0" in generate_latest(made.metrics.registry).decode()
         await trio.sleep(PAUSE_S)

@@ -1,4 +1,4 @@
-"""What holds the loop is told: who it was, and where, and not too often."""
+"""Stalls of the event loop are logged with their cause, at a limited rate."""
 
 import logging
 import sys
@@ -23,7 +23,7 @@ async def watching(guard: LoopGuard) -> AsyncIterator[None]:
     with guard.watching():
         await trio.lowlevel.checkpoint()
         yield
-        await trio.lowlevel.checkpoint()  # what was held is told when the clock is read
+        await trio.lowlevel.checkpoint()  # a stall is logged when the clock is read next
 
 
 def hold_it(seconds: float = 5 * LIMIT_S) -> None:
@@ -38,9 +38,7 @@ async def one_that_holds(guard: LoopGuard) -> None:
     hold_it()
 
 
-async def test_who_holds_the_loop_is_told_with_the_request_and_the_stack(
-    guard: LoopGuard, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_stall_is_logged_with_its_request_and_stack(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
     async with watching(guard), trio.open_nursery() as nursery:
         nursery.start_soon(one_that_holds, guard)
     (line,) = caplog.messages
@@ -50,7 +48,7 @@ async def test_who_holds_the_loop_is_told_with_the_request_and_the_stack(
     assert guard.held == 1
 
 
-async def test_the_request_is_told_that_held_it_not_the_next_one(
+async def test_a_stall_is_attributed_to_its_request_not_to_the_next(
     guard: LoopGuard, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with watching(guard):
@@ -68,19 +66,19 @@ async def one_that_keeps_the_gil() -> None:
 async def test_who_keeps_the_gil_has_a_name_the_second_time(
     guard: LoopGuard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.metrics.loop_guard.TELL_PAUSE_S", 0.0)
+    monkeypatch.setattr("broker.metrics.loop_guard.LOG_INTERVAL_S", 0.0)
     monkeypatch.setattr(sys, "_current_frames", dict)  # as if the thread that looks never got it
     async with watching(guard):
         for _ in range(2):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one_that_keeps_the_gil)
     first, second = caplog.messages
-    assert first.endswith(" ms: without giving up the GIL")
-    assert "by tests.broker.metrics.test_loop_guard.one_that_keeps_the_gil: without giving up the GIL" in second
+    assert first.endswith(" ms: without releasing the GIL")
+    assert "by tests.broker.metrics.test_loop_guard.one_that_keeps_the_gil: without releasing the GIL" in second
 
 
 @pytest.mark.parametrize("guard", [60], indirect=True)
-async def test_a_loop_that_gives_way_in_time_is_not_told(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_loop_that_yields_in_time_is_not_logged(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
     async with watching(guard):
         for _ in range(100):
             await trio.lowlevel.checkpoint()
@@ -88,15 +86,13 @@ async def test_a_loop_that_gives_way_in_time_is_not_told(guard: LoopGuard, caplo
     assert guard.held == 0
 
 
-async def test_a_loop_that_sleeps_is_not_held(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_sleeping_loop_is_not_stalled(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
     async with watching(guard):
         await trio.sleep(2 * LIMIT_S)
     assert not caplog.messages
 
 
-async def test_a_loop_that_is_held_all_the_time_is_told_now_and_then(
-    guard: LoopGuard, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_stalls_in_a_row_are_logged_at_a_limited_rate(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
     async with watching(guard):
         for _ in range(4):
             hold_it(1.5 * LIMIT_S)
@@ -105,7 +101,7 @@ async def test_a_loop_that_is_held_all_the_time_is_told_now_and_then(
     assert len(caplog.messages) == 1
 
 
-async def test_what_held_the_loop_before_anybody_was_served_is_not_told(
+async def test_stalls_before_the_broker_serves_are_not_logged(
     guard: LoopGuard, caplog: pytest.LogCaptureFixture
 ) -> None:
     await trio.lowlevel.checkpoint()
@@ -133,26 +129,26 @@ async def test_with_a_limit_of_0_nothing_is_watched() -> None:
         assert threading.active_count() == before
 
 
-async def test_a_broker_counts_what_held_it(guard: LoopGuard, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_counts_stalls(guard: LoopGuard, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         async with running(tmp_path, http="127.0.0.1:0", guard=guard) as broker:
             with trio.fail_after(60):
-                while "test_a_broker_counts_what_held_it" not in caplog.text:  # a slow start may have been told
+                while "test_a_broker_counts_stalls" not in caplog.text:  # a slow start may have been logged
                     hold_it(0.1)
                     await trio.lowlevel.checkpoint()
             assert (await broker.scrape())["warmlog_loop_holds_total"] >= 1
 
 
-async def test_a_short_hold_after_a_long_sleep_is_told_for_what_it_is(
+async def test_a_short_stall_after_a_long_sleep_is_logged_without_a_stack(
     guard: LoopGuard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loop that sleeps is looked at less often: that nobody saw it does not mean that nobody could."""
-    monkeypatch.setattr("broker.metrics.loop_guard.QUIET_LOOKS", 1)
-    monkeypatch.setattr("broker.metrics.loop_guard.QUIET_TIMES", 1_000_000)
+    """A sleeping loop is sampled less often: without a sample, the log must not blame the GIL."""
+    monkeypatch.setattr("broker.metrics.loop_guard.QUIET_SAMPLES", 1)
+    monkeypatch.setattr("broker.metrics.loop_guard.QUIET_FACTOR", 1_000_000)
     async with watching(guard):
         while not guard.is_quiet:  # noqa: ASYNC110  # nothing tells us but asking
             await trio.sleep(LIMIT_S)
         hold_it()
         await trio.lowlevel.checkpoint()
         hold_it()
-    assert caplog.messages[0].endswith("nobody looked, since the loop had been asleep")
+    assert caplog.messages[0].endswith("no stack was sampled, the loop had been idle")

@@ -63,22 +63,22 @@ def test_a_counter_adds(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("twin", [PURE, CHOSEN], ids=["pure", "chosen"])
-def test_a_clock_tells_from_when_to_when_and_what_for_the_loop_was_held(twin: Twin) -> None:
-    told: list[tuple[float, float, str]] = []
-    clock = twin.LoopClock(-1.0, lambda since, now: told.append((since, now, clock.doing)))
+def test_the_clock_reports_the_bounds_and_the_cause_of_a_stall(twin: Twin) -> None:
+    reported: list[tuple[float, float, str]] = []
+    clock = twin.LoopClock(-1.0, lambda since, now: reported.append((since, now, clock.doing)))
     clock.start_clock()
     woken_at = clock.current_time()
-    assert (clock.is_awake, clock.began_at, clock.doing, told) == (True, woken_at, "", [])
+    assert (clock.is_awake, clock.began_at, clock.doing, reported) == (True, woken_at, "", [])
     clock.begin("fetch")
     begun_at = clock.began_at
     read_at = clock.current_time()
-    assert told == [(woken_at, begun_at, ""), (begun_at, read_at, "fetch")]
+    assert reported == [(woken_at, begun_at, ""), (begun_at, read_at, "fetch")]
     slept_s = clock.deadline_to_sleep_time(read_at + 60)
-    assert told[2:] == [(read_at, clock.began_at, "")]
+    assert reported[2:] == [(read_at, clock.began_at, "")]
     assert slept_s == pytest.approx(60, abs=30)
     assert not clock.is_awake
     clock.current_time()
-    assert len(told) == 3
+    assert len(reported) == 3
 
 
 @pytest.mark.parametrize("twin", [PURE, CHOSEN], ids=["pure", "chosen"])
@@ -89,7 +89,7 @@ def test_a_clock_that_is_read_in_time_says_nothing(twin: Twin) -> None:
     clock.deadline_to_sleep_time(float("inf"))
 
 
-def test_the_clock_is_the_one_that_the_guard_looks_at() -> None:
+def test_both_versions_read_the_same_clock() -> None:
     first, between, last = (twin.LoopClock(1.0, print).current_time() for twin in (PURE, CHOSEN, PURE))
     assert first <= between <= last
 

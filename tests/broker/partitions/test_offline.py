@@ -103,7 +103,7 @@ async def test_a_directory_whose_checkpoints_fail_goes_alone(
         assert [each.error for each in fetched] == [ErrorCode.NONE, OFFLINE, ErrorCode.NONE, OFFLINE]
         await client.create("more", partitions=2)
         assert sorted(path.name for path in paths[0].glob("more-*")) == ["more-0", "more-1"]
-    assert f"data directory {paths[1]} is out of service until the next start: Input/output error" in caplog.text
+    assert f"data directory {paths[1]} is offline until the next startup: Input/output error" in caplog.text
     assert (paths[0] / ".kafka_cleanshutdown").exists()
     assert not (paths[1] / ".kafka_cleanshutdown").exists()
     disk.fail(Path("/nowhere"))
@@ -133,7 +133,7 @@ async def test_a_directory_that_vanishes_goes_alone(paths: list[Path], caplog: p
         paths[1].mkdir()  # as the mount point that is left of an unmounted file system
         while await offline_ones(client) != [1]:
             await trio.lowlevel.checkpoint()
-    assert "it is not there any more" in caplog.text
+    assert "it no longer exists" in caplog.text
     assert list(paths[1].iterdir()) == []
 
 
@@ -152,7 +152,7 @@ async def test_a_directory_that_turns_read_only_goes_alone(
 
 async def test_the_broker_ends_when_the_first_directory_fails(paths: list[Path], disk: BrokenDisk) -> None:
     with pytest.RaisesGroup(
-        pytest.RaisesExc(BrokenError, match=f"{paths[0]} cannot be used.*has the metadata"), flatten_subgroups=True
+        pytest.RaisesExc(BrokenError, match=f"{paths[0]} cannot be used.*holds the metadata"), flatten_subgroups=True
     ):
         async with serving(paths, CHECKPOINTS_OFTEN) as (broker, _):
             disk.fail(paths[0])

@@ -170,10 +170,12 @@ async def test_a_full_disk_is_told_once_and_not_for_every_append(
         for _ in range(100):
             made.disk.write_error = errno.ENOSPC
             assert (await made.append(b"x")).error is not None
-        assert [record.message for record in caplog.records] == ["t-0: No space left on device; 1 appends refused"]
+        assert [record.message for record in caplog.records] == ["t-0: No space left on device; 1 appends rejected"]
         await made.append(b"room again")
         await made.append(b"and again")
-        assert [record.message for record in caplog.records[1:]] == ["t-0: writes go on; 99 more appends were refused"]
+        assert [record.message for record in caplog.records[1:]] == [
+            "t-0: accepting appends again; 99 more were rejected"
+        ]
 
 
 async def test_any_other_write_error_puts_the_log_out_of_service_for_appends_and_not_for_reads(tmp_path: Path) -> None:

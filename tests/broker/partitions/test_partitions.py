@@ -18,7 +18,7 @@ from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
 from broker.partitions import partitions
 from broker.partitions.partition import Partition
-from broker.partitions.partitions import PUBLISHED_A_TURN
+from broker.partitions.partitions import PARTITIONS_PER_TURN
 from broker.partitions.writer import Writer
 from broker.settings.settings import load_settings
 from protocol.errors import ErrorCode
@@ -104,7 +104,7 @@ async def test_a_topic_of_many_partitions_is_put_into_service_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps, made = Steps(), Counter[int]()
-    count = 5 * PUBLISHED_A_TURN
+    count = 5 * PARTITIONS_PER_TURN
 
     def counted(log: PartitionLog, writer: Writer) -> Partition:
         made[steps.number] += 1
@@ -116,7 +116,7 @@ async def test_a_topic_of_many_partitions_is_put_into_service_a_few_at_a_time(
         await rigged.partitions.create("wide", count)
         trio.lowlevel.remove_instrument(steps)
         assert made.total() == len(rigged.partitions) == count
-        assert max(made.values()) <= PUBLISHED_A_TURN
+        assert max(made.values()) <= PARTITIONS_PER_TURN
 
 
 async def test_a_change_that_is_refused_in_part_changes_nothing(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_a_checkpoint_that_cannot_be_written_at_the_stop_leaves_no_marker(
         await client.create("orders")
         await client.produce("orders", batch(b"x"))
         (tmp_path / "recovery-point-offset-checkpoint.tmp").mkdir()  # where it would be written
-    assert "no clean stop" in caplog.text
+    assert "unclean shutdown" in caplog.text
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 

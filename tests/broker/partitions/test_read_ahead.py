@@ -17,7 +17,7 @@ from broker.log.io.files import Descriptor, FileSlice
 from broker.log.io.page_cache import Off, missing_by_mincore
 from broker.log.io.residency import ColdReadError, Residency
 from broker.metrics.registry import Metrics
-from broker.partitions.drop_behind import WANTED_ROUNDS
+from broker.partitions.drop_behind import KEEP_ROUNDS
 from broker.partitions.read_ahead import IDLE_S, ReadAhead, ReadLimits
 from tests.broker.log.eviction import evict, file_of, needs_eviction
 
@@ -288,7 +288,7 @@ async def test_a_file_that_was_cut_is_told(tmp_path: Path) -> None:
     piece = cold(tmp_path / "a", 8, Disk())
     os.truncate(tmp_path / "a", PIECE)
     async with reading() as reads:
-        with pytest.raises(OSError, match="the file was cut: bytes "):
+        with pytest.raises(OSError, match="the file was truncated: bytes "):
             await reads.bring("one", piece, PIECE, PIECE)
 
 
@@ -362,8 +362,8 @@ async def test_what_has_to_be_read_again_is_kept_for_a_while(tmp_path: Path) -> 
         await read_all_but_the_last_page()
         assert pages_missing(piece) == 0
         assert not reads.passed.knows(piece.descriptor)
-        for _ in range(WANTED_ROUNDS):
-            reads.passed.let_go_of_idle()
+        for _ in range(KEEP_ROUNDS):
+            reads.passed.close_idle()
         evict(piece.descriptor)
         await read_all_but_the_last_page()
         assert pages_missing(piece) == 15

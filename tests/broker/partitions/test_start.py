@@ -16,7 +16,7 @@ from broker.log.directory.receipt import Receipt, read_receipts
 from broker.log.errors import LogFailedError
 from broker.log.io.disk import Disk
 from broker.log.partition_log import PartitionLog
-from broker.partitions.startup import TELL_INTERVAL_S, Key, OpenedAhead, StartProgress
+from broker.partitions.startup import LOG_INTERVAL_S, Key, RecoveredLogs, StartProgress
 from warmlog.client import Client
 from warmlog.testing import Broker
 
@@ -54,12 +54,12 @@ def test_progress_is_told_in_the_log_every_few_seconds(caplog: pytest.LogCapture
     progress = StartProgress(clock)
     progress.begin(1000)
     for _ in range(40):
-        clock.now_s += TELL_INTERVAL_S / 10
+        clock.now_s += LOG_INTERVAL_S / 10
         progress.scanned(100)
         progress.opened(report())
     assert [record.getMessage() for record in caplog.records] == [
-        f"opening: {10 * turn - 1} of 1,000 logs open, {10 * turn - 1} of them recovered,"
-        f" {1000 * turn:,} bytes checked in {TELL_INTERVAL_S * turn:.1f} s"
+        f"opening logs: {10 * turn - 1} of 1,000 logs open, {10 * turn - 1} of them recovered,"
+        f" {1000 * turn:,} bytes checked in {LOG_INTERVAL_S * turn:.1f} s"
         for turn in range(1, 5)
     ]
 
@@ -85,7 +85,7 @@ def test_progress_for_scripts(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class FakeLog:
-    """What `OpenedAhead` asks of a log."""
+    """What `RecoveredLogs` asks of a log."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -99,8 +99,8 @@ def keys(topic: str, count: int) -> list[Key]:
     return [(topic, index) for index in range(count)]
 
 
-def ahead_of(queues: Sequence[Sequence[Key]], open_log: object, progress: StartProgress | None = None) -> OpenedAhead:
-    ahead = OpenedAhead()
+def ahead_of(queues: Sequence[Sequence[Key]], open_log: object, progress: StartProgress | None = None) -> RecoveredLogs:
+    ahead = RecoveredLogs()
     ahead.run(queues, open_log, threads_each=2, progress=progress or StartProgress())  # type: ignore[arg-type]  # fakes
     return ahead
 
@@ -145,7 +145,7 @@ def test_who_gives_up_gets_no_further_log_and_the_opened_ones_are_closed() -> No
     def open_log(key: Key) -> FakeLog:
         opened.append(FakeLog(key))
         if len(opened) >= 5:
-            progress.give_up()
+            progress.cancel()
         return opened[-1]
 
     ahead = ahead_of([keys("a", 1000)], open_log, progress)
@@ -199,7 +199,7 @@ def test_an_unclean_start_recovers_everything_and_leaves_a_receipt(data_dir: Pat
         for number in range(TOPICS):
             assert values(broker, f"t{number}") == {b"%04d" % index for index in range(200)}
     (receipt,) = receipts(data_dir)
-    assert (receipt.reason, receipt.complete, receipt.threads) == ("no clean stop", True, threads)
+    assert (receipt.reason, receipt.complete, receipt.threads) == ("unclean shutdown", True, threads)
     assert receipt.truncated_bytes == 80
     (cut,) = (log for log in receipt.logs if log.repairs)
     assert (cut.topic, cut.partition, cut.truncated_bytes, cut.truncated_at) == ("t1", 2, 80, 50)
@@ -239,7 +239,7 @@ def test_want_of_room_for_the_receipt_is_a_line_in_the_log(
     with Broker(data_dir=data_dir) as broker:
         assert len(values(broker, "t0")) == 200
     assert receipts(data_dir) == []
-    assert "no receipt of the recovery could be written" in caplog.text
+    assert "cannot write the receipt of the recovery" in caplog.text
     assert not list(data_dir.glob("recovery-receipt*"))
 
 

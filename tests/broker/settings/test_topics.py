@@ -33,8 +33,8 @@ def test_values_are_kept_as_they_are_meant() -> None:
         ({"retention.ms": "x"}, r"topic: retention\.ms: expected int"),
         ({"cleanup.policy": "squash"}, r"topic: cleanup\.policy: expected one of"),
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, r"min\.compaction\.lag\.ms \(10\) is larger"),
-        ({"remote.storage.enable": "true"}, r"expected 'false', for there is no remote storage, not 'true'"),
-        ({"leader.replication.throttled.replicas": "0:1"}, r"expected '', for a partition has one replica"),
+        ({"remote.storage.enable": "true"}, r"expected 'false' \(there is no remote storage\), not 'true'"),
+        ({"leader.replication.throttled.replicas": "0:1"}, r"expected '' \(a partition has one replica\)"),
         ({"message.format.version": "3.0"}, r"unknown topic setting"),
     ],
 )

@@ -133,7 +133,7 @@ ONE_BY_ONE = {
 OWN_WORDS = {
     "create twice": "topic 'orders' exists already",
     "create with replicas": "replication factor 3: there is one broker",
-    "shrink": "topic 'orders' has 5 partitions and can only get more, not 2",
+    "shrink": "topic 'orders' has 5 partitions; the number can only grow, not be 2",
     "set nonsense": "unknown topic setting 'no.such'",
 }
 NAMES = tuple(calls(Path()))

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from broker.log.descriptions import RecoveryReport
-from broker.log.directory.data_directory import META_PROPERTIES, DataDirectory, parse_properties
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.directory.identity import META_PROPERTIES, parse_properties
 from broker.log.errors import LogError
 from broker.log.io.disk import Disk
 from broker.log.io.overlay_disk import RehearsalDisk

@@ -13,13 +13,8 @@ from broker.log.directory.checkpoint import (
     TopicPartition,
     read_offsets,
 )
-from broker.log.directory.data_directory import (
-    META_PROPERTIES,
-    META_VERSION,
-    METADATA_TOPIC,
-    is_known_name,
-    parse_properties,
-)
+from broker.log.directory.data_directory import METADATA_TOPIC, is_known_name
+from broker.log.directory.identity import META_PROPERTIES, META_VERSION, parse_properties
 from broker.log.errors import CheckpointError
 from broker.log.io.directory_names import decode_topic_id, parse_partition_directory
 from broker.log.io.disk import Disk

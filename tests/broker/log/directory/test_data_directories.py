@@ -10,7 +10,8 @@ import pytest
 
 from broker.log.directory.checkpoint import RECOVERY_POINTS, TopicPartition
 from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
-from broker.log.directory.data_directory import DataDirectory, parse_properties
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.directory.identity import parse_properties
 from broker.log.errors import DataDirectoryError
 
 

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from broker.log.directory.checkpoint import CLEAN_MARKER, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from broker.log.directory.data_directory import DataDirectory, parse_properties
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.directory.identity import parse_properties
 from broker.log.errors import DataDirectoryError, DirectoryFailedError
 from broker.log.io.directory_names import PartitionName
 from broker.log.io.disk import Disk
@@ -242,6 +243,6 @@ def test_a_look_says_how_much_room_there_is_and_leaves_nothing(directory: DataDi
 def test_a_look_at_what_is_not_there_any_more_says_so(directory: DataDirectory, path: Path) -> None:
     path.rename(path.with_name("moved"))
     for _ in range(2):
-        with pytest.raises(DirectoryFailedError, match="is not there any more"):
+        with pytest.raises(DirectoryFailedError, match="no longer exists"):
             directory.look(probe=False)
         path.mkdir(exist_ok=True)

@@ -58,7 +58,7 @@ def test_a_small_file_system_gives_a_fiftieth_and_a_large_one_16_mib() -> None:
     assert default_size(1 << 40) == 16 << 20
 
 
-def test_it_is_kept_while_there_is_room_and_half_of_it_is_given_up_when_there_is_none(room: Room, path: str) -> None:
+def test_it_is_kept_while_there_is_room_and_half_of_it_is_released_when_there_is_none(room: Room, path: str) -> None:
     disk = SmallDisk(10 * SIZE)
     reserve = Reserve(disk, path, SIZE, room)
     assert (reserve.held_bytes, room.is_short) == (0, False)
@@ -95,7 +95,7 @@ def test_who_must_write_has_all_of_it_given_up_and_appends_are_refused(room: Roo
     assert (reserve.held_bytes, room.is_short) == (SIZE // 2, True)
 
 
-def test_what_the_last_broker_kept_is_given_up_by_the_next(room: Room, path: str) -> None:
+def test_what_the_last_broker_kept_is_released_by_the_next(room: Room, path: str) -> None:
     reserve = Reserve(Disk(), path, SIZE, room)
     reserve.settle(1 << 40)
     assert os.stat(path).st_blocks * 512 >= SIZE
