@@ -195,8 +195,22 @@ class ProduceResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[ProducedPartition, ...]
 
 
+class AbortedTransaction(Value, frozen=True, kw_only=True, gc=False):
+    """An aborted transaction: a reader of committed records skips what its producer wrote from the offset on.
+
+    It ends with the producer's next control batch.
+    """
+
+    producer_id: int
+    first_offset: int
+
+
 class FetchedPartition(Value, frozen=True, kw_only=True, gc=False):
-    """Batches of one partition, back to back. The last may be incomplete: fetch it again from its base offset."""
+    """Batches of one partition, back to back. The last may be incomplete: fetch it again from its base offset.
+
+    `aborted_transactions`: for readers of committed records, the aborted transactions that overlap the batches; None
+    for others.
+    """
 
     topic: str
     partition: int
@@ -205,6 +219,7 @@ class FetchedPartition(Value, frozen=True, kw_only=True, gc=False):
     log_start_offset: int = -1
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
     records: Sized = b""
 
 

@@ -74,7 +74,7 @@ def diverged(partition: Partition, asked: KafkaFetchPartition) -> DivergedPartit
         topic=asked.topic,
         partition=asked.partition,
         high_watermark=log.high_watermark,
-        last_stable_offset=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
         log_start_offset=log.log_start_offset,
         epoch=epoch,
         end_offset=end_offset,

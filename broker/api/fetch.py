@@ -18,7 +18,7 @@ So many partitions of a reply can have records as files may be held open for it 
 none.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sized
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sized
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,9 @@ from broker.api.fetch_sessions import (
     FetchSessions,
     SessionPartition,
 )
+from broker.log.descriptions import LogRead
 from broker.log.errors import IndexCorruptError
+from broker.log.index import transaction as log_index
 from broker.log.io.files import FileSlice
 from broker.log.io.residency import ColdReadError
 from broker.partitions.partition import Partition, StorageError
@@ -53,8 +55,8 @@ from protocol.kafka.values import (
     KafkaFetchRequest,
     KafkaFetchResponse,
 )
-from protocol.request import FetchPartition, FetchRequest
-from protocol.response import FetchedPartition, FetchResponse
+from protocol.request import FetchPartition, FetchRequest, Isolation
+from protocol.response import AbortedTransaction, FetchedPartition, FetchResponse
 
 # Partitions of one reply that can have records: each slice keeps a file open until it is sent, beyond those that the
 # broker keeps open for itself. The others have their turn in the next fetch.
@@ -67,6 +69,17 @@ MAX_REPLY_BYTES = (
 MAX_CHECKED_BYTES = 1 << 20  # of a slice, before its reply begins; the sender asks for the rest in its turn
 MAX_LOOKS = 8  # while the way to slices is read from the disk: segment, index, headers, and the same over a gap
 NO_FAILURES: Mapping[Partition, Exception] = {}
+NO_RECORDS: Sized = b""
+NONE_ABORTED: tuple[AbortedTransaction, ...] = ()
+# Kafka answers these before it reads a log, with an empty list of aborted transactions; beside other errors it is null.
+BEFORE_READING = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
 UNREADABLE = (OSError, StorageError, CorruptBatchError)  # what is the disk's doing, not the request's
 
 
@@ -75,6 +88,7 @@ class Look:
 
     __slots__ = (
         "_failures",
+        "_is_committed",
         "_knows_zstd",
         "_left",
         "_most",
@@ -95,6 +109,7 @@ class Look:
         """`failures`: partitions that could just not be read."""
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
+        self._is_committed = request.isolation is Isolation.READ_COMMITTED
         self._replica_id, self._knows_zstd = -1, True
         if isinstance(request, KafkaFetchRequest):
             self._replica_id, self._knows_zstd = request.replica_id, request.knows_zstd
@@ -121,16 +136,21 @@ class Look:
                 if asked.last_fetched_epoch >= 0 and (answer := diverged(partition, asked)) is not None:
                     self.failed = True
                     return answer
-            records = self._take(asked, partition)
+            found = self._take(asked, partition)
         except EXPECTED as error:
             return self._refused(asked, partition, error)
-        log = partition.log
+        log, records, aborted = partition.log, NO_RECORDS, None
+        if self._is_committed:
+            aborted = NONE_ABORTED if found is None or not found.aborted else _told(found.aborted)
+        if found is not None and found.slice is not None:
+            records = found.slice
         return FetchedPartition(
             topic=asked.topic,
             partition=asked.partition,
             high_watermark=log.high_watermark,
-            last_stable_offset=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
+            aborted_transactions=aborted,
             records=records,
         )
 
@@ -158,25 +178,30 @@ class Look:
             message = f"{asked.topic} has compression.type=zstd, for clients from Fetch version 10 on"
             raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
-    def _take(self, asked: FetchPartition, partition: Partition) -> Sized:
-        """The records of one partition, counted."""
+    def _take(self, asked: FetchPartition, partition: Partition) -> LogRead | None:
+        """Read the records of one partition and count them; None if there are none to send."""
         if asked.max_bytes < 0 or self._most < 0:
             message = f"max_bytes of {asked.topic}-{asked.partition} is negative: {min(asked.max_bytes, self._most)}"
             raise RequestError(ErrorCode.INVALID_FETCH_SIZE, message)
-        if asked.offset == partition.log.high_watermark:
-            return b""  # nearly always: there is nothing yet
+        if asked.offset == (partition.log.last_stable_offset if self._is_committed else partition.log.high_watermark):
+            return None  # nearly always: there is nothing yet
         if self._failures and partition in self._failures:
             raise self._failures[partition]
         try:
-            found = partition.read(asked.offset, min(asked.max_bytes, self._left), min_one_message=self.size == 0)
+            found = partition.read(
+                asked.offset,
+                min(asked.max_bytes, self._left),
+                min_one_message=self.size == 0,
+                committed=self._is_committed,
+            )
         except ColdReadError as cold:
             self.cold_lookups.append((partition, cold))
-            return b""
+            return None
         except UNREADABLE as error:
             partition.cannot_read(error)
             raise
         if found is None or found.slice is None or found.first_batch_incomplete:
-            return b""
+            return None
         if not partition.is_in_memory(found.slice, min(len(found.slice), MAX_CHECKED_BYTES)):
             self.cold_slices.append((partition, found.slice))
         size = len(found.slice)
@@ -186,7 +211,7 @@ class Look:
         self._slices += 1
         if self._slices == MAX_SLICES:
             self._most, self._left = self.size, 0
-        return found.slice
+        return found
 
     def _refused(self, asked: FetchPartition, partition: Partition | None, error: Exception) -> FetchedPartition:
         code, message = describe(error)
@@ -199,7 +224,12 @@ class Look:
             message=message,
             log_start_offset=-1 if told is None else told.log.log_start_offset,
             high_watermark=-1 if told is None else told.log.high_watermark,
+            aborted_transactions=NONE_ABORTED if code in BEFORE_READING else None,
         )
+
+
+def _told(aborted: Iterable[log_index.AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
+    return tuple([AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted])
 
 
 class Fetch:
@@ -235,6 +265,7 @@ class Fetch:
         self._missed: dict[Partition, object] = {}  # whose file was not there, with the layout of its log then
         self._look = Look(request, partitions)
         self._waiter: FetchWaiter | None = None
+        self._is_committed = request.isolation is Isolation.READ_COMMITTED
         self._is_over = False  # it has waited for as long as it may
 
     @property
@@ -350,10 +381,13 @@ class Fetch:
         request, session = self._request, self.session
         if self._tells_all:
             session.uses_topic_ids = isinstance(request, KafkaFetchRequest) and request.uses_topic_ids
+            session.is_committed = self._is_committed
             merges = isinstance(request, KafkaFetchRequest)
             yield from session.follow(request.partitions, kind=_kind(request), merges=merges)
         else:
             assert isinstance(request, KafkaFetchRequest)
+            if session.is_committed is not self._is_committed:
+                yield from session.change_isolation()
             yield from sessions.update(session, request.partitions, request.forgotten)
         yield from self.look()
 
@@ -374,11 +408,17 @@ class Fetch:
                 found = look.at(entry.asked, session.find(entry, partitions.get, partitions.topic_name))
                 if entry.take(found):
                     news.append(entry)
-                elif entry.asked.offset == found.high_watermark:
+                elif self._is_at_end(entry, found):
                     pending.pop(entry, None)
                 number += 1
                 if number % STEP == 0:
                     yield
+
+    def _is_at_end(self, entry: SessionPartition, found: FetchedPartition) -> bool:
+        """Whether there is nothing to read until the partition reports a change."""
+        if self._is_committed:
+            return entry.asked.offset >= found.last_stable_offset
+        return entry.asked.offset == found.high_watermark
 
     async def _look_again(self, context: Context) -> None:
         for _ in self.look():
@@ -430,7 +470,7 @@ class Fetch:
                     entry.found = None
                     if not keeps:
                         pending.move_to_end(entry)
-                elif entry.asked.offset == found.high_watermark and entry.is_known:
+                elif self._is_at_end(entry, found) and entry.is_known:
                     del pending[entry]
             if not keeps:
                 entry.found = None

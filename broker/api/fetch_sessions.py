@@ -82,6 +82,7 @@ class SessionPartition:
     """One partition of a session: how it was last asked for, its answer, and what its client knows."""
 
     __slots__ = (
+        "_is_committed",
         "_log_start_offset",
         "_session",
         "asked",
@@ -97,16 +98,18 @@ class SessionPartition:
         self.found: FetchedPartition | None = None  # by the latest look; not kept where it holds a file open
         self.turn = 0  # of the session's latest full fetch that named it
         self.partition: Partition | None = None  # where it is enlisted
+        self._is_committed = False  # and at which isolation level
         self.high_watermark = self._log_start_offset = NOT_TOLD
 
     def attach(self, partition: Partition | None) -> None:
-        """Be told when this partition grows, and no other."""
-        if partition is not self.partition:
+        """Be told when this partition grows for readers at the session's isolation level, and no other."""
+        is_committed = self._session.is_committed
+        if partition is not self.partition or is_committed is not self._is_committed:
             if self.partition is not None:
                 self.partition.dismiss(self)
-            self.partition = partition
+            self.partition, self._is_committed = partition, is_committed
             if partition is not None:
-                partition.enlist(self)
+                partition.enlist(self, committed=is_committed)
 
     def grown(self, size: int) -> None:
         """So many bytes became readable."""
@@ -168,6 +171,7 @@ class FetchSession:
         "epoch",
         "evictable_key",
         "id",
+        "is_committed",
         "order",
         "pending",
         "size",
@@ -180,6 +184,7 @@ class FetchSession:
         self.id = NO_SESSION
         self.epoch = 1  # of the next request
         self.uses_topic_ids = uses_topic_ids
+        self.is_committed = False  # whether the latest fetch was for committed records only
         self.created_at = self.used_at = now
         self.evictable_key: tuple[int, int] | None = None  # where the cache has it
         self.size = 0  # as the cache last counted it
@@ -261,6 +266,15 @@ class FetchSession:
             entry.attach(None)
             if not indexes:
                 del self._topics[topic]
+
+    def change_isolation(self) -> Iterator[None]:
+        """Switch between committed records and all records; each partition is looked at again."""
+        self.is_committed = not self.is_committed
+        entries = [entry for indexes in self._topics.values() for entry in indexes.values()]
+        for number, entry in enumerate(entries, 1):
+            self.pending[entry] = None
+            if number % STEP == 0:
+                yield
 
     def advance(self) -> int:
         """Begin the next request; gives the epoch of the one after it.

@@ -23,7 +23,14 @@ from protocol.kafka.values import (
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,
 )
-from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, ListOffsetsRequest, OffsetQuery
+from protocol.request import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    Isolation,
+    ListOffsetsRequest,
+    OffsetQuery,
+)
 from protocol.response import FoundOffset, ListOffsetsResponse
 
 NOTHING = TimestampOffset(-1, -1)
@@ -65,7 +72,7 @@ class OffsetsApi:
         for query in request.partitions:
             place = (query.topic, query.partition)
             if place not in repeated:
-                found.append(await self._find(query))
+                found.append(await self._find(query, request.isolation))
             elif place not in refused:
                 refused.add(place)
                 error = RepeatedQuestionError(f"{query.topic}-{query.partition} is asked for more than once")
@@ -76,7 +83,7 @@ class OffsetsApi:
         await context.empty(refused)
         return ListOffsetsResponse(partitions=tuple(found))
 
-    async def _find(self, query: OffsetQuery) -> FoundOffset:
+    async def _find(self, query: OffsetQuery, isolation: Isolation) -> FoundOffset:
         partition = self._partitions.get(query.topic, query.partition)
         try:
             if isinstance(query, KafkaOffsetQuery) and query.error is not ErrorCode.NONE:
@@ -85,7 +92,10 @@ class OffsetsApi:
                 raise self._partitions.missing(query.topic, query.partition)
             if isinstance(query, KafkaOffsetQuery):
                 check_leader_epoch(partition, query.current_leader_epoch)
-            found = _special(partition.log, query.timestamp) or await self._search(partition, query.timestamp)
+            end = _end_for(isolation, partition.log)
+            found = _special(partition.log, query.timestamp, end) or await self._search(
+                partition, query.timestamp, isolation
+            )
         except EXPECTED as error:
             return self._refused(query, error, partition)
         timestamp, offset, leader_epoch, _ = found
@@ -97,7 +107,7 @@ class OffsetsApi:
         code, message = describe_in(partition, self._partitions, error)
         return FoundOffset(topic=query.topic, partition=query.partition, error=code, message=message)
 
-    async def _search(self, partition: Partition, timestamp: int) -> TimestampOffset:
+    async def _search(self, partition: Partition, timestamp: int, isolation: Isolation) -> TimestampOffset:
         """Find the first record at or past a time, or that with the largest one, in a worker; NOTHING without one."""
         log = partition.log
         find = log.largest_timestamp if timestamp == MAX_TIMESTAMP else partial(log.offset_for_time, timestamp)
@@ -111,13 +121,16 @@ class OffsetsApi:
             return NOTHING
         if found.section is not None:
             self._metrics.time_lookups[found.section].add()
-        return found if found.offset < log.high_watermark else NOTHING
+        return found if found.offset < _end_for(isolation, log) else NOTHING
 
 
-def _special(log: PartitionLog, timestamp: int) -> TimestampOffset | None:
-    """Return the offset that one of Kafka's special values stands for; None if it is a time to search for."""
+def _special(log: PartitionLog, timestamp: int, end: int) -> TimestampOffset | None:
+    """Return the offset that one of Kafka's special values stands for; None if it is a time to search for.
+
+    `end`: where the log ends for the reader.
+    """
     if timestamp == LATEST_TIMESTAMP:
-        return TimestampOffset(-1, log.high_watermark, log.leader_epoch)
+        return TimestampOffset(-1, end, log.leader_epoch)
     if timestamp in _EARLIEST:
         return TimestampOffset(-1, log.log_start_offset, _first_epoch(log))
     return NOTHING if timestamp in _REMOTE else None  # there is no remote storage
@@ -140,6 +153,11 @@ async def _repeated(request: ListOffsetsRequest, context: Context) -> set[tuple[
         if context.is_piece_over:
             await context.pause()
     return repeated
+
+
+def _end_for(isolation: Isolation, log: PartitionLog) -> int:
+    """Return the offset below which readers at an isolation level read."""
+    return log.last_stable_offset if isolation is Isolation.READ_COMMITTED else log.high_watermark
 
 
 def _first_epoch(log: PartitionLog) -> int:

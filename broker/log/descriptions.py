@@ -3,12 +3,14 @@
 Owns: their shape. Must not know how they come about, or who shows them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from broker.log.index.search import Section
+from broker.log.index.transaction import AbortedTransaction
 from broker.log.io.files import FileSlice
 
 
@@ -17,7 +19,8 @@ class LogRead(NamedTuple):
 
     `slice` is None where there is nothing to give. `segment_base_offset` and `position` say where the read begins, also
     then. `first_batch_incomplete`: the slice ends inside its first batch, which is larger than what was asked for.
-    `section` is the part of the offset index that was searched; None: no lookup, or an empty index.
+    `section` is the part of the offset index that was searched; None: no lookup, or an empty index. `aborted`: the
+    aborted transactions of which the slice may hold records, where they were asked for.
     """
 
     slice: FileSlice | None
@@ -25,6 +28,7 @@ class LogRead(NamedTuple):
     position: int
     first_batch_incomplete: bool = False
     section: Section | None = None
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

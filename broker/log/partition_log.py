@@ -13,9 +13,10 @@ Invariants:
 2. Readers see committed batches only: `log_end_offset` and the active segment's size move in `commit`, together.
 3. The records of a batch are those received, and so is its header but for base offset and leader epoch, which are
    stamped on a copy of it, and for times and codec where the topic says so.
-4. log start <= high watermark <= log end, recovery point <= log end. The high watermark is the log end, but for a log
-   that syncs every append (`flush.messages` = 1): there it follows the recovery point, so that nobody reads what a
-   power cut could take back. It never goes back, whatever becomes of the setting.
+4. log start <= last stable offset <= high watermark <= log end, recovery point <= log end. The last stable offset is
+   the first offset of the oldest open transaction, or the high watermark if none is open below it. The high watermark
+   is the log end, but for a log that syncs every append (`flush.messages` = 1): there it follows the recovery point, so
+   that nobody reads what a power cut could take back. It never goes back, whatever becomes of the setting.
 5. After a failed fsync, or a failed write that was not for want of room, the log takes no more data: its file may not
    hold what memory believes. Reads go on. It is in service again when its end was made anew (`reopening`).
 """
@@ -47,10 +48,12 @@ from broker.log.io.residency import Residency
 from broker.log.log_view import LogBounds, LogView
 from broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
 from broker.log.producers.replay import Bounds
+from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import ProducerBudget, Producers
-from broker.log.reading import read_slice
+from broker.log.reading import aborted_in, read_slice
 from broker.log.recovery.index_repair import SoundIndexes
 from broker.log.recovery.load import LoadedLog, LogPlace, load_log
+from broker.log.recovery.rebuild_transactions import rebuild_sealed
 from broker.log.recovery.reopen import FailedLog, Reopened, Reopening
 from broker.log.recovery.truncate import cut_segments
 from broker.log.removal import OldSegments
@@ -87,6 +90,7 @@ class PartitionLog:
         "cleaning",
         "flush_messages",
         "high_watermark",
+        "last_stable_offset",
         "log_end_offset",
         "log_start_offset",
         "old_segments",
@@ -102,6 +106,7 @@ class PartitionLog:
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
+    last_stable_offset: int
     flush_messages: int  # the setting: so many records past the recovery point are synced at once
     room: Room  # on its disk
     uses_reserve: bool  # whether appends are tried also while that is short
@@ -116,10 +121,10 @@ class PartitionLog:
         self._appender = Appender(place, loaded.segments, loaded.tail, loaded.producers, loaded.contiguity)
         self._epochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = self.high_watermark = loaded.tail.next_offset
+        self.log_end_offset = loaded.tail.next_offset
         self.flush_messages = place.config.flush_messages
-        if self.shows_synced_only:
-            self.high_watermark = max(loaded.recovery_point, loaded.log_start_offset)
+        synced = max(loaded.recovery_point, loaded.log_start_offset)
+        self._show(synced if self.shows_synced_only else self.log_end_offset)
         self.recovery = loaded.report
         turns = SyncTurns(self._appender.writer)
         self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files, turns=turns)
@@ -264,7 +269,7 @@ class PartitionLog:
         self._appender.reconfigure(self._place)
         self.flush_messages = config.flush_messages
         if not self.shows_synced_only and not self.failed:
-            self.high_watermark = self.log_end_offset
+            self._show(self.log_end_offset)
 
     def fail(self, reason: object) -> None:
         """Take the log out of service for appends. For a sync that failed; write failures do it themselves."""
@@ -319,7 +324,18 @@ class PartitionLog:
         self._durability.appended_bytes += self._appender.commit(planned)
         self.log_end_offset = end = self._appender.committed.next_offset
         if not self.shows_synced_only:
-            self.high_watermark = end
+            self._show(end)
+
+    def _show(self, high_watermark: int) -> None:
+        """Let readers see records up to here, and readers of committed records up to the first open transaction."""
+        self.high_watermark = self.last_stable_offset = high_watermark
+        first_open = self._appender.producers.first_open_offset() if self._has_open_transactions else None
+        if first_open is not None:
+            self.last_stable_offset = min(high_watermark, max(first_open, self.log_start_offset))
+
+    @property
+    def _has_open_transactions(self) -> bool:
+        return bool(self._appender.producers.open_transactions)
 
     def abandon(self) -> None:
         """Forget every plan that is not committed."""
@@ -439,13 +455,19 @@ class PartitionLog:
     # -- read ----------------------------------------------------------------------------------------------------------
 
     def read(
-        self, offset: int, max_bytes: int, *, isolation_end: int | None = None, min_one_message: bool = False
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation_end: int | None = None,
+        min_one_message: bool = False,
+        with_aborted: bool = False,
     ) -> LogRead:
         """A slice of at most `max_bytes` that begins with the batch that holds `offset`, or the next one after a gap.
 
         Nothing at or past `isolation_end` (None: the log end) is in it. At or past that bound, or with `max_bytes` 0,
         there is no slice, but a position. `min_one_message`: the first batch is whole, even if it is larger than asked
-        for. The slice may end inside a batch.
+        for. The slice may end inside a batch. `with_aborted`: also find the aborted transactions of the slice.
 
         Raises OffsetOutOfRangeError, ValueError for a negative `max_bytes`, IndexCorruptError (see `rebuild_indexes`),
         OSError.
@@ -462,7 +484,12 @@ class PartitionLog:
         segments = self._segments
         if offset == log_end:
             return LogRead(None, segments.active.base_offset, segments.active.size)
-        return read_slice(segments, offset, max_bytes, bound=bound, search=search, min_one_message=min_one_message)
+        found = read_slice(segments, offset, max_bytes, bound=bound, search=search, min_one_message=min_one_message)
+        if with_aborted and found.slice is not None:
+            aborted = aborted_in(segments, offset, found, log_end)
+            if aborted:
+                found = found._replace(aborted=aborted)
+        return found
 
     def sight(self) -> LogSight:
         """The log as it is now, for who explains the way of a fetch, in a worker. Memory only."""
@@ -510,6 +537,12 @@ class PartitionLog:
         An active segment has to be sealed before.
         """
         self._indexes.rebuild(base_offset, self._place.config)
+        with self._indexes.moving:
+            segment = self._segments.get(base_offset)
+            if segment is not None and segment.may_have_aborted and not self.is_untrimmed(base_offset):
+                snapshots = ProducerSnapshots(self._place.disk, self._place.directory)
+                snapshots.find()
+                rebuild_sealed(snapshots, self._segments.snapshot, self.log_start_offset, segment)
 
     # -- flush ---------------------------------------------------------------------------------------------------------
 
@@ -522,7 +555,7 @@ class PartitionLog:
         """A plan was synced: move the recovery point. Where syncing failed, call `fail` instead."""
         self._durability.finish(plan, self._segments.active)
         if self.shows_synced_only and self.recovery_point > self.high_watermark:
-            self.high_watermark = self.recovery_point
+            self._show(self.recovery_point)
 
     def flush(self) -> None:
         """Begin, sync and finish in one call. Blocking; for tools and tests.
@@ -557,9 +590,10 @@ class PartitionLog:
         """
         end = reopened.tail.next_offset
         self._segments = Segments(reopened.segments)
-        self.log_end_offset = self.high_watermark = end
+        self.log_end_offset = end
         producers = self.producers if reopened.producers is None else reopened.producers
         self._appender.restart(self._segments, reopened.tail, producers)
+        self._show(end)
         self._durability.reopened(end)
         if reopened.reason is not None:
             self._epochs.truncate_from_end(end)
@@ -599,7 +633,7 @@ class PartitionLog:
         self._epochs.changed = False
         self.room = room
         if self.shows_synced_only:
-            self.high_watermark = self.log_end_offset
+            self._show(self.log_end_offset)
         return old.snapshot
 
     # -- start ---------------------------------------------------------------------------------------------------------
@@ -615,6 +649,7 @@ class PartitionLog:
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
+        self._show(self.high_watermark)
         self._epochs.truncate_from_start(offset)
         return True
 
@@ -623,7 +658,7 @@ class PartitionLog:
 
         To be cleaned is nothing of an open transaction, and nothing that a power cut could take.
         """
-        cleanable_end = min([self.high_watermark, self.recovery_point, *self.producers.open_offsets()])
+        cleanable_end = min(self.last_stable_offset, self.recovery_point)
         bounds = LogBounds(self.log_start_offset, self.high_watermark, cleanable_end, self.log_end_offset)
         return LogView(bounds, self._segments, self._place, self._appender.contiguity)
 
@@ -690,7 +725,7 @@ class PartitionLog:
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
         self._appender.restart(self._segments, tail, self._rebuild_producers())
-        self.high_watermark = min(self.high_watermark, end)
+        self._show(min(self.high_watermark, end))
         self._durability.truncated(end)
         # Segments, and above all snapshots of producers, must not come back behind new records.
         self._place.disk.sync_directory(self._place.directory)

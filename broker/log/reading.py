@@ -3,11 +3,14 @@
 Owns: the way through the segments for a read, and its bounds. Must not know who reads, or whether the offset is within
 the log.
 
-Source: kafka.log.LocalLog.read.
+Source: kafka.log.LocalLog.read, collectAbortedTransactions.
 """
+
+from collections.abc import Sequence
 
 from broker.log.config import SearchName
 from broker.log.descriptions import LogRead
+from broker.log.index.transaction import AbortedTransaction
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 
@@ -28,6 +31,26 @@ def read_slice(
             return segment.slice(found, max_bytes, end, min_one_message=min_one_message)
         segment = segments.higher(segment.base_offset)
     return LogRead(None, segments.active.base_offset, segments.active.size)
+
+
+def aborted_in(segments: Segments, offset: int, found: LogRead, log_end: int) -> Sequence[AbortedTransaction]:
+    """Return the aborted transactions of which a slice that was read for `offset` may hold records.
+
+    Raises IndexCorruptError, OSError, and ColdReadError where this would wait for the disk and must not.
+    """
+    indexed = segments.with_aborted(found.segment_base_offset)
+    if not indexed or found.slice is None:
+        return ()
+    segment = segments.floor(found.segment_base_offset)
+    assert segment is not None, "it was just read from"
+    bound = segment.end_of_slice(found.position, len(found.slice))
+    aborted: list[AbortedTransaction] = []
+    for each in indexed:
+        overlapping, is_complete = each.transaction_index.overlapping(offset, log_end if bound is None else bound)
+        aborted += overlapping
+        if is_complete:
+            break
+    return aborted
 
 
 def _bound_position(segment: Segment, bound: int, search: SearchName) -> int:

@@ -30,6 +30,7 @@ from broker.log.errors import IndexCorruptError, MisplacedBatchError
 from broker.log.index.offset import OffsetIndex, OffsetPosition
 from broker.log.index.search import Section
 from broker.log.index.time import NO_TIMESTAMP, TimeIndex
+from broker.log.index.transaction import TransactionIndex
 from broker.log.io.directory_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -80,10 +81,12 @@ class Segment:
         "_recent_offsets",
         "_recent_positions",
         "_time_index",
+        "_transaction_index",
         "base_offset",
         "directory",
         "extra_suffix",
         "index_interval_bytes",
+        "may_have_aborted",
         "next_base_offset",
         "open_files",
         "reader",
@@ -119,6 +122,8 @@ class Segment:
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._checked_offsets = self._checked_times = False
+        self._transaction_index: TransactionIndex | None = None
+        self.may_have_aborted = True  # False: there is no transaction index
         self._largest_timestamp: int | None = None
         self._indexes_synced_size = 0  # of the log, when its indexes were last synced with it
         self.tail: Tail | None = None  # of the active segment: its end as committed
@@ -140,6 +145,10 @@ class Segment:
             (TIME_INDEX_SUFFIX, self.time_index),
         ):
             named.use_names(self.path(suffix), self._other_path(suffix, other_suffix))
+        if self._transaction_index is not None or self.may_have_aborted:
+            self.transaction_index.use_names(
+                self.path(TRANSACTION_INDEX_SUFFIX), self._other_path(TRANSACTION_INDEX_SUFFIX, other_suffix)
+            )
         self.reader.path = self.path(LOG_SUFFIX)
         self.reader.other_path = self._other_path(LOG_SUFFIX, other_suffix)
 
@@ -191,6 +200,7 @@ class Segment:
             index_interval_bytes=self.index_interval_bytes,
         )
         other.synced = True
+        other.may_have_aborted = self.may_have_aborted
         other._largest_timestamp = self._largest_timestamp
         return other
 
@@ -215,6 +225,7 @@ class Segment:
         segment = cls(
             open_files, directory, tail.base_offset, size=0, next_base_offset=None, index_interval_bytes=interval
         )
+        segment.may_have_aborted = False
         try:
             segment._create_files(tail, config)
         except OSError:
@@ -317,6 +328,8 @@ class Segment:
         for closable in (self.reader, self.writer, self._offset_index, self._time_index):
             if closable is not None:
                 closable.close()
+        if self._transaction_index is not None:
+            self._transaction_index.forget()
 
     def remove_files(self) -> None:
         """Unlink everything of this base offset that the log layer makes. A slice being sent keeps its file.
@@ -355,6 +368,21 @@ class Segment:
             self._time_index = index
         return index
 
+    @property
+    def transaction_index(self) -> TransactionIndex:
+        """The transaction index, which may have no file."""
+        index = self._transaction_index
+        if index is None:
+            index = TransactionIndex(self.open_files, self.path(TRANSACTION_INDEX_SUFFIX), self.base_offset)
+            self._transaction_index = index
+        return index
+
+    def forget_transactions(self) -> None:
+        """Note that the transaction index was replaced, cut or made."""
+        self.may_have_aborted = True
+        if self._transaction_index is not None:
+            self._transaction_index.forget()
+
     def checked_offset_index(self) -> OffsetIndex:
         """The offset index, known to fit the log. Raises IndexCorruptError, OSError."""
         if not self._checked_offsets:
@@ -379,6 +407,7 @@ class Segment:
             if index is not None:
                 index.close()
         self._offset_index = self._time_index = None
+        self.forget_transactions()
         self._checked_offsets = self._checked_times = False
         self._largest_timestamp = None
 
@@ -533,6 +562,18 @@ class Segment:
             return LogRead(None, self.base_offset, position, section=found.section)
         piece = FileSlice(self.reader.descriptor(), position, length)
         return LogRead(piece, self.base_offset, position, most < found.size, found.section)
+
+    def end_of_slice(self, position: int, size: int) -> int | None:
+        """Return an offset past all records of a slice, by the offset index; None if no entry lies past it.
+
+        Raises IndexCorruptError, OSError, ColdReadError. Source: LogSegment.fetchUpperBoundOffset.
+        """
+        try:
+            past = self.checked_offset_index().upper_bound(position, size)
+        except ColdReadError as cold:
+            cold.base_offset = self.base_offset
+            raise
+        return self.next_base_offset if past is None else past.offset
 
     def modified_ms(self) -> int:
         """When the log file was last written, ms since the epoch. Raises OSError."""

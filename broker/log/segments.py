@@ -9,15 +9,19 @@ Invariants:
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 
+from broker.log.io.residency import ColdReadError
 from broker.log.segment import Segment
 
 
 class Segments:
     """A sorted map of segments. Source: org.apache.kafka.storage.internals.log.LogSegments."""
 
-    __slots__ = ("_bases", "_sealed_size", "active", "snapshot")
+    __slots__ = ("_bases", "_sealed_size", "_with_aborted", "active", "snapshot")
+
+    _with_aborted: Sequence[Segment] | None
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._set(segments)
@@ -58,6 +62,30 @@ class Segments:
         is_there = slot < len(self._bases) and self._bases[slot] == base_offset
         return self.snapshot[slot] if is_there else None
 
+    def with_aborted(self, base_offset: int) -> Sequence[Segment]:
+        """Return the segments from a base offset on that have a transaction index, oldest first.
+
+        Raises IndexCorruptError, OSError, and ColdReadError where files must be opened to know.
+        """
+        found = self._with_aborted
+        if found is None:
+            found = self._with_aborted = self._find_aborted()
+        if not found or found[-1].base_offset < base_offset:
+            return ()
+        return [segment for segment in found if segment.base_offset >= base_offset]
+
+    def _find_aborted(self) -> Sequence[Segment]:
+        candidates = [segment for segment in self.snapshot if segment.may_have_aborted]
+        unknown = [segment for segment in candidates if not segment.transaction_index.is_counted]
+        if unknown and unknown[0].open_files.residency.must_not_wait:
+            raise ColdReadError(partial(_count_aborted, unknown))
+        _count_aborted(unknown)
+        return tuple([segment for segment in candidates if segment.may_have_aborted])
+
+    def forget_aborted(self) -> None:
+        """Note that a segment has got a transaction index."""
+        self._with_aborted = None
+
     def add(self, segment: Segment) -> None:
         """Add a segment; the one with the greatest base offset is the active one."""
         self._set([*self.snapshot, segment])
@@ -80,7 +108,16 @@ class Segments:
         self.snapshot: tuple[Segment, ...] = tuple(sorted(segments, key=_base_offset))
         self._bases = [segment.base_offset for segment in self.snapshot]
         self.active = self.snapshot[-1]
+        self._with_aborted = None
         self._sealed_size = sum(segment.size for segment in self.snapshot[:-1])
+
+
+def _count_aborted(segments: Sequence[Segment]) -> None:
+    """Find out which segments have no aborted transactions."""
+    for segment in segments:
+        if not segment.transaction_index.count():
+            segment.may_have_aborted = False
+            segment.transaction_index.forget()
 
 
 def _base_offset(segment: Segment) -> int:

@@ -13,6 +13,7 @@ Invariants:
 5. Appends are planned in the order in which they came, also where some must be opened first.
 6. What runs in the background is finished even if the broker is cancelled, and fails for its own log only.
 7. Waiting fetches are woken when the high watermark moves: with the write, or, where `flush.messages` is 1, the sync.
+   Fetches of committed records are woken when the last stable offset moves.
 """
 
 import logging
@@ -128,6 +129,9 @@ class Partition:
         self._awaiting_flush: list[Append] = []
         self._refusals = RefusalLog(f"{log.topic}-{log.partition}")
         self._waiters: set[Waiter] = set()
+        self._committed_waiters: set[Waiter] = set()
+        self._stable_end = log.last_stable_offset  # as the waiters know it
+        self._was_stable = log.last_stable_offset == log.high_watermark
         self.synced_at = trio.current_time()  # or opened
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being made anew
         self._rebuilt_at: dict[int, float] = {}  # when each was last tried, by trio's clock
@@ -391,14 +395,29 @@ class Partition:
         else:
             for append in group:
                 append.settle()
-        if self._waiters and not log.shows_synced_only:
+        if not log.shows_synced_only:
             first, last = group[0].planned, group[-1].planned
             self._tell_growth(last.position + last.size - first.position)
 
     def _tell_growth(self, size: int) -> None:
-        """So many bytes became readable."""
+        """Report to waiters that the high watermark has moved by `size` bytes."""
         for waiter in self._waiters:
             waiter.grown(size)
+        log = self.log
+        before, self._stable_end = self._stable_end, log.last_stable_offset
+        was_stable, self._was_stable = self._was_stable, self._stable_end == log.high_watermark
+        if self._committed_waiters:
+            self._tell_stable(size, has_moved=self._stable_end > before, was_stable=was_stable and self._was_stable)
+
+    def _tell_stable(self, size: int, *, has_moved: bool, was_stable: bool) -> None:
+        """Report to the waiters for committed records: `size` says something only where no transaction is open."""
+        for waiter in self._committed_waiters:
+            if was_stable:
+                waiter.grown(size)
+            elif has_moved:
+                waiter.wake()
+            else:
+                waiter.moved()  # the high watermark, which a fetch session reports
 
     def _fail(self, group: list[Append], error: Exception) -> None:
         """Refuse what was to be written. An error that is not the disk's is ours: nobody knows what the log holds."""
@@ -447,7 +466,7 @@ class Partition:
         self.synced_at = trio.current_time()
         shown, unflushed = log.high_watermark, log.unflushed_bytes
         log.finish_flush(plan)
-        if log.high_watermark > shown and self._waiters:
+        if log.high_watermark > shown:
             self._tell_growth(unflushed - log.unflushed_bytes)
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -458,8 +477,7 @@ class Partition:
         """
         log, shown = self.log, self.log.high_watermark
         log.reconfigure(config)
-        for waiter in self._waiters:
-            waiter.moved()
+        self._tell_moved()
         if log.high_watermark > shown:
             self.wake_all()
         if log.shows_synced_only and log.recovery_point < log.log_end_offset:
@@ -467,11 +485,18 @@ class Partition:
 
     def advance_start(self, offset: int) -> bool:
         """Let the log begin at `offset`, as `PartitionLog.advance_start` does; its fetchers are told."""
+        stable = self.log.last_stable_offset
         moved = self.log.advance_start(offset)
         if moved:
-            for waiter in self._waiters:
-                waiter.moved()
+            self._tell_moved()
+        if self.log.last_stable_offset > stable:  # what was read so far of the open transaction has been deleted
+            self.wake_all()
         return moved
+
+    def _tell_moved(self) -> None:
+        for waiters in (self._waiters, self._committed_waiters):
+            for waiter in waiters:
+                waiter.moved()
 
     def _settle_synced(self, failure: StorageError) -> None:
         """Settle the appends that are synced, or all of them with `failure` if the log has failed."""
@@ -488,8 +513,10 @@ class Partition:
 
     # -- fetch --
 
-    def read(self, offset: int, max_bytes: int, *, min_one_message: bool) -> LogRead | None:
+    def read(self, offset: int, max_bytes: int, *, min_one_message: bool, committed: bool = False) -> LogRead | None:
         """A slice from `offset` up to the high watermark, or None while a damaged index is rebuilt.
+
+        `committed`: up to the last stable offset, with the aborted transactions of the slice.
 
         Raises OffsetOutOfRangeError, OSError, StorageError for an index that could not be rebuilt, and ColdReadError
         where the way to the slice is not in memory: have its job done by a thread and read again.
@@ -499,7 +526,10 @@ class Partition:
         residency.enter()
         faults.begin()
         try:
-            found = log.read(offset, max_bytes, isolation_end=log.high_watermark, min_one_message=min_one_message)
+            end = log.last_stable_offset if committed else log.high_watermark
+            found = log.read(
+                offset, max_bytes, isolation_end=end, min_one_message=min_one_message, with_aborted=committed
+            )
         except IndexCorruptError as error:
             self.rebuild(error)
             return None
@@ -582,18 +612,20 @@ class Partition:
             elif await self.roll():
                 self._metrics.rolls[RollReason.INDEX_CORRUPT.value].add()
 
-    def enlist(self, waiter: Waiter) -> None:
-        """Wake this waiter when the log grows, until `dismiss`."""
-        self._waiters.add(waiter)
+    def enlist(self, waiter: Waiter, *, committed: bool = False) -> None:
+        """Wake this waiter when the log grows, until `dismiss`; `committed`: when the last stable offset moves."""
+        (self._committed_waiters if committed else self._waiters).add(waiter)
 
     def dismiss(self, waiter: Waiter) -> None:
         """Stop waking this waiter."""
         self._waiters.discard(waiter)
+        self._committed_waiters.discard(waiter)
 
     def wake_all(self) -> None:
         """Have every waiting fetch look again: the partition is going away, or has failed."""
-        for waiter in self._waiters:
-            waiter.wake()
+        for waiters in (self._waiters, self._committed_waiters):
+            for waiter in waiters:
+                waiter.wake()
 
     # -- reopening --
 

@@ -1,6 +1,7 @@
 """The transaction index (`.txnindex`): the aborted transactions whose markers lie in a segment.
 
-Owns the format of an entry. Not mapped: it is small, and read as a whole. Must not know the log.
+Entries are in the order of their markers, so their last offsets increase. Most segments have none, and no file. The
+file is not mapped: a fetch reads the few entries of its range.
 
     | at | bytes | field                                                            |
     |----|-------|------------------------------------------------------------------|
@@ -14,15 +15,19 @@ Source: org.apache.kafka.storage.internals.log.TransactionIndex, AbortedTxn.
 """
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
 from broker.log.errors import IndexCorruptError
 from broker.log.io.disk import Disk, read_file
+from broker.log.io.files import File, OpenFiles
+from broker.log.io.residency import ColdReadError
 
 ENTRY = Struct(">hqqqq")
 VERSION = 0
+ENTRIES_PER_READ = 1024
 
 
 class AbortedTransaction(NamedTuple):
@@ -75,3 +80,79 @@ def cut_aborted(disk: Disk, path: str, end: int) -> None:
 def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
     """The content of a file."""
     return b"".join(ENTRY.pack(VERSION, *transaction) for transaction in transactions)
+
+
+class TransactionIndex:
+    """The transaction index of one segment, as fetches read it."""
+
+    __slots__ = ("_base_offset", "_count", "_file", "_residency")
+
+    def __init__(self, open_files: OpenFiles, path: str, base_offset: int) -> None:
+        """An index that may be in a file already; nothing is opened before it is needed."""
+        self._base_offset = base_offset
+        self._residency = open_files.residency
+        self._file = File(open_files, path, writable=False)
+        self._count: int | None = None
+
+    def use_names(self, path: str, other_path: str | None) -> None:
+        """Follow the file to a new name; `other_path` is the alternative while it is being renamed."""
+        self._file.path, self._file.other_path = path, other_path
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the file's size is known."""
+        return self._count is not None
+
+    def count(self) -> int:
+        """Return the number of entries, 0 without a file. Raises IndexCorruptError, OSError; ColdReadError if gated."""
+        if self._count is None:
+            if self._residency.must_not_wait:
+                raise ColdReadError(self.count)
+            try:
+                size = self._file.descriptor().size()
+            except FileNotFoundError:
+                size = 0
+            if size % ENTRY.size:
+                raise self._corrupt(f"is not a multiple of {ENTRY.size} bytes")
+            self._count = size // ENTRY.size
+        return self._count
+
+    def overlapping(self, offset: int, bound: int) -> tuple[list[AbortedTransaction], bool]:
+        """Return the transactions that end at or past `offset` and begin before `bound`.
+
+        The flag tells whether no later segment can have such a transaction. Raises as `count`.
+        Source: TransactionIndex.collectAbortedTxns.
+        """
+        found = []
+        count = self.count()
+        slot = bisect_left(range(count), offset, key=self._last_offset)
+        while slot < count:
+            for transaction in self._read(slot, min(ENTRIES_PER_READ, count - slot)):
+                if transaction.first_offset < bound:
+                    found.append(transaction)
+                if transaction.last_stable_offset >= bound:
+                    return found, True
+            slot += ENTRIES_PER_READ
+        return found, False
+
+    def forget(self) -> None:
+        """Close the file, which was replaced or cut."""
+        self._count = None
+        self._file.close()
+
+    def _last_offset(self, slot: int) -> int:
+        return self._read(slot, 1)[0].last_offset
+
+    def _read(self, slot: int, count: int) -> list[AbortedTransaction]:
+        file, position, size = self._file.descriptor(), slot * ENTRY.size, count * ENTRY.size
+        self._residency.need(file, position, size, "index")
+        data = file.pread(size, position)
+        if len(data) < size:
+            raise self._corrupt("was cut")
+        entries = list(ENTRY.iter_unpack(data))
+        if any(fields[0] > VERSION for fields in entries):
+            raise self._corrupt("is of another version")
+        return [AbortedTransaction(*fields) for _, *fields in entries]
+
+    def _corrupt(self, what: str) -> IndexCorruptError:
+        return IndexCorruptError(self._base_offset, f"its transaction index {what}")

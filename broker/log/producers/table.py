@@ -26,7 +26,9 @@ Source: org.apache.kafka.storage.internals.log.ProducerStateManager. Kafka bound
 memory that clients have filled by making a producer for each message.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from random import SystemRandom
 from struct import Struct
 from threading import Lock
@@ -117,12 +119,12 @@ class Producers:
         "_budget",
         "_clock",
         "_idle_count",
-        "_open",
         "_planned",
         "_recent",
         "_shared",
         "_turned_ms",
         "largest_id",
+        "open_transactions",
     )
 
     largest_id: int  # that a broker may have given; -1 if there is none
@@ -137,7 +139,7 @@ class Producers:
         self._shared: set[int] = set()  # buckets that somebody has captured
         self._idle_count = 0
         self._planned: dict[int, ProducerState] = {}
-        self._open: dict[int, int] = {}  # first offsets of open transactions
+        self.open_transactions: OrderedDict[int, int] = OrderedDict()  # by producer id, ordered by their first offsets
         self._turned_ms = clock()
         self.largest_id = -1
 
@@ -160,9 +162,9 @@ class Producers:
         self._shared.update(self._buckets)
         return CapturedProducers([*self._active.values(), *self._recent.values()], list(self._buckets.values()))
 
-    def open_offsets(self) -> list[int]:
-        """Return the first offset of each open transaction. For any thread."""
-        return list(self._open.values())
+    def first_open_offset(self) -> int | None:
+        """Return where the oldest open transaction begins, None if none is open."""
+        return next(iter(self.open_transactions.values()), None)
 
     # -- appends -------------------------------------------------------------------------------------------------------
 
@@ -228,11 +230,17 @@ class Producers:
             self._wake(producer_id)
         active[producer_id] = state
         if state.transaction_first_offset >= 0:
-            self._open[producer_id] = state.transaction_first_offset
-        elif self._open:
-            self._open.pop(producer_id, None)
+            self._note_open(producer_id, state.transaction_first_offset)
+        elif self.open_transactions:
+            self.open_transactions.pop(producer_id, None)
         if len(active) > MAX_ACTIVE:
             self._turn()
+
+    def _note_open(self, producer_id: int, first_offset: int) -> None:
+        """Keep open transactions in order: one that begins is the last."""
+        if self.open_transactions.get(producer_id) != first_offset:
+            self.open_transactions[producer_id] = first_offset
+            self.open_transactions.move_to_end(producer_id)
 
     def _latest(self, producer_id: int) -> ProducerState | None:
         return self._planned.get(producer_id) or self.get(producer_id)
@@ -256,6 +264,7 @@ class Producers:
         """Take in the entries of a snapshot, end to end: idle from now on."""
         since = _SINCE.pack(self._clock())
         count = 0
+        found_open = dict(self.open_transactions)
         for at in range(0, len(entries), ENTRY_SIZE):
             entry = bytes(entries[at : at + ENTRY_SIZE])
             fields = ENTRY.unpack(entry)
@@ -264,9 +273,10 @@ class Producers:
             count += producer_id not in bucket
             bucket[producer_id] = b"".join((entry, since, _SINCE.pack(timestamp)))
             if first_offset >= 0:
-                self._open[producer_id] = first_offset
+                found_open[producer_id] = first_offset
             if self.largest_id < producer_id <= MAX_GIVEN_ID:
                 self.largest_id = producer_id
+        self.open_transactions = OrderedDict(sorted(found_open.items(), key=itemgetter(1)))
         self._idle_count += count
         self._budget.add(count)
 
@@ -303,7 +313,7 @@ class Producers:
         gone = 0
         for producer_id, packed in idle:
             del bucket[producer_id]
-            is_kept = producer_id in self._open or (
+            is_kept = producer_id in self.open_transactions or (
                 last_timestamp_ms is not None and _SINCE.unpack_from(packed, _LAST_TIMESTAMP)[0] > last_timestamp_ms
             )
             if is_kept:

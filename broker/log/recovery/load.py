@@ -281,10 +281,13 @@ class _Loader:
             if base_offset not in sizes:
                 self._findings.leftovers.append(f"{base_offset:0{OFFSET_DIGITS}d}{suffix}")
                 self._disk.unlink(segment_path(self._place.directory, base_offset, suffix))
+        indexed = {base_offset for base_offset, suffix in indexes if suffix == TRANSACTION_INDEX_SUFFIX}
         bases = sorted(sizes)
         self._segments = [
             self._place.segment(base, sizes[base], after) for base, after in zip_longest(bases, bases[1:])
         ]
+        for segment in self._segments:
+            segment.may_have_aborted = segment.base_offset in indexed
 
     def _settled_directory(self) -> list[DirectoryEntry]:
         """What is there once interrupted compactions are finished or undone."""

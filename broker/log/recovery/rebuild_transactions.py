@@ -45,6 +45,17 @@ def rebuild_transaction_indexes(segments: Sequence[Segment]) -> list[int]:
     return rebuilt
 
 
+def rebuild_sealed(
+    snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, segment: Segment
+) -> bool:
+    """Make one sealed segment's transaction index anew if it is wrong; return whether it was. Blocking. Raises OSError.
+
+    `segments` are those of the log, which may be in use.
+    """
+    transactions = _Transactions(states_at(snapshots, segments, log_start_offset, segment.base_offset))
+    return _replace(segment, transactions.aborted_in(segment, _batches(segment, segment.size)))
+
+
 def rebuild_scanned(
     snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, scanned: Scanned
 ) -> list[int]:
@@ -105,6 +116,7 @@ def _replace(segment: Segment, aborted: Iterable[AbortedTransaction]) -> bool:
         replace_file(segment.disk, path, content, sync=True)
     else:
         segment.disk.unlink(path)
+    segment.forget_transactions()
     return True
 
 

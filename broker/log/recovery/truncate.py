@@ -44,6 +44,7 @@ def _cut(place: LogPlace, segment: Segment, offset: int) -> Tail:
     segment.offset_index.truncate_to(offset)
     cut_log(segment, segment.size if found is None else found.position)
     cut_aborted(place.disk, segment.path(TRANSACTION_INDEX_SUFFIX), offset)
+    segment.forget_transactions()
     segment.sync()  # before anything is written behind it, or a new segment begins there
     offsets, times = segment.offset_index.entries, segment.time_index.entries
     tail = resume(segment, place.new_tail(segment.base_offset).without_indexing(), offsets, times)

@@ -7,6 +7,7 @@ Invariants:
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from protocol.errors import ErrorCode
@@ -38,7 +39,7 @@ from protocol.kafka.values import (
     KafkaFetchResponse,
     isolation_of,
 )
-from protocol.request import FetchRequest, Isolation
+from protocol.request import FetchRequest
 from protocol.response import ErrorResponse, FetchedPartition
 
 _FIRST_WITH_ZSTD = 10
@@ -110,16 +111,6 @@ REQUEST = Struct(
 )
 
 
-_BEFORE_READING = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.INVALID_REQUEST,
-    }
-)
-
-
 def _error(response: Any, *_: Any) -> int:
     """Return the error of the whole, which only an answer about sessions has."""
     return getattr(response, "error", ErrorCode.NONE)
@@ -127,13 +118,6 @@ def _error(response: Any, *_: Any) -> int:
 
 def _session_id(response: Any, *_: Any) -> int:
     return getattr(response, "session_id", NO_SESSION)
-
-
-def _aborted(partition: FetchedPartition, request: FetchRequest, _: int) -> tuple[()] | None:
-    """Return none for readers of committed records and beside errors found before a log is read, null for others."""
-    if request.isolation is Isolation.READ_COMMITTED:
-        return ()
-    return () if partition.error is not ErrorCode.NONE and partition.error in _BEFORE_READING else None
 
 
 def _asked(response: Any, request: FetchRequest) -> Sequence[Any]:
@@ -172,7 +156,6 @@ RESPONSE = Struct(
                         "aborted_transactions",
                         array(Field("producer_id", INT64), Field("first_offset", INT64)),
                         nullable=4,
-                        get=_aborted,
                     ),
                     Field("preferred_read_replica", INT32, since=11, default=-1, attr=None),
                     Field("records", RECORDS, nullable=0),
@@ -195,6 +178,5 @@ RESPONSE = Struct(
 
 def failed(request: FetchRequest, error: ErrorResponse) -> KafkaFetchResponse:
     """Answer a request that failed as a whole: versions without an error of their own report it by partition."""
-    return KafkaFetchResponse(
-        error=error.error, partitions=failed_partitions(FetchedPartition, request.partitions, error)
-    )
+    outcome = partial(FetchedPartition, aborted_transactions=())
+    return KafkaFetchResponse(error=error.error, partitions=failed_partitions(outcome, request.partitions, error))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api import APIS, Call, Codec
@@ -17,7 +18,7 @@ from protocol.kafka.values import (
     KafkaFetchResponse,
 )
 from protocol.request import Isolation, ProduceRequest
-from protocol.response import FetchedPartition, ProducedPartition, ProduceResponse
+from protocol.response import AbortedTransaction, FetchedPartition, ProducedPartition, ProduceResponse
 from tests.protocol.kafka.messages import (
     MESSAGES,
     TABLES,
@@ -32,14 +33,6 @@ from tests.protocol.kafka.messages import (
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "kafka" / "4.3.1" / "messages.jsonl"
 BY_NAME = {api.name: api for api in APIS}
 READ_COMMITTED = 1
-
-#: Errors beside which Kafka has no transactions, rather than null: it has not looked into a log for them.
-FOUND_BEFORE_READING = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.UNKNOWN_TOPIC_ID,
-    ErrorCode.INVALID_TOPIC_EXCEPTION,
-    ErrorCode.INVALID_REQUEST,
-}
 
 
 @cache
@@ -160,12 +153,12 @@ def test_fetch_replies_are_written_from_values_as_kafka_writes_them(
     version: int, values: dict[str, Any], data: bytes
 ) -> None:
     api = BY_NAME["Fetch"]
-    for isolation, aborted in ((Isolation.READ_COMMITTED, ()), (Isolation.READ_UNCOMMITTED, None)):
+    for aborted in ((), None, (AbortedTransaction(producer_id=7, first_offset=1 << 40),)):
         wanted = with_defaults(TABLES["FetchResponse"], version, values)
         wanted["responses"] = without_empty(wanted["responses"], "partitions")
         for topic in wanted["responses"]:
             for one in topic["partitions"]:
-                one["aborted_transactions"] = () if one["error_code"] in FOUND_BEFORE_READING else aborted
+                one["aborted_transactions"] = None if aborted is None else tuple(asdict(each) for each in aborted)
                 one["records"] = one["records"] or b""
         found = entries(wanted["responses"], "partitions")
         names = [topic["topic"] for topic in wanted["responses"] for _ in topic["partitions"]]
@@ -180,13 +173,13 @@ def test_fetch_replies_are_written_from_values_as_kafka_writes_them(
                     last_stable_offset=one["last_stable_offset"],
                     log_start_offset=one["log_start_offset"],
                     error=ErrorCode(one["error_code"]),
+                    aborted_transactions=aborted,
                     records=one["records"],
                 )
                 for (topic, _, one), name in zip(found, names, strict=True)
             ),
         )
         request = KafkaFetchRequest(
-            isolation=isolation,
             partitions=tuple(
                 KafkaFetchPartition(topic=topic, partition=one["partition_index"], offset=0, topic_id=topic_id)
                 for topic, topic_id, one in found

@@ -67,7 +67,7 @@ def test_a_producer_at_rest_is_remembered_with_all_its_batches(batches: int) -> 
     made.rest()
     assert made.producers.get(known.producer_id) == known
     assert list(made.producers.capture()) == [known]
-    assert made.producers.open_offsets() == ([] if batches % 2 else [17])
+    assert list(made.producers.open_transactions.values()) == ([] if batches % 2 else [17])
 
 
 def test_far_more_producers_than_any_bound_of_old_are_recognized_when_they_send_again() -> None:
