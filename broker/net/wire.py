@@ -3,13 +3,16 @@
 from collections.abc import Sized
 from typing import Any, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from broker.api.context import Context
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.api import Codec, RefusedError
 from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError
 from protocol.kafka.codec.engine import ENGINE
 from protocol.native import codec as native_codec
-from protocol.request import HelloRequest, Request
+from protocol.native.messages import FIRST_WITH_COMMITTED_FETCH
+from protocol.request import FetchRequest, HelloRequest, Isolation, Request
 from protocol.response import ErrorResponse, Response
 from protocol.weight import weight
 
@@ -65,6 +68,8 @@ class NativeWire:
                 raise OutOfTurnError(request_id)
             version = 0
         context.version = version
+        if version < FIRST_WITH_COMMITTED_FETCH and isinstance(request, FetchRequest):
+            request = replace(request, isolation=Isolation.READ_UNCOMMITTED)  # its reply names no aborted transactions
         return request_id, request
 
     def encode(

@@ -263,7 +263,9 @@ def _encode_fetch(request_id: int, response: FetchResponse) -> list[Sized]:
 
 def _partition_start(partition: FetchedPartition) -> bytes:
     """Encode a fetched partition up to the bin header of its records, which are the last field."""
-    body = _encoder.encode(replace(partition, aborted_transactions=UNSET, records=b""))
+    aborted = partition.aborted_transactions
+    told = UNSET if aborted is None else aborted  # left out of replies to readers of everything
+    body = _encoder.encode(replace(partition, aborted_transactions=told, records=b""))
     return body[: -len(_EMPTY_BIN)] + _BIN32.pack(_BIN32_MARK, len(partition.records))
 
 

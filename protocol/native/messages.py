@@ -61,7 +61,10 @@ from protocol.response import (
     ProduceResponse,
 )
 
-VERSIONS = (1, 2, 3)  # oldest first; version 2 adds group operations, version 3 describe_producer and explain
+# Oldest first. Version 2 adds group operations, version 3 describe_producer and explain, version 4 the aborted
+# transactions in replies to fetches of committed records.
+VERSIONS = (1, 2, 3, 4)
+FIRST_WITH_COMMITTED_FETCH = 4
 
 NativeRequest: TypeAlias = (
     Request

@@ -89,6 +89,7 @@ def decoded_batches(
     *,
     from_offset: int | None = None,
     check_crc: bool = True,
+    discards: Callable[[BatchHeader], bool] | None = None,
     max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE,
     make: Callable[..., Any] = Record,
     prefix: tuple[Any, ...] = (),
@@ -96,7 +97,8 @@ def decoded_batches(
     """Yield (header, records) of each complete batch in `buffer`, which may end within a batch as fetched bytes do.
 
     `from_offset` skips records below it (a fetch starts with the whole batch that holds the offset); the objects from
-    `make` then need an `offset`. Batches entirely below it are not decoded. Control batches come with an empty list.
+    `make` then need an `offset`. Batches entirely below it are not decoded. Control batches come with an empty list,
+    and so do those that `discards` (of an `AbortedFilter`) selects.
     Raises what `read_header`, `verify_crc` (unless `check_crc=False`) and `decode_batch` raise, after yielding the
     batches before the invalid one.
     """
@@ -105,7 +107,7 @@ def decoded_batches(
             continue
         if check_crc:
             verify_crc(buffer, position, header)
-        if header.is_control:
+        if (discards is not None and discards(header)) or header.is_control:
             yield header, []
             continue
         records = decode_batch(

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.golden.partitions import read_seen
 from tests.pipeline.conftest import DirectoryWriter
 from tests.pipeline.local import plan
 from warmlog.client.blocking import Client
+from warmlog.client.connection import session
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.input import plan_batch
 from warmlog.pipeline.source.options import read_options
@@ -120,16 +121,39 @@ def rows_over_the_wire(broker: Broker, topic: str) -> Iterable[int]:
         yield from found
 
 
-def test_over_the_wire_transactions_are_refused_and_all_else_is_read(kafka_fixtures: Path, tmp_path: Path) -> None:
-    """A broker that has no transactions serves directories that do."""
-    with Broker(data_dir=tmp_path) as broker:
-        with Client(broker.native) as client:
-            for topic in ("plain", TOPIC):
-                client.create_topic(topic, partitions=1)
-            client.produce("plain", value=b"a")
-        assert list(rows_over_the_wire(broker, "plain")) == [0]
+@pytest.fixture
+def broker_with_golden(kafka_fixtures: Path, tmp_path: Path) -> Iterator[Broker]:
+    """A broker with Kafka's directory of a topic with transactions, and a topic without."""
+    with Broker(data_dir=tmp_path) as broker, Client(broker.native) as client:
+        for topic in ("plain", TOPIC):
+            client.create_topic(topic, partitions=1)
+        client.produce("plain", value=b"a")
     for path in (kafka_fixtures / "clean" / f"{TOPIC}-0").iterdir():
         if path.name != "partition.metadata":
             shutil.copy(path, tmp_path / f"{TOPIC}-0" / path.name)
-    with Broker(data_dir=tmp_path) as broker, pytest.raises(PipelineError, match="belongs to a transaction"):
-        list(rows_over_the_wire(broker, TOPIC))
+    with Broker(data_dir=tmp_path) as broker:
+        yield broker
+
+
+def test_over_the_wire_only_committed_batches_are_read(broker_with_golden: Broker) -> None:
+    assert list(rows_over_the_wire(broker_with_golden, "plain")) == [0]
+    batches = list(rows_over_the_wire(broker_with_golden, TOPIC))
+    assert batches == [offset for offset in seen_offsets() if offset in batches]
+    assert batches[0] == seen_offsets()[0]
+
+
+def test_a_client_of_committed_records_gets_what_kafkas_consumer_gets(broker_with_golden: Broker) -> None:
+    def offsets(**options: Any) -> list[int]:
+        with Client(broker_with_golden.native) as client:
+            return [record.offset for record in client.consume(TOPIC, until_end=True, **options)]
+
+    assert offsets(isolation="read_committed") == seen_offsets()
+    assert len(offsets()) > len(seen_offsets())
+
+
+def test_a_broker_that_cannot_tell_aborted_transactions_is_refused(
+    broker_with_golden: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "VERSIONS", (3,))
+    with pytest.raises(PipelineError, match="too old"):
+        list(rows_over_the_wire(broker_with_golden, TOPIC))

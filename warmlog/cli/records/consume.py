@@ -51,6 +51,12 @@ Lines: TypeAlias = "Callable[[Sequence[ConsumedRecord]], bytes]"
     multiple=True,
     help="Only this partition; repeatable.",
 )
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    help="read_committed: without aborted transactions, up to the first open one. Default: read_uncommitted.",
+)
 @group_option
 @click.option("--print-key", is_flag=True, help="Print the key before each value.")
 @click.option(
@@ -68,6 +74,7 @@ def consume(
     until_end: bool,
     count: int | None,
     partitions: tuple[int, ...],
+    isolation: str,
     group: str | None,
     print_key: bool,
     key_separator: str | None,
@@ -96,11 +103,18 @@ def consume(
     async def copy(client: "AsyncClient") -> None:
         if group is None:
             batches = client.consume_batches(
-                topic, start, partitions=partitions or None, until_end=until_end, auto_create=False
+                topic,
+                start,
+                partitions=partitions or None,
+                until_end=until_end,
+                isolation=isolation,
+                auto_create=False,
             )
             await write_records(batches, topic, lines, count)
             return
-        stream = client.consume_batches(topic, start, group=group, until_end=until_end, auto_create=False)
+        stream = client.consume_batches(
+            topic, start, group=group, until_end=until_end, isolation=isolation, auto_create=False
+        )
         async with stream:
             taken = await write_records(stream, topic, lines, count)
             if taken is not None:

@@ -23,6 +23,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.records.committed import AbortedFilter
 from protocol.records.layout import BatchHeader
 from protocol.records.reader import decoded_batches
 from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
@@ -318,7 +319,11 @@ class BatchStream:
     def _batches(self, part: Fetched) -> Iterator[tuple[BatchHeader, list[ConsumedRecord]]]:
         cursor = part.cursor
         prefix = (cursor.topic, cursor.partition)
-        return decoded_batches(part.partition.records, from_offset=part.offset, make=ConsumedRecord, prefix=prefix)
+        aborted = part.partition.aborted_transactions
+        discards = AbortedFilter(aborted).discards if aborted else None
+        return decoded_batches(
+            part.partition.records, from_offset=part.offset, discards=discards, make=ConsumedRecord, prefix=prefix
+        )
 
     def _decode(self) -> list[ConsumedRecord]:
         """Decode received records: at least RECORDS_PER_LIST, or all. Empty if there are none."""

@@ -13,8 +13,8 @@ from protocol.errors import ErrorCode, ProtocolError
 from protocol.native.messages import ReceivedFetch, ReceivedPartition
 from protocol.records.batch import BatchHeader, headers, verify_crc
 from protocol.records.columns import Wanted
-from protocol.records.layout import TRANSACTIONAL_BIT
-from protocol.request import FetchPartition, FetchRequest, MetadataRequest
+from protocol.records.committed import AbortedFilter
+from protocol.request import FetchPartition, FetchRequest, Isolation, MetadataRequest
 from protocol.response import MetadataResponse
 from warmlog.inspect.lookup import may_hold
 from warmlog.pipeline.broker import BrokerConnection, Retry, reply_error
@@ -82,8 +82,9 @@ class RemoteReader:
             following = batches[-1][1].next_offset
             if following < self._split.end_offset:
                 self._send_fetch(broker, following)
+            aborted = self._aborted_in(part)
             for at, header in batches:
-                if self._take(part.records, at, header):
+                if self._take(part.records, at, header, aborted):
                     yield
                 if not self._wants_more():
                     return
@@ -91,7 +92,11 @@ class RemoteReader:
     def _send_fetch(self, broker: BrokerConnection, offset: int) -> None:
         split = self._split
         wanted = FetchPartition(topic=split.topic, partition=split.partition, offset=offset, max_bytes=FETCH_BYTES)
-        broker.send(FetchRequest(partitions=(wanted,), max_wait_ms=FETCH_MAX_WAIT_MS, max_bytes=FETCH_BYTES))
+        isolation = Isolation.READ_COMMITTED if self._rules.committed_only else Isolation.READ_UNCOMMITTED
+        request = FetchRequest(
+            partitions=(wanted,), max_wait_ms=FETCH_MAX_WAIT_MS, max_bytes=FETCH_BYTES, isolation=isolation
+        )
+        broker.send(request)
         if split.topic_id is not None:
             broker.send(MetadataRequest(topics=(split.topic,)))
 
@@ -140,16 +145,20 @@ class RemoteReader:
         self._retry.progressed()
         return batches
 
-    def _take(self, records: memoryview, at: int, header: BatchHeader) -> bool:
+    def _aborted_in(self, part: ReceivedPartition) -> AbortedFilter:
+        """Return the filter for the batches of a reply. Raises PipelineError if an older broker cannot tell."""
+        if self._rules.committed_only and part.aborted_transactions is None:
+            raise PipelineError(
+                f"{self._name}: this broker is too old to tell which transactions were aborted: read_committed needs "
+                'a newer one, or the directory, option("path", ...)'
+            )
+        return AbortedFilter(part.aborted_transactions or ())
+
+    def _take(self, records: memoryview, at: int, header: BatchHeader, aborted: AbortedFilter) -> bool:
         """Pass a batch on or skip it; return whether it was passed on."""
         rules, split = self._rules, self._split
         passed = False
-        if rules.committed_only and header.attributes & TRANSACTIONAL_BIT and not header.is_control:
-            raise PipelineError(
-                f"{self._name}: offset {header.base_offset} belongs to a transaction, and this broker cannot tell how "
-                'it ended: read_committed needs the directory, option("path", ...)'
-            )
-        if header.is_control or header.next_offset <= split.first_offset or not may_hold(header, rules.first_ms):
+        if aborted.discards(header) or header.next_offset <= split.first_offset or not may_hold(header, rules.first_ms):
             self.tally.skipped_batches += 1
         else:
             passed = self._pass_on(records, at, header)
