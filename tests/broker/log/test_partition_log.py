@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.log.errors import LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError
-from broker.log.partition_log import PartitionLog, RollReason
+from broker.log.partition_log import LogRead, PartitionLog, RollReason
 from protocol.errors import BatchTooLargeError, CorruptBatchError, InvalidRecordError, UnsupportedMagicError
 from protocol.records.batch import headers
 
@@ -188,7 +188,7 @@ def test_read_at_the_log_end_is_empty_with_the_position(bench: Bench, batch: Bat
 
 
 def test_read_on_an_empty_log_is_empty(bench: Bench) -> None:
-    assert bench.open().read(0, 1000) == (None, 0, 0, False, None)
+    assert bench.open().read(0, 1000) == LogRead(None, 0, 0)
 
 
 def test_read_inside_a_batch_begins_with_the_whole_batch(bench: Bench, batch: Batch) -> None:

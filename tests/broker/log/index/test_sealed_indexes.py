@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.log.errors import IndexCorruptError
-from broker.log.partition_log import PartitionLog
+from broker.log.partition_log import LogRead, PartitionLog
 from broker.log.time_search import first_at_or_past
 
 Batch = Callable[..., bytes]
@@ -164,7 +164,7 @@ def test_a_log_that_ends_in_a_gap_reads_empty_at_its_end(bench: Bench, batch: Ba
         bench.path(1, suffix).write_bytes(b"")
     log = bench.open()
     assert log.log_end_offset == 2
-    assert log.read(1, 1000) == (None, 2, 0, False, None)
+    assert log.read(1, 1000) == LogRead(None, 2, 0)
 
 
 def test_read_from_a_gap_inside_a_segment_begins_after_it(bench: Bench, batch: Batch) -> None:
