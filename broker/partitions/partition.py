@@ -623,6 +623,8 @@ class Partition:
 
     def wake_all(self) -> None:
         """Have every waiting fetch look again: the partition is going away, or has failed."""
+        self._stable_end = self.log.last_stable_offset  # it may have gone back
+        self._was_stable = self._stable_end == self.log.high_watermark
         for waiters in (self._waiters, self._committed_waiters):
             for waiter in waiters:
                 waiter.wake()
