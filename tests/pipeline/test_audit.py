@@ -210,9 +210,11 @@ def test_a_broker_that_compacts_and_deletes_beneath(tmp_path: Path) -> None:
             archived(lake, read_options(reads))
         while not any(client.offsets("short", "beginning").values()):
             pass
-        audit = audit_topics(LocalRunner(), read_options(reads), Reporter("audit"), lake.directory)
-        assert told(audit) == []
-        assert audit.partitions[0].total().compacted > 0
+        is_compacted = False
+        while not is_compacted:
+            audit = audit_topics(LocalRunner(), read_options(reads), Reporter("audit"), lake.directory)
+            assert told(audit) == []
+            is_compacted = audit.partitions[0].total().compacted > 0
         offsets = rows_in(lake.directory)
         assert len([offset for offset in offsets if offset == 1499]) == 2  # the last of both topics
         assert max(offsets.count(offset) for offset in set(offsets)) <= 2
