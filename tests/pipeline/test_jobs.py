@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from protocol.records.layout import Codec
 from tests.pipeline.conftest import DirectoryWriter
 from tests.pipeline.test_archive import damage, rows_in
-from warmlog.cli import pipeline as commands
+from warmlog.cli.pipeline.archive import archive, count
 from warmlog.cli.pipeline.audit import audit, compact_report
 from warmlog.cli.pipeline.replay import replay
 from warmlog.client.blocking import Client
@@ -73,10 +73,10 @@ def test_both_engines_give_the_same(
         common = (*source, "--engine", engine)
         lake, report = str(tmp_path / engine), tmp_path / f"{engine}.json"
         told[engine] = [
-            forms(invoke(commands.count, *common)),
+            forms(invoke(count, *common)),
             [
                 {**form, "files": len(form["files"])}
-                for form in forms(invoke(commands.archive, *common, "--to", lake, "--report", str(report)))
+                for form in forms(invoke(archive, *common, "--to", lake, "--report", str(report)))
             ],
             forms(invoke(compact_report, *common, "--top", "2")),
             rows_in(Path(lake), "value"),
@@ -110,21 +110,21 @@ def test_the_commands_run_on_spark(
     log = writer.segment(*[[b"x" * 50] * 10 for _ in range(20)])
     source = ("--path", str(writer.directory.parent), "--topic", "orders", "-o", "minPartitions=3")
     common = (*source, "--engine", "spark")
-    counted = invoke(commands.count, *common, "--json")
+    counted = invoke(count, *common, "--json")
     assert json.loads(counted.stdout)["records"] == 200
-    told = invoke(commands.archive, *common, "--to", str(tmp_path / "lake"), "--partition-by", "day")
+    told = invoke(archive, *common, "--to", str(tmp_path / "lake"), "--partition-by", "day")
     assert told.stdout.startswith("batch 1: 200 records in 3 files"), told.output
     frame = spark.read.parquet(str(tmp_path / "lake"))
     assert sorted(row.offset for row in frame.select("offset").collect()) == list(range(200))
-    again = invoke(commands.archive, *common, "--to", str(tmp_path / "lake"), "--partition-by", "day")
+    again = invoke(archive, *common, "--to", str(tmp_path / "lake"), "--partition-by", "day")
     assert "nothing new" in again.stdout
     damaged = bytearray(log.read_bytes())
     damaged[70] ^= 1
     log.write_bytes(damaged)
-    failed = invoke(commands.archive, *common, "--to", str(tmp_path / "other"))
+    failed = invoke(archive, *common, "--to", str(tmp_path / "other"))
     assert failed.exit_code == 1
     assert f"Error: {log}: damaged batch at position 0: the CRC" in failed.stderr
-    assert "Error: option minPartitions" in invoke(commands.count, *common, "-o", "minPartitions=none").stderr
+    assert "Error: option minPartitions" in invoke(count, *common, "-o", "minPartitions=none").stderr
 
 
 def test_small_jobs_start_no_spark(write_partition: WritePartition, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +132,9 @@ def test_small_jobs_start_no_spark(write_partition: WritePartition, monkeypatch:
     monkeypatch.setattr(session, "check_java", lambda: pytest.fail("Java was asked for"))
     writer = write_partition()
     writer.segment([b"x"] * 10)
-    result = invoke(commands.count, "--path", str(writer.directory.parent), "--topic", "orders")
+    result = invoke(count, "--path", str(writer.directory.parent), "--topic", "orders")
     assert "10 records" in result.stdout
-    refused = CliRunner().invoke(commands.count, ["--topic", "orders", "--engine", "local", "--master", "local[2]"])
+    refused = CliRunner().invoke(count, ["--topic", "orders", "--engine", "local", "--master", "local[2]"])
     assert (refused.exit_code, "--master is for --engine spark" in refused.stderr) == (2, True)
 
 
