@@ -23,6 +23,7 @@ SETTINGS = (
     "log.segment.delete.delay.ms=0",
 )
 KEYS = 20
+ENOUGH = 100  # records in three segments: what is closed has several of a key
 
 
 async def produce_until_killed(client: RawClient, written: dict[int, tuple[bytes, bytes]], random: Random) -> None:
@@ -68,6 +69,8 @@ async def test_the_last_value_of_each_key_survives_kill_9(tmp_path: Path, seed: 
             async with client.stream, trio.open_nursery() as nursery:
                 nursery.start_soon(produce_until_killed, client, written, random)
                 await trio.sleep(random.uniform(0.3, 1.2))  # as long as it takes to be somewhere in a run
+                while len(written) < ENOUGH:  # on a busy machine
+                    await trio.lowlevel.checkpoint()
                 process.send_signal(signal.SIGKILL)
     with broker_process(tmp_path, SETTINGS) as (_, address):
         client = await connect(address)

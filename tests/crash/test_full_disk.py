@@ -183,7 +183,7 @@ def test_a_full_disk_stops_writes_and_nothing_else(disk: Mount, serve: Serve) ->
     broker.read("orders", "other readers", stored)
     until(lambda: " is full (" in broker.log, lambda: broker.produce("orders", 50), "the news of it")
     broker.read("orders", "late readers", stored)
-    assert broker.log.count("refused") == 1, "one line for all appends of a while"
+    assert broker.log.count("rejected") == 1, "one line for all appends of a while"
 
     broker.delete("doomed")
     told = broker.produce("orders", 20, **{"retries": 1000, "retry.backoff.ms": 50})
