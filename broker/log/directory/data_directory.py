@@ -244,7 +244,7 @@ class DataDirectory:
     def keep_room(self) -> None:
         """Fill the disk reserve as far as possible, for the next startup. Blocking."""
         with suppress(OSError):  # the disk has failed
-            self.reserve.settle(self.space().usable_bytes)
+            self.reserve.keep_for_startup(self.space().usable_bytes)
 
     def with_room(self, work: Callable[[], T]) -> T:
         """Run work that must succeed on a full disk: retry it with the disk reserve released. Raises OSError."""

@@ -10,7 +10,8 @@ as blocks of a file (`.reserve`), which no append and no other process can take,
     below that, or ENOSPC        appends are refused; one half is given up, for groups, metadata and checkpoints, which
                                  go on without noticing
     ENOSPC again                 who must write has the other half given up, too, and writes again
-    start, stop                  all of it is given up: a recovery makes indexes, a stop writes what it knows
+    start, stop                  all of it is given up: a recovery makes indexes, a stop writes what it knows, and then
+                                 takes again what there is, for the next start
     there is room again          it is taken again, then appends go on
 
 Invariants:
@@ -107,6 +108,12 @@ class Reserve:
             except OSError as error:
                 is_short = is_short or is_out_of_room(error)  # else it is counted, not held
             self._room.is_short = is_short
+
+    def keep_for_startup(self, usable_bytes: int) -> None:
+        """Hold all of it, or else most of what is usable, so that the next startup can write. Raises OSError."""
+        with self._lock:
+            # not the last eighth: the file system may need some of it to hold the rest
+            self._hold(min(self.size, self._held + usable_bytes // 8 * 7), usable_bytes)
 
     def _hold(self, size: int, usable_bytes: int) -> None:
         if size == self._held or size > self._held + usable_bytes:

@@ -104,6 +104,20 @@ def test_what_the_last_broker_kept_is_released_by_the_next(room: Room, path: str
     assert not room.is_short
 
 
+def test_a_stop_keeps_what_there_is_for_the_next_startup(room: Room, path: str) -> None:
+    disk = SmallDisk(10 * SIZE)
+    reserve = Reserve(disk, path, SIZE, room)
+    disk.others = 10 * SIZE - QUARTER
+    reserve.keep_for_startup(disk.usable)
+    assert QUARTER // 2 < reserve.held_bytes == disk.held < QUARTER
+    disk.others = 0
+    reserve.keep_for_startup(disk.usable)
+    assert reserve.held_bytes == SIZE
+    disk.others = 9 * SIZE
+    reserve.keep_for_startup(disk.usable)
+    assert reserve.held_bytes == SIZE, "what is held is not let go"
+
+
 def test_what_runs_out_at_the_last_moment_is_noticed(room: Room, path: str) -> None:
     disk = SmallDisk(10 * SIZE)
     reserve = Reserve(disk, path, SIZE, room)
