@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
+from broker.log.partition_log import PartitionLog
 from broker.metadata.topic import MAX_NAME_LENGTH, InvalidTopicError, is_internal
 from broker.partitions.partition import Append, Partition
 from broker.partitions.partitions import Partitions
@@ -198,7 +199,7 @@ class _Terms:
         except NotOneBatchError as refusal:
             return _refused(asked.topic, asked.partition, refusal, None)
         except EXPECTED as error:
-            return _refused(asked.topic, asked.partition, error, partition)
+            return _refused(asked.topic, asked.partition, error, None if partition is None else partition.log)
 
 
 def _has_transaction(asked: PartitionRecords) -> bool:
@@ -253,27 +254,27 @@ def _refuse_zstd(records: memoryview) -> None:
 def _outcome(entry: Append | ProducedPartition) -> ProducedPartition:
     if not isinstance(entry, Append):
         return entry
-    partition = entry.partition
+    log = entry.log
     if entry.error is not None:
-        return _refused(partition.topic, partition.index, entry.error, partition)
+        return _refused(log.topic, log.partition, entry.error, log)
     return ProducedPartition(
-        topic=partition.topic,
-        partition=partition.index,
+        topic=log.topic,
+        partition=log.partition,
         base_offset=entry.planned.base_offset,
         log_append_time=entry.planned.log_append_time,
-        log_start_offset=partition.log.log_start_offset,
+        log_start_offset=log.log_start_offset,
         duplicate=True if entry.planned.is_duplicate else UNSET,
     )
 
 
-def _refused(topic: str, index: int, error: Exception, partition: Partition | None) -> ProducedPartition:
+def _refused(topic: str, index: int, error: Exception, log: PartitionLog | None) -> ProducedPartition:
     code, message = describe(error)
     refused = error.record_errors if isinstance(error, RecordsRefusedError) else ()
-    tells_start = partition is not None and code not in _WITHOUT_LOG_START
+    tells_start = log is not None and code not in _WITHOUT_LOG_START
     return ProducedPartition(
         topic=topic,
         partition=index,
-        log_start_offset=partition.log.log_start_offset if partition is not None and tells_start else -1,
+        log_start_offset=log.log_start_offset if log is not None and tells_start else -1,
         error=code,
         message=message,
         record_errors=tuple([RecordError(index=index, message=why) for index, why in refused]) or UNSET,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import trio
 
+from broker.partitions.append_queue import AppendQueue
 from broker.partitions.disk_workers import DiskWorkers
 from broker.partitions.partition import Partition
 from broker.settings.settings import MAX_FLUSH_CHECK_MS, MIN_FLUSH_CHECK_MS
@@ -34,12 +35,12 @@ class Flushing:
         Each data directory has its own round, and this method does not wait for them: a slow disk delays no other.
         """
         now = trio.current_time()
-        due: dict[DiskWorkers, list[Partition]] = {}
+        due: dict[DiskWorkers, list[AppendQueue]] = {}
         for partition in self._partitions:
             if _is_due(partition, now):
-                due.setdefault(partition.disk, []).append(partition)
-        for disk, partitions in due.items():
-            disk.flush_by_time(partitions)
+                due.setdefault(partition.disk, []).append(partition.appends)
+        for disk, queues in due.items():
+            disk.flush_by_time(queues)
 
 
 def _is_due(partition: Partition, now: float) -> bool:
@@ -48,4 +49,4 @@ def _is_due(partition: Partition, now: float) -> bool:
     if flush_ms == MAX_INT64:  # the default
         return False
     is_dirty = log.recovery_point < log.log_end_offset and not log.failed
-    return is_dirty and now - partition.synced_at >= flush_ms / 1000
+    return is_dirty and now - partition.flushed_at >= flush_ms / 1000

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.log.partition_log import PartitionLog
+
 
 class FetchWaiter:
     """One waiting fetch. Calls `ready` once: when enough bytes became readable, or on another change.
@@ -46,3 +48,70 @@ class Waiter(Protocol):
 
     def wake(self) -> None:
         """Check again, after any other change."""
+
+
+class WaitingFetches:
+    """Who is notified of changes of one log. Belongs to the event loop.
+
+    Fetches of committed records are notified of bytes only while no transaction is open: otherwise the high watermark
+    moves without making anything readable for them, and they wait until the last stable offset moves.
+    """
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._waiters: set[Waiter] = set()
+        self._committed: set[Waiter] = set()  # of fetches of committed records
+        self._stable_end = 0  # the last stable offset that `_committed` has been notified of
+        self._was_stable = False  # whether that was the high watermark
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits."""
+        return not self._waiters and not self._committed
+
+    def enlist(self, waiter: Waiter, *, committed: bool) -> None:
+        """Notify a waiter of changes, until `dismiss`."""
+        if not committed:
+            self._waiters.add(waiter)
+            return
+        if not self._committed:
+            self._remember_stable_end()
+        self._committed.add(waiter)
+
+    def dismiss(self, waiter: Waiter) -> None:
+        """Stop notifying a waiter."""
+        self._waiters.discard(waiter)
+        self._committed.discard(waiter)
+
+    def grown(self, size: int) -> None:
+        """Notify of bytes below the high watermark, which has moved by `size`."""
+        for waiter in self._waiters:
+            waiter.grown(size)
+        if self._committed:
+            before, was_stable = self._stable_end, self._was_stable
+            self._remember_stable_end()
+            has_moved, is_stable = self._stable_end > before, was_stable and self._was_stable
+            for waiter in self._committed:
+                if is_stable:
+                    waiter.grown(size)
+                elif has_moved:
+                    waiter.wake()
+                else:
+                    waiter.moved()  # the high watermark, which a fetch session reports
+
+    def moved(self) -> None:
+        """Notify of a change of the log start offset or of the settings."""
+        for waiters in (self._waiters, self._committed):
+            for waiter in waiters:
+                waiter.moved()
+
+    def wake(self) -> None:
+        """Let every waiter check again."""
+        self._remember_stable_end()  # it may have moved back
+        for waiters in (self._waiters, self._committed):
+            for waiter in waiters:
+                waiter.wake()
+
+    def _remember_stable_end(self) -> None:
+        self._stable_end = self._log.last_stable_offset
+        self._was_stable = self._stable_end == self._log.high_watermark

@@ -77,7 +77,7 @@ class Rig:
         """Append batches of one record each; the keys take turns."""
         for _ in range(count):
             await self.append_one(partition, keys=keys, size=size)
-        await partition.settled()
+        await partition.appends.settled()
 
     async def append_one(self, partition: Partition, *, keys: int = 1, size: int = 98) -> None:
         """Append one; what it may have begun in the background goes on."""

@@ -286,10 +286,10 @@ def slow_disk(group: Serving) -> Iterator[None]:
     partition = group.partitions.get(TOPIC, group.service.registry.log.partition_of("g"))
     assert partition is not None
     with partition.inside():
-        partition._writing = True
+        partition.appends.is_writing = True
         yield
-        partition._writing = False
-        partition.write_queued()
+        partition.appends.is_writing = False
+        partition.appends.write_queued()
 
 
 async def test_a_commit_in_progress_outlives_its_group(tmp_path: Path, mock_clock: MockClock) -> None:

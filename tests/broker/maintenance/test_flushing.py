@@ -18,7 +18,7 @@ def flushing_of(made: SyncRig, interval_ms: int = MAX_INT64) -> Flushing:
 
 async def flush_due(made: SyncRig, flushing: Flushing) -> None:
     flushing.begin_due()
-    await made.partition.settled()
+    await made.partition.appends.settled()
 
 
 async def test_a_log_is_synced_when_its_last_sync_is_so_long_ago(

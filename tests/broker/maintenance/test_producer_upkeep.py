@@ -28,7 +28,7 @@ async def write(made: Rig, partition: Partition, *producer_ids: int, sequence: i
     for producer_id in producer_ids:
         rows = [(START_MS, None, b"v", ())]
         partition.append(build_batch(rows, producer_id=producer_id, producer_epoch=0, base_sequence=sequence))
-    await partition.settled()
+    await partition.appends.settled()
 
 
 def known(partition: Partition) -> set[int]:

@@ -58,7 +58,9 @@ async def test_appends_that_come_while_a_segment_is_rolled_early_decide_themselv
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(roll)
-            while not partition._writing:  # then the roll has begun, and its worker cannot have been heard yet
+            while (
+                not partition.appends.is_writing
+            ):  # then the roll has begun, and its worker cannot have been heard yet
                 await trio.lowlevel.checkpoint()
             append = partition.append(batch(b"late", timestamp=made.now_ms))
             made.writer.write_queued()

@@ -121,7 +121,7 @@ async def test_a_file_cut_under_a_reader_is_told_and_others_go_on(
         samples = await broker.scrape()
     assert samples["warmlog_log_read_errors_total"] >= 1
     assert samples["warmlog_unreadable_logs"] == 1
-    assert "orders-0: cannot be read" in caplog.text
+    assert "orders-0: cannot read the log" in caplog.text
 
 
 @pytest.mark.parametrize("gate", ["auto", "off"])

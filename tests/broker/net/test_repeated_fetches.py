@@ -225,9 +225,9 @@ async def test_a_connection_that_has_gone_leaves_nothing_behind(made: tuple[Rig,
     rig, fetches = made
     consumer = context()
     fetches.begin(request(0, 0, 0), consumer)
-    assert all(rig.partitions.get("orders", index)._waiters for index in range(3))
+    assert not any(rig.partitions.get("orders", index).waiters.is_empty for index in range(3))
     fetches.forget(consumer.session)
-    assert not any(rig.partitions.get("orders", index)._waiters for index in range(3))
+    assert all(rig.partitions.get("orders", index).waiters.is_empty for index in range(3))
     assert fetches._own.partition_count == 0
 
 
@@ -241,7 +241,7 @@ async def test_a_defect_while_a_fetch_begins_leaves_nothing_behind(
     with pytest.raises(ZeroDivisionError):
         fetches.begin(request(1, 0, 0), consumer)
     monkeypatch.undo()
-    assert not any(rig.partitions.get("orders", index)._waiters for index in range(3))
+    assert all(rig.partitions.get("orders", index).waiters.is_empty for index in range(3))
     found = fetches.begin(request(0, 0, 0), consumer)
     assert [one.error for one in found.partitions] == [ErrorCode.NONE] * 3
 

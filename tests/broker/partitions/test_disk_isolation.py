@@ -151,7 +151,7 @@ async def test_appends_large_ones_and_rolls_do_not_wait_for_the_rolls_of_another
         await made.hangs(bool)
         for _ in range(3):
             await made.append(fast, 200_000)
-        await fast.settled()
+        await fast.appends.settled()
         assert fast.log.segment_count == 4
         assert fast.log.recovery_point == 3
         assert made.disk.waiting
@@ -168,7 +168,7 @@ async def test_the_ends_of_rolls_do_not_hold_up_writes_on_their_own_disk(tmp_pat
         other = made.open("slow", "other")
         for partition in [*rolling, other]:
             await made.append(partition, 200_000)
-            await partition.settled()  # the first roll is announced
+            await partition.appends.settled()  # the first roll is announced
         made.disk.hang(only_syncs=True)
         for partition in rolling:
             await made.append(partition, 200_000)
@@ -186,10 +186,10 @@ async def test_a_sync_by_time_does_not_wait_for_another_disk(tmp_path: Path) -> 
             await made.append(slow)
             await made.append(fast)
             flushing.begin_due()
-            await fast.settled()
+            await fast.appends.settled()
             assert fast.log.recovery_point == end
         assert made.disk.waiting == 1
         assert slow.log.recovery_point == 0
         made.disk.go_on()
-        await slow.settled()
+        await slow.appends.settled()
         assert slow.log.recovery_point == 1

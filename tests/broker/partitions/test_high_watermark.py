@@ -84,7 +84,7 @@ async def test_a_setting_that_becomes_1_syncs_a_log_to_which_nobody_appends(tmp_
         await made.append(b"x")
         made.configure(flush_messages=1)
         await trio.testing.wait_all_tasks_blocked()  # the round has begun
-        await made.partition.settled()
+        await made.partition.appends.settled()
         assert ends(made) == (1, 1, 1)
 
 

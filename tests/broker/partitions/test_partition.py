@@ -219,8 +219,8 @@ async def test_a_failed_sync_fails_who_waits_for_it_and_puts_the_log_out_of_serv
         syncs = made.disk.syncs
         with pytest.raises(LogFailedError):
             made.partition.append(batch(b"y"))
-        made.partition.disk.flush_by_time([made.partition])
-        await made.partition.settled()
+        made.partition.disk.flush_by_time([made.partition.appends])
+        await made.partition.appends.settled()
         assert made.disk.syncs == syncs  # never tried again on the same file
 
 
@@ -300,10 +300,10 @@ async def test_a_defect_while_writing_is_the_failure_of_one_log_and_who_waits_is
 async def test_a_sync_that_succeeds_after_another_one_failed_moves_nothing(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         await made.append(b"x")
-        plan = made.partition.begin_flush()
+        plan = made.partition.appends.begin_flush()
         assert plan is not None
         made.partition.log.fail("the sync of a rolled segment failed")
-        made.partition.flushed(plan, None)
+        made.partition.appends.flushed(plan, None)
         assert made.partition.log.recovery_point == 0
 
 
@@ -313,7 +313,7 @@ async def test_who_waits_for_a_sync_of_a_log_that_failed_meanwhile_is_told(tmp_p
         made.writer.write_queued()
         made.partition.log.fail("the sync of a rolled segment failed")
         await append.wait()
-        assert "out of service" in str(append.error)
+        assert "the log has failed" in str(append.error)
 
 
 async def test_retiring_waits_for_rolls_and_syncs_and_a_cancelled_broker_for_its_writes(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ async def test_an_index_that_cannot_be_rebuilt_is_refused_for_a_while_instead_of
     async with rig(tmp_path, segment_bytes=1000) as made:
         for _ in range(3):
             await made.append(b"x" * 600)
-        await made.partition.settled()
+        await made.partition.appends.settled()
         damaged = made.partition.log._segments.first
         tries = []
 
@@ -346,7 +346,7 @@ async def test_an_index_that_cannot_be_rebuilt_is_refused_for_a_while_instead_of
         damaged.forget_indexes()
         os.truncate(damaged.path(".index"), 3)
         assert made.partition.read(0, 1 << 20, min_one_message=True) is None
-        await made.partition.settled()
+        await made.partition.appends.settled()
         for _ in range(3):
             with pytest.raises(StorageError, match="index of segment 0"):
                 made.partition.read(0, 1 << 20, min_one_message=True)
@@ -357,6 +357,6 @@ async def test_a_roll_moves_the_recovery_point_to_the_new_segment(tmp_path: Path
     async with rig(tmp_path, segment_bytes=1000) as made:
         for _ in range(3):
             await made.append(b"x" * 600)
-        await made.partition.settled()
+        await made.partition.appends.settled()
         assert made.partition.log.recovery_point == 2
         assert made.partition.log.unflushed_bytes < 1000

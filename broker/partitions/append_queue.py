@@ -1,0 +1,388 @@
+"""Appends to one log: planned and queued on the event loop, written in groups, flushed where settings ask for it.
+
+Invariants:
+1. A log has at most one write at a time. Appends that arrive during a write are queued in order and written together.
+2. A write of more than `loop_write_max_bytes`, and one that rolls, runs in a worker thread. Planning and committing
+   happen on the event loop only.
+3. If a write fails, all queued appends fail too, since they were planned on top of it; the log is cut back to where it
+   was before the write.
+4. An `Append` is settled exactly once: committed (and flushed, if `flush.messages` asks for it), or failed.
+5. Appends are planned in the order of their arrival, even if some of them must be decompressed first.
+6. Waiting fetches are woken when the high watermark advances: by the write, or by the flush if `flush.messages` is 1.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+import trio
+
+from broker.log.append import Buffer
+from broker.log.errors import LogError
+from broker.log.io.disk import is_out_of_room
+from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
+from broker.log.segment import Segment
+from broker.partitions.disk_workers import DiskWorkers
+from broker.partitions.log_tasks import LogTasks
+from broker.partitions.refusal_log import RefusalLog
+from broker.partitions.waiters import WaitingFetches
+from broker.partitions.writer import Writer
+from protocol.errors import ProtocolError
+from protocol.records.validation import NeedsReencodingError
+
+logger = logging.getLogger(__name__)
+
+MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough for a worker to take milliseconds
+
+
+class StorageError(Exception):
+    """A log could not be written or flushed, and the request is not stored: KAFKA_STORAGE_ERROR to clients."""
+
+
+class Append:
+    """A pending append. It is settled when it is written (and flushed, if required) or has failed."""
+
+    __slots__ = ("_notify", "done", "error", "log", "planned")
+
+    planned: PlannedAppend  # unset if the append is rejected while it is decompressed
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.done = False
+        self.error: Exception | None = None  # one that `AppendQueue.append` raises, or a StorageError
+        self._notify: Callable[[], None] | None = None
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Set the outcome, and call the callback of `notify`."""
+        self.done = True
+        self.error = error
+        if self._notify is not None:
+            self._notify()
+
+    def notify(self, settled: Callable[[], None]) -> None:
+        """Call back when settled, at once if it is. Only the most recently registered callback is called.
+
+        It is called in the middle of a commit, so it must only take note.
+        """
+        if self.done:
+            settled()
+        else:
+            self._notify = settled
+
+    async def wait(self) -> None:
+        """Wait until settled; `error` has the outcome. Replaces the callback of `notify`."""
+        if not self.done:
+            event = trio.Event()
+            self.notify(event.set)
+            await event.wait()
+
+
+class AppendQueue:
+    """The appends, rolls and flushes of one log. Belongs to the event loop.
+
+    `waiters` are the waiting fetches to notify of new records.
+    """
+
+    def __init__(
+        self, log: PartitionLog, writer: Writer, disk: DiskWorkers, tasks: LogTasks, waiters: WaitingFetches
+    ) -> None:
+        self.log = log
+        self.page_faults = log.page_faults
+        self.disk = disk
+        self.is_writing = False
+        self.is_paused = False  # nothing may be written: the log is about to move
+        self.is_switching = False  # nothing may be flushed either: the log is switching to its new directory
+        self.flushed_at = trio.current_time()  # or opened
+        self._writer = writer
+        self._tasks = tasks
+        self._waiters = waiters
+        self._queue: list[Append] = []
+        self._queued_bytes = 0
+        self._must_roll = False
+        self._unopened: list[tuple[Append, bytes | memoryview]] = []  # to be decompressed, and those that came later
+        self._opening = 0  # how many of these, from the first on, a thread decompresses
+        self._is_roll_announced = False
+        self._awaiting_flush: list[Append] = []
+        self._refusals = RefusalLog(f"{log.topic}-{log.partition}")
+
+    # -- append --
+
+    def append(self, records: bytes | memoryview) -> Append:
+        """Queue batches for the end of the log.
+
+        They are validated and get their offsets at once, and are written by the next `write_queued`. Large compressed
+        batches are decompressed by a thread first; these, and the appends behind them, are validated later, and the
+        Append then fails with an error that this method would raise.
+
+        Raises what PartitionLog.plan raises: ProtocolError for invalid batches, LogFailedError for a failed log.
+        """
+        append = Append(self.log)
+        if self._unopened:
+            self._unopened.append((append, records))
+            return append
+        try:
+            planned = append.planned = self.log.plan(records)
+        except NeedsReencodingError:
+            opened = self._writer.opener.open_now(self.log, records)
+            if opened is None:
+                self._unopened.append((append, records))
+                self._tasks.enter()
+                self._writer.opener.enlist(self)
+                return append
+            planned = append.planned = self.log.plan(opened, reencoded=True)
+        if not self._queue and not self.is_writing:
+            self._writer.enlist(self)
+        self._queue.append(append)
+        self._queued_bytes += planned.size
+        if planned.roll is not None:
+            self._must_roll = True
+        return append
+
+    def next_unopened(self, max_bytes: int) -> list[Buffer]:
+        """Return the first batches that a thread must decompress, at least one; `opened` follows."""
+        batches: list[Buffer] = []
+        size = 0
+        for _, records in self._unopened:
+            size += len(records)
+            if batches and size > max_bytes:
+                break
+            batches.append(records)
+        self._opening = len(batches)
+        return batches
+
+    def opened(self, outcomes: Sequence[Buffer | Exception]) -> bool:
+        """Plan and write the decompressed batches; return whether more are waiting to be decompressed."""
+        for (append, _), outcome in zip(self._unopened[: self._opening], outcomes, strict=True):
+            self._append_opened(append, outcome)
+        del self._unopened[: self._opening]  # not earlier: appends that arrive must queue behind these
+        self._opening = 0
+        self.write_queued()
+        if not self._unopened:
+            self._tasks.leave()
+        return bool(self._unopened)
+
+    def _append_opened(self, append: Append, opened: Buffer | Exception) -> None:
+        """Queue decompressed batches, or settle them with their error."""
+        error = opened if isinstance(opened, Exception) else self._plan_opened(append, opened)
+        if error is None:
+            self._queue.append(append)
+            self._queued_bytes += append.planned.size
+            self._must_roll |= append.planned.roll is not None
+        elif isinstance(error, (ProtocolError, LogError)):
+            append.settle(error)
+        else:  # a defect: nothing was planned
+            append.settle(StorageError(f"{self.log.topic}-{self.log.partition}: {error}"))
+
+    def _plan_opened(self, append: Append, opened: Buffer) -> Exception | None:
+        try:
+            append.planned = self.log.plan(opened, reencoded=True)
+        except Exception as error:  # noqa: BLE001  # any error concerns this append only
+            return error
+        return None
+
+    # -- write --
+
+    def write_queued(self) -> None:
+        """Write the queue: at once if it is small, else in a background task."""
+        if self.is_writing or self.is_paused or not self._queue:
+            return
+        if self._must_roll or self._queued_bytes > self._writer.loop_write_max_bytes:
+            self.is_writing = True
+            self._tasks.spawn(self._drain)
+            return
+        group = self._take_queue()
+        planned = [append.planned for append in group]
+        try:
+            self.log.write(planned)
+            self.log.commit(planned)
+        except Exception as error:  # noqa: BLE001  # a defect, too, fails this log only
+            self._fail(group, error)
+        else:
+            self._committed(group)
+
+    async def settled(self, *, among: int = 0) -> None:
+        """Wait until nothing is queued or awaits a flush, and no task uses the log except `among` that wait here."""
+        self.write_queued()
+        while self._tasks.running > among or self._awaiting_flush:
+            await self._tasks.changed()
+            self.write_queued()
+
+    async def _drain(self) -> None:
+        """Write groups until the queue is empty."""
+        try:
+            while self._queue and not self.is_paused:
+                group = self._take_group()
+                try:
+                    await self._write_in_worker(group)
+                except Exception as error:  # noqa: BLE001  # as in `write_queued`
+                    self._fail(group, error)
+                else:
+                    self._committed(group)
+        finally:
+            self.is_writing = False
+
+    async def _write_in_worker(self, group: list[Append]) -> None:
+        planned = [append.planned for append in group]
+        if planned[0].roll is not None:
+            await self._roll(planned[0])
+        await self.disk.write(partial(self.log.write, planned))
+        self.log.commit(planned)
+
+    def _take_queue(self) -> list[Append]:
+        group, self._queue = self._queue, []
+        self._queued_bytes = 0
+        self._must_roll = False
+        return group
+
+    def _take_group(self) -> list[Append]:
+        """Take the head of the queue for one write: of limited size, and with a roll only at its beginning."""
+        size = count = 0
+        for append in self._queue:
+            if count and (append.planned.roll is not None or size + append.planned.size > MAX_GROUP_BYTES):
+                break
+            size += append.planned.size
+            count += 1
+        group, self._queue = self._queue[:count], self._queue[count:]
+        self._queued_bytes -= size
+        self._must_roll = any(append.planned.roll is not None for append in self._queue)
+        return group
+
+    def _committed(self, group: list[Append]) -> None:
+        log = self.log
+        if self._refusals.is_active:
+            self._refusals.end()
+        if not self._is_roll_announced and log.is_roll_near:
+            self._is_roll_announced = True
+            self._tasks.spawn(self._announce_roll)
+        if log.log_end_offset - log.recovery_point >= log.flush_messages or self._awaiting_flush:
+            self._awaiting_flush += group  # also behind others: it may be a duplicate of one of them
+            self.disk.request_flush(self, len(group))
+        else:
+            for append in group:
+                append.settle()
+        if not log.shows_synced_only and not self._waiters.is_empty:
+            first, last = group[0].planned, group[-1].planned
+            self._waiters.grown(last.position + last.size - first.position)
+
+    def _fail(self, group: list[Append], error: Exception) -> None:
+        """Fail a group and all queued appends. An error other than the disk's also fails the log."""
+        log = self.log
+        log.abandon()
+        failed = group + self._take_queue()
+        reason = StorageError(f"{log.topic}-{log.partition}: {getattr(error, 'strerror', None) or error}")
+        is_full = isinstance(error, OSError) and is_out_of_room(error)
+        if not is_full or not log.room.ran_out(len(failed)):  # else the disk check logs it, once for all logs
+            self._refusals.report(reason, len(failed))
+        if not isinstance(error, OSError):
+            log.fail(error)
+            logger.error("%s-%d: log failed", log.topic, log.partition, exc_info=error)
+        for append in failed:
+            append.settle(reason)
+
+    # -- roll --
+
+    async def _roll(self, planned: PlannedAppend) -> None:
+        segment = await self.disk.write(partial(self.log.prepare_roll, planned))
+        plan = self.log.begin_flush()  # everything before the new segment
+        sealed = self.log.commit_roll(segment)
+        assert planned.roll is not None
+        self._writer.metrics.rolls[planned.roll.value].add()
+        self._tasks.spawn(partial(self._finish_roll, sealed, plan))
+
+    async def _announce_roll(self) -> None:
+        """Flush early what a roll would otherwise have to wait for."""
+        with suppress(OSError):  # the roll will fail with the same error, and report it
+            await self.disk.keep_up(self.log.announce_roll)
+
+    async def _finish_roll(self, sealed: Segment, plan: FlushPlan) -> None:
+        """Trim and flush the rolled segment, and advance the recovery point to the new one."""
+        error: Exception | None = None
+        try:
+            await self.disk.keep_up(partial(_trim_and_flush, self.log, sealed, plan))
+        except Exception as failure:  # noqa: BLE001  # reported to the appends that await a flush
+            error = failure
+        self._finish_flush(plan, error)
+
+    async def roll(self) -> bool:
+        """Begin a new segment although no append requires it; return whether that was possible.
+
+        It is not while appends arrive, as they may be planned for the old segment. Raises OSError.
+        """
+        if self.is_writing or self.is_paused or self._queue or self.log.failed:
+            return False
+        with self._tasks.inside(), trio.CancelScope(shield=True):
+            self.is_writing = True  # appends that arrive are queued
+            try:
+                prepared = await self.disk.write(self.log.prepare_early_roll)
+                is_quiet = not self._queue
+                if is_quiet:
+                    plan = self.log.begin_flush()
+                    sealed = self.log.commit_early_roll(prepared)
+                else:
+                    await self.disk.write(prepared.forget)
+            finally:
+                self.is_writing = False
+                self.write_queued()
+            if is_quiet:
+                await self._finish_roll(sealed, plan)
+        return is_quiet
+
+    # -- flush --
+
+    def begin_flush(self) -> FlushPlan | None:
+        """Return what to flush, or None if the log has failed or is moving. `flushed` must follow."""
+        self._tasks.enter()
+        return None if self.log.failed or self.is_switching else self.log.begin_flush()
+
+    def flushed(self, plan: FlushPlan | None, error: Exception | None) -> None:
+        """Record the outcome of a flush that `begin_flush` began."""
+        self._finish_flush(plan, error)
+        self._tasks.leave()
+
+    def flush_shown(self) -> None:
+        """Flush what consumers may read, if they may read flushed records only."""
+        if self.log.shows_synced_only and self.log.recovery_point < self.log.log_end_offset:
+            self.disk.request_flush(self)
+
+    def _finish_flush(self, plan: FlushPlan | None, error: Exception | None) -> None:
+        """Advance the recovery point and settle appends, or fail the log.
+
+        The recovery point of a log that has failed meanwhile is not advanced: Linux reports a write error to one fsync,
+        and the next fsync succeeds.
+        """
+        log = self.log
+        if error is not None:
+            log.fail(error)
+            logger.error("%s-%d: log failed: fsync: %s", log.topic, log.partition, error)
+        if plan is not None and not log.failed:
+            self._advance_recovery_point(plan)
+        reason = error or "the log has failed"
+        self._settle_flushed(StorageError(f"{log.topic}-{log.partition}: fsync failed: {reason}"))
+
+    def _advance_recovery_point(self, plan: FlushPlan) -> None:
+        log = self.log
+        self.flushed_at = trio.current_time()
+        shown, unflushed = log.high_watermark, log.unflushed_bytes
+        log.finish_flush(plan)
+        if log.high_watermark > shown:
+            self._waiters.grown(unflushed - log.unflushed_bytes)
+
+    def _settle_flushed(self, failure: StorageError) -> None:
+        """Settle the appends that are flushed, or all of them with `failure` if the log has failed."""
+        waiting, self._awaiting_flush = self._awaiting_flush, []
+        for append in waiting:
+            if self.log.failed:
+                append.settle(failure)
+            elif append.planned.last_offset < self.log.recovery_point:
+                append.settle()
+            else:
+                self._awaiting_flush.append(append)
+        if self._awaiting_flush:
+            self.disk.request_flush(self)
+
+
+def _trim_and_flush(log: PartitionLog, sealed: Segment, plan: FlushPlan) -> None:
+    """Finish a roll, in a worker thread."""
+    log.finish_roll(sealed)
+    plan.sync()
