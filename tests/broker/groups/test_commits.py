@@ -386,7 +386,7 @@ async def test_metrics_report_lag_and_states(tmp_path: Path, mock_clock: MockClo
         orders = group.partitions.get("orders", 0)
         assert orders is not None
         orders.append(batch(b"a", b"b", b"c"))
-        orders.write_queued()
+        orders.appends.write_queued()
         joined = await group.member()
         await group.commit(1, committer=as_member(joined))
 
