@@ -345,6 +345,26 @@ class AppendQueue:
         if self.log.shows_synced_only and self.log.recovery_point < self.log.log_end_offset:
             self.disk.request_flush(self)
 
+    def flush_recovered(self) -> None:
+        """Flush in the background the closed segments that recovery checked, as their rolls did not get to.
+
+        Compaction waits for that, and the next recovery would check them again.
+        """
+        if self.log.recovery is not None and self.log.recovery_point < self.log.active_base_offset:
+            self._tasks.spawn(self._flush_recovered)
+
+    async def _flush_recovered(self) -> None:
+        with self._tasks.inside(), trio.CancelScope(shield=True):
+            if self.log.failed or self.is_switching:
+                return
+            plan = self.log.begin_flush()
+            error: Exception | None = None
+            try:
+                await self.disk.keep_up(plan.sync)
+            except OSError as failure:
+                error = failure
+            self._finish_flush(plan, error)
+
     def _finish_flush(self, plan: FlushPlan | None, error: Exception | None) -> None:
         """Advance the recovery point and settle appends, or fail the log.
 

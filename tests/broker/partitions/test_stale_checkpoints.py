@@ -88,3 +88,16 @@ async def test_what_was_deleted_and_lost_does_not_hide_what_is_written_in_its_pl
         partition = rigged.partitions.get("words", 0)
         assert partition is not None
         assert (partition.log.log_start_offset, partition.log.log_end_offset) == (15, 18)
+
+
+async def test_closed_segments_that_recovery_checked_are_flushed_and_can_be_compacted(tmp_path: Path) -> None:
+    async with rig(tmp_path / "a") as rigged:
+        await rigged.append(await rigged.create("words", segment_bytes="1000", cleanup_policy="compact"), 20)
+        await kill(rigged, tmp_path / "b")
+    async with rig(tmp_path / "b") as rigged:
+        partition = rigged.partitions.get("words", 0)
+        assert partition is not None
+        assert partition.log.segment_count > 1
+        await partition.appends.settled()
+        assert partition.log.recovery_point >= partition.log.active_base_offset
+        assert partition.log.cleaning.find(None).cleanable_bytes > 0
