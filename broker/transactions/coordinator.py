@@ -1,0 +1,367 @@
+"""All transactional ids of this broker: finds the automaton of a request, loads and unloads log partitions.
+
+No clock, no event loop, no disk, as in `state.py`: requests come in with a waiter and the time, and what follows goes
+out by `take_effects`.
+
+Invariants:
+1. While a log partition is being read its ids are answered with COORDINATOR_LOAD_IN_PROGRESS; while it is led by
+   another broker or out of service, with NOT_COORDINATOR.
+2. A report about an effect of a former load is ignored.
+
+Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateManager (Kafka 4.3.1).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from broker.transactions.effects import (
+    Answer,
+    Append,
+    Effect,
+    Producer,
+    ProducerIds,
+    RetryLater,
+    Source,
+    Waiter,
+    WriteMarkers,
+)
+from broker.transactions.metadata import Metadata, State
+from broker.transactions.state import Transaction
+from protocol.errors import ErrorCode
+from protocol.kafka.transaction_records import StoredTransaction
+from protocol.records.markers import Outcome
+from protocol.transactions import NO_TIMEOUT_MS, TopicIndex, TransactionVersion
+
+IDS_A_STEP = 500  # looked at between two turns of the event loop
+
+# Codes of failed appends as clients of the coordinator are given them; all others stay as they are.
+_APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Settings of the broker."""
+
+    max_timeout_ms: int  # transaction.max.timeout.ms
+    id_expiration_ms: int  # transactional.id.expiration.ms
+    allows_two_phases: bool = False  # transaction.two.phase.commit.enable (KIP-939)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitRequest:
+    """An InitProducerId with a transactional id. `expected`: the producer that goes on after an error (KIP-360)."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: Producer | None = None
+    in_two_phases: bool = False
+    keeps_prepared: bool = False
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """The ids of a log partition."""
+
+    coordinator_epoch: int
+    load: int
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+
+
+class TransactionCoordinator:
+    """Requests, reports and time for all transactional ids. Calls come one at a time."""
+
+    def __init__(
+        self,
+        ids: ProducerIds,
+        limits: Limits,
+        *,
+        partition_of: Callable[[str], int],
+        level: TransactionVersion = TransactionVersion.TV_2,
+    ) -> None:
+        """Begin without any log partition. `partition_of`: where the records of a transactional id are."""
+        self.level = level  # finalized `transaction.version`; may change at any time
+        self._ids = ids
+        self._limits = limits
+        self._partition_of = partition_of
+        self._loaded: dict[int, _Loaded] = {}
+        self._loading: dict[int, int] = {}  # log partition to the number of the load
+        self._loads = 0
+        self._open: dict[str, Transaction] = {}  # transactions that can time out, those that ended among them
+        self._effects: list[Effect] = []
+
+    def take_effects(self) -> list[Effect]:
+        """Return what is to be done since the last call, in order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # -- log partitions --
+
+    def begin_loading(self, partition: int) -> int:
+        """Take over a log partition whose records are about to be read; return the number that `load` needs."""
+        self.unload(partition)
+        self._loads += 1
+        self._loading[partition] = self._loads
+        return self._loads
+
+    def load(
+        self,
+        number: int,
+        partition: int,
+        coordinator_epoch: int,
+        stored: Iterable[tuple[str, StoredTransaction]],
+        now_ms: int,
+    ) -> Iterator[None]:
+        """Serve the ids of a log partition that was read; yields now and then, to let others have their turn.
+
+        Transactions whose outcome was decided go on from there. `coordinator_epoch`: the partition's leader epoch.
+        Does nothing if the partition was given up since `begin_loading`.
+        """
+        loaded = _Loaded(coordinator_epoch, number)
+        for count, (transactional_id, value) in enumerate(stored, 1):
+            source = Source(transactional_id, partition, coordinator_epoch, number)
+            loaded.transactions[transactional_id] = Transaction(source, Metadata.restore(value))
+            if count % IDS_A_STEP == 0:
+                yield
+        if self._loading.get(partition) != number:
+            return
+        del self._loading[partition]
+        self._loaded[partition] = loaded
+        for count, transaction in enumerate(list(loaded.transactions.values()), 1):
+            if self._loaded.get(partition) is not loaded:
+                return
+            transaction.resume(now_ms)
+            self._collect(transaction)
+            if count % IDS_A_STEP == 0:
+                yield
+
+    def unload(self, partition: int) -> None:
+        """Give up a log partition: another broker leads it, or it is out of service. Whoever waits is told so."""
+        self._loading.pop(partition, None)
+        loaded = self._loaded.pop(partition, None)
+        for transaction in () if loaded is None else loaded.transactions.values():
+            transaction.give_up(ErrorCode.NOT_COORDINATOR)
+            self._effects += transaction.take_effects()
+            self._open.pop(transaction.source.transactional_id, None)
+
+    def availability(self, transactional_id: str) -> ErrorCode:
+        """Return NONE if requests for an id can be answered here, else why not."""
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        partition = self._partition_of(transactional_id)
+        if partition in self._loading:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.NONE if partition in self._loaded else ErrorCode.NOT_COORDINATOR
+
+    # -- requests --
+
+    def init_producer_id(self, request: InitRequest, waiter: Waiter, now_ms: int) -> None:
+        """InitProducerId with a transactional id."""
+        error = self._check_init(request) or self.availability(request.transactional_id)
+        if error is not ErrorCode.NONE:
+            self._effects.append(Answer(waiter, error))
+            return
+        timeout_ms = NO_TIMEOUT_MS if request.in_two_phases else request.timeout_ms
+        transaction = self._find(request.transactional_id)
+        if transaction is None:
+            producer_id = self._ids.take()
+            if producer_id is None:
+                self._effects.append(Answer(waiter, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+                return
+            transaction = self._create(request.transactional_id, producer_id, timeout_ms, now_ms)
+        transaction.initialize(request.expected, timeout_ms, waiter, ids=self._ids, level=self.level, now_ms=now_ms)
+        self._collect(transaction)
+
+    def _check_init(self, request: InitRequest) -> ErrorCode:
+        if not request.transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        if request.in_two_phases and not self._limits.allows_two_phases:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if request.keeps_prepared:
+            return ErrorCode.UNSUPPORTED_VERSION
+        if not request.in_two_phases and not 0 < request.timeout_ms <= self._limits.max_timeout_ms:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        return ErrorCode.NONE
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicIndex],
+        waiter: Waiter,
+        *,
+        version: TransactionVersion,
+        now_ms: int,
+    ) -> None:
+        """AddPartitionsToTxn, AddOffsetsToTxn (the group's partition), and Produce of a client that never asks.
+
+        `version`: TV_0 for requests of clients that add partitions beforehand, TV_2 for those that do not.
+        """
+        transaction = self._require(transactional_id, waiter)
+        if transaction is not None:
+            transaction.add_partitions(producer, frozenset(partitions), waiter, version=version, now_ms=now_ms)
+            self._collect(transaction)
+
+    def verify_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicIndex]
+    ) -> Mapping[TopicIndex, ErrorCode]:
+        """Tell which partitions are part of the producer's open transaction (KIP-890, for older clients)."""
+        error = self.availability(transactional_id)
+        transaction = self._find(transactional_id)
+        if error is ErrorCode.NONE and transaction is not None:
+            return transaction.verify_partitions(producer, partitions)
+        return dict.fromkeys(partitions, error or ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+
+    def end(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        outcome: Outcome,
+        waiter: Waiter,
+        *,
+        version: TransactionVersion,
+        now_ms: int,
+    ) -> None:
+        """EndTxn. `version`: TV_2 for version 5 and later of the request, else TV_0."""
+        transaction = self._require(transactional_id, waiter)
+        if transaction is not None:
+            transaction.end(producer, outcome, waiter, version=version, ids=self._ids, now_ms=now_ms)
+            self._collect(transaction)
+
+    def describe(self, transactional_id: str) -> Metadata | ErrorCode:
+        """Return the state of an id, or the code that answers DescribeTransactions for it."""
+        error = self.availability(transactional_id)
+        transaction = self._find(transactional_id)
+        if error is not ErrorCode.NONE or transaction is None:
+            return error or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        return transaction.metadata
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some log partition is being read: then ListTransactions answers COORDINATOR_LOAD_IN_PROGRESS."""
+        return bool(self._loading)
+
+    def select(
+        self,
+        now_ms: int,
+        *,
+        producer_ids: Collection[int] = (),
+        states: Collection[State] = (),
+        min_duration_ms: int = -1,
+    ) -> Iterator[tuple[str, Metadata] | None]:
+        """Yield ids with their states for ListTransactions; None now and then, to let others have their turn.
+
+        Empty filters select all. A duration of 0 or more selects transactions that began longer ago than that.
+        """
+        for count, transaction in enumerate(self._all(), 1):
+            metadata = transaction.metadata
+            if (
+                (not producer_ids or metadata.producer_id in producer_ids)
+                and (not states or metadata.state in states)
+                and (min_duration_ms < 0 or now_ms - metadata.started_ms > min_duration_ms)
+            ):
+                yield transaction.source.transactional_id, metadata
+            if count % IDS_A_STEP == 0:
+                yield None
+
+    # -- time --
+
+    def abort_timed_out(self, now_ms: int) -> Iterator[None]:
+        """Abort transactions that have been open for too long; yields now and then.
+
+        To be called every transaction.abort.timed.out.transaction.cleanup.interval.ms.
+        """
+        for count, (transactional_id, transaction) in enumerate(list(self._open.items()), 1):
+            if self._open.get(transactional_id) is transaction:
+                transaction.abort_timed_out(ids=self._ids, level=self.level, now_ms=now_ms)
+                self._collect(transaction)
+            if count % IDS_A_STEP == 0:
+                yield
+
+    def expire(self, now_ms: int) -> Iterator[None]:
+        """Remove ids that have not been used for transactional.id.expiration.ms; yields now and then.
+
+        To be called every transaction.remove.expired.transaction.cleanup.interval.ms.
+        """
+        unused_since_ms = now_ms - self._limits.id_expiration_ms
+        for count, transaction in enumerate(self._all(), 1):
+            if self._find(transaction.source.transactional_id) is transaction:
+                transaction.expire(unused_since_ms)
+                self._collect(transaction)
+            if count % IDS_A_STEP == 0:
+                yield
+
+    # -- reports --
+
+    def appended(self, append: Append, error: ErrorCode, now_ms: int) -> None:
+        """Take note of an append's end. `error`: as the partition gave it."""
+        transaction = self._present(append.source)
+        if transaction is None:
+            return
+        transaction.appended(_APPEND_ERRORS.get(error, error), now_ms)
+        if transaction.is_expired:
+            del self._loaded[append.source.partition].transactions[append.source.transactional_id]
+        self._collect(transaction)
+
+    def markers_written(self, markers: WriteMarkers, results: Mapping[TopicIndex, ErrorCode]) -> None:
+        """Take note of markers that were written, or why they were not; all partitions of the effect or some."""
+        transaction = self._present(markers.source)
+        if transaction is not None:
+            transaction.markers_written(results)
+            self._collect(transaction)
+
+    def retry(self, effect: RetryLater) -> None:
+        """Repeat what failed."""
+        transaction = self._present(effect.source)
+        if transaction is not None:
+            transaction.retry()
+            self._collect(transaction)
+
+    # -- inside --
+
+    def _create(self, transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
+        partition = self._partition_of(transactional_id)
+        loaded = self._loaded[partition]
+        source = Source(transactional_id, partition, loaded.coordinator_epoch, loaded.load)
+        metadata = Metadata(producer_id=producer_id, timeout_ms=timeout_ms, updated_ms=now_ms)
+        transaction = loaded.transactions[transactional_id] = Transaction(source, metadata)
+        return transaction
+
+    def _find(self, transactional_id: str) -> Transaction | None:
+        loaded = self._loaded.get(self._partition_of(transactional_id))
+        return None if loaded is None else loaded.transactions.get(transactional_id)
+
+    def _require(self, transactional_id: str, waiter: Waiter) -> Transaction | None:
+        """Find the automaton of a request that needs one; without it the waiter is answered."""
+        error = self.availability(transactional_id)
+        transaction = self._find(transactional_id)
+        if error is ErrorCode.NONE and transaction is not None:
+            return transaction
+        self._effects.append(Answer(waiter, error or ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+        return None
+
+    def _present(self, source: Source) -> Transaction | None:
+        """Find the automaton that asked; None if its log partition was unloaded or loaded again since."""
+        loaded = self._loaded.get(source.partition)
+        if loaded is None or loaded.load != source.load:
+            return None
+        return loaded.transactions.get(source.transactional_id)
+
+    def _collect(self, transaction: Transaction) -> None:
+        self._effects += transaction.take_effects()
+        if transaction.metadata.state is State.ONGOING:
+            self._open[transaction.source.transactional_id] = transaction
+        else:
+            self._open.pop(transaction.source.transactional_id, None)
+
+    def _all(self) -> Iterator[Transaction]:
+        for loaded in list(self._loaded.values()):
+            yield from list(loaded.transactions.values())

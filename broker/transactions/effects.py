@@ -1,0 +1,90 @@
+"""Effects: what the transaction coordinator asks for, as values, and what has to be reported back to it."""
+
+from collections.abc import Hashable
+from typing import NamedTuple, Protocol, TypeAlias
+
+from protocol.errors import ErrorCode
+from protocol.kafka.transaction_records import StoredTransaction
+from protocol.records.markers import Outcome
+from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
+
+Waiter: TypeAlias = Hashable  # whoever sent a request; opaque here
+
+
+class ProducerIds(Protocol):
+    """Source of producer ids that nobody has had."""
+
+    def take(self) -> int | None:
+        """Return one, or None while the next block is being fetched: the client then tries again."""
+
+
+class Producer(NamedTuple):
+    """Who sends a request: a producer id with its epoch."""
+
+    id: int
+    epoch: int
+
+
+class Source(NamedTuple):
+    """The automaton that asked, and the load of its log partition that made it.
+
+    A report about another load than the present one is ignored.
+    """
+
+    transactional_id: str
+    partition: int  # of `__transaction_state`
+    coordinator_epoch: int  # leader epoch of that partition; written into markers
+    load: int  # unlike that of any other load, even where the leader epoch is the same
+
+
+class Answer(NamedTuple):
+    """Reply to a request. The producer is given where InitProducerId or EndTxn (version 5 or later) succeeded."""
+
+    waiter: Waiter
+    error: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+class Append(NamedTuple):
+    """Append a state to `__transaction_state` with acks=all; then call `TransactionCoordinator.appended`.
+
+    `value`: None writes a tombstone. One append per transactional id is under way at most.
+    """
+
+    source: Source
+    value: StoredTransaction | None
+
+
+class WriteMarkers(NamedTuple):
+    """End a transaction in these partitions with a control batch; then call `TransactionCoordinator.markers_written`.
+
+    The result of each partition may be reported by itself. A partition that the catalog no longer has counts as
+    written (NONE). `version` decides whether a partition takes a marker of an epoch that it has already seen.
+    """
+
+    source: Source
+    producer: Producer
+    outcome: Outcome
+    partitions: frozenset[TopicIndex]
+    version: TransactionVersion
+
+
+class RetryLater(NamedTuple):
+    """Call `TransactionCoordinator.retry` after a pause: an append or a marker failed in a way that may pass."""
+
+    source: Source
+
+
+class Stuck(NamedTuple):
+    """Report that a decided transaction cannot be completed by this coordinator.
+
+    TRANSACTION_COORDINATOR_FENCED: a newer coordinator does it. Anything else needs an operator; the transactional id
+    answers CONCURRENT_TRANSACTIONS until its log partition is loaded again.
+    """
+
+    source: Source
+    error: ErrorCode
+
+
+Effect: TypeAlias = Answer | Append | WriteMarkers | RetryLater | Stuck

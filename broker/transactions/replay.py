@@ -1,0 +1,44 @@
+"""What a partition of `__transaction_state` holds, once the latest record of each key is known."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from broker.groups.replay import Latest
+from protocol.kafka.codec.bounds import MalformedError
+from protocol.kafka.transaction_records import (
+    ForeignKey,
+    ForeignValue,
+    StoredTransaction,
+    decode_transaction,
+    decode_transaction_key,
+)
+
+
+class ReplayedTransactions:
+    """Decodes the latest records of a partition; iterate once, then look at the counts."""
+
+    def __init__(self, latest: Mapping[bytes, Latest], partition: int, partition_of: Callable[[str], int]) -> None:
+        """`partition_of`: where the records of a transactional id belong."""
+        self.foreign = 0  # records of types and versions that are not known; ignored, as Kafka does
+        self.misplaced = 0  # written when the topic had another number of partitions; ignored
+        self._latest = latest
+        self._partition = partition
+        self._partition_of = partition_of
+
+    def __iter__(self) -> Iterator[tuple[str, StoredTransaction]]:
+        """Yield each id with its state.
+
+        Raises MalformedError for a record that cannot be read: without it the broker would take the id for a new one,
+        and neither fence its producers nor end its transaction.
+        """
+        for data, record in self._latest.items():
+            try:
+                key = decode_transaction_key(data)
+                value = decode_transaction(record.value)
+            except MalformedError as error:
+                raise MalformedError(f"record at offset {record.offset}: {error}") from None
+            if isinstance(key, ForeignKey) or isinstance(value, ForeignValue):
+                self.foreign += 1
+            elif self._partition_of(key.transactional_id) != self._partition:
+                self.misplaced += 1
+            else:
+                yield key.transactional_id, value
