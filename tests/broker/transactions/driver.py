@@ -1,0 +1,200 @@
+"""A transaction coordinator with one log partition, whose appends and markers end as a test says."""
+
+from collections.abc import Iterable, Mapping
+
+from broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
+from broker.transactions.effects import Answer, Append, Producer, RetryLater, Stuck, WriteMarkers
+from broker.transactions.metadata import Metadata
+from protocol.errors import ErrorCode
+from protocol.kafka.transaction_records import StoredTransaction
+from protocol.records.markers import Outcome
+from protocol.transactions import TopicIndex, TransactionVersion
+
+TV_0, TV_1, TV_2 = TransactionVersion.TV_0, TransactionVersion.TV_1, TransactionVersion.TV_2
+COMMIT, ABORT = Outcome.COMMIT, Outcome.ABORT
+ORDERS, STOCK = ("orders", 0), ("stock", 1)
+TIMEOUT_MS = 60_000
+MAX_TIMEOUT_MS = 900_000
+ID_EXPIRATION_MS = 7 * 24 * 3600 * 1000
+COORDINATOR_EPOCH = 5
+
+
+class Ids:
+    """Producer ids in order; `are_out` as while a block is being fetched."""
+
+    def __init__(self, first: int = 100) -> None:
+        self.next = first
+        self.are_out = False
+
+    def take(self) -> int | None:
+        if self.are_out:
+            return None
+        self.next += 1
+        return self.next - 1
+
+
+class Driver:
+    """Waiters are numbers; `answers` holds what each was told. `log`: the rows that are in the log, in order."""
+
+    def __init__(self, *, level: TransactionVersion = TV_2, first_id: int = 100) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.ids = Ids(first_id)
+        self.level = level
+        self.answers: dict[int, Answer] = {}
+        self.appends: list[Append] = []
+        self.markers: list[WriteMarkers] = []
+        self.retries: list[RetryLater] = []
+        self.stuck: list[Stuck] = []
+        self.log: list[tuple[str, StoredTransaction | None]] = []
+        self.written: list[WriteMarkers] = []  # markers that are in all their partitions
+        self.appends_at_once = True
+        self.marks_at_once = True
+        self.coordinator = self._new()
+        self._waiters = iter(range(1 << 30))
+        self.start()
+
+    def _new(self) -> TransactionCoordinator:
+        limits = Limits(max_timeout_ms=MAX_TIMEOUT_MS, id_expiration_ms=ID_EXPIRATION_MS)
+        return TransactionCoordinator(self.ids, limits, partition_of=lambda _: 0, level=self.level)
+
+    def start(self, stored: Mapping[str, StoredTransaction] | None = None) -> None:
+        latest = self.latest() if stored is None else dict(stored)
+        number = self.coordinator.begin_loading(0)
+        for _ in self.coordinator.load(number, 0, COORDINATOR_EPOCH, latest.items(), self.now_ms):
+            pass
+        self.pump()
+
+    def restart(self) -> None:
+        """Lose everything but the log."""
+        self.coordinator = self._new()
+        self.appends, self.markers, self.retries = [], [], []
+        self.start()
+
+    def latest(self) -> dict[str, StoredTransaction]:
+        rows = dict(self.log)
+        return {name: value for name, value in rows.items() if value is not None}
+
+    # -- requests --
+
+    def init(
+        self, expected: Producer | None = None, *, name: str = "id", timeout_ms: int = TIMEOUT_MS, **flags: bool
+    ) -> int:
+        waiter = next(self._waiters)
+        request = InitRequest(transactional_id=name, timeout_ms=timeout_ms, expected=expected, **flags)
+        self.coordinator.init_producer_id(request, waiter, self.now_ms)
+        self.pump()
+        return waiter
+
+    def add(
+        self,
+        producer: Producer,
+        *partitions: TopicIndex,
+        name: str = "id",
+        version: TransactionVersion = TV_2,
+    ) -> int:
+        waiter = next(self._waiters)
+        self.coordinator.add_partitions(
+            name, producer, partitions or (ORDERS,), waiter, version=version, now_ms=self.now_ms
+        )
+        self.pump()
+        return waiter
+
+    def verify(self, producer: Producer, *partitions: TopicIndex, name: str = "id") -> list[ErrorCode]:
+        errors = self.coordinator.verify_partitions(name, producer, partitions)
+        return [errors[each] for each in partitions]
+
+    def end(
+        self, producer: Producer, outcome: Outcome = COMMIT, *, name: str = "id", version: TransactionVersion = TV_2
+    ) -> int:
+        waiter = next(self._waiters)
+        self.coordinator.end(name, producer, outcome, waiter, version=version, now_ms=self.now_ms)
+        self.pump()
+        return waiter
+
+    # -- shorter --
+
+    def producer(self, expected: Producer | None = None, **options: int) -> Producer:
+        """Initialize and succeed."""
+        answer = self.answers[self.init(expected, **options)]
+        assert answer.error is ErrorCode.NONE
+        return Producer(answer.producer_id, answer.producer_epoch)
+
+    def error(self, waiter: int) -> ErrorCode:
+        return self.answers[waiter].error
+
+    def given(self, waiter: int) -> Producer:
+        answer = self.answers[waiter]
+        assert answer.error is ErrorCode.NONE
+        return Producer(answer.producer_id, answer.producer_epoch)
+
+    def metadata(self, name: str = "id") -> Metadata:
+        metadata = self.coordinator.describe(name)
+        assert isinstance(metadata, Metadata)
+        return metadata
+
+    # -- what ends, and how --
+
+    def pass_ms(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+        for _ in self.coordinator.abort_timed_out(self.now_ms):
+            pass
+        for _ in self.coordinator.expire(self.now_ms):
+            pass
+        self.pump()
+
+    def pump(self) -> None:
+        while effects := self.coordinator.take_effects():
+            for effect in effects:
+                match effect:
+                    case Answer(waiter=int() as waiter):
+                        assert waiter not in self.answers, "nobody is answered twice"
+                        self.answers[waiter] = effect
+                    case Append():
+                        self.appends.append(effect)
+                    case WriteMarkers():
+                        self.markers.append(effect)
+                    case RetryLater():
+                        self.retries.append(effect)
+                    case Stuck():
+                        self.stuck.append(effect)
+            if self.appends_at_once:
+                self._settle_appends(ErrorCode.NONE)
+            if self.marks_at_once:
+                self._settle_markers({})
+
+    def settle_appends(self, error: ErrorCode = ErrorCode.NONE, *, is_in_log: bool | None = None) -> None:
+        """End what is under way; `is_in_log`: whether the rows count after a restart, by default those that succeed."""
+        self._settle_appends(error, is_in_log=is_in_log)
+        self.pump()
+
+    def _settle_appends(self, error: ErrorCode, *, is_in_log: bool | None = None) -> None:
+        appends, self.appends = self.appends, []
+        for append in appends:
+            if (error is ErrorCode.NONE) if is_in_log is None else is_in_log:
+                self.log.append((append.source.transactional_id, append.value))
+            self.coordinator.appended(append, error, self.now_ms)
+
+    def settle_markers(self, errors: Mapping[TopicIndex, ErrorCode] | None = None) -> None:
+        """End what is under way; partitions that are not named succeed."""
+        self._settle_markers(errors or {})
+        self.pump()
+
+    def _settle_markers(self, errors: Mapping[TopicIndex, ErrorCode]) -> None:
+        markers, self.markers = self.markers, []
+        for each in markers:
+            results = {pair: errors.get(pair, ErrorCode.NONE) for pair in each.partitions}
+            good = frozenset(pair for pair, error in results.items() if error is ErrorCode.NONE)
+            if good:
+                self.written.append(each._replace(partitions=good))
+            self.coordinator.markers_written(each, results)
+
+    def report_markers(self, markers: WriteMarkers, written: Iterable[TopicIndex]) -> None:
+        """Report some partitions of one effect."""
+        self.coordinator.markers_written(markers, dict.fromkeys(written, ErrorCode.NONE))
+        self.pump()
+
+    def retry(self) -> None:
+        retries, self.retries = self.retries, []
+        for each in retries:
+            self.coordinator.retry(each)
+        self.pump()

@@ -1,0 +1,121 @@
+"""All transactional ids together: loading, unloading, lists, steps."""
+
+from broker.transactions.coordinator import IDS_A_STEP
+from broker.transactions.metadata import State
+from protocol.errors import ErrorCode
+from protocol.kafka.transaction_records import StoredTransaction
+from tests.broker.transactions.driver import ABORT, ID_EXPIRATION_MS, ORDERS, TIMEOUT_MS, Driver
+
+
+def stored(producer_id: int, state: State = State.EMPTY, **fields: object) -> StoredTransaction:
+    given = {"producer_epoch": 0, "timeout_ms": TIMEOUT_MS, "updated_ms": 0, **fields}
+    return StoredTransaction(producer_id=producer_id, state=state, **given)  # type: ignore[arg-type]
+
+
+def test_while_records_are_read_every_request_is_to_be_tried_again() -> None:
+    driver = Driver()
+    producer = driver.producer()
+    driver.coordinator.begin_loading(0)
+    for waiter in (driver.init(), driver.add(producer), driver.end(producer)):
+        assert driver.error(waiter) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert driver.verify(producer, ORDERS) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    assert driver.coordinator.describe("id") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert driver.coordinator.is_loading
+
+
+def test_an_id_of_another_coordinator_is_refused() -> None:
+    driver = Driver()
+    producer = driver.producer()
+    driver.coordinator.unload(0)
+    assert driver.error(driver.init()) is ErrorCode.NOT_COORDINATOR
+    assert driver.error(driver.add(producer)) is ErrorCode.NOT_COORDINATOR
+    assert driver.verify(producer, ORDERS) == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_whoever_waits_is_told_when_the_partition_goes() -> None:
+    driver = Driver()
+    driver.appends_at_once = False
+    waiter = driver.init()
+    (append,) = driver.appends
+    driver.coordinator.unload(0)
+    driver.pump()
+    assert driver.error(waiter) is ErrorCode.NOT_COORDINATOR
+    driver.coordinator.appended(append, ErrorCode.NONE, driver.now_ms)
+    driver.pump()
+    assert driver.coordinator.describe("id") is ErrorCode.NOT_COORDINATOR
+
+
+def test_reports_about_a_former_load_are_ignored() -> None:
+    driver = Driver()
+    producer = driver.producer()
+    driver.add(producer)
+    driver.marks_at_once = False
+    driver.end(producer)
+    (old,) = driver.markers
+    driver.restart()
+    (new,) = driver.markers
+    driver.coordinator.markers_written(old._replace(source=old.source._replace(load=-1)), {ORDERS: ErrorCode.NONE})
+    assert driver.metadata().state is State.PREPARE_COMMIT
+    driver.coordinator.markers_written(new, {ORDERS: ErrorCode.NONE})
+    driver.pump()
+    assert driver.metadata().state is State.COMPLETE_COMMIT
+
+
+def test_records_that_were_read_for_a_partition_that_is_gone_are_not_served() -> None:
+    driver = Driver()
+    number = driver.coordinator.begin_loading(0)
+    steps = driver.coordinator.load(number, 0, 6, [("id", stored(7))], driver.now_ms)
+    driver.coordinator.begin_loading(0)  # led by another broker meanwhile, and back
+    assert list(steps) == []
+    assert driver.coordinator.describe("id") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_thousands_of_ids_are_taken_in_steps() -> None:
+    driver = Driver()
+    count = 5 * IDS_A_STEP
+    rows = [(f"id-{number}", stored(number)) for number in range(count)]
+    number = driver.coordinator.begin_loading(0)
+    assert len(list(driver.coordinator.load(number, 0, 6, rows, 0))) == 10  # taken in, then looked at
+    assert sum(each is None for each in driver.coordinator.select(0)) == 5
+    assert len(list(driver.coordinator.expire(ID_EXPIRATION_MS))) == 5
+    assert len(driver.coordinator.take_effects()) == count
+
+
+def test_transactions_are_listed_by_producer_state_and_duration() -> None:
+    driver = Driver()
+    rows = {
+        "empty": stored(1),
+        "old": stored(2, State.ONGOING, started_ms=driver.now_ms - 1000),
+        "young": stored(3, State.ONGOING, started_ms=driver.now_ms - 10),
+    }
+    driver.start(rows)
+
+    def names(**filters: object) -> list[str]:
+        found = driver.coordinator.select(driver.now_ms, **filters)  # type: ignore[arg-type]
+        return [each[0] for each in found if each is not None]
+
+    assert names() == ["empty", "old", "young"]
+    assert names(producer_ids={1, 3}) == ["empty", "young"]
+    assert names(states={State.ONGOING}) == ["old", "young"]
+    assert names(states={State.ONGOING}, min_duration_ms=10) == ["old"]
+
+
+def test_only_open_transactions_are_looked_at_for_timeouts() -> None:
+    driver = Driver()
+    first, second = driver.producer(name="a"), driver.producer(name="b")
+    driver.add(first, name="a")
+    driver.add(second, name="b")
+    driver.end(second, ABORT, name="b")
+    assert list(driver.coordinator._open) == ["a"]
+    driver.pass_ms(TIMEOUT_MS + 1)
+    assert not driver.coordinator._open
+    driver.coordinator.unload(0)
+    assert not driver.coordinator._open
+
+
+def test_ids_do_not_disturb_one_another() -> None:
+    driver = Driver()
+    driver.appends_at_once = False
+    first, second = driver.init(name="a"), driver.init(name="b")
+    driver.settle_appends()
+    assert driver.given(first) != driver.given(second)
