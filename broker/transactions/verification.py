@@ -1,0 +1,50 @@
+"""Codes of the transaction coordinator as answers to Produce (KIP-890).
+
+A transactional batch of a producer without an open transaction in the partition is not appended before the coordinator
+has agreed. What the coordinator refuses is translated to codes that the client can handle.
+
+Source: org.apache.kafka.server.transaction.AddPartitionsToTxnManager, kafka.server.ReplicaManager (Kafka 4.3.1).
+"""
+
+from enum import IntEnum
+
+from protocol.errors import ErrorCode
+
+
+class TransactionSupport(IntEnum):
+    """How much of KIP-890 a client knows; by the version of its request."""
+
+    VERIFIED = 0  # adds partitions beforehand
+    ABORTABLE = 1  # the same, and knows TRANSACTION_ABORTABLE
+    ADDING = 2  # never adds partitions: the first batch does
+
+
+_FIRST_VERSIONS = {"produce": (11, 12), "txn_offset_commit": (4, 5)}
+
+# The coordinator may answer otherwise soon. Old clients retry this code, without asking for metadata first.
+_PASSING = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def support_of(api: str, version: int) -> TransactionSupport:
+    """Return what the client of a request knows. `api`: `produce` or `txn_offset_commit`."""
+    abortable, adding = _FIRST_VERSIONS[api]
+    if version >= adding:
+        return TransactionSupport.ADDING
+    return TransactionSupport.ABORTABLE if version >= abortable else TransactionSupport.VERIFIED
+
+
+def produce_error(error: ErrorCode, support: TransactionSupport) -> ErrorCode:
+    """Translate why a partition is not part of the transaction to the code that its batch is refused with."""
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.TRANSACTION_ABORTABLE and support is TransactionSupport.VERIFIED:
+        return ErrorCode.INVALID_TXN_STATE
+    is_busy = error is ErrorCode.CONCURRENT_TRANSACTIONS and support is not TransactionSupport.ADDING
+    return ErrorCode.NOT_ENOUGH_REPLICAS if is_busy or error in _PASSING else error
