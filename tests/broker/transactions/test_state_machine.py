@@ -57,8 +57,10 @@ class PartitionModel:
         self.open.setdefault(producer.id, []).append(write)
         return True
 
-    def mark(self, producer: Producer, outcome: Outcome) -> None:
-        assert producer.epoch >= self.epochs.get(producer.id, -1), "a marker is never older than what it ends"
+    def mark(self, producer: Producer, outcome: Outcome, version: TransactionVersion) -> None:
+        epoch = self.epochs.get(producer.id, -1)
+        is_same_again = producer.epoch == epoch and (version < TV_2 or producer.id not in self.open)
+        assert producer.epoch > epoch or is_same_again, "a marker that its partition refuses"
         self.epochs[producer.id] = producer.epoch
         for each in self.open.pop(producer.id, []):
             each.outcome = outcome
@@ -292,7 +294,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def _write_markers(self, markers: WriteMarkers, pairs: set[TopicIndex] | frozenset[TopicIndex]) -> None:
         for pair in markers.partitions & pairs:
-            self.partitions[pair].mark(markers.producer, markers.outcome)
+            self.partitions[pair].mark(markers.producer, markers.outcome, markers.version)
 
 
 TestTransactions = TransactionMachine.TestCase
