@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from broker.groups.replay import Latest
+from broker.coordinator_log.replay import Latest
 from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.transaction_records import (
     ForeignKey,

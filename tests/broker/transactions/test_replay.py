@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.replay import Latest, Replay
+from broker.coordinator_log.replay import Latest, Replay
 from broker.transactions.replay import ReplayedTransactions
 from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.transaction_records import StoredTransaction, encode_transaction, encode_transaction_key
