@@ -253,7 +253,7 @@ def arranged(name: str, maintain_s: float, size_mb: float, opened: Opened, hot: 
 def table(found: Sequence[Arrangement]) -> str:
     """In Markdown, one row for each arrangement."""
     lines = [
-        "| arrangement | maintaining, CPU s | space, MB | scan, bytes | hot, µs | cold, µs | pages read, cold |",
+        "| index | maintenance, CPU s | space, MB | scan, bytes | hot, µs | cold, µs | pages read, cold |",
         "|---|---|---|---|---|---|---|",
     ]
     for each in found:
