@@ -1,6 +1,6 @@
 """`python -m benchmarks`: run workloads, print the table, write it into a page and the JSON into a file.
 
-Workloads are chosen by name or pattern (`kafka-*`); without any, those that need nothing but warmlog are run.
+Workloads are selected by name or pattern (`kafka-*`); by default, those that need only warmlog are run.
 """
 
 import argparse
@@ -40,7 +40,7 @@ QUICK_SCALE = 0.02  # 20 partitions for 1,000, 5 MiB for 256
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Return the parser of the command line."""
     names = [workload.name for workload in EVERY]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"which to run: {', '.join(names)}")
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--page", type=Path, metavar="FILE", help="put the table into this Markdown page")
     parser.add_argument("--directory", type=Path, default="/var/tmp", help="on the disk to measure (/var/tmp)")
     parser.add_argument("--kept", type=Path, metavar="DIR", help="keep what is dear to make there, for other runs")
-    parser.add_argument("--strict", action="store_true", help="exit with status 1 if anything wanted is missed")
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 if a target is missed")
     parser.add_argument("--quick", action="store_true", help="a round of a fifth of a second: does it run at all?")
     chosen = parser.parse_args()
     unknown = [pattern for pattern in chosen.workloads if not any(fnmatchcase(name, pattern) for name in names)]
@@ -60,14 +60,14 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen_workloads(patterns: list[str]) -> list[Workload[Any]]:
-    """Those that a pattern fits, in the order of the tables."""
+    """Return the workloads that match a pattern, in the order of the tables."""
     if not patterns:
         return list(WORKLOADS)
     return [workload for workload in EVERY if any(fnmatchcase(workload.name, pattern) for pattern in patterns)]
 
 
 def plan_of(chosen: argparse.Namespace) -> Plan:
-    """How long and how often."""
+    """Return the length and number of the rounds."""
     if chosen.quick:
         return Plan(
             rounds=1,
@@ -88,7 +88,7 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
 
 
 def main() -> int:
-    """Exit status 1 where something could not be measured; with --strict also where a target is missed."""
+    """Run the workloads; return 1 if something could not be measured, with --strict also if a target is missed."""
     chosen = arguments()
     plan = plan_of(chosen)
     outcomes = []
@@ -111,7 +111,7 @@ def main() -> int:
                 chosen.json.write_text(json.dumps(document(outcomes, plan), indent=1) + "\n")
     missed = [outcome.workload.name for outcome in outcomes if not outcome.meets_targets]
     if chosen.strict and missed:
-        print(f"not what is wanted: {', '.join(missed)}", file=sys.stderr)
+        print(f"targets missed: {', '.join(missed)}", file=sys.stderr)
         return 1
     return 0
 

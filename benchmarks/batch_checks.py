@@ -1,6 +1,6 @@
-"""`python -m benchmarks.batch_checks`: what checking a produced batch costs, by codec and size.
+"""`python -m benchmarks.batch_checks`: the cost of validating a produced batch, by codec and size.
 
-Compressed batches are decompressed for it, by the event loop or by a thread (`broker.partitions.batch_opener`).
+This includes decompression, which the event loop or a thread does (`broker.partitions.batch_opener`).
 Each figure is the median of many runs in one thread.
 """
 
@@ -23,13 +23,13 @@ RULES = BatchRules()
 
 
 def value(source: random.Random) -> bytes:
-    """A JSON document of which half is different in every record."""
+    """Return a JSON document; half of it differs in every record."""
     fields = {"id": source.randrange(10**9), "name": source.choice(["alpha", "beta", "gamma"]), "at": source.random()}
     return json.dumps(fields | {"note": "the quick brown fox " * 10}).encode()[:VALUE_BYTES]
 
 
 def microseconds(work: Callable[[], object]) -> float:
-    """Median time of one run."""
+    """Return the median time of one run."""
     times = []
     for _ in range(RUNS):
         begun = perf_counter()

@@ -1,8 +1,8 @@
-"""warmlog's Python client at work, as a process: the way a person would use it.
+"""A process that uses warmlog's Python client as an application would.
 
     python -m benchmarks.client asyncio|trio produce|consume HOST:PORT TOPIC RECORDS SIZE
 
-Prints the seconds from the first record to the last acknowledgement, or to the last record; connected before.
+Prints the seconds from the first record to the last acknowledgement, or to the last record, without connecting.
 """
 
 import sys
@@ -24,7 +24,7 @@ async def produce(address: str, topic: str, records: int, size: int) -> float:
 
 
 async def consume(address: str, topic: str, records: int, size: int) -> float:
-    """Consume a topic that holds so many records, each as an object with its value."""
+    """Consume all records of a topic, each as an object with its value."""
     async with connect(address) as client:
         began_at = perf_counter()
         count = total = 0
@@ -36,7 +36,7 @@ async def consume(address: str, topic: str, records: int, size: int) -> float:
 
 
 def main() -> None:
-    """The process."""
+    """Produce or consume, and print the time."""
     loop, verb, address, topic, records, size = sys.argv[1:]
     work = {"produce": produce, "consume": consume}[verb]
     print(anyio.run(work, address, topic, int(records), int(size), backend=loop))

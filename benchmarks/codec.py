@@ -1,7 +1,7 @@
-"""`python -m benchmarks.codec`: what decoding a request and encoding its reply cost, by API, version and shape.
+"""`python -m benchmarks.codec`: the cost of decoding a request and encoding its reply, by API, version and shape.
 
-With `--against DIR`, another checkout runs the same shapes in a process of its own, and the two take turns in short
-rounds, so that a busy machine hits both alike. The figures are microseconds of CPU: the least of all rounds.
+With `--against DIR`, another checkout runs the same shapes in its own process, and the two alternate in short rounds,
+so that other load on the machine affects both. The figures are microseconds of CPU time, the minimum of all rounds.
 """
 
 import argparse
@@ -179,7 +179,7 @@ def tasks(patterns: list[str]) -> list[Task]:
 
 
 def steps(task: Task) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """What decodes the request of a task, and what encodes its reply."""
+    """Return a function that decodes the request of a task, and one that encodes its reply."""
     shape, version = task
     api, name = BY_NAME[shape.api], f"{shape.api}Request"
     values = with_defaults(TABLES[name], version, shape.request(shape.partitions))
@@ -189,7 +189,7 @@ def steps(task: Task) -> tuple[Callable[[], Any], Callable[[], Any]]:
 
 
 def cost(step: Callable[[], Any]) -> float:
-    """Microseconds of one call, of a round."""
+    """Return the microseconds per call of a round."""
     count = 1
     while True:
         start = process_time_ns()
@@ -202,7 +202,7 @@ def cost(step: Callable[[], Any]) -> float:
 
 
 def serve() -> None:
-    """Measure what is asked for by number, one line each."""
+    """Measure the tasks requested by number, one per line."""
     known: dict[int, tuple[Callable[[], Any], Callable[[], Any]]] = {}
     every = tasks([])
     for line in sys.stdin:
@@ -213,7 +213,7 @@ def serve() -> None:
 
 
 class Other:
-    """Another checkout that measures the same."""
+    """Another checkout that runs the same measurements."""
 
     def __init__(self, directory: Path, *, pure: bool) -> None:
         environment = os.environ | {"PYTHONPATH": str(directory), "WARMLOG_PURE": "1" if pure else ""}

@@ -1,4 +1,4 @@
-"""confluent-kafka at work, as a process: the way a person would use it.
+"""A process that uses confluent-kafka as an application would.
 
     python -m benchmarks.confluent produce|consume HOST:PORT TOPIC RECORDS SIZE
 
@@ -41,7 +41,7 @@ def produce(address: str, topic: str, records: int, size: int) -> str:
 
 
 def consume(address: str, topic: str, records: int, size: int) -> str:
-    """Consume a topic that holds so many records."""
+    """Consume all records of a topic."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "benchmark", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     count = total = 0
@@ -59,7 +59,7 @@ def consume(address: str, topic: str, records: int, size: int) -> str:
 
 
 def main() -> None:
-    """The process."""
+    """Produce or consume, and print the figures."""
     verb, address, topic, records, size = sys.argv[1:]
     work = {"produce": produce, "consume": consume}[verb]
     print(work(address, topic, int(records), int(size)))

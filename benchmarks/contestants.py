@@ -1,10 +1,7 @@
-"""Who takes part: brokers and what stands in for them, each a name and a way to start it.
+"""The contestants: brokers and references to compare them with.
 
-Owns: starting and ending processes, and turning a load into what a contestant is asked. Must not know: which loads
-there are, or what is wanted of anyone.
-
-A new broker is one more `Broker`: a name, a function that starts it in a directory and waits until it serves, and its
-wire (`native.NativeWire` shows what a wire must do).
+To add a broker, add a `Broker`: its name, a function that starts it in a directory and waits until it serves, and its
+wire (`native.NativeWire` is an example).
 """
 
 import os
@@ -28,11 +25,11 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 
 class StartError(Exception):
-    """A contestant ended before it served."""
+    """A contestant exited before it was ready."""
 
 
 class Running(NamedTuple):
-    """A server that serves: where, and its process."""
+    """A running server: its address and its process."""
 
     address: Address
     pid: int
@@ -43,7 +40,7 @@ Start = Callable[[Path], AbstractContextManager[Running]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produce:
-    """Connections that each append one batch over and over, to a partition of their own."""
+    """Connections that each append the same batch repeatedly to their own partition."""
 
     connections: int
     depth: int
@@ -52,10 +49,10 @@ class Produce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """Connections that each read one partition in slices of SLICE_BYTES, from the page cache.
+    """Connections that each read one partition in slices of SLICE_BYTES from the page cache.
 
-    `batch` is what the partition holds, over and over; `records` is the number of its records. So many bytes come in
-    that one receiving process would be the limit, so there is one for each core.
+    The partition consists of copies of `batch`, which has `records` records. There is one receiving process per core,
+    because a single one would be the limit.
     """
 
     connections: int
@@ -65,7 +62,7 @@ class Fetch:
 
     @property
     def processes(self) -> int:
-        """How many processes receive."""
+        """Return the number of receiving processes."""
         return min(self.connections, len(os.sched_getaffinity(0)))
 
 
@@ -93,7 +90,7 @@ class Broker:
 
     @contextmanager
     def serving(self, conditions: Conditions, partitions: int) -> Iterator[tuple[Running, str]]:
-        """A server that serves, and a new topic on it."""
+        """Start a server and create a topic on it."""
         with self.start(conditions.directory) as server:
             topic = self.wire.new_topic(server.address, partitions)
             yield server, topic
@@ -107,7 +104,7 @@ class Broker:
         return _bytes_moved(result, result.received_bytes) | _busy(result)
 
     def _fill_and_fetch(self, server: Running, topic: str, fetch: Fetch, conditions: Conditions) -> list[Flow]:
-        """Fill a partition; connections that begin at places far from each other and go round."""
+        """Fill a partition and read it in a loop, with connections that start far from each other."""
         slices = conditions.scaled(SLICES)
         batches = -(-slices * SLICE_BYTES // len(fetch.batch)) + 1
         request = self.wire.produce(topic, 0, fetch.batch)
@@ -125,7 +122,7 @@ class Broker:
         return figures_of(result)
 
     def each_partition(self, topic: str, partitions: int, connections: int, batches: Sequence[bytes]) -> list[Flow]:
-        """All the batches to each of the partitions, which are dealt out to the connections."""
+        """Append all batches to each partition; the partitions are distributed over the connections."""
         shares = [range(number, partitions, connections) for number in range(min(connections, partitions))]
         asked = (tuple(self.wire.produce(topic, p, batch) for p in share for batch in batches) for share in shares)
         return [Flow(requests=requests, total=len(requests)) for requests in asked]
@@ -133,17 +130,17 @@ class Broker:
     def drive(
         self, server: Running, flows: Sequence[Flow], conditions: Conditions, *, processes: int = 1
     ) -> LoadResult:
-        """Put a load on a running server. Raises LoadError."""
+        """Run a load against a running server. Raises LoadError."""
         greeted = tuple(replace(flow, greeting=self.wire.greeting) for flow in flows)
         return _drive(server, greeted, conditions, good=self.wire.good, processes=processes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedProducers:
-    """A broker that syncs every append before it answers, and so many producers with one request in flight each.
+    """A broker that fsyncs every append before it replies, and producers with one request in flight each.
 
-    All append to one partition: those whose requests wait at the same time share a sync. One producer alone has a sync
-    for each of its requests.
+    All append to one partition, so requests that wait at the same time share an fsync. With a single producer, each
+    request has its own.
     """
 
     name: str
@@ -161,12 +158,12 @@ class SyncedProducers:
 
 @dataclass(frozen=True, slots=True)
 class SyncLoop:
-    """A loop that appends to a file and syncs it, over and over; nobody asks it and nobody is answered."""
+    """A loop that appends to a file and fsyncs it, without requests."""
 
     name: str = "sync loop"
 
     def produce(self, batch: bytes, conditions: Conditions) -> Figures:
-        """Appends/s, each with a sync of its own."""
+        """Measure appends/s, each with its own fsync."""
         path = conditions.directory / "synced"
         command = ["sync", str(path), str(conditions.seconds), str(conditions.warmup_s)]
         printed = subprocess.check_output(_module("benchmarks.limits", *command), input=batch, cwd=ROOT)
@@ -176,7 +173,7 @@ class SyncLoop:
 
 @dataclass(frozen=True, slots=True)
 class AppendLoop:
-    """A loop that appends to a file; nobody asks it and nobody is answered."""
+    """A loop that appends to a file, without requests."""
 
     name: str = "append loop"
 
@@ -191,7 +188,7 @@ class AppendLoop:
 
 @dataclass(frozen=True, slots=True)
 class SendfileLoop:
-    """For each connection a loop that sends a file, unasked."""
+    """A loop per connection that sends a file, without requests."""
 
     name: str = "sendfile loop"
 
@@ -208,7 +205,7 @@ class SendfileLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonClient:
-    """A client library in a process of its own, with a new broker for each measurement.
+    """A client library in its own process, with a new broker for each measurement.
 
     `command`, which prints seconds, is followed by produce or consume, HOST:PORT, topic, number of records, their size.
     """
@@ -238,7 +235,7 @@ class PythonClient:
 
 @contextmanager
 def serving(command: Sequence[str], listener: str = "native") -> Iterator[Running]:
-    """A process that prints `ready ... native=HOST:PORT ...` once it serves; ended as by `kill`, and waited for.
+    """Start a process that prints `ready ... native=HOST:PORT ...` when it serves; at the end, kill it and wait.
 
     Raises StartError.
     """
@@ -269,20 +266,20 @@ def _end(process: subprocess.Popen[str]) -> None:
 def start_warmlog(
     directory: Path, listener: str = "native", settings: Sequence[str] = ()
 ) -> AbstractContextManager[Running]:
-    """Warmlog as a person starts it, on free ports; where the address is that of this listener."""
+    """Start warmlog as a user does, on free ports, and use the address of this listener."""
     listen = ["--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
     options = [option for setting in settings for option in ("--set", setting)]
     return serving(_module("warmlog", "serve", "--data-dir", str(directory), *listen, *options), listener)
 
 
 def start_echo(directory: Path) -> AbstractContextManager[Running]:
-    """The echo server with a task per connection. It keeps nothing."""
+    """Start the echo server with a task per connection."""
     del directory
     return serving(_module("benchmarks.echo"))
 
 
 def start_echo_by_turns(directory: Path) -> AbstractContextManager[Running]:
-    """The echo server that serves every ready socket in one loop."""
+    """Start the echo server that serves every ready socket in one loop."""
     del directory
     return serving(_module("benchmarks.echo", "turns"))
 
@@ -308,7 +305,7 @@ def _module(*arguments: str) -> list[str]:
 
 
 def figures_of(result: LoadResult) -> dict[str, float]:
-    """Requests/s, processor time of the server per request, latencies if there are any, and how busy both were."""
+    """Return requests/s, CPU time of the server per request, latencies if measured, and how busy both sides were."""
     replies = max(1, result.replies)
     figures = {"requests_per_s": result.replies / result.elapsed_s, "cpu_us": result.server_cpu_s / replies * 1e6}
     if len(result.latencies_s) > 1:
@@ -318,13 +315,13 @@ def figures_of(result: LoadResult) -> dict[str, float]:
 
 
 def _bytes_moved(result: LoadResult, size: int) -> dict[str, float]:
-    """MB/s, and processor time of the server per MB."""
+    """Return MB/s, and CPU time of the server per MB."""
     megabytes = max(1, size) / 1e6
     return {"mb_per_s": megabytes / result.elapsed_s, "cpu_us_mb": result.server_cpu_s * 1e6 / megabytes}
 
 
 def _busy(result: LoadResult) -> dict[str, float]:
-    """The share of a core that each side used."""
+    """Return the share of a core that each side used."""
     return {
         "server_busy": result.server_cpu_s / result.elapsed_s,
         "load_busy": result.load_cpu_s / result.elapsed_s,

@@ -1,4 +1,4 @@
-"""What the gate and all measuring cost where nothing is cold, and what is wanted of that."""
+"""Workloads: the cost of the residency gate and of metrics when everything is resident, with targets."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ FIGURES = ("on_us", "off_us", "cost", "cost_low", "cost_high")
 
 
 def comparing(title: str, comparison: Comparison) -> Workload[Any]:
-    """A workload of one broker, with and without."""
+    """Return a workload of one broker, with and without a feature."""
     return Workload(
         name=comparison.name,
         title=title,

@@ -1,11 +1,9 @@
-"""What the gate costs a fetch from memory, and what all measuring costs a small request: A/B in one process.
-
-Owns: the blocks, their order, and the statistics. Must not know: what is switched (`switched`).
+"""The cost of the residency gate for a fetch from memory, and of metrics for a small request: A/B in one process.
 
     on 200 | off 200 | off 200 | on 200 | on 200 | ...      requests; a pair is one block of each
 
-Blocks are so short that the machine's mood falls on both of a pair, and which one comes first alternates. A cost is the
-median over the pairs of (on / off - 1); its interval holds the median of all pairs there could be with 95 %.
+Blocks are so short that other load on the machine affects both of a pair, and the order alternates. A cost is the
+median over the pairs of (on / off - 1), with its 95 % confidence interval.
 """
 
 import select
@@ -33,14 +31,14 @@ TOPIC = "costs"
 
 
 class SwitchedBroker:
-    """A broker in a process of its own, and its switch."""
+    """A broker in its own process whose features can be switched."""
 
     def __init__(self, process: subprocess.Popen[str], address: Address) -> None:
         self._process = process
         self.address = address
 
     def turn(self, what: str, *, on: bool) -> None:
-        """Return when it is done. Raises StartError if the broker has ended."""
+        """Switch, and return when that is done. Raises StartError if the broker has exited."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{what} {'on' if on else 'off'}\n")
@@ -51,7 +49,7 @@ class SwitchedBroker:
 
 @contextmanager
 def switched_broker(directory: Path) -> Iterator[SwitchedBroker]:
-    """Started, and ended with the block. Raises StartError."""
+    """Start it, and end it with the block. Raises StartError."""
     command = [sys.executable, "-m", "benchmarks.switched", str(directory)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=ENVIRONMENT
@@ -78,7 +76,7 @@ class Comparison:
     fetch_bytes: int = 0
 
     def measure(self, conditions: Conditions) -> Figures:
-        """Microseconds a request with and without, and the cost. Raises LoadError, StartError."""
+        """Return the microseconds per request with and without, and the cost. Raises LoadError, StartError."""
         with switched_broker(conditions.directory) as broker, ExitStack() as stack:
             request = self._prepare(broker.address)
             sockets = [stack.enter_context(_connected(broker.address)) for _ in range(self.connections)]
@@ -114,7 +112,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Median:
-    """The middle of some values, and where the middle of all such values is with 95 %."""
+    """The median of some values, and its 95 % confidence interval."""
 
     value: float
     low: float
@@ -122,7 +120,7 @@ class Median:
 
 
 def median_of(values: Sequence[float]) -> Median:
-    """By ranks: no shape of the values is assumed. Raises ValueError where there are none."""
+    """Return the median and its interval, by ranks: no distribution is assumed. Raises ValueError for no values."""
     ranked = sorted(values)
     reach = 1.96 * sqrt(len(ranked)) / 2
     low = max(0, int(len(ranked) / 2 - reach))
@@ -131,7 +129,7 @@ def median_of(values: Sequence[float]) -> Median:
 
 
 def run_block(sockets: Sequence[socket.socket], request: bytes, count: int) -> float:
-    """Seconds for `count` requests, one in flight on each connection. Raises LoadError."""
+    """Return the seconds for `count` requests, one in flight on each connection. Raises LoadError."""
     connections = {sock.fileno(): _Reply(sock) for sock in sockets[:count]}
     buffer = memoryview(bytearray(RECEIVE_BYTES))
     poll = select.poll()
@@ -154,14 +152,14 @@ def run_block(sockets: Sequence[socket.socket], request: bytes, count: int) -> f
 
 
 class _Reply:
-    """How much of a connection's reply is still to come."""
+    """The part of a connection's reply that is still missing."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._left = 0
 
     def receive(self, buffer: memoryview) -> bool:
-        """Receive once; whether the reply is whole."""
+        """Receive once; return whether the reply is complete."""
         count = self.sock.recv_into(buffer)
         if not count:
             raise LoadError("the broker closed a connection")
@@ -175,7 +173,7 @@ class _Reply:
 
 @contextmanager
 def _connected(address: Address) -> Iterator[socket.socket]:
-    """A connection that has greeted."""
+    """Open a connection and exchange the first request."""
     with socket.create_connection(address) as sock, sock.makefile("rb") as stream:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.sendall(NativeWire().greeting)

@@ -1,4 +1,4 @@
-"""Echo servers that small requests are measured against. They answer each byte with the same byte and do nothing else.
+"""Echo servers to compare small requests with. They send each byte back and do nothing else.
 
     python -m benchmarks.echo           a task per connection, as trio's documentation teaches
     python -m benchmarks.echo turns     one loop that serves every socket that is ready, as the broker does

@@ -1,12 +1,9 @@
-"""Rounds, medians, ratios: how a measurement is made, whatever it measures.
+"""Rounds, medians and ratios of any measurement.
 
-Owns: the order in which contestants take their turns, and the statistics. Must not know: what a contestant is beyond
-its name, what a workload does, how results are shown.
-
-1. All contestants of a workload are measured in every round, one after the other, on the same machine in the same run:
-   a machine's mood (neighbours, heat, dirty pages) falls on all of them. Only their ratios travel to another machine.
-2. A contestant gets a fresh directory for each measurement, and it is removed before the next one begins.
-3. A ratio is the median of the ratios within the rounds, so that a mood that lasts for a round cancels out.
+1. All contestants of a workload are measured in every round, one after the other, on the same machine in the same run,
+   so that disturbances (other load, heat, dirty pages) affect all of them. Only ratios are comparable between machines.
+2. A contestant gets a new directory for each measurement, which is removed before the next one begins.
+3. A ratio is the median of the ratios within the rounds, so that a disturbance that lasts for a round cancels out.
 """
 
 import shutil
@@ -23,17 +20,17 @@ C = TypeVar("C", bound="Named")
 
 
 class Named:
-    """Something that takes part in a workload. `name` is how tables call it."""
+    """A contestant of a workload, with its name in tables."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Under which a measurement is made: its length, its directory (empty, on the disk that is measured).
+    """Conditions of a measurement: length and directory (empty, on the disk that is measured).
 
-    `kept` is a directory that lasts over all rounds of a workload, for what is dear to make. `scale` shrinks what has a
-    number of its own, such as 1,000 partitions, for a quick look.
+    `kept` is a directory that lasts over all rounds of a workload, for data that is expensive to create. `scale`
+    reduces numbers such as 1,000 partitions for a quick run.
     """
 
     seconds: float
@@ -43,15 +40,15 @@ class Conditions:
     kept: Path
 
     def scaled(self, count: int) -> int:
-        """`count`, or less of it for a quick look, but never nothing."""
+        """Return `count`, reduced for a quick run, but at least 1."""
         return max(1, round(count * self.scale))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is wanted of the first contestant: of its own figure, or of the ratio to another one's (`against`).
+    """A target for the first contestant's figure, or for its ratio to another contestant's (`against`).
 
-    Of the median; or of `every_round`, for a promise that is not one on the average.
+    It applies to the median, or with `every_round` to each round.
     """
 
     figure: str
@@ -61,11 +58,11 @@ class Target:
     every_round: bool = False
 
     def is_met(self, value: float) -> bool:
-        """Whether a figure or ratio is what is wanted."""
+        """Return whether a figure or ratio meets the target."""
         return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
 
     def is_met_by(self, spread: "Spread") -> bool:
-        """The same of what all rounds gave."""
+        """Return whether the figures of all rounds meet the target."""
         if self.every_round:
             return self.is_met(spread.minimum) and self.is_met(spread.maximum)
         return self.is_met(spread.median)
@@ -73,9 +70,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(Generic[C]):
-    """A thing to measure, the same for all contestants; the first one is what it is all about.
+    """A measurement, the same for all contestants; the first one is the subject.
 
-    `figures`: those that the table shows, of all that a measurement gives.
+    `figures`: the figures that the table shows.
     """
 
     name: str
@@ -88,7 +85,7 @@ class Workload(Generic[C]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The middle and the ends of some values."""
+    """Median, minimum and maximum of some values."""
 
     median: float
     minimum: float
@@ -96,48 +93,48 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Raises ValueError where there are none."""
+        """Compute it. Raises ValueError if there are no values."""
         return cls(median=median(values), minimum=min(values), maximum=max(values))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a workload's rounds gave: for each contestant one Figures a round."""
+    """The results of a workload: for each contestant, the figures of each round."""
 
     workload: Workload[Any]
     rounds: dict[str, list[Figures]] = field(default_factory=dict)
 
     @property
     def subject(self) -> str:
-        """The contestant that it is all about."""
+        """The first contestant, which the workload is about."""
         name: str = self.workload.contestants[0].name
         return name
 
     def measured(self, contestant: str) -> list[str]:
-        """The names of the figures that there are."""
+        """Return the names of the measured figures."""
         return list(self.rounds[contestant][0])
 
     def spread(self, contestant: str, figure: str) -> Spread:
-        """A contestant's figure over all rounds."""
+        """Return a contestant's figure over all rounds."""
         return Spread.of([figures[figure] for figures in self.rounds[contestant]])
 
     def ratio(self, figure: str, against: str) -> Spread | None:
-        """The subject's figure divided by another one's, round by round; None where they do not share it."""
+        """Divide the subject's figure by another contestant's, per round; None if one of them does not have it."""
         rounds = zip(self.rounds[self.subject], self.rounds[against], strict=True)
         pairs = [(ours[figure], theirs[figure]) for ours, theirs in rounds if figure in ours and figure in theirs]
         return Spread.of([ours / theirs for ours, theirs in pairs if theirs]) if any(t for _, t in pairs) else None
 
     def target(self, figure: str, against: str | None) -> Target | None:
-        """What is wanted of this figure or ratio, if anything is."""
+        """Return the target of this figure or ratio, if there is one."""
         return next((t for t in self.workload.targets if (t.figure, t.against) == (figure, against)), None)
 
     @property
     def meets_targets(self) -> bool:
-        """Whether the rounds gave everything that is wanted."""
+        """Return whether all targets are met."""
         return all(map(self.judge, self.workload.targets))
 
     def judge(self, target: Target) -> bool:
-        """Whether the rounds gave what is wanted."""
+        """Return whether a target is met."""
         if target.against is None:
             return target.is_met_by(self.spread(self.subject, target.figure))
         ratio = self.ratio(target.figure, target.against)
@@ -146,9 +143,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long and how often. `directory`: where measurements make theirs; it decides which disk is measured.
+    """Length and number of rounds. `directory`: parent of all directories; it decides which disk is measured.
 
-    `kept`: where what is dear to make stays for other runs; None: it goes with the run.
+    `kept`: directory for data that is expensive to create, to be used by later runs; None: removed after the run.
     """
 
     rounds: int
@@ -160,7 +157,7 @@ class Plan:
 
 
 def run(workload: Workload[C], plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Measure all contestants in turn, round after round. Raises whatever a measurement raises."""
+    """Measure all contestants alternately, round after round. Raises whatever a measurement raises."""
     outcome = Outcome(workload, {contestant.name: [] for contestant in workload.contestants})
     with _kept(workload.name, plan) as kept:
         for number in range(plan.rounds):
@@ -180,7 +177,7 @@ def _measure(workload: Workload[C], contestant: C, plan: Plan, kept: Path) -> Fi
 
 @contextmanager
 def _kept(name: str, plan: Plan) -> Iterator[Path]:
-    """The directory that lasts over all rounds of a workload."""
+    """Yield the directory that lasts over all rounds of a workload."""
     if plan.kept is None:
         with _directory(plan.directory) as path:
             yield path
@@ -192,7 +189,7 @@ def _kept(name: str, plan: Plan) -> Iterator[Path]:
 
 @contextmanager
 def _directory(parent: Path) -> Iterator[Path]:
-    """A directory of one's own. Removed at once, while most of it is still in memory: that spares the disk."""
+    """Yield a new directory; remove it at once, while most of it is dirty, which avoids writing it to the disk."""
     path = Path(tempfile.mkdtemp(prefix="warmlog-benchmark-", dir=parent))
     try:
         yield path

@@ -3,7 +3,7 @@
     python -m benchmarks.held DIRECTORY     prints `ready ... kafka=HOST:PORT ...`, then answers each line on standard
                                             input with the longest step since the line before: `CPU_MS WALL_MS TASK`
 
-The CPU time of a step does not depend on what else the machine does, its wall time is what others have to wait.
+The CPU time of a step does not depend on other load on the machine; its wall time is how long other clients wait.
 """
 
 import sys
@@ -40,7 +40,7 @@ class Steps(trio.abc.Instrument):
             self.cpu_s, self.task = cpu_s, task.name
 
     def report(self) -> str:
-        """The longest step since the report before."""
+        """Return the longest step since the previous report."""
         line = f"{self.cpu_s * 1e3:.3f} {self.wall_s * 1e3:.3f} {self.task}"
         self.cpu_s = self.wall_s = 0.0
         self.task = NONE

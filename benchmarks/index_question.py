@@ -1,8 +1,8 @@
-"""A log's sparse index beside a B+tree: what maintaining, keeping and asking each of them costs.
+"""Compare a log's sparse index with a B+tree: maintenance, space, lookups.
 
     python -m benchmarks.index_question [FILE.json] [--records N] [--directory D]
 
-The same records, one of 100 bytes in each batch, are kept in four arrangements:
+The same records, one of 100 bytes per batch, are stored in several arrangements:
 
 | arrangement    | index                                                                    | records are in |
 |----------------|--------------------------------------------------------------------------|----------------|
@@ -11,8 +11,8 @@ The same records, one of 100 bytes in each batch, are kept in four arrangements:
 | B+tree, rows   | SQLite, a row (offset, record) for each record                           | the tree       |
 
 SQLite writes without fsync (synchronous=OFF), with a write-ahead log and a transaction per 1,000 records: the best
-case. Maintaining counts processor time of the index alone, writing the records included only where they are in the
-tree. A cold lookup finds none of its files' pages in memory, but has its files open and the tree's schema read.
+case. Maintenance is the CPU time of the index only; it includes writing the records only if they are in the tree. In a
+cold lookup, no page of the files is resident, but the files are open and the tree's schema has been read.
 """
 
 import argparse
@@ -64,7 +64,7 @@ Opened: TypeAlias = Callable[[], AbstractContextManager[Asked]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """What one arrangement costs. Sizes and times of maintaining are for a million records."""
+    """The cost of one arrangement. Sizes and maintenance times are for a million records."""
 
     name: str
     maintain_s: float
@@ -76,7 +76,7 @@ class Arrangement:
 
 
 def record(offset: int) -> bytes:
-    """The batch with the one record of an offset."""
+    """Return the batch with the single record of an offset."""
     return _OFFSET.pack(offset) + BATCH[_OFFSET.size :]
 
 
@@ -149,7 +149,7 @@ def asked_sparse(log: Path, index: Path) -> Iterator[Asked]:
 
 @contextmanager
 def asked_tree(tree_path: Path, log: Path | None) -> Iterator[Asked]:
-    """Ask the tree for the record, or for its position in the log."""
+    """Look up the record in the tree, or its position in the log."""
     with closing(sqlite3.connect(tree_path)) as tree, (log or tree_path).open("rb") as file:
 
         def look_up(offset: int) -> bytes:
@@ -163,7 +163,7 @@ def asked_tree(tree_path: Path, log: Path | None) -> Iterator[Asked]:
 
 
 def hot_us(asked: Asked, offsets: Sequence[int]) -> float:
-    """The median time of a lookup whose pages are in memory."""
+    """Return the median time of a lookup with all pages resident."""
     times = []
     for offset in (*offsets, *offsets):
         began_at = perf_counter()
@@ -174,7 +174,7 @@ def hot_us(asked: Asked, offsets: Sequence[int]) -> float:
 
 
 def cold(opened: Opened, offsets: Sequence[int]) -> tuple[float, float]:
-    """The median time of a lookup none of whose pages are in memory, and the mean of the pages it reads."""
+    """Return the median time of a lookup with no page resident, and the mean number of pages read."""
     times, pages = [], 0
     for offset in offsets:
         with opened() as asked:
@@ -208,7 +208,7 @@ def missing_pages(path: Path) -> int:
 
 
 def measure(directory: Path, records: int) -> Iterator[Arrangement]:
-    """All arrangements of so many records."""
+    """Measure all arrangements with this many records."""
     per_million = 1e6 / records
     chosen = random.Random(1)
     hot = [chosen.randrange(records) for _ in range(min(records, HOT_LOOKUPS))]
@@ -234,7 +234,7 @@ def measure(directory: Path, records: int) -> Iterator[Arrangement]:
 
 
 def arranged(name: str, maintain_s: float, size_mb: float, opened: Opened, hot: Sequence[int]) -> Arrangement:
-    """Ask an arrangement that is written."""
+    """Measure the lookups of a written arrangement."""
     with opened() as asked:
         warm_us = hot_us(asked, hot)
         scanned_bytes = sum(asked.scanned) / max(1, len(asked.scanned))
@@ -251,7 +251,7 @@ def arranged(name: str, maintain_s: float, size_mb: float, opened: Opened, hot: 
 
 
 def table(found: Sequence[Arrangement]) -> str:
-    """In Markdown, one row for each arrangement."""
+    """Return a Markdown table with a row per arrangement."""
     lines = [
         "| index | maintenance, CPU s | space, MB | scan, bytes | hot, µs | cold, µs | pages read, cold |",
         "|---|---|---|---|---|---|---|",

@@ -1,13 +1,12 @@
-"""Page faults of a lookup at the tail of an index, warm search and plain, over all sizes of the index.
+"""Page faults of a lookup at the end of an index, by warm and by plain search, for all sizes of the index.
 
-    python -m benchmarks.index_search [FILE.csv] [--directory D]    every size into a file, some of them printed
+    python -m benchmarks.index_search [FILE.csv] [--directory D]    all sizes to a file, some of them printed
 
-Owns: the index, its eviction, and the count of faults. Must not know: what is wanted of whom.
-
-For each size the first lookup after a new page is measured, of the last entry, as a consumer at the end of the log has
-it looked up: the index has just got its first entry on page n, and all of it is out of memory but its last three pages,
-which the lookups before have kept there. Mapping and file are opened anew for each, with MADV_RANDOM or as the kernel
-does by itself, which reads pages around the one that is missing. No gate is asked: this is what it is there for.
+For each size, the first lookup of the last entry after a new page has begun is measured, as a consumer at the end of
+the log causes it. The first entry was just written to page n, and only the last three pages are resident, because
+earlier lookups have touched them. File and mapping are reopened for each size, with MADV_RANDOM or with the default
+advice, with which the kernel reads pages around the missing one. There is no residency gate here: these are the faults
+that it prevents.
 """
 
 import argparse
@@ -83,7 +82,7 @@ class Searching:
 
 
 def write_index(path: Path) -> None:
-    """An index of MAX_PAGES pages, on the disk."""
+    """Write an index of MAX_PAGES pages to the disk."""
     entries = (ENTRY.pack(RECORDS_AN_ENTRY * slot + 9, BYTES_AN_ENTRY * slot) for slot in range(MAX_PAGES * PER_PAGE))
     with path.open("wb") as file:
         file.write(b"".join(entries))
@@ -92,7 +91,7 @@ def write_index(path: Path) -> None:
 
 
 def look_up(path: Path, pages: int, search: SearchName, advice: Advice) -> Lookup:
-    """The first lookup of the last entry when the index has come to so many pages. Raises OSError."""
+    """Measure the first lookup of the last entry when the index has this many pages. Raises OSError."""
     entries = (pages - 1) * PER_PAGE + 1
     fd = open_fd(path, O_RDONLY)
     try:
@@ -133,7 +132,7 @@ def _keep_the_last(path: Path, pages: int) -> None:
 
 
 def _resident(fd: int, pages: int) -> int:
-    """Raises OSError where the kernel does not count."""
+    """Return the number of resident pages. Raises OSError if the kernel cannot count them."""
     return pages - Cachestat().without_nowait().missing_pages(fd, 0, pages * PAGE_SIZE)
 
 

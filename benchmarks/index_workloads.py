@@ -1,4 +1,4 @@
-"""Lookups at the tail of an index that is out of memory but for its last three pages, and what is wanted of them."""
+"""Workloads: lookups at the end of an index of which only the last three pages are resident, with targets."""
 
 from typing import Any
 

@@ -1,10 +1,7 @@
-"""Kafka itself, and warmlog as Kafka's clients see it: servers that stay up for a whole run, and clients around them.
+"""Kafka, and warmlog over Kafka's protocol: servers that run for a whole session, and client programs as contestants.
 
-Owns: how both are started, warmed and ended, and the client programs of others as contestants. Must not know: what is
-wanted of anyone.
-
-A JVM is slow before it is warm, so unlike the contestants of the native protocol these two are started once, each gets
-the same `WARM_UP_S` of all kinds of load, and a measurement is a new topic on a server that lasts.
+A JVM is slow until it is warmed up. So unlike the contestants of the native protocol, these two servers are started
+once, each gets the same `WARM_UP_S` of all kinds of load, and a measurement is a new topic on a running server.
 """
 
 import re
@@ -63,7 +60,7 @@ class Standing:
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Running]:
-        """The server. Its directory is beside the first measurement's, and goes with the server."""
+        """Start the server. Its directory is next to the first measurement's, and is removed with the server."""
         if self._running is None:
             home = directory.parent / f"{directory.name}-{self.name.replace(' ', '-')}"
             home.mkdir()
@@ -109,7 +106,7 @@ class KafkaBroker(Broker):
         return {**_latencies(result), "large_mb_per_s": pushed.replies * len(large.batch) / pushed.elapsed_s / 1e6}
 
     def quiet(self, partitions: int, conditions: Conditions) -> Figures:
-        """The share of a core that a consumer of partitions costs to which nothing comes."""
+        """Measure the share of a core that a consumer of quiet partitions costs."""
         with self.serving(conditions, partitions) as (server, topic):
             command = [sys.executable, "-m", "benchmarks.quiet_consumer", _bootstrap(server), topic, str(partitions)]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as consumer:

@@ -1,7 +1,6 @@
-"""What the contestants are asked, in Kafka's protocol, encoded before a measurement begins.
+"""Requests to contestants in Kafka's protocol, encoded before a measurement begins.
 
-Owns: requests for the load generator, and what sets a measurement up, which a client library does. Versions are those
-that a current client uses of brokers of both kinds, the last ones with topics by name.
+A client library sets up measurements. The versions are the last ones with topics by name, which current clients use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,13 +56,13 @@ class KafkaWire:
         return _request(FETCH, FETCH_VERSION, values)
 
     def new_topic(self, address: Address, partitions: int) -> str:
-        """A topic that no measurement has had. Raises SetupError."""
+        """Create a topic with a new name. Raises SetupError."""
         topic = next(_names)
         self.create_topic(address, topic, partitions, {})
         return topic
 
     def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Returns when every partition has a leader that knows it. Raises SetupError."""
+        """Return when every partition has a leader that knows it. Raises SetupError."""
         admin = _admin(address)
         _done(admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))], request_timeout=ANSWER_S))
         while not _is_led(admin, topic, partitions):
@@ -71,7 +70,7 @@ class KafkaWire:
         _latest(admin, [TopicPartition(topic, partition) for partition in range(partitions)])
 
     def alter_topic(self, address: Address, topic: str, configs: Mapping[str, str]) -> None:
-        """Raises SetupError."""
+        """Change settings of a topic. Raises SetupError."""
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()
         ]
@@ -81,7 +80,7 @@ class KafkaWire:
         _done({str(each): future for each, future in futures.items()})
 
     def drop_topic(self, address: Address, topic: str) -> None:
-        """Raises SetupError."""
+        """Delete a topic. Raises SetupError."""
         admin = _admin(address)  # it must live until it is done
         _done(admin.delete_topics([topic], operation_timeout=ANSWER_S))
 
@@ -95,7 +94,7 @@ class KafkaWire:
             raise SetupError(f"{topic} holds {found} records, not {least}")
 
     def first_question(self, address: Address) -> None:
-        """Raises SetupError."""
+        """List the topics over a new connection. Raises SetupError."""
         _admin(address).list_topics(timeout=ANSWER_S)
 
 

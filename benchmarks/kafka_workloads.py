@@ -1,7 +1,7 @@
-"""What is measured beside Kafka, through Kafka's own protocol, and what is wanted of it.
+"""Workloads that compare with Kafka, over Kafka's protocol, with their targets.
 
-Both servers get 20 s of the loads below before anything counts. Nothing here asks for an fsync. Loads of the raw
-generator are the same bytes for both; the clients are Kafka's own tools and confluent-kafka.
+Both servers are warmed up with 20 s of the loads below. Nothing is fsynced. The raw generator sends the same bytes to
+both; the clients are Kafka's own tools and confluent-kafka.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ WARM_UP = (ONE_BY_ONE, PIPELINED, MANY, PUSHING, FETCH_FOUR)
 
 
 def warm(measure: Callable[[KafkaBroker, Conditions], Figures]) -> Callable[[Any, Conditions], Figures]:
-    """The measurement, of a server that is warm."""
+    """Return the measurement, on a warmed-up server."""
 
     def measure_warm(contestant: Any, conditions: Conditions) -> Figures:
         broker: KafkaBroker = getattr(contestant, "broker", contestant)
@@ -71,7 +71,7 @@ def beside_kafka(
     figures: tuple[str, ...] = (),
     contestants: tuple[Any, ...] = BOTH,
 ) -> Workload[Any]:
-    """A workload of the two; its figures are those that something is wanted of, and `figures`."""
+    """Return a workload of both servers; its figures are those with targets, and `figures`."""
     return Workload(
         name=f"kafka-{name}",
         title=title,
@@ -93,14 +93,14 @@ def at_most(ratio: float, figure: str) -> Target:
 
 
 def producing(name: str, title: str, load: Produce, target: Target, *figures: str) -> Workload[Any]:
-    """The raw generator appends."""
+    """Return a workload in which the raw generator appends."""
     return beside_kafka(
         name, title, lambda broker, conditions: broker.produce(load, conditions), target, figures=figures
     )
 
 
 def fetching(name: str, title: str, load: Fetch, target: Target) -> Workload[Any]:
-    """The raw generator reads slices from the page cache."""
+    """Return a workload in which the raw generator reads slices from the page cache."""
     return beside_kafka(name, title, lambda broker, conditions: broker.fetch(load, conditions), target)
 
 

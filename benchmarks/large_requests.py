@@ -1,12 +1,12 @@
-"""What other clients notice of one large request, on warmlog and on Kafka.
+"""The effect of one large request on other clients, on warmlog and on Kafka.
 
     python -m benchmarks.large_requests [PATTERN ...] [--kafka] [--rounds N] [--scale S]
 
-Each request of the table is valid and large: it names thousands of things, or asks for all that there is. While it is
-answered, a second client produces and fetches one small record after the other. For each request the report has the
-time to its whole reply, the second client's longest wait for one reply meanwhile, the longest time for which one step
-held the event loop (CPU time, so that it does not depend on other processes), and the size of the reply; with --kafka
-the first two for Kafka 4.3.1, too, and the ratios.
+Each request is valid and large: it has thousands of entries, or requests everything. While it is served, a second
+client produces and fetches one small record after the other. For each request, the report has the time to its whole
+reply, the second client's longest wait for a reply, the longest time for which a single step held the event loop (CPU
+time, which does not depend on other processes), and the size of the reply. With --kafka, it also has the first two for
+Kafka 4.3.1, and the ratios.
 """
 
 import argparse
@@ -305,13 +305,13 @@ KAFKA = (
 
 
 def request_bytes(request: LargeRequest, scale: float = 1.0) -> bytes:
-    """The frame, its length included."""
+    """Return the frame, including its length."""
     fields = request.fields(max(1, int(request.size * scale)))
     return kafka_frame(request.api, request.version, **fields)
 
 
 def kafka_frame(name: str, version: int | None, /, **fields: Any) -> bytes:
-    """A request frame of the newest version or of the given one."""
+    """Return a request frame of the newest version or of the given one."""
     api = BY_NAME[name]
     chosen = api.last if version is None else version
     values = with_defaults(TABLES[f"{name}Request"], chosen, fields)
@@ -327,7 +327,7 @@ class Asker:
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, request: bytes) -> bytes:
-        """The reply, without its length."""
+        """Return the reply without its length."""
         self.sock.sendall(request)
         return self._received(int.from_bytes(self._received(LENGTH_BYTES)))
 
@@ -389,7 +389,7 @@ def watch(address: Address, pipe: Connection) -> None:
 
 @contextmanager
 def watching(address: Address) -> Iterator[Callable[[], float]]:
-    """A second client in a process of its own; gives what tells its longest wait in seconds since the last call."""
+    """Start a second client in its own process; yield a function that returns its longest wait since the last call."""
     ours, theirs = Pipe()
     process = Process(target=watch, args=(address, theirs), daemon=True)
     process.start()

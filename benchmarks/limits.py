@@ -1,11 +1,11 @@
-"""What the machine itself allows, each a process and nothing but a loop of one system call.
+"""The limits of the machine: processes that only run a loop of one system call.
 
-    python -m benchmarks.limits append FILE SECONDS WARMUP  appends standard input over and over; prints bytes, seconds,
-                                                            and seconds of processor time
+    python -m benchmarks.limits append FILE SECONDS WARMUP  appends standard input in a loop; prints bytes, seconds,
+                                                            and seconds of CPU time
     python -m benchmarks.limits sync FILE SECONDS WARMUP    the same with an fdatasync after each append
-    python -m benchmarks.limits sendfile FILE               sends FILE over and over to whoever connects
+    python -m benchmarks.limits sendfile FILE               sends FILE in a loop on every connection
 
-The system calls give up the interpreter's lock, so threads send on several connections at once.
+The system calls release the GIL, so threads send on several connections at the same time.
 """
 
 import os

@@ -1,13 +1,11 @@
-"""A live client beside readers of history: what a slow disk, read by others, does to who never asked for it.
+"""A live client while readers replay old data: the effect of a slow disk on a client that does not read from it.
 
-Owns: the cold topic, the readers, and the live side, quiet and during. Must not know: what is wanted of anyone.
-
-    disk, 20 MB/s   |== 2 GB of a topic, put out of memory ==|
-    readers            >      >      >      >                   1 MiB a fetch, each from a place of its own on
+    disk, 20 MB/s   |== 2 GB of a topic, evicted           ==|
+    readers            >      >      >      >                   1 MiB per fetch, each from its own offset on
     live            . . . . . . . . . . . . . . . . . . . .     500 small requests/s to another topic, open loop
 
-A measurement ends before the readers are through: at 20 MB/s that would take two minutes. Each reads on for its seconds
-in what nobody has read since it was put out of memory.
+A measurement ends before the readers reach the end, which takes two minutes at 20 MB/s. Until then, each reads data
+that nobody has read since it was evicted.
 """
 
 import os
@@ -78,7 +76,7 @@ class Replay:
             broker.wire.check_count(server.address, COLD, batches * self.records)
 
     def _live(self, broker: KafkaBroker, server: Running, seconds: float) -> PaceResult:
-        """The live side for so long, on a topic of its own."""
+        """Measure the live client for a time, on its own topic."""
         topic, wire = next(_names), broker.wire
         wire.create_topic(server.address, topic, 1, {})
         skip_s = _skip_s(seconds)
@@ -106,12 +104,12 @@ def figures(quiet: PaceResult, during: PaceResult) -> dict[str, float]:
 
 
 def cold_files(home: Path) -> list[Path]:
-    """The logs of the cold topic, wherever in a server's directory they are."""
+    """Return the logs of the cold topic in a server's directory."""
     return sorted(home.rglob(f"{COLD}-0/*.log"))
 
 
 def evict(paths: list[Path]) -> None:
-    """Put files out of memory, what is not written yet after a sync."""
+    """Evict files from the page cache, after an fsync."""
     for path in paths:
         fd = os.open(path, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
-"""What is measured of a live client beside readers of history, and what is wanted of it.
+"""Workloads: a live client while readers replay old data, with targets.
 
-Kafka's protocol for warmlog and Kafka alike, and warmlog's own for warmlog once more. Kafka is warm, as in the other
-comparisons. Nothing is fsynced.
+Both servers are measured over Kafka's protocol, and warmlog also over its native one. Kafka is warmed up, as in the
+other comparisons. Nothing is fsynced.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ BESIDE_EIGHT = Replay(
 
 
 def replaying(name: str, title: str, replay: Replay) -> Workload[Any]:
-    """A workload of the live side beside readers."""
+    """Return a workload of a live client beside readers."""
 
     def measure(contestant: KafkaBroker, conditions: Conditions) -> Figures:
         return replay.measure(contestant, conditions)

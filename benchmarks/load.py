@@ -1,13 +1,12 @@
-"""The load generator: processes of their own that keep N connections busy and count replies.
+"""The load generator: processes that keep N connections busy and count replies.
 
-Owns: sockets, epoll, counting, the clock of a measurement. Must not know: what requests and replies mean, beyond a
-length prefix of four big-endian bytes and the bytes that a good reply holds. It is the same for all contestants, and as
-little Python runs for a request as is possible: requests are encoded beforehand and sent many in one call, replies are
-counted by their lengths, and checked by one search over all that came in together.
+It is the same for all contestants, and knows nothing of a protocol but a length prefix of four big-endian bytes and the
+bytes that a successful reply contains. As little Python as possible runs per request: requests are encoded in advance
+and sent many in one call; replies are counted by their lengths, and checked by one search over all received bytes.
 
-1. Closed loop: a connection has at most `depth` requests unanswered; a reply lets the next request go.
-2. Only what happens within the window counts, after the warm-up; processor time of both sides is that of the window.
-3. No reply goes unchecked. A reply that is not a good one ends the measurement with LoadError.
+1. Closed loop: a connection has at most `depth` requests in flight; each reply allows the next request.
+2. Only the window after the warm-up counts, also for the CPU time of both sides.
+3. Every reply is checked. One that is not successful ends the measurement with LoadError.
 """
 
 import pickle
@@ -103,7 +102,7 @@ def _drive_share(load: Load) -> LoadResult:
 
 
 def _sum(results: Sequence[LoadResult]) -> LoadResult:
-    """What processes have done together; their windows are about the same, and so are the server's part of them."""
+    """Combine the results of processes whose windows are about the same."""
     return LoadResult(
         replies=sum(result.replies for result in results),
         received_bytes=sum(result.received_bytes for result in results),
@@ -115,7 +114,7 @@ def _sum(results: Sequence[LoadResult]) -> LoadResult:
 
 
 def main() -> None:
-    """The process: a pickled Load on standard input, a LoadResult or LoadError on standard output."""
+    """Read a pickled Load from standard input, and write a LoadResult or LoadError to standard output."""
     load: Load = pickle.load(sys.stdin.buffer)
     try:
         result: object = generate(load)

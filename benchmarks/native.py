@@ -1,7 +1,6 @@
-"""What the contestants are asked, in warmlog's native protocol, encoded before a measurement begins.
+"""Requests to contestants in warmlog's native protocol, encoded before a measurement begins.
 
-Owns: requests for the load generator, and the few questions that set a measurement up. Another protocol is another
-class with the same methods.
+Another protocol is another class with the same methods.
 """
 
 import socket
@@ -31,23 +30,23 @@ ANSWER_S = 60.0  # creating 1,000 partitions on a busy disk takes seconds
 
 
 class SetupError(Exception):
-    """The broker could not be brought to where the measurement begins."""
+    """The measurement could not be set up."""
 
 
 class Wire(Protocol):
-    """A protocol as the benchmarks need it: requests as whole frames, and what sets a measurement up."""
+    """A protocol: requests as whole frames, and the setup of a measurement."""
 
     good: bytes  # what each good reply holds
 
     @property
     def greeting(self) -> bytes:
-        """What a connection must say first; it has one reply. Empty: nothing."""
+        """Return the first request of a connection, which has one reply; empty if there is none."""
 
     def produce(self, topic: str, partition: int, batches: bytes) -> bytes:
         """Append batches to a partition."""
 
     def fetch(self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 0) -> bytes:
-        """Read what is there from an offset on, waiting so long for anything to come."""
+        """Fetch from an offset, waiting for data for up to a time."""
 
     def new_topic(self, address: Address, partitions: int) -> str:
         """Create a topic and return its name. Raises SetupError."""
@@ -59,10 +58,10 @@ class Wire(Protocol):
         """Delete a topic where others come after it on the same server. Raises SetupError."""
 
     def check_count(self, address: Address, topic: str, least: int) -> None:
-        """Raise SetupError unless a topic holds so many records or more."""
+        """Raise SetupError if a topic has fewer records."""
 
     def first_question(self, address: Address) -> None:
-        """The least that a client needs to know, over a new connection. Raises SetupError."""
+        """Send the first requests of a client over a new connection. Raises SetupError."""
 
 
 class NativeWire:
@@ -72,7 +71,7 @@ class NativeWire:
 
     @property
     def greeting(self) -> bytes:
-        """What a connection must say first; it has one reply."""
+        """Return the first request of a connection, which has one reply."""
         return encode_request(0, HelloRequest(versions=(1,), client="warmlog-benchmark"))
 
     def produce(self, topic: str, partition: int, batches: bytes) -> bytes:
@@ -81,30 +80,30 @@ class NativeWire:
         return encode_request(0, ProduceRequest(partitions=(records,)))
 
     def fetch(self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 0) -> bytes:
-        """Read what is there from an offset on, waiting so long for anything to come."""
+        """Fetch from an offset, waiting for data for up to a time."""
         start = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=max_bytes)
         return encode_request(0, FetchRequest(partitions=(start,), max_wait_ms=wait_ms))
 
     def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Raises SetupError."""
+        """Create a topic. Raises SetupError."""
         request = CreateTopicsRequest(topics=(NewTopic(name=topic, partitions=partitions, configs=dict(configs)),))
         reply = self._ask(address, request, CreateTopicsResponse)
         if reply.topics[0].error is not ErrorCode.NONE:
             raise SetupError(f"topic {topic}: {reply.topics[0].message}")
 
     def new_topic(self, address: Address, partitions: int) -> str:
-        """Each server has one. Raises SetupError."""
+        """Return the only topic of the server. Raises SetupError."""
         self.create_topic(address, TOPIC, partitions, {})
         return TOPIC
 
     def drop_topic(self, address: Address, topic: str) -> None:
-        """It goes with its server."""
+        """Do nothing: the topic is removed with its server."""
 
     def check_count(self, address: Address, topic: str, least: int) -> None:
-        """Every reply has been checked."""
+        """Do nothing: every reply has been checked."""
 
     def first_question(self, address: Address) -> None:
-        """The least that a client needs to know, over a new connection. Raises SetupError."""
+        """Send the first requests of a client over a new connection. Raises SetupError."""
         self._ask(address, MetadataRequest(), MetadataResponse)
 
     def _ask(self, address: Address, request: Request, reply_type: type[R]) -> R:
@@ -125,4 +124,4 @@ class EchoWire(NativeWire):
     greeting = b""
 
     def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """There is none to create."""
+        """Do nothing: there are no topics."""

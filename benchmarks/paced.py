@@ -1,7 +1,7 @@
-"""A producer that keeps its pace, whatever the replies do: the open loop, for latencies that hide nothing.
+"""A producer with a fixed rate, regardless of replies: an open loop, whose latencies include every stall.
 
-Owns: its connection, its schedule, and the latencies from when a request was due to when its reply came, or to when a
-consumer that follows had the record. A closed loop would wait with the broker and so not see how long it was away.
+Latency is measured from the time at which a request was due to its reply, or until a consumer has the record. A closed
+loop would wait with the broker, and measure a stall only once.
 """
 
 import select
@@ -27,12 +27,12 @@ VALUE = b"x" * VALUE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class PaceResult:
-    """Latencies in seconds, in rising order."""
+    """Latencies in seconds, sorted."""
 
     latencies_s: list[float]
 
     def quantile_s(self, share: float) -> float:
-        """The latency that so large a share of the requests did not exceed."""
+        """Return the latency that this share of the requests did not exceed."""
         return self.latencies_s[min(len(self.latencies_s) - 1, int(share * len(self.latencies_s)))]
 
 
@@ -47,12 +47,12 @@ class Pace:
     batch: bytes
 
     def keep(self, address: Address, wire: Wire, request: bytes, *, seconds: float, skip_s: float) -> PaceResult:
-        """Send on schedule for so long and count what was due after `skip_s`. Raises LoadError."""
+        """Send on schedule for a time and count requests due after `skip_s`. Raises LoadError."""
         with _connected(address, wire) as sock:
             return _Paced(sock, request, 1 / self.per_s, wire.good).run(seconds, skip_s)
 
     def followed(self, address: Address, wire: Wire, topic: str, *, seconds: float, skip_s: float) -> PaceResult:
-        """Produce to a topic and follow it; latencies from when a record was due to when a consumer had it.
+        """Produce to a topic and consume it; return latencies from when a record was due until the consumer had it.
 
         The topic is empty. A record is known by its value: the batch holds one, of VALUE_BYTES equal bytes. Raises
         LoadError.
@@ -159,7 +159,7 @@ class _Followed(_Paced):
 
 @contextmanager
 def _connected(address: Address, wire: Wire) -> Iterator[socket.socket]:
-    """A connection that has greeted and does not block."""
+    """Open a non-blocking connection and exchange the first request."""
     with socket.create_connection(address) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if wire.greeting:
@@ -172,7 +172,7 @@ def _connected(address: Address, wire: Wire) -> Iterator[socket.socket]:
 
 
 def _frames(sock: socket.socket, received: bytearray, good: bytes) -> list[bytes]:
-    """Receive once; the frames that are whole now. Raises LoadError."""
+    """Receive once; return the complete frames. Raises LoadError."""
     data = sock.recv(RECEIVE_BYTES)
     if not data:
         raise LoadError("the contestant closed a connection")

@@ -1,9 +1,9 @@
-"""A consumer of many partitions to which nothing comes, as a process: until its standard input closes.
+"""A process that consumes many quiet partitions until its standard input closes.
 
     python -m benchmarks.quiet_consumer HOST:PORT TOPIC PARTITIONS
 
-Prints a line when it has been fetching from all of them for a moment. kafka-python, which fetches in sessions,
-as Java's consumer does; librdkafka does not.
+Prints a line when it is fetching from all of them. Uses kafka-python, which has fetch sessions like Java's consumer;
+librdkafka has none.
 """
 
 import select
@@ -17,7 +17,7 @@ POLL_MS = 500
 
 
 def main() -> None:
-    """The process."""
+    """Consume until standard input closes."""
     address, topic, partitions = sys.argv[1:]
     consumer = KafkaConsumer(bootstrap_servers=address, group_id=None, fetch_max_wait_ms=POLL_MS)
     assigned = [TopicPartition(topic, partition) for partition in range(int(partitions))]

@@ -1,8 +1,4 @@
-"""Outcomes for people and for programs: a table in Markdown, a document in JSON.
-
-Owns: how figures are called and rounded, and what is said of the machine. The table is the one that
-`docs/performance.md` holds.
-"""
+"""Report outcomes as a Markdown table, as in `docs/performance.md`, and as JSON."""
 
 import os
 import platform
@@ -41,11 +37,11 @@ LABELS = {
     "p99_ms": ("p99, ms", 3),
     "quiet_p50_ms": ("p50 before, ms", 2),
     "quiet_p99_ms": ("p99 before, ms", 2),
-    "during_p50_ms": ("p50 meanwhile, ms", 2),
-    "during_p99_ms": ("p99 meanwhile, ms", 2),
-    "during_max_ms": ("longest meanwhile, ms", 1),
-    "p50_times": ("p50, meanwhile / before", 2),
-    "p99_times": ("p99, meanwhile / before", 2),
+    "during_p50_ms": ("p50 during, ms", 2),
+    "during_p99_ms": ("p99 during, ms", 2),
+    "during_max_ms": ("longest during, ms", 1),
+    "p50_times": ("p50, during / before", 2),
+    "p99_times": ("p99, during / before", 2),
     "p99_of_allowed": ("p99 / the larger of 4 x before and 10 ms", 2),
     "disk_share": ("readers' share of the disk", 2),
     "major_mean": ("major faults, mean of all sizes", 2),
@@ -77,7 +73,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def put_figures(page: str, figures: str) -> str:
-    """A Markdown page with new figures between its two marks. Raises ValueError where it has no such marks."""
+    """Return a Markdown page with new figures between its two marks. Raises ValueError if it has no marks."""
     before, begin, rest = page.partition(BEGIN_MARK)
     _, end, after = rest.partition(END_MARK)
     if not (begin and end):
@@ -86,7 +82,7 @@ def put_figures(page: str, figures: str) -> str:
 
 
 def document(outcomes: Sequence[Outcome], plan: Plan) -> dict[str, Any]:
-    """Everything that was measured, every round of it, and where."""
+    """Return the figures of every round, and the machine."""
     return {
         "machine": machine(),
         "rounds": plan.rounds,
@@ -97,7 +93,7 @@ def document(outcomes: Sequence[Outcome], plan: Plan) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return the properties of the machine and the software that the figures depend on."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "processor": _processor(),
@@ -110,7 +106,7 @@ def machine() -> dict[str, Any]:
 
 
 def machine_sentence(plan: Plan) -> str:
-    """Where and how long, for people."""
+    """Describe the machine and the rounds in a sentence."""
     m = machine()
     codec = "compiled" if m["compiled_codec"] else "pure"
     return (
@@ -128,7 +124,7 @@ def _processor() -> str:
 
 
 def _rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
-    """The workload's title stands once, then each figure once, with all contestants below each other."""
+    """Yield the rows of a workload: its title once, each figure once, with the contestants below each other."""
     title = outcome.workload.title
     for figure in outcome.workload.figures:
         label, decimals = LABELS[figure]
@@ -139,7 +135,7 @@ def _rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
 
 
 def _row(outcome: Outcome, contestant: str, figure: str, decimals: int) -> tuple[str, ...]:
-    """The subject's own row holds what is wanted of the figure, another's the ratio and what is wanted of that."""
+    """Return a row: the subject's has the target of the figure, another's the ratio and its target."""
     against = None if contestant == outcome.subject else contestant
     ratio = None if against is None else outcome.ratio(figure, against)
     return (
@@ -165,7 +161,7 @@ def _wanted(outcome: Outcome, target: Target | None) -> str:
 
 
 def _busy(outcome: Outcome, contestant: str) -> str:
-    """How busy each side was, and which one held things up: marked if it was at its limit."""
+    """Return how busy each side was, marked if it was at its limit."""
     measured = [figure for figure in BUSY if figure in outcome.measured(contestant)]
     shares = {figure.partition("_")[0]: outcome.spread(contestant, figure).median for figure in measured}
     return ", ".join(f"{side} {share:.0%}{'!' if share >= SATURATED else ''}" for side, share in shares.items())
@@ -188,7 +184,7 @@ def _describe(outcome: Outcome) -> dict[str, Any]:
 
 
 def _ratios(outcome: Outcome, against: str) -> dict[str, float]:
-    """The subject's figures divided by this contestant's."""
+    """Return the subject's figures divided by this contestant's."""
     if against == outcome.subject:
         return {}
     ratios = {figure: outcome.ratio(figure, against) for figure in outcome.measured(against)}

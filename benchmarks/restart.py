@@ -1,10 +1,7 @@
-"""How soon a broker serves again: after a clean stop, and after it was killed with records that were never synced.
+"""The startup time of a broker after a clean shutdown, and after a kill with records that were never fsynced.
 
-Owns: the two data directories, and the pass over the logs that stands for the machine's own limit. Must not know: what
-is wanted of anyone.
-
-A killed broker's directory stays as it is over all rounds: nothing is appended, and the broker is killed again before
-it writes down how far it has synced.
+The directory of the killed broker stays the same in all rounds: nothing is appended, and the broker is killed again
+before it writes a checkpoint. A CRC pass over the logs is the limit of the machine.
 """
 
 import os
@@ -26,7 +23,7 @@ TOPIC = "logs"
 
 
 def restart(broker: Broker, conditions: Conditions, *, partitions: int, batch: bytes, batches: int) -> Figures:
-    """Seconds to the first reply after a clean stop and after a kill, and a CRC pass over the same bytes."""
+    """Measure startup after a clean shutdown and after a kill, and a CRC pass over the same bytes, in seconds."""
     clean, killed = conditions.kept / "clean", conditions.kept / "killed"
     figures = {}
     if not killed.exists():
@@ -51,7 +48,7 @@ def restart(broker: Broker, conditions: Conditions, *, partitions: int, batch: b
 
 
 def restart_clean(broker: Broker, conditions: Conditions, *, partitions: int, batch: bytes, batches: int) -> Figures:
-    """Seconds to the first reply after a clean stop, and those of the stop."""
+    """Return the seconds of a clean shutdown, and to the first reply after it."""
     directory = conditions.kept / broker.name.replace(" ", "-")
     if not directory.exists():
         directory.mkdir()
@@ -73,21 +70,21 @@ def fill(broker: Broker, directory: Path, partitions: int, batches: list[bytes],
 
 
 def append(broker: Broker, server: Running, partitions: int, batches: list[bytes], conditions: Conditions) -> None:
-    """The same batches to all partitions of a new topic."""
+    """Append the same batches to all partitions of a new topic."""
     broker.wire.create_topic(server.address, TOPIC, partitions, {})
     broker.drive(server, broker.each_partition(TOPIC, partitions, CONNECTIONS, batches), conditions)
 
 
 @contextmanager
 def killed_in_the_end(broker: Broker, directory: Path) -> Iterator[Running]:
-    """A broker that gets no time to stop."""
+    """Kill the broker at the end of the block."""
     with broker.start(directory) as server:
         yield server
         os.kill(server.pid, signal.SIGKILL)
 
 
 def crc_pass(directory: Path) -> tuple[int, float]:
-    """(bytes, seconds) of reading every log of the topic in pieces and taking their CRC, one after the other."""
+    """Read every log of the topic and compute its CRC; return (bytes, seconds)."""
     size, began_at = 0, perf_counter()
     for path in directory.glob(f"{TOPIC}-*/*.log"):
         crc = 0

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.spark`: the pipeline beside Spark's own Kafka connector, on the same records.
+"""`python -m benchmarks.spark`: compare the pipeline with Spark's Kafka connector, on the same records.
 
-Kafka has the records; the pipeline reads its very directory, and over the wire a warmlog broker that serves a copy of
-it. All contestants are measured one after the other in every round, in one session of two cores, so that a machine's
-mood falls on all of them; what counts are ratios within a round.
+Kafka has the records. The pipeline reads Kafka's directory, and over the network a warmlog broker that serves a copy of
+it. All contestants are measured one after the other in every round, in one session of two cores, so that other load
+affects all of them; only ratios within a round are meaningful.
 
     python -m benchmarks.spark --data DIR --prepare             once: Kafka writes the records, 1 GB
     python -m benchmarks.spark --data DIR --only reads          a round, added to DIR/rounds.jsonl
@@ -41,7 +41,7 @@ ROUNDS_FILE = "rounds.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What the contestants work with."""
+    """The data and servers that the contestants use."""
 
     spark: Any
     kafka: KafkaNode
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def prepare(data: Path) -> None:
-    """Kafka's directory with all records, and a copy of the partitions that a warmlog broker serves."""
+    """Fill Kafka's directory, and copy its partitions for a warmlog broker."""
     from warmlog.client.blocking import Client
     from warmlog.testing import Broker
 
@@ -96,7 +96,7 @@ def prepare(data: Path) -> None:
 
 
 def fill(node: KafkaNode, topic: str, partitions: int) -> None:
-    """Let Kafka's own tool produce the records."""
+    """Produce the records with Kafka's own tool."""
     classes = build()
     create = [
         "kafka-topics",
@@ -115,7 +115,7 @@ def fill(node: KafkaNode, topic: str, partitions: int) -> None:
 
 
 def run_tool(main_class: str, classes: str, *arguments: str) -> None:
-    """A tool of Kafka's to its end."""
+    """Run a tool of Kafka to its end."""
     command = ["java", "-Xmx512m", "-cp", classes, main_class, *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
@@ -125,7 +125,7 @@ def run_tool(main_class: str, classes: str, *arguments: str) -> None:
 
 @contextmanager
 def bench(data: Path) -> Iterator[Bench]:
-    """Both brokers and a warm session."""
+    """Start both brokers and a warmed-up session."""
     with ExitStack() as stack:
         kafka = stack.enter_context(KafkaNode(data / "kafka", jvm_options=JVM_OPTIONS, settings=SETTINGS))
         native = stack.enter_context(serving(data / "warmlog"))
@@ -139,7 +139,7 @@ def bench(data: Path) -> Iterator[Bench]:
 
 @contextmanager
 def serving(directory: Path) -> Iterator[str]:
-    """A warmlog broker in a process of its own; its native address."""
+    """Start a warmlog broker in its own process; yield its native address."""
     command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(directory)]
     addresses = ("--kafka", "none", "--http", "none", "--native", "127.0.0.1:0")
     with subprocess.Popen([*command, *addresses], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -150,7 +150,7 @@ def serving(directory: Path) -> Iterator[str]:
 
 
 def session(scratch: Path) -> Any:
-    """Spark on two cores with the connector and the pipeline."""
+    """Start Spark on two cores with the connector and the pipeline."""
     from pyspark.sql import SparkSession
 
     from warmlog.pipeline import WarmlogDataSource
@@ -175,7 +175,7 @@ def session(scratch: Path) -> Any:
 
 
 def ceiling_source() -> type:
-    """A source that yields ready-made Arrow batches of as many rows: what Spark can take of any Python source."""
+    """Return a source of prepared Arrow batches with the same number of rows: the limit of any Python source."""
     import pyarrow as pa
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -227,39 +227,39 @@ def ceiling_source() -> type:
 
 
 def connector(made: Bench, topic: str = SPREAD) -> Any:
-    """The frame that Spark's connector makes of a topic in Kafka."""
+    """Return the frame of a Kafka topic by Spark's connector."""
     reader = made.spark.read.format("kafka").option("kafka.bootstrap.servers", made.kafka.bootstrap)
     return reader.option("subscribe", topic).load()
 
 
 def pipeline(made: Bench, topic: str = SPREAD, **options: object) -> Any:
-    """The frame that the pipeline makes of Kafka's directory."""
+    """Return the frame of Kafka's directory by the pipeline."""
     asked = {"path": made.data / "kafka", "topic": topic, **options}
     return made.spark.read.format("warmlog").options(**{name: str(value) for name, value in asked.items()}).load()
 
 
 def wire(made: Bench) -> Any:
-    """The frame that the pipeline makes of a warmlog broker's topic."""
+    """Return the frame of a warmlog broker's topic by the pipeline."""
     return made.spark.read.format("warmlog").options(bootstrap=made.native, topic=SPREAD).load()
 
 
 def ceiling(made: Bench, tasks: int) -> Any:
-    """The frame that so many tasks make of nothing."""
+    """Return a frame of prepared data from this many tasks."""
     return made.spark.read.format("ceiling").option("tasks", tasks).load()
 
 
 def nowhere(frame: Any) -> None:
-    """All rows to Spark's sink that drops them."""
+    """Write all rows to Spark's noop sink."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def parquet(made: Bench, frame: Any) -> None:
-    """All rows by Spark's Parquet writer."""
+    """Write all rows with Spark's Parquet writer."""
     frame.write.mode("overwrite").parquet(str(made.scratch / "table"))
 
 
 def archive(made: Bench) -> None:
-    """What `warmlog pipeline archive` does, in this session."""
+    """Run the job of `warmlog pipeline archive` in this session."""
     from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
     from warmlog.pipeline.archive.store import ArchiveStore
     from warmlog.pipeline.session import SparkRunner
@@ -277,7 +277,7 @@ def archive(made: Bench) -> None:
 
 
 def count(made: Bench) -> None:
-    """What `warmlog pipeline count` does, in this session."""
+    """Run the job of `warmlog pipeline count` in this session."""
     from warmlog.pipeline.job_stats import Reporter
     from warmlog.pipeline.jobs.count import count_records
     from warmlog.pipeline.runner import SparkRunner
@@ -289,7 +289,7 @@ def count(made: Bench) -> None:
 
 
 def connector_count(made: Bench) -> None:
-    """The connector's count: it must fetch all."""
+    """Count with the connector, which has to fetch everything."""
     assert connector(made).count() == RECORDS
 
 
@@ -326,7 +326,7 @@ TARGETS = (
 
 
 def measure(made: Bench, group: str) -> None:
-    """One round of a group, after each has run once to be warm; appended to the file of rounds."""
+    """Measure a round of a group after a warm-up of each, and append it to the file of rounds."""
     contestants = GROUPS[group]
     for run in contestants.values():
         run(made)
@@ -342,8 +342,9 @@ def measure(made: Bench, group: str) -> None:
 
 
 def largest_worker_mb() -> float:
-    """The most that any Python worker that is there has ever had resident. Spark keeps them, so one look at the end
-    does, and takes no time from what is measured.
+    """Return the peak resident memory of the largest Python worker.
+
+    Spark keeps workers running, so it is enough to check at the end, which does not disturb the measurement.
     """
     largest_kb = 0
     for status in Path("/proc").glob("[0-9]*/status"):
@@ -358,7 +359,7 @@ def largest_worker_mb() -> float:
 
 
 def table(rounds: list[dict[str, Any]]) -> str:
-    """What was measured: rows/s of each contestant, and the ratios that are wanted."""
+    """Return a table: rows/s of each contestant, and the ratios with targets."""
     lines = ["| | rows/s, median | min to max | rounds |", "|---|---|---|---|"]
     for group, contestants in GROUPS.items():
         for name in contestants:

@@ -1,11 +1,12 @@
-"""A broker whose gate, or whose measuring, is turned off and on again while it serves: both sides of a comparison in
-one process, with the same memory, sockets and mood of the machine.
+"""A broker whose residency gate or metrics can be switched while it serves.
+
+So both sides of a comparison run in one process, with the same memory, sockets and other load on the machine.
 
     python -m benchmarks.switched DIRECTORY     prints `ready ... native=HOST:PORT ...`, then answers each line of
                                                 `gate|measuring on|off` on standard input with `done`
 
-Owns: what is switched. The switch is put in from here: no user has it. With `measuring off` nothing is counted,
-no page faults are asked for, and the loop runs by trio's own clock; a request still reads it, some five times.
+The switch exists only here; users have none. With `measuring off`, nothing is counted, page faults are not queried, and
+the event loop uses trio's own clock; a request still reads it about five times.
 """
 
 import gc
@@ -83,7 +84,7 @@ LOUD = {silent: loud for loud, silent in SILENT.items()}
 
 
 class Switches:
-    """What can be turned off, of one broker."""
+    """The switches of one broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -107,7 +108,7 @@ class Switches:
 
 
 def become(other: dict[type, type], objects: Iterable[Any]) -> int:
-    """Make each object of one of these types one of the other; how many there were."""
+    """Change the type of all objects of one type to the other; return their number."""
     changed = [each for each in objects if type(each) in other]
     for each in changed:
         each.__class__ = other[type(each)]

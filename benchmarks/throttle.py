@@ -1,9 +1,6 @@
-"""A slow disk on any machine: reads of one process held to a rate by the block-I/O controller of cgroups, version 1.
+"""Limit the disk reads of one process to a rate, with the block I/O controller of cgroups, version 1.
 
-Owns: the control group of a measurement. Must not know: what reads, or why.
-
-Only what really comes from the disk is held: what is in the page cache is as fast as ever. Needs root and
-`/sys/fs/cgroup/blkio`; where either is missing, ThrottleError says so.
+Reads from the page cache are not limited. Needs root and `/sys/fs/cgroup/blkio`; ThrottleError tells which is missing.
 """
 
 import os
@@ -19,25 +16,25 @@ LIMIT, BYTES = "blkio.throttle.read_bps_device", "blkio.throttle.io_service_byte
 
 
 class ThrottleError(SetupError):
-    """The disk cannot be made slow here; `str()` says why."""
+    """The disk cannot be throttled here; `str()` has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottledDisk:
-    """A disk as one process sees it, in a control group of its own."""
+    """A disk as seen by one process in its own control group."""
 
     group: Path
     device: str
 
     def read_bytes(self) -> int:
-        """How much the process has read from the disk since it is held."""
+        """Return the bytes that the process has read from the disk since it is limited."""
         lines = (line.split() for line in (self.group / BYTES).read_text().splitlines())
         return sum(int(line[2]) for line in lines if line[:2] == [self.device, "Read"])
 
 
 @contextmanager
 def throttled(pid: int, directory: Path, bytes_per_s: int) -> Iterator[ThrottledDisk]:
-    """Hold what a process, all its threads, reads from the disk that a directory is on. Raises ThrottleError."""
+    """Limit the reads of a process, with all its threads, from the disk of a directory. Raises ThrottleError."""
     device = disk_of(directory)
     group = CONTROLLER / f"warmlog-benchmark-{pid}"
     home = CONTROLLER / _group_of(pid)
@@ -61,7 +58,7 @@ def throttled(pid: int, directory: Path, bytes_per_s: int) -> Iterator[Throttled
 
 
 def disk_of(directory: Path) -> str:
-    """MAJOR:MINOR of the whole disk that a directory is on: a partition cannot be throttled. Raises ThrottleError."""
+    """Return MAJOR:MINOR of a directory's whole disk: partitions cannot be throttled. Raises ThrottleError."""
     number = directory.stat().st_dev
     entry = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     if not entry.exists():
@@ -71,7 +68,7 @@ def disk_of(directory: Path) -> str:
 
 
 def _group_of(pid: int) -> str:
-    """The group of the controller that a process is in now. Raises ThrottleError."""
+    """Return the current control group of a process. Raises ThrottleError."""
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "blkio" in controllers.split(","):

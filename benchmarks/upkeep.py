@@ -1,9 +1,7 @@
-"""A live producer beside a broker's own work on 2 GB: compaction, and removal by retention.
+"""A live producer while the broker compacts 2 GB, or removes them by retention.
 
-Owns: the topic that is worked on, the live side quiet and during, and the proof that the work was done meanwhile. Must
-not know: what is wanted of anyone.
-
-The work begins with a change of the topic's settings, in the same moment as the measurement beside it.
+A change of the topic's settings starts the work at the same moment as the measurement. A round in which the work was
+not done in time is an error.
 """
 
 import os
@@ -36,7 +34,7 @@ SOON = ("log.initial.task.delay.ms=0", "log.cleaner.backoff.ms=500", "log.retent
 
 
 class Work(NamedTuple):
-    """What a topic is made with so that the broker leaves it alone, and the change that sets it to work."""
+    """The settings with which the broker leaves a topic alone, and the change that starts the work."""
 
     made_with: dict[str, str]
     begin: dict[str, str]

@@ -1,6 +1,6 @@
-"""What is measured of a live producer beside compaction and retention, and what is wanted of it: warmlog alone.
+"""Workloads: a live producer during compaction and retention, warmlog only, with targets.
 
-A p99 of a second or two on a busy machine is easily twice another one, so look at many rounds.
+On a busy machine, the p99 of a second or two easily differs by a factor of two, so run many rounds.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ EAGER = Broker(name="warmlog", start=start_eager, wire=KafkaWire())
 
 
 def beside(name: str, title: str, work: Work) -> Workload[Any]:
-    """A workload of a live producer beside the broker's own work."""
+    """Return a workload of a live producer during the broker's own work."""
     upkeep = Upkeep(work=work, live=Pace(per_s=SMALL_PER_S, batch=SMALL), timestamp_ms=BASE_TIMESTAMP_MS)
 
     def measure(contestant: Broker, conditions: Conditions) -> Figures:

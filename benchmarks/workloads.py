@@ -1,7 +1,7 @@
-"""What is measured, and what is wanted of it: the one table of workloads.
+"""The table of workloads, with their targets.
 
-Small batches hold one record of 100 bytes; large ones 1,000 records of 1,000 bytes, a little above 1 MB; stored ones
-are what a Java producer sends with its settings left alone, 16 KB. Only `produce-synced` asks for an fsync.
+Small batches have one record of 100 bytes; large ones 1,000 records of 1,000 bytes, a little above 1 MB; stored ones
+have 16 KB, as a Java producer with default settings sends. Only `produce-synced` uses fsync.
 """
 
 from pathlib import Path
@@ -35,7 +35,7 @@ SETTLE_S = 1.0  # after its first reply a broker may still have a little to do
 
 
 def batch_of(records: int, size: int, timestamp_ms: int = BASE_TIMESTAMP_MS) -> bytes:
-    """A batch of records without keys, `size` bytes of value each."""
+    """Return a batch of records without keys, with values of `size` bytes."""
     return build_batch([(timestamp_ms, None, b"x" * size, ())] * records)
 
 
@@ -47,7 +47,7 @@ RESTART_BATCHES = 57  # a megabyte
 
 
 def producing(name: str, title: str, load: Produce, against: Any, target: Target, *figures: str) -> Workload[Any]:
-    """A workload in which brokers append the same batch, and a stand-in does the like."""
+    """Return a workload in which brokers, and a reference, append the same batch."""
     return Workload(
         name=name,
         title=title,
@@ -59,7 +59,7 @@ def producing(name: str, title: str, load: Produce, against: Any, target: Target
 
 
 def fetching(name: str, title: str, connections: int, target: Target) -> Workload[Any]:
-    """A workload in which slices are read from the page cache. The next request is there when a reply has gone."""
+    """Return a workload that reads slices from the page cache. The next request is always waiting."""
     load = Fetch(connections=connections, depth=2, batch=STORED, records=STORED_RECORDS)
     return Workload(
         name=name,
@@ -72,12 +72,12 @@ def fetching(name: str, title: str, connections: int, target: Target) -> Workloa
 
 
 def first_appends(broker: Broker, conditions: Conditions) -> Figures:
-    """The first append to each of 1,000 fresh partitions from 200 connections, one in flight on each."""
+    """Measure the first append to each of 1,000 new partitions, with one in flight on each of 200 connections."""
     return broker.first_appends(conditions.scaled(PARTITIONS), CONNECTIONS, SMALL, conditions)
 
 
 def start_up(broker: Broker, conditions: Conditions) -> Figures:
-    """Seconds from the command to the first reply, and resident memory then: empty, and with 1,000 partitions."""
+    """Measure seconds to the first reply, and resident memory then: empty, and with 1,000 partitions."""
     partitions = conditions.scaled(PARTITIONS)
     full = conditions.kept / "full"
     if not full.exists():
@@ -94,7 +94,7 @@ def start_up(broker: Broker, conditions: Conditions) -> Figures:
 
 
 def fill(broker: Broker, directory: Path, partitions: int, conditions: Conditions) -> None:
-    """Make partitions of ten segments. Each batch is too late for the segment of the one before."""
+    """Create partitions of ten segments. Each batch is too late for the segment of the previous one."""
     batches = [batch_of(1, 100, BASE_TIMESTAMP_MS + 10 * SEGMENT_MS * number) for number in range(SEGMENTS)]
     with broker.start(directory) as server:
         broker.wire.create_topic(server.address, "full", partitions, {"segment.ms": str(SEGMENT_MS)})
@@ -102,7 +102,7 @@ def fill(broker: Broker, directory: Path, partitions: int, conditions: Condition
 
 
 def first_reply(broker: Broker, directory: Path) -> tuple[float, int]:
-    """Start over a directory; seconds to the first reply, and resident bytes a little later."""
+    """Start with a directory; return seconds to the first reply, and resident bytes a little later."""
     began_at = perf_counter()
     with broker.start(directory) as server:
         broker.wire.first_question(server.address)
@@ -112,7 +112,7 @@ def first_reply(broker: Broker, directory: Path) -> tuple[float, int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process, what it shares with others included."""
+    """Return the resident memory of a process, including shared memory."""
     status = Path(f"/proc/{pid}/status").read_text()
     (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
     return int(kib) << 10

@@ -1,5 +1,5 @@
-"""Serving many clients and large requests: what each request and each partition in it costs.
+"""The cost of each request, and of each partition in it, with many clients and large requests.
 
-Start with `workloads` (what is measured, and what is wanted), then `loads` (connections and partitions) and `clients`
+Start with `workloads` (the measurements and their targets), then `loads` (connections and partitions) and `clients`
 (programs of other languages). `guard` is the short check that `make bench-guard` runs.
 """

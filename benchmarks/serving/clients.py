@@ -1,4 +1,4 @@
-"""Clients of other languages at their default settings, each a program around which the servers take turns."""
+"""Clients of other languages with default settings, which run against each server alternately."""
 
 import os
 import subprocess

@@ -1,16 +1,16 @@
-"""The check that `make bench-guard` runs: what serving costs, beside the bare system calls in the same run.
+"""The check of `make bench-guard`: the cost of serving, compared with bare system calls in the same run.
 
-All figures are processor time of the server's process, not rates. A busy machine takes the processor away, but a
-request costs what it costs; what is left of the machine's mood falls on both sides of a ratio and cancels out.
+All figures are CPU time of the server process, not rates, so other processes have little influence. What is left
+affects both sides of a ratio and cancels out.
 
-| workload     | the broker                                   | beside it                               |
+| workload     | the broker                                   | compared with                           |
 |--------------|----------------------------------------------|-----------------------------------------|
 | guard-turns  | small Produce requests of 200 connections    | an echo of the same bytes, by turns     |
 | guard-wide   | 20 partitions in each request, 8 connections | the same                                |
 | guard-append | 1 MB batches of 4 connections                | a loop that appends them to a file      |
 | guard-fetch  | 1 MiB fetches of 4 connections from memory   | a loop that sends a file                |
 
-`docs/performance.md` says how the bounds were chosen.
+`docs/performance.md` explains the bounds.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ FETCHED_SCALE = 0.25  # 64 MiB are filled for each measurement
 def guarding(
     name: str, title: str, measure: Callable[[Any, Conditions], Figures], limit: Any, target: Target
 ) -> Workload[Any]:
-    """A workload whose cost is compared with that of a limit."""
+    """Return a workload whose cost is compared with that of a limit."""
     return Workload(
         name=f"guard-{name}",
         title=title,

@@ -1,7 +1,7 @@
 """Raw loads in any version of a request: many connections, many partitions in a request, 1,000 partitions.
 
 Everything is encoded before a measurement begins. Only a fetch session needs a client that writes its epoch into each
-request; it has one request in flight, so that its own cost does not count.
+request; it has one request in flight, so that the client's cost does not count.
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class WideRequests:
             return {f"{name}_us": self._cost(broker, server, each, conditions) for name, each in requests.items()}
 
     def measure_fetches(self, broker: Broker, conditions: Conditions) -> Figures:
-        """The same of fetches: with and without a session, nothing new or 1 % of the partitions active."""
+        """Measure fetches: with and without a session, nothing new or 1 % of the partitions active."""
         count = max(2, conditions.scaled(self.partitions))
         with broker.serving(conditions, count) as (server, topic):
             fill(server, topic, count)
@@ -122,7 +122,7 @@ def session_cost(server: Running, topic: str, count: int, active: Sequence[int],
 
 
 def check_fetch(reply: bytes) -> int:
-    """The session id of a reply. Raises LoadError where the fetch failed."""
+    """Return the session id of a reply. Raises LoadError where the fetch failed."""
     _, _, _, error, session = _REPLY.unpack_from(reply)
     if error:
         raise LoadError(f"fetch failed with error {error}")
@@ -180,7 +180,7 @@ def fetch(topic: str, positions: dict[int, int], session: tuple[int, int] = (0, 
 
 
 def questions(topic: str, count: int) -> dict[str, bytes]:
-    """Requests that name all partitions, or are answered with all of them."""
+    """Return requests that name all partitions, or get replies with all of them."""
     ends: list[dict[str, Any]] = [{"partition_index": number, "timestamp": -1} for number in range(count)]
     commits = [{"partition_index": n, "committed_offset": 1, "committed_metadata": ""} for n in range(count)]
     return {

@@ -1,4 +1,4 @@
-"""Many clients and large requests beside Kafka, and what is wanted of them."""
+"""Workloads with many clients and large requests, compared with Kafka, with their targets."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ VERSIONS = (11, 7)  # of Produce: a current client's, and the last but one befor
 
 
 def crowded(connections: int, version: int, partitions: int = 1) -> Workload[Any]:
-    """Connections with one small request in flight each."""
+    """Return a workload of connections with one small request in flight each."""
     crowd = Crowd(connections=connections, version=version, partitions=partitions)
     shape = f"{connections:,} connections, 1 in flight, {partitions} x 100 B, Produce {version}"
     tail = (at_most(0.5, "p99_ms"),) if connections >= 1_000 else ()
@@ -28,7 +28,7 @@ def crowded(connections: int, version: int, partitions: int = 1) -> Workload[Any
 
 
 def of_go(library: str) -> tuple[Workload[Any], Workload[Any]]:
-    """A Go client produces and consumes a million records."""
+    """Return a workload in which a Go client produces and consumes a million records."""
     clients = tuple(GoClient(broker=broker, library=library) for broker in BOTH)
     return (
         beside_kafka(
