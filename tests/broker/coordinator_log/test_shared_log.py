@@ -33,7 +33,7 @@ async def test_what_is_appended_to_a_topic_of_another_layout_is_read_again(tmp_p
         for name in names:
             log.append(name, [(name.encode(), b"value")], lambda error, _: errors.append(error))
         for partition in broker.partitions:
-            await partition.settled()
+            await partition.appends.settled()
         assert errors == [ErrorCode.NONE] * 5
         found: dict[bytes, int] = {}
         for index in range(log.partition_count):

@@ -42,7 +42,7 @@ async def test_transactions_are_read_as_they_were_appended(tmp_path: Path) -> No
             row = (encode_transaction_key(name), encode_transaction(state, TransactionVersion.TV_2))
             log.append(name, [row], lambda error, _: errors.append(error))
         for partition in broker.partitions:
-            await partition.settled()
+            await partition.appends.settled()
         assert errors == [ErrorCode.NONE] * 5
         found: dict[str, StoredTransaction] = {}
         for index in range(log.partition_count):
