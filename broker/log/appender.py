@@ -37,7 +37,7 @@ from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.state import ProducerBatch, ProducerState
 from broker.log.producers.table import Producers
 from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.load import LogPlace
+from broker.log.recovery.place import LogPlace
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 from protocol.records.layout import NO_TIMESTAMP

@@ -6,7 +6,7 @@ Owns: the shape of that view. Must not know what they do with it.
 from typing import NamedTuple
 
 from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.load import LogPlace
+from broker.log.recovery.place import LogPlace
 from broker.log.segments import Segments
 
 

@@ -44,7 +44,7 @@ from broker.log.io.directory_names import (
 from broker.log.io.disk import Disk, read_file, sync_file, write_all
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import CapturedProducers
-from broker.log.recovery.load import LogPlace
+from broker.log.recovery.place import LogPlace
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 

@@ -51,8 +51,9 @@ from broker.log.producers.replay import Bounds
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import ProducerBudget, Producers
 from broker.log.reading import aborted_in, read_slice
-from broker.log.recovery.index_repair import SoundIndexes
-from broker.log.recovery.load import LoadedLog, LogPlace, load_log
+from broker.log.recovery.index_repair import IndexRepair
+from broker.log.recovery.load import LoadedLog, load_log
+from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild_transactions import rebuild_sealed
 from broker.log.recovery.reopen import FailedLog, Reopened, Reopening
 from broker.log.recovery.truncate import cut_segments
@@ -131,7 +132,7 @@ class PartitionLog:
         self._closed = False
         self.room = Room()
         self.uses_reserve = False
-        self._indexes = SoundIndexes(lambda: self._segments)
+        self._indexes = IndexRepair(lambda: self._segments)
         self.old_segments = OldSegments(self._view, self._indexes)
         self.cleaning = Cleaning(self._view, self._indexes)
 
@@ -586,7 +587,7 @@ class PartitionLog:
     def finish_reopening(self, reopened: Reopened) -> None:
         """The log is what was made of it, all of it durable, and in service again.
 
-        Where something was cut, a new leader epoch begins. `reopened.let_go` follows.
+        Where something was cut, a new leader epoch begins. `reopened.close_replaced` follows.
         """
         end = reopened.tail.next_offset
         self._segments = Segments(reopened.segments)

@@ -29,7 +29,7 @@ from broker.log.errors import IndexCorruptError
 from broker.log.io.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_path
 from broker.log.io.disk import Disk
 from broker.log.log_view import LogView
-from broker.log.recovery.index_repair import SoundIndexes
+from broker.log.recovery.index_repair import IndexRepair
 from broker.log.retention import Candidate, RemovalReason, removal_reasons
 from broker.log.segment import Segment
 
@@ -124,7 +124,7 @@ class OldSegments:
 
     __slots__ = ("_indexes", "_still_named", "_view")
 
-    def __init__(self, view: Callable[[], LogView], indexes: SoundIndexes) -> None:
+    def __init__(self, view: Callable[[], LogView], indexes: IndexRepair) -> None:
         self._view = view
         self._indexes = indexes
         self._still_named: int | None = None  # base of the oldest one taken out whose files may have their names

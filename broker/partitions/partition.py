@@ -274,7 +274,7 @@ class Partition:
         self.appends.flushed_at = trio.current_time()
         self.wake_all()
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(reopened.let_go)
+            await trio.to_thread.run_sync(reopened.close_replaced)
             try:
                 await trio.to_thread.run_sync(log.checkpoint_epochs)
             except OSError as error:  # the log accepts appends all the same: batches record their epochs, too

@@ -40,7 +40,7 @@ from broker.log.io.files import OpenFiles
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.partition_log import PartitionLog
 from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.load import LogPlace
+from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import rebuild_indexes
 from broker.log.recovery.rebuild_transactions import rebuild_transaction_indexes
 from broker.log.segment import Segment

@@ -14,7 +14,7 @@ from broker.log.errors import LogError
 from broker.log.log_view import LogView
 from broker.log.producers.state import ProducerState
 from broker.log.producers.table import CapturedProducers
-from broker.log.recovery.index_repair import SoundIndexes
+from broker.log.recovery.index_repair import IndexRepair
 from broker.log.recovery.swap import Swap
 from broker.log.segment import Segment
 
@@ -28,7 +28,7 @@ class Cleaning:
 
     __slots__ = ("_indexes", "_view")
 
-    def __init__(self, view: Callable[[], LogView], indexes: SoundIndexes) -> None:
+    def __init__(self, view: Callable[[], LogView], indexes: IndexRepair) -> None:
         self._view = view
         self._indexes = indexes
 

@@ -1,4 +1,4 @@
-"""How a log is opened, cut, and made good after a stop or a failure.
+"""Opening a log, repairing it after an unclean stop or a failure, truncating it.
 
-Start with `load`.
+Start with `load`; `unclean` decides where a damaged log is cut, `rebuild` is the scan they share.
 """

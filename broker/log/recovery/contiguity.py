@@ -1,27 +1,25 @@
-"""Where a log is known to be contiguous: from there on each segment began where the one before ended.
+"""The offset from which a log is known to be contiguous: past it, each segment began where the one before it ended.
 
-A gap between two segments can mean that a power cut took the end of the first one, whose bytes were not synced yet
-while those of the second one happened to be. It can also mean nothing: compaction leaves such gaps, and a log that was
-copied here, or is copied from a leader, may have them. The files alone do not tell these cases apart, so what is known
-is written down:
+A gap between two segments can mean that a power cut destroyed the end of the first one, whose bytes were not synced
+when those of the second one already were. It can also be harmless: compaction leaves such gaps, and so may a copy of a
+log. The log files alone do not distinguish these cases, so the broker records what it knows in a checkpoint:
 
     contiguous-offset-checkpoint   0          version
-                                   1          how many entries follow
-                                   48250      segments that begin past this offset were begun at the log's end
+                                   1          number of entries
+                                   48250      segments that begin past this offset were created at the log's end
 
 Invariants:
-1. A roll begins its segment at the end of the log. Before its files are made, the file is there, durably, with an
-   offset not above the segment that is rolled. It is written while the first segment fills, so that no append waits
-   for that.
-2. Before compaction changes any file, or retention removes several segments, the offset is raised, durably, to the end
-   of what is compacted or removed.
-3. Before a truncation removes segments, the offset is lowered to the segment that is cut: those that a power cut brings
-   back do not begin where it ends.
-4. Without the file nothing is known, and no gap is taken for damage. A copied directory comes without it; one that is
-   found in a directory whose files were replaced is removed.
+1. A roll creates its segment at the end of the log. Before its files are created, the checkpoint is durable with an
+   offset not above the segment that is rolled. It is written while the first segment fills, so no append waits for it.
+2. Before compaction changes a file, or retention removes several segments, the offset is raised, durably, to the end
+   of the range that is compacted or removed.
+3. Before a truncation removes segments, the offset is lowered to the segment that is cut: segments that a power cut
+   brings back do not begin where it ends.
+4. Without the checkpoint nothing is known, and no gap counts as damage. A copied directory does not have one; it is
+   removed from a directory whose files were replaced.
 
-So a segment that begins past that offset, but not where the one before ends, proves that one of them is not as it was:
-the log ends before it.
+So if a segment begins past that offset, but not where the one before it ends, one of the two was damaged, and the log
+is cut before it.
 """
 
 from threading import Lock
@@ -32,11 +30,11 @@ from broker.log.io.disk import Disk
 
 
 class Contiguity:
-    """From which offset on one log is known to be contiguous. For workers; several may call at once."""
+    """One log's contiguous offset. Blocking; worker threads may call it concurrently."""
 
     __slots__ = ("_directory", "_disk", "_is_read", "_lock", "_offset", "is_ready")
 
-    is_ready: bool  # whether `include` was called since the log was opened: rolls write nothing any more
+    is_ready: bool  # `include` was called since the log was opened, so rolls need not write the checkpoint
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -47,12 +45,12 @@ class Contiguity:
         self.is_ready = False
 
     def offset(self) -> int | None:
-        """Return the offset past which segments begin at the end of the one before; None: unknown. Raises OSError."""
+        """Return the offset past which the log is contiguous, or None if unknown. Raises OSError."""
         with self._lock:
             return self._read()
 
     def include(self, base_offset: int) -> None:
-        """Have it known for segments that begin past this one, which is about to be rolled or cut. Raises OSError."""
+        """Lower the offset to this segment's, which is about to be rolled or cut. Raises OSError."""
         with self._lock:
             known = self._read()
             if known is None or known > base_offset:
@@ -60,17 +58,14 @@ class Contiguity:
             self.is_ready = True
 
     def exclude(self, offset: int) -> None:
-        """Know nothing any more of segments that begin up to an offset: they are about to be compacted or removed.
-
-        Raises OSError.
-        """
+        """Raise the offset: segments up to there are about to be compacted or removed. Raises OSError."""
         with self._lock:
             known = self._read()
             if known is not None and known < offset:
                 self._write(offset)
 
     def forget(self) -> None:
-        """Know nothing: the files are others than those that this broker wrote. Raises OSError."""
+        """Remove the checkpoint, because the log's files were replaced. Raises OSError."""
         with self._lock:
             if self._read() is not None:
                 self._disk.unlink(self._path)

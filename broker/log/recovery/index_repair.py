@@ -1,4 +1,4 @@
-"""Read indexes in worker threads while the log stays in use, and rebuild those that are corrupt.
+"""Read indexes in worker threads while the log is in use, and rebuild those that are corrupt.
 
 Index files of sealed segments are rebuilt or moved by one thread at a time.
 
@@ -20,8 +20,8 @@ from broker.log.segments import Segments
 T = TypeVar("T")
 
 
-class SoundIndexes:
-    """The indexes of one log's sealed segments, for workers. `segments` gives what the log consists of now."""
+class IndexRepair:
+    """Repairs the indexes of one log's sealed segments. `segments` returns the log's current segments."""
 
     __slots__ = ("_segments", "moving")
 
@@ -30,9 +30,10 @@ class SoundIndexes:
         self.moving = Lock()  # held while files of sealed segments are replaced or renamed
 
     def run(self, work: Callable[[], T], config: LogConfig) -> T:
-        """Run what reads indexes and takes the segments anew each time. Raises what it raises.
+        """Run `work`, rebuilding corrupt indexes that it finds; return its result. Raises what `work` raises.
 
-        A file that is gone because its segment was removed meanwhile is no error: the work begins again.
+        `work` must fetch the segments on each call: it is repeated after a repair, and after a segment that it was
+        reading has been removed.
         """
         rebuilt: set[int] = set()
         while True:
@@ -41,7 +42,7 @@ class SoundIndexes:
                 return work()
             except IndexCorruptError as error:
                 if self._segments().get(error.base_offset) not in seen:
-                    continue  # it was of a segment that another one has taken the place of
+                    continue  # the segment was replaced meanwhile
                 if error.base_offset in rebuilt or error.base_offset == self._segments().active.base_offset:
                     raise
                 rebuilt.add(error.base_offset)
@@ -51,9 +52,9 @@ class SoundIndexes:
                     raise
 
     def rebuild(self, base_offset: int, config: LogConfig) -> None:
-        """Make a sealed segment's indexes anew from its log. Raises OSError.
+        """Rebuild a sealed segment's indexes from its log, up to the first damaged batch. Raises OSError.
 
-        Who reads the old ones meanwhile goes on. A batch that is damaged ends the new indexes there.
+        Readers of the old files are not disturbed.
         """
         with self.moving:
             segment = self._segments().get(base_offset)

@@ -1,7 +1,6 @@
-"""From a log file to its indexes: the scan that recovery, reopening and rebuilding share.
+"""Scan a segment's log file for its end and its index entries, and decide how much of its indexes can be kept.
 
-Owns: the walk over a segment that finds its end and makes its index entries, and the question how much of an existing
-index can be kept. Must not know which segments there are, or why one is scanned.
+Recovery, reopening of failed logs and index rebuilds share this scan.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment.recover.
 """
@@ -27,13 +26,13 @@ from protocol.errors import ProtocolError
 from protocol.records.codec import compiled
 from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 
-SAMPLE = 16  # entries of each index: as many short reads of a log that may be on a slow disk
-MAX_INDEX_BYTES = (1 << 31) - 1  # as much as a position can count
+SAMPLE = 16  # entries checked of each index; each costs a short read of a log that may be on a slow disk
+MAX_INDEX_BYTES = (1 << 31) - 1  # positions are signed 32-bit integers
 _BATCH_LENGTH = Struct(">i")
 
-# The short cut over batches that are plainly sound: a scan, bytes that begin at its tail, whether CRCs are checked, and
-# last offset and leader epoch of the batch before; gives those after. None where it was not built, or not for this kind
-# of processor.
+# Compiled walk over batches that need no special treatment. Takes a scan, bytes that begin at its tail, whether to
+# verify CRCs, and the last offset and leader epoch of the batch before; returns those of the last batch it consumed.
+# None if it was not built or does not support this processor.
 walk_sound: Callable[["Scan", bytes, bool, int, int], tuple[int, int]] | None = None
 if compiled:
     with suppress(ImportError):
@@ -43,10 +42,11 @@ if compiled:
 
 
 class Scan(NamedTuple):
-    """What a scan found from some position on. `tail` is the end of what is sound, `reason` why it ends there.
+    """The result of a scan from byte `start` on: `tail` is the end of the sound part, `reason` why it ends there.
 
-    The entries are those that the scanned batches add; `epochs` the (leader epoch, base offset) at which a new one
-    began. `trail` is what it met of idempotent producers; the short cut says in `producers` that there was something.
+    `offset_entries` and `time_entries` are the index entries of the scanned batches, `epochs` the (leader epoch, base
+    offset) pairs at which an epoch began. `trail` holds the batches of idempotent producers; the compiled walk reports
+    in `producers` that a piece has some.
     """
 
     tail: Tail
@@ -60,9 +60,9 @@ class Scan(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A scan from a recovery point on, and how many entries of both indexes could be kept.
+    """A scan from a recovery point on, and the number of entries kept of each index.
 
-    `from_offset`: every batch that begins there or later was scanned.
+    All batches that begin at or past `from_offset` were scanned.
     """
 
     scan: Scan
@@ -74,10 +74,10 @@ class Checked(NamedTuple):
 def scan_segment(
     segment: Segment, tail: Tail, *, verified: bool, advanced: Callable[[int], None] = lambda _: None
 ) -> Scan:
-    """Walk the batches of a segment from `tail` on, which moves along. Raises OSError.
+    """Scan the batches of a segment from `tail` on, advancing it. Raises OSError.
 
-    `verified`: CRCs are checked, too. Batches whose offsets do not increase, or do not fit the segment, end the walk as
-    damaged ones do. `advanced` is told the bytes of each piece.
+    `verified`: verify CRCs, too. A batch whose offsets do not increase, or do not belong to the segment, ends the scan
+    as a damaged batch does. `advanced` is called with the size of each piece in bytes.
     """
     scan = Scan(tail, tail.size, None, bytearray(), bytearray(), [], [], ProducerTrail())
     file = segment.reader.descriptor()
@@ -107,9 +107,9 @@ def scan_segment(
 def _walk_sound(
     scan: Scan, file: Descriptor, end: int, *, verified: bool, advanced: Callable[[int], None]
 ) -> tuple[int, int]:
-    """Add the batches from the tail on that are plainly sound, without the GIL.
+    """Scan with the compiled walk, which releases the GIL, up to the first batch it does not handle.
 
-    Gives the last one's last offset and leader epoch. Raises OSError.
+    Return the last scanned batch's last offset and leader epoch. Raises OSError.
     """
     assert walk_sound is not None, "it was built"
     tail = scan.tail
@@ -143,13 +143,13 @@ def _add(scan: Scan, header: BatchHeader) -> None:
         scan.time_entries.extend(entries.time_index)
 
 
-# -- where a scan may begin --------------------------------------------------------------------------------------------
+# -- where a scan begins -----------------------------------------------------------------------------------------------
 
 
 def resume(segment: Segment, tail: Tail, offset_entries: int, time_entries: int) -> Tail:
-    """Put an empty segment's `tail` where the last of so many index entries points. Raises IndexCorruptError, OSError.
+    """Move an empty segment's `tail` to the batch of the last kept index entry. Raises IndexCorruptError, OSError.
 
-    The batch there is still to be added: its entry is in the index, but not the batch in the sizes.
+    That batch has its index entry, but is not yet counted in the tail's sizes.
     """
     file = segment.reader.descriptor()
     tail.offset_entries, tail.time_entries = offset_entries, time_entries
@@ -167,10 +167,10 @@ def resume(segment: Segment, tail: Tail, offset_entries: int, time_entries: int)
 
 
 def sound_entries(segment: Segment, recovery_point: int) -> tuple[int, int]:
-    """How many entries of offset and time index can be kept because they lie below a recovery point. Raises OSError.
+    """Return how many entries of the offset and the time index can be kept below a recovery point. Raises OSError.
 
-    What a power cut left of an index page is zeros or an older state of the page. Both end the increase of its entries.
-    The last one of each is held against its batch. Where either index has none to keep, neither has.
+    A power cut leaves zeros or an older version in an index page: either way its entries stop increasing. The last kept
+    entry of each index is compared with its batch. Unless both indexes have entries to keep, neither has.
     """
     offset_index, time_index = segment.offset_index, segment.time_index
     try:
@@ -188,9 +188,9 @@ def sound_entries(segment: Segment, recovery_point: int) -> tuple[int, int]:
 
 
 def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
-    """How many entries from the first on increase in both fields and have an offset below the limit.
+    """Count the leading entries that increase in both fields and have an offset below the limit.
 
-    Zeros are no entry: the offset index has none for a segment's first batch, and no record is from the year 1970.
+    Zeros are never an entry: the offset index has none for a segment's first batch, and no record dates from 1970.
     """
     view, previous = (index.view() if index.entries else None), (0, -1)
     for slot in range(index.entries):
@@ -204,12 +204,11 @@ def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
 
 
 def follows_rule(segment: Segment) -> bool:
-    """Tell whether a bounded sample of a segment's index entries is as `Tail.add` makes them. Raises OSError.
+    """Check a bounded sample of a segment's index entries against the rule of `Tail.add`. Raises OSError.
 
-    Kafka followers of some versions (3.9.0 and before, 4.0.0) wrote one offset entry for all batches of an append (last
-    offset of the last one, position of the first). Kafka up to 3.7 may have written the offset of a record, not of a
-    batch's end, into time indexes.
-    Entries that the sample misses are checked when they are used.
+    Kafka followers of some versions (3.9.0 and before, 4.0.0) wrote one offset entry for all batches of an append, with
+    the last offset of the last batch and the position of the first. Time indexes written by Kafka up to 3.7 may hold
+    the offset of a record instead of a batch's last offset. Entries outside the sample are checked when they are used.
     """
     file, offsets, times = segment.reader.descriptor(), segment.offset_index, segment.time_index
     try:
@@ -227,7 +226,7 @@ def follows_rule(segment: Segment) -> bool:
 
 
 def _sample(entries: int) -> list[int]:
-    """Return slots spread over an index, the last one among them; all of a short one."""
+    """Return slots spread evenly over an index, including the last; all slots of a short index."""
     return sorted({entries - 1 - entries * at // SAMPLE for at in range(SAMPLE)}) if entries else []
 
 
@@ -237,9 +236,9 @@ def check_from(
     new_tail: Callable[[], Tail],
     advanced: Callable[[int], None] = lambda _: None,
 ) -> Checked:
-    """Check the batches of a segment from a recovery point on: from the last index entry below it. Raises OSError.
+    """Verify the batches of a segment from the last index entry below a recovery point on. Raises OSError.
 
-    `new_tail` gives the end of the segment while it is empty.
+    `new_tail` returns the tail of the segment as if it were empty.
     """
     offsets, times = sound_entries(segment, recovery_point)
     scan = _scan_from(segment, new_tail(), offsets, times, advanced)
@@ -252,7 +251,7 @@ def check_from(
 
 
 def _scan_from(segment: Segment, tail: Tail, offsets: int, times: int, advanced: Callable[[int], None]) -> Scan | None:
-    """Scan from the last of so many index entries on; None if the batch it points to is not sound."""
+    """Scan from the batch of the last kept index entry on; return None if that batch is damaged."""
     try:
         tail = resume(segment, tail, offsets, times)
     except (IndexCorruptError, ProtocolError):
@@ -262,7 +261,7 @@ def _scan_from(segment: Segment, tail: Tail, offsets: int, times: int, advanced:
 
 
 def remember_end(segment: Segment, tail: Tail) -> None:
-    """Know the batches of an active segment since its last index entry by heart. Raises OSError."""
+    """Cache the positions of the active segment's batches since its last index entry. Raises OSError."""
     start = tail.size - tail.unindexed_size
     for position, header in walk_headers(segment.reader.descriptor(), start, tail.size):
         segment.remember(header.last_offset, position, indexed=position == start)
@@ -272,40 +271,40 @@ def remember_end(segment: Segment, tail: Tail) -> None:
 
 
 def rewrite_indexes(segment: Segment, scan: Scan, offset_entries: int, time_entries: int) -> tuple[bool, bool]:
-    """Let the index files hold the first so many entries they had, then those of the scan. Raises OSError.
+    """Replace all index entries after the kept ones by those of the scan. Raises OSError.
 
-    Gives of each, offset index and time index, whether it held something else, or was not there. For recovery: nobody
-    has the files mapped.
+    Return whether the offset index and the time index held other content or were missing. Only for recovery: the files
+    must not be mapped.
     """
     disk = segment.disk
     segment.forget_indexes()
     return (
-        _mend(disk, segment.path(OFFSET_INDEX_SUFFIX), offset_entries * 8, scan.offset_entries),
-        _mend(disk, segment.path(TIME_INDEX_SUFFIX), time_entries * 12, scan.time_entries),
+        _replace_end(disk, segment.path(OFFSET_INDEX_SUFFIX), offset_entries * 8, scan.offset_entries),
+        _replace_end(disk, segment.path(TIME_INDEX_SUFFIX), time_entries * 12, scan.time_entries),
     )
 
 
-def _mend(disk: Disk, path: str, kept_size: int, data: bytearray) -> bool:
-    """Let an index file end with these bytes; whether there were others in their place."""
+def _replace_end(disk: Disk, path: str, kept_size: int, data: bytearray) -> bool:
+    """Make a file end with `data` after its first `kept_size` bytes; return whether it held something else there."""
     fd = disk.open(path, os.O_RDWR | os.O_CREAT)
     try:
         size = kept_size + len(data)
-        is_right = disk.pread(fd, len(data), kept_size) == data
-        if not is_right:
+        is_same = disk.pread(fd, len(data), kept_size) == data
+        if not is_same:
             disk.truncate(fd, kept_size)
             write_all(disk, fd, [data], kept_size)
         elif disk.size(fd) != size:
             disk.truncate(fd, size)
-        return not is_right
+        return not is_same
     finally:
         disk.close(fd)
 
 
 def rebuild_indexes(segment: Segment, config: LogConfig) -> None:
-    """Make the index files of a sealed segment anew, which may be mapped and read. For a worker. Raises OSError.
+    """Rebuild a sealed segment's index files, which may be mapped and in use. Blocking. Raises OSError.
 
-    Whatever the setting says now, what they held before fits. A damaged batch ends them. The new files are made under a
-    name that a start removes, ours as well as Kafka's, and renamed.
+    `segment.index.bytes` is ignored, because the log may have been written under a larger value. The indexes end at the
+    first damaged batch. The new files are written under a name that startup removes (Kafka's, too), then renamed.
     """
     tail = Tail(segment.base_offset, replace(config, segment_index_bytes=MAX_INDEX_BYTES), created_ms=0, jitter_ms=0)
     scan = scan_segment(segment, tail, verified=False)
@@ -317,7 +316,7 @@ def rebuild_indexes(segment: Segment, config: LogConfig) -> None:
             _write_synced(disk, path + CLEANED_SUFFIX, entries)
             disk.rename(path + CLEANED_SUFFIX, path)
         except OSError:
-            with suppress(OSError):  # what is called so would have a start undo a swap (see `swap`)
+            with suppress(OSError):  # a file of this name would make the next startup undo a swap (see `swap`)
                 disk.unlink(path + CLEANED_SUFFIX)
             raise
     segment.forget_indexes()
@@ -334,7 +333,7 @@ def _write_synced(disk: Disk, path: str, data: bytes | bytearray) -> None:
 
 
 def cut_log(segment: Segment, size: int) -> None:
-    """Cut a segment's log file. Raises OSError."""
+    """Truncate a segment's log file to `size` bytes. Raises OSError."""
     fd = segment.disk.open(segment.path(LOG_SUFFIX), os.O_RDWR)
     try:
         segment.disk.truncate(fd, size)

@@ -1,11 +1,11 @@
-"""Transaction indexes derived from the log.
+"""Rebuild transaction indexes from the log.
 
-After an unclean stop the indexes of the segments past the recovery point are made anew from what the scan met; what
-lies below the recovery point was synced with its log and is kept, and transactions that were open there are known from
-a snapshot of producers. `log repair` makes those of a whole log anew.
+After an unclean stop, the indexes of segments past the recovery point are rebuilt from the batches that the scan found.
+Entries below the recovery point were synced with their log and are kept; transactions that were open there are known
+from a producer snapshot. `log repair` rebuilds the indexes of a whole log.
 
-An entry whose transaction has left no batch, because the log's start moved or compaction removed it, is left out: there
-is nothing of it that a reader would have to skip.
+Transactions without any batch left, because the log start offset moved or compaction removed them, get no entry: a
+reader has nothing of them to skip.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment.recover, ProducerStateManager.completeTxn.
 """
@@ -31,10 +31,10 @@ Batches = Iterable[tuple[int, BatchHeader]]  # position in the segment's file, h
 
 
 def rebuild_transaction_indexes(segments: Sequence[Segment]) -> list[int]:
-    """Make each segment's transaction index anew where it is wrong; return the base offsets of those that were.
+    """Rebuild the transaction indexes that are wrong; return the base offsets of their segments.
 
-    `segments` are all of a log, oldest first, and nobody uses them. A segment without aborted transactions has no file.
-    Blocking. Raises OSError.
+    `segments` are all of a log's, oldest first; the log must not be in use. A segment without aborted transactions has
+    no index file. Blocking. Raises OSError.
     """
     transactions = _Transactions({})
     rebuilt = []
@@ -48,9 +48,9 @@ def rebuild_transaction_indexes(segments: Sequence[Segment]) -> list[int]:
 def rebuild_sealed(
     snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, segment: Segment
 ) -> bool:
-    """Make one sealed segment's transaction index anew if it is wrong; return whether it was. Blocking. Raises OSError.
+    """Rebuild one sealed segment's transaction index if it is wrong; return whether it was. Blocking. Raises OSError.
 
-    `segments` are those of the log, which may be in use.
+    `segments` are all of the log's; the log may be in use.
     """
     transactions = _Transactions(states_at(snapshots, segments, log_start_offset, segment.base_offset))
     return _replace(segment, transactions.aborted_in(segment, _batches(segment, segment.size)))
@@ -59,10 +59,10 @@ def rebuild_sealed(
 def rebuild_scanned(
     snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, scanned: Scanned
 ) -> list[int]:
-    """Make the transaction indexes of scanned segments anew from where the scan began; as above otherwise.
+    """Rebuild the transaction indexes of scanned segments; return the base offsets of those that were wrong.
 
-    `segments` are all of the log. Entries of transactions that ended before are kept; if these are not sound, the whole
-    index of that segment is made anew.
+    `segments` are all of the log's. Entries of transactions that ended before the scan began are kept; if these are
+    damaged, the whole index of that segment is rebuilt. Blocking. Raises OSError.
     """
     begin, kept = scanned.from_offset, list[AbortedTransaction]()
     missed: Batches = ()
@@ -98,13 +98,13 @@ def _entries_below(segment: Segment, offset: int) -> list[AbortedTransaction]:
 
 
 def _batches(segment: Segment, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the batches of a segment up to the first that is damaged: what follows cannot be reached."""
+    """Yield the batches of a segment up to the first damaged one: the batches after it cannot be located."""
     with suppress(ProtocolError):
         yield from walk_headers(segment.reader.descriptor(), 0, end)
 
 
 def _replace(segment: Segment, aborted: Iterable[AbortedTransaction]) -> bool:
-    """Let a segment's transaction index hold these entries; return whether it held others. Raises OSError."""
+    """Write a segment's transaction index unless it already holds these entries; return whether it was written."""
     path, content = segment.path(TRANSACTION_INDEX_SUFFIX), encode_aborted(aborted)
     try:
         found = read_file(segment.disk, path)
@@ -121,7 +121,7 @@ def _replace(segment: Segment, aborted: Iterable[AbortedTransaction]) -> bool:
 
 
 class _Transactions:
-    """Follows the batches of a log for the transactions that are open. `states`: the producers' where it begins."""
+    """Tracks open transactions from batch to batch. `states`: the producer states before the first batch."""
 
     def __init__(self, states: dict[int, ProducerState]) -> None:
         self._states = states
@@ -134,7 +134,7 @@ class _Transactions:
     def aborted_in(self, segment: Segment, batches: Batches) -> list[AbortedTransaction]:
         """Return the transactions that these batches abort, in order. Raises OSError."""
         found: list[AbortedTransaction] = []
-        with suppress(ProtocolError):  # a marker that cannot be read: what follows is not judged
+        with suppress(ProtocolError):  # an unreadable marker: the batches after it are not evaluated
             for position, header in batches:
                 if header.producer_id >= 0:
                     marker = read_marker(segment, position, header) if header.is_control else None

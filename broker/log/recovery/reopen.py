@@ -1,23 +1,20 @@
-"""Making the end of a failed log anew, in place: what a failed sync or write has put in doubt is copied into new files.
+"""Rebuild the end of a failed log in place, by copying the segments that a failed sync or write left in doubt.
 
-Owns: which segments are in doubt, how each is copied and checked, and the order in which files take each other's place.
-Must not know who asks for it or when, or that there is a loop.
-
-    loop    the log has failed, so nothing is planned; nobody else is inside it, nobody else rearranges its segments
-    worker  `make`: each segment in doubt is read into <base>.log.cleaned, its batches are checked from the recovery
-            point on, its indexes made beside it; all are synced and take the names of the old ones
-    loop    the log takes what was made: its end is durable, and it is in service again
-    worker  `let_go`: the old files are closed; with the last descriptor their blocks are freed
+    loop    the log has failed: no append is planned, and nothing else changes its segments
+    worker  `make`: copies each segment in doubt to <base>.log.cleaned, verifies batches from the recovery point on,
+            rebuilds the indexes, syncs the copies and renames them over the old files
+    loop    the log adopts the copies: its end is durable, and it accepts appends again
+    worker  `close_replaced`: closes the old files; their blocks are freed with the last descriptor
 
 Invariants:
-1. A file that failed is never synced again: Linux tells of a failure once, and takes the pages for clean after that.
-   They are read as long as they are in memory.
-2. Nothing is trusted that was not synced: batches past the recovery point are checked, and the log ends at the first
-   that is not sound (its page was given up meanwhile). Then a new leader epoch begins. A log that would end before its
-   start offset begins again, empty, at that offset, so that no deleted offset is given out again.
-3. At every step a start finds a log that recovery opens: of each name the old file, or a new one that is synced and has
-   the same content up to the recovery point; and no segment past one that was cut.
-4. Readers go on: what they have open outlives its name.
+1. A file whose sync failed is never synced again: Linux reports the failure once and considers the pages clean after
+   that. They can be read as long as they stay in memory.
+2. Only synced data is trusted: batches past the recovery point are verified, and the log ends at the first damaged one
+   (its page was evicted meanwhile). Then a new leader epoch begins. A log that would end before its start offset
+   restarts there, empty, so that no deleted offset is assigned again.
+3. After a crash at any step, recovery can open the log: each name is either the old file or a synced new one with the
+   same content up to the recovery point, and no segment follows one that was cut.
+4. Readers are not disturbed: their open files outlive the names.
 """
 
 import os
@@ -44,18 +41,18 @@ from broker.log.io.disk import Disk, read_file, sync_file, write_all
 from broker.log.producers.replay import Bounds, Scanned
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import Producers
-from broker.log.recovery.load import LogPlace
+from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
 from broker.log.recovery.rebuild_transactions import rebuild_scanned
 from broker.log.segment import Segment
 from protocol.records.record import MAX_INT64
 
-COPY_BYTES = 1 << 20  # at a time; between two of them the work can be called off
-_FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)  # the log first: indexes without one are removed
+COPY_BYTES = 1 << 20  # per read; the copy can be cancelled between two reads
+_FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)  # the log first: startup removes indexes without a log
 
 
 class FailedLog(NamedTuple):
-    """A failed log as it is: all of its segments, its bounds, what is synced, and its snapshots of producers."""
+    """A failed log: all its segments, its bounds, recovery point and producer snapshots."""
 
     place: LogPlace
     segments: Sequence[Segment]
@@ -65,10 +62,10 @@ class FailedLog(NamedTuple):
 
 
 class Reopened(NamedTuple):
-    """A log whose end was made anew: its segments, their end, and what they replace.
+    """A log whose end was rebuilt: its segments, its tail, and the segments that were replaced.
 
-    `producers`: where something was cut; else they are as they were. `reason` says why the log was cut; None: it was
-    not.
+    `reason` tells why the log was cut, None if it was not. `producers` is None unless the log was cut: the producer
+    states are unchanged.
     """
 
     segments: Sequence[Segment]
@@ -79,14 +76,14 @@ class Reopened(NamedTuple):
     truncated_bytes: int
     reason: str | None
 
-    def let_go(self) -> None:
-        """Close what was replaced. For a worker: a file without a name is freed with its last descriptor."""
+    def close_replaced(self) -> None:
+        """Close the replaced segments' files. Blocking: closing the last descriptor frees an unlinked file's blocks."""
         for segment in self.replaced:
             segment.close()
 
 
 class Reopening:
-    """One attempt. `moving` is the lock of who replaces or renames files of sealed segments."""
+    """One attempt to reopen a log. `moving` is held while files of sealed segments are replaced or renamed."""
 
     def __init__(self, failed: FailedLog, moving: Lock) -> None:
         self._failed = failed
@@ -94,28 +91,28 @@ class Reopening:
         self._disk = failed.place.disk
         self._moving = moving
         self._scans: list[Scan] = []
-        self._from_offset = MAX_INT64  # where they began
+        self._from_offset = MAX_INT64  # the lowest offset from which all batches were scanned
 
     def make(self, check: Callable[[], None] = lambda: None) -> Reopened:
-        """Copy what is in doubt and let it take the place of what failed. For a worker.
+        """Copy the segments in doubt and rename the copies over the failed files. Blocking.
 
-        `check` is called while nothing has changed yet; if it raises, the attempt is over. Raises OSError, LogError,
-        ProtocolError: then the log is as it was, but for files that are as good under the names of the old ones.
+        `check` is called between reads while nothing has changed yet; if it raises, the attempt ends. Raises OSError,
+        LogError, ProtocolError: then the log is unchanged, except that some files may be replaced by equivalent ones.
         """
         doubtful = self._doubtful()
         with self._moving, ExitStack() as stack:
-            self._check_room(doubtful)
+            self._check_space(doubtful)
             stack.callback(self._clear, doubtful)
             copies = self._copy(doubtful, check)
             if self._end < self._failed.bounds.start:
                 return self._start_over()
-            self._take_place(copies)
+            self._replace_files(copies)
         return self._reopened(copies)
 
     def _doubtful(self) -> list[Segment]:
-        """The active segment, and the sealed ones past the recovery point whose files are not known to be synced.
+        """Return the active segment and those sealed past the recovery point that are not known to be synced.
 
-        One that ends at it has perhaps lost the last entry of its time index, which is written after the last flush.
+        A segment that ends at the recovery point may lack the last time index entry, written after the last flush.
         """
         point = self._failed.recovery_point
         return [
@@ -124,17 +121,17 @@ class Reopening:
             if segment.next_base_offset is None or (segment.next_base_offset >= point and not segment.synced)
         ]
 
-    def _check_room(self, doubtful: Sequence[Segment]) -> None:
-        """Raise OSError rather than fill the disk, which others write to."""
+    def _check_space(self, doubtful: Sequence[Segment]) -> None:
+        """Raise OSError if the copies would fill the disk, which other logs need, too."""
         directory = self._place.directory
         wanted = sum(segment.size for segment in doubtful)
         if self._disk.space(directory).usable_bytes < wanted:
-            raise OSError(ENOSPC, f"{os.strerror(ENOSPC)}: {wanted} bytes are to be copied", directory)
+            raise OSError(ENOSPC, f"{os.strerror(ENOSPC)}: {wanted} bytes needed for copies", directory)
 
     # -- copying -------------------------------------------------------------------------------------------------------
 
     def _copy(self, doubtful: Sequence[Segment], check: Callable[[], None]) -> list[Segment]:
-        """Synced copies under other names, up to one that is cut, if one is."""
+        """Return synced copies under temporary names, ending with the first one that was cut."""
         copies = []
         for segment in doubtful:
             copy = self._copied(segment, check)
@@ -153,7 +150,7 @@ class Reopening:
         return copies
 
     def _rebuild_transaction_indexes(self, copies: Sequence[Segment]) -> None:
-        """Make those of the copies anew from where their scan began, if it met transactions."""
+        """Rebuild the copies' transaction indexes if their scans found transactions."""
         if not any(scan.trail.has_transactions for scan in self._scans):
             return
         failed, first = self._failed, copies[0]
@@ -165,7 +162,7 @@ class Reopening:
         rebuild_scanned(failed.snapshots, [*before, *copies], failed.bounds.start, scanned)
 
     def _copied(self, segment: Segment, check: Callable[[], None]) -> Segment:
-        """A segment's content as it is in memory, under another name; shorter where it cannot be read to its end."""
+        """Copy a segment to files with a temporary name; the copy is shorter if the file cannot be read to its end."""
         copy = self._place.segment(segment.base_offset, segment.size, segment.next_base_offset)
         copy.use_names(CLEANED_SUFFIX)
         source, position = segment.reader.descriptor(), 0
@@ -189,14 +186,14 @@ class Reopening:
         return copy
 
     def _entries_of(self, index: MappedIndex) -> bytes:
-        """What an index holds; nothing if it cannot be read: then it is made from the log."""
+        """Return an index's content, or nothing if it cannot be read: then it is rebuilt from the log."""
         try:
             return read_file(self._disk, index.path, index.entries * index.stride)
         except (IndexCorruptError, FileNotFoundError):
             return b""
 
     def _recover(self, copy: Segment) -> Scan:
-        """Check a copy from the recovery point on, make its indexes, and cut it where it is not sound."""
+        """Verify a copy from the recovery point on, rebuild its indexes, and cut it at the first damaged batch."""
         place, point = self._place, self._failed.recovery_point
         scan, offsets, times, from_offset = check_from(copy, point, lambda: place.new_tail(copy.base_offset))
         self._from_offset = min(self._from_offset, from_offset)
@@ -209,10 +206,10 @@ class Reopening:
             cut_aborted(self._disk, copy.path(TRANSACTION_INDEX_SUFFIX), scan.tail.next_offset)
         return scan
 
-    # -- taking the place ----------------------------------------------------------------------------------------------
+    # -- replacing the files -------------------------------------------------------------------------------------------
 
-    def _take_place(self, copies: Sequence[Segment]) -> None:
-        """Rename the copies over what they stand for, once nothing is left past one that was cut."""
+    def _replace_files(self, copies: Sequence[Segment]) -> None:
+        """Rename the copies over the failed files, after removing the segments past one that was cut."""
         directory = self._place.directory
         if self._is_cut:
             last = copies[-1].base_offset
@@ -230,7 +227,7 @@ class Reopening:
         self._disk.sync_directory(directory)
 
     def _rename(self, source: str, target: str) -> None:
-        """Let a copy take the place of a file; a transaction index that the copy lacks goes."""
+        """Rename a copy over a file; remove a transaction index for which there is no copy."""
         try:
             self._disk.rename(source, target)
         except FileNotFoundError:
@@ -240,7 +237,7 @@ class Reopening:
                 self._disk.unlink(target)
 
     def _clear(self, doubtful: Sequence[Segment]) -> None:
-        """Unlink what was copied and has not taken its place."""
+        """Unlink copies that were not renamed."""
         for segment in doubtful:
             for suffix in _FILES:
                 path = segment_path(self._place.directory, segment.base_offset, suffix) + CLEANED_SUFFIX
@@ -266,20 +263,20 @@ class Reopening:
         return self._outcome(segments, self._activate(active, self._scans[-1]), sum(copy.size for copy in copies))
 
     def _start_over(self) -> Reopened:
-        """Begin the log again, empty, at its start: all that could be read of it was deleted before."""
+        """Restart the log, empty, at its start offset: every record that could be read had been deleted before."""
         fresh, tail = self._place.start_over(self._failed.segments, self._failed.bounds.start)
         self._disk.sync_directory(self._place.directory)
         return self._outcome([fresh], tail, 0)
 
     def _outcome(self, segments: list[Segment], tail: Tail, copied_bytes: int) -> Reopened:
-        """Return what the log consists of now, with its producers where it was cut."""
+        """Return the log's new segments, with rebuilt producer states if it was cut."""
         failed, producers = self._failed, None
         if self._is_cut:
             failed.snapshots.write_taken()
             failed.snapshots.find()
             bounds = Bounds(failed.bounds.start, tail.next_offset)
             producers = self._place.rebuild_producers(failed.snapshots, segments, bounds)
-            self._disk.sync_directory(self._place.directory)  # snapshots past the end went, too
+            self._disk.sync_directory(self._place.directory)  # snapshots past the end were removed
         return Reopened(
             segments=segments,
             tail=tail,
@@ -291,7 +288,7 @@ class Reopening:
         )
 
     def _activate(self, active: Segment, scan: Scan) -> Tail:
-        """Make the last copy the segment that is appended to, with the batches at its end known by heart."""
+        """Make the last copy the active segment, with its last batches' positions cached."""
         tail, config = scan.tail, self._place.config
         tail.configure(config)
         active.activate(config, tail)

@@ -1,22 +1,20 @@
-"""A cleaned segment takes the place of those it stands for, without a moment in which the log is not whole.
+"""Replace old segments by a compacted one, so that the log is complete at every moment, across crashes, too.
 
-Owns: the order of the renames, what readers find meanwhile, and what a start makes of a crash in between. Must not know
-how the segment was made (`compaction`), or which segments should be.
-
-    0  worker  <base>.log.cleaned, its indexes       made and synced by compaction; a start removes them
-    1  worker  .cleaned -> .swap, directory synced   from when all are renamed, a start finishes the swap itself
-    2  loop    the log reads the new segment, under the names `.swap`; who reads old ones looks for `.deleted`
-    3  worker  the old files -> .deleted, directory synced, then .swap -> their own names: the log, directory synced,
-               and its indexes, directory synced
-    4  loop    the new segment has its own names
+    0  worker  <base>.log.cleaned and its indexes    written and synced by compaction; startup removes them
+    1  worker  .cleaned -> .swap, directory synced   once all are renamed, startup finishes the swap
+    2  loop    the log uses the new segment under the `.swap` names; readers of the old ones open `.deleted`
+    3  worker  old files -> .deleted, directory synced; then .swap -> final names: the log, directory synced, its
+               indexes, directory synced
+    4  loop    the new segment uses the final names
 
 Invariants:
-1. At every step a start finds the old segments, or the new one whole: a `.swap` counts unless a `.cleaned` of its base
-   offset or a lower one is there (then step 1 was not over), and removes what it stands for.
-2. In every file operation the log comes first: indexes without it are removed, and made anew where they are missing.
-3. A reader finds the file it means, or none: then it looks again at what the log consists of (`sound_indexes`).
-4. No step relies on the order in which a file system writes down names: the directory is synced between two of them. As
-   long as a start finds a `.log.swap`, it removes what has the names that are to be taken, indexes of the new log, too.
+1. After a crash at any step, startup finds either the old segments or the complete new one: a `.swap` file is valid
+   unless there is a `.cleaned` file of the same or a lower base offset (step 1 was not over). A valid one replaces the
+   segments in its range of offsets.
+2. Every step renames the log file first: startup removes indexes without a log and rebuilds missing ones.
+3. A reader opens the file it means or none: then it looks up the log's segments again (`index_repair`).
+4. No step relies on the order in which a file system persists names: the directory is synced between steps. As long as
+   startup finds a `.log.swap`, it removes the files whose names the new segment takes, also indexes already renamed.
 
 Source: kafka.log.LocalLog.replaceSegments, org.apache.kafka.storage.internals.log.LogLoader (KAFKA-6264).
 """
@@ -49,16 +47,16 @@ _FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """One swap: the new segment, and the old ones it stands for, oldest first."""
+    """One swap: the new segment, and the old ones it replaces, oldest first."""
 
     disk: Disk
     new: Segment
     old: Sequence[Segment]
 
     def prepare(self) -> None:
-        """Step 1. For a worker. Raises OSError: then nothing of it is left, as far as that went."""
+        """Run step 1. Blocking. Raises OSError, after removing the new files as far as possible."""
         try:
-            self._clear_the_way()
+            self._remove_strays()
             _rename_all(self.disk, self.new, CLEANED_SUFFIX, SWAP_SUFFIX)
             self.disk.sync_directory(self.new.directory)
         except OSError:
@@ -66,7 +64,7 @@ class Swap:
             raise
 
     def commit(self, segments: Segments) -> None:
-        """Step 2, on the loop."""
+        """Run step 2, on the event loop."""
         self.new.synced = True
         self.new.use_names(SWAP_SUFFIX, "")
         segments.replace(self.old, self.new)
@@ -75,9 +73,9 @@ class Swap:
             segment.use_names(DELETED_SUFFIX)
 
     def finish(self) -> list[str]:
-        """Step 3; gives the names of the old files, to be unlinked later. For a worker. Raises OSError.
+        """Run step 3; return the paths of the old files, to be unlinked later. Blocking. Raises OSError.
 
-        Where it fails, the log goes on as it is, and the next start finishes.
+        After an error the log stays usable under the `.swap` names, and the next startup finishes the swap.
         """
         names = [name for segment in self.old for name in self._set_aside(segment)]
         self.disk.sync_directory(self.new.directory)
@@ -88,21 +86,21 @@ class Swap:
         return names
 
     def end(self, segments: Segments) -> None:
-        """Step 4, on the loop."""
+        """Run step 4, on the event loop."""
         self.new.use_names("")
         segments.touch()
 
-    def _clear_the_way(self) -> None:
-        """Remove what runs that were ended by force have left: a stray `.cleaned` would have a start undo this swap."""
+    def _remove_strays(self) -> None:
+        """Remove files of killed compactions: a stray `.cleaned` would make startup undo this swap."""
         for entry in self.disk.scan(self.new.directory):
             is_stray = entry.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))
             if is_stray and base_offset_of(entry.name) != self.new.base_offset:
                 self.disk.unlink(f"{self.new.directory}/{entry.name}")
 
     def _set_aside(self, segment: Segment) -> list[str]:
-        """Rename the files of an old segment.
+        """Rename an old segment's files to `.deleted`; return their paths.
 
-        The snapshot of producers at the new one's base offset is still true.
+        The producer snapshot at the new segment's base offset stays valid and is kept.
         """
         segment.close()
         is_replaced = segment.base_offset == self.new.base_offset
@@ -115,7 +113,7 @@ class Swap:
         return names
 
     def _undo(self) -> None:
-        """Remove what was prepared: the `.swap` first, for without `.cleaned` beside it, it counts."""
+        """Remove the new files, `.swap` first: without a `.cleaned` beside it, a `.swap` is valid."""
         for extra in (SWAP_SUFFIX, CLEANED_SUFFIX):
             for suffix in _FILES:
                 with suppress(FileNotFoundError):
@@ -123,7 +121,7 @@ class Swap:
 
 
 def _rename_all(disk: Disk, segment: Segment, old: str, new: str, suffixes: Sequence[str] = _FILES) -> None:
-    """Give these files of a segment another suffix behind their names. Indexes may be missing, the log may not."""
+    """Change the extra suffix of a segment's files. Indexes may be missing, the log must exist. Raises OSError."""
     for suffix in suffixes:
         path = segment_path(segment.directory, segment.base_offset, suffix)
         try:
@@ -137,16 +135,16 @@ def _rename_all(disk: Disk, segment: Segment, old: str, new: str, suffixes: Sequ
 
 
 def finish_swaps(disk: Disk, directory: str, names: Iterable[str]) -> bool:
-    """Resolve what a crash left of compaction in a directory with these names; whether it changed. Raises OSError.
+    """Finish or undo the swaps that a crash interrupted; return whether any file changed. Raises OSError.
 
-    Unfinished ones are undone, those that were on their way are finished. `.deleted` files are left to the caller.
+    `names` are the directory's. `.deleted` files are left to the caller.
     """
     based = [(base, name) for name in names if (base := base_offset_of(name)) is not None]
     cleaned = [(base, name) for base, name in based if name.endswith(CLEANED_SUFFIX)]
     swaps = [(base, name) for base, name in based if name.endswith(SWAP_SUFFIX)]
     first_cleaned = min((base for base, _ in cleaned), default=MAX_INT64)
     void = [(base, name) for base, name in swaps if base >= first_cleaned]
-    for names_of in (void, cleaned):  # in this order: a swap without its `.cleaned` would count at the next start
+    for names_of in (void, cleaned):  # in this order: a swap without its `.cleaned` would be valid at the next startup
         for _, name in names_of:
             disk.unlink(f"{directory}/{name}")
         if names_of:
@@ -173,7 +171,7 @@ def _finish(disk: Disk, directory: str, based: Sequence[tuple[int, str]], swaps:
 
 
 def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
-    """The offset after the last batch of a log file, or after the last one that can be read. Raises OSError."""
+    """Return the offset after the last readable batch of a log file. Raises OSError."""
     file = Descriptor(disk, disk.open(path, os.O_RDONLY))
     end = base_offset
     with suppress(ProtocolError):

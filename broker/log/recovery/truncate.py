@@ -1,10 +1,8 @@
-"""Cutting a log at an offset: for a follower whose leader has another history.
+"""Truncate a log to an offset, for a follower whose history differs from its leader's.
 
-Owns: which segments go, and the cut through the one that holds the offset. Must not know epochs, or who asks.
-
-Blocking, with nothing planned and no worker inside the log. The newest segments go first. Whichever of them a power cut
-brings back, the next start removes: before the first one goes, it is written down that those past the cut begin where
-the one before ends (`contiguity`), which they no longer do.
+Blocking; no append may be planned and no worker may use the log. The newest segments are removed first. If a power cut
+brings some of them back, the next startup removes them: before the truncation the log is recorded as contiguous
+(`contiguity`), and these segments do not begin where the log ends.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment.truncateTo.
 """
@@ -14,16 +12,16 @@ from broker.log.errors import IndexCorruptError
 from broker.log.index.transaction import cut_aborted
 from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
 from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.load import LogPlace
+from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import cut_log, rebuild_indexes, resume, scan_segment
 from broker.log.segment import BatchFound, Segment
 from broker.log.segments import Segments
 
 
 def cut_segments(place: LogPlace, segments: Segments, offset: int, contiguity: Contiguity) -> tuple[Segments, Tail]:
-    """Cut every batch with a record at or past `offset`; gives what is left and its end. Raises OSError.
+    """Remove every batch with a record at or past `offset`; return the segments left and their end. Raises OSError.
 
-    Before the first segment's base a new, empty segment begins at the offset.
+    If `offset` lies before the first segment, the log restarts there with an empty segment.
     """
     holder = segments.floor(offset)
     contiguity.include(offset if holder is None else holder.base_offset)
@@ -38,14 +36,14 @@ def cut_segments(place: LogPlace, segments: Segments, offset: int, contiguity: C
 
 
 def _cut(place: LogPlace, segment: Segment, offset: int) -> Tail:
-    """Cut one segment's file and indexes and make it the active one."""
+    """Truncate one segment's log and indexes and make it the active one."""
     found = _find(place, segment, offset)
     segment.time_index.truncate_to(offset)
     segment.offset_index.truncate_to(offset)
     cut_log(segment, segment.size if found is None else found.position)
     cut_aborted(place.disk, segment.path(TRANSACTION_INDEX_SUFFIX), offset)
     segment.forget_transactions()
-    segment.sync()  # before anything is written behind it, or a new segment begins there
+    segment.sync()  # before an append or a new segment follows the cut
     offsets, times = segment.offset_index.entries, segment.time_index.entries
     tail = resume(segment, place.new_tail(segment.base_offset).without_indexing(), offsets, times)
     scan_segment(segment, tail, verified=False)
@@ -56,7 +54,7 @@ def _cut(place: LogPlace, segment: Segment, offset: int) -> Tail:
 
 
 def _find(place: LogPlace, segment: Segment, offset: int) -> BatchFound | None:
-    """Where to cut, with both indexes known to be sound: they are about to be trusted for what is left."""
+    """Return the first batch to remove, or None, rebuilding corrupt indexes: the rest of them stays in use."""
     try:
         segment.checked_time_index()
         return segment.find(offset, "warm")

@@ -123,7 +123,7 @@ class Machine:
         """As a broker does with a log that has failed. Raises what that raises: then the log is as it was."""
         reopened = self.log.begin_reopening().make()
         self.log.finish_reopening(reopened)
-        reopened.let_go()
+        reopened.close_replaced()
         self._check_nothing_is_missing()
         self.ledger.was_flushed()
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from broker.log.descriptions import RecoveryReport
 from broker.log.partition_log import PartitionLog
-from broker.log.recovery.load import RecoveryReport
 from protocol.records.builder import build_batch
 
 Batch = Callable[..., bytes]

@@ -29,7 +29,7 @@ def fill(log: PartitionLog, batch: Batch, batches: int, **how: int) -> None:
 def reopen(log: PartitionLog) -> Reopened:
     reopened = log.begin_reopening().make()
     log.finish_reopening(reopened)
-    reopened.let_go()
+    reopened.close_replaced()
     return reopened
 
 
@@ -257,7 +257,7 @@ def test_readers_go_on_while_and_after_files_take_each_others_place(bench: Bench
     reopened = reopening.make()
     between = log.read(2, 10_000).slice
     log.finish_reopening(reopened)
-    reopened.let_go()
+    reopened.close_replaced()
     late = log.read(2, 10_000).slice
     assert early is not None
     assert between is not None
@@ -311,7 +311,7 @@ def test_a_disk_without_room_for_the_copy_is_not_filled(
     space = bench.disk.space(str(bench.directory))
     monkeypatch.setattr(bench.disk, "space", lambda _: space._replace(usable_bytes=log.size - 1))
     bench.disk.calls.clear()
-    with pytest.raises(OSError, match="No space left on device: 510 bytes are to be copied"):
+    with pytest.raises(OSError, match="No space left on device: 510 bytes needed for copies"):
         log.begin_reopening().make()
     assert not bench.disk.calls
 

@@ -208,7 +208,7 @@ def test_a_failed_log_gets_a_new_transaction_index_that_is_synced(bench: Bench, 
     synced = synced_inodes(bench)
     reopened = log.begin_reopening().make()
     log.finish_reopening(reopened)
-    reopened.let_go()
+    reopened.close_replaced()
     assert aborted(bench, end) == entries
     assert len(entries) == 2
     assert before not in synced

@@ -1,0 +1,82 @@
+"""List a log's directory when the log is opened: find its segments, remove leftovers.
+
+Leftovers are files that a crash caught between two names: deleted segments, unfinished compactions, temporary files,
+and index files without a log file.
+"""
+
+from itertools import zip_longest
+from typing import NamedTuple
+
+from broker.log.io.directory_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_DIGITS,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    base_offset_of,
+    segment_path,
+)
+from broker.log.io.disk import DirectoryEntry
+from broker.log.recovery.findings import Findings
+from broker.log.recovery.place import LogPlace
+from broker.log.recovery.swap import finish_swaps
+from broker.log.segment import Segment
+
+_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
+_SWAP_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX)
+
+
+class Listing(NamedTuple):
+    """The segments of a directory, oldest first, and the offsets of its producer snapshots."""
+
+    segments: list[Segment]
+    snapshots: list[int]
+    is_new: bool  # the directory did not exist
+
+
+def list_directory(place: LogPlace, findings: Findings) -> Listing:
+    """Return what a log's directory holds, creating it if it is missing and removing leftovers. Raises OSError."""
+    entries, is_new = _settled_entries(place, findings)
+    sizes: dict[int, int] = {}
+    indexes: list[tuple[int, str]] = []
+    snapshots: list[int] = []
+    for entry in entries:
+        name = entry.name
+        base_offset = base_offset_of(name)
+        if name.endswith(_LEFTOVER_SUFFIXES):
+            findings.leftovers.append(name)
+            place.disk.unlink(f"{place.directory}/{name}")
+        elif base_offset is not None:
+            suffix = name[OFFSET_DIGITS:]
+            if suffix == LOG_SUFFIX:
+                sizes[base_offset] = entry.size
+            elif suffix in INDEX_SUFFIXES:
+                indexes.append((base_offset, suffix))
+            elif suffix == SNAPSHOT_SUFFIX:
+                snapshots.append(base_offset)
+    for base_offset, suffix in indexes:
+        if base_offset not in sizes:
+            findings.leftovers.append(f"{base_offset:0{OFFSET_DIGITS}d}{suffix}")
+            place.disk.unlink(segment_path(place.directory, base_offset, suffix))
+    bases = sorted(sizes)
+    segments = [place.segment(base, sizes[base], after) for base, after in zip_longest(bases, bases[1:])]
+    with_aborted = {base_offset for base_offset, suffix in indexes if suffix == TRANSACTION_INDEX_SUFFIX}
+    for segment in segments:
+        segment.may_have_aborted = segment.base_offset in with_aborted
+    return Listing(segments, snapshots, is_new)
+
+
+def _settled_entries(place: LogPlace, findings: Findings) -> tuple[list[DirectoryEntry], bool]:
+    """Finish or undo interrupted compactions; return the entries after that, and whether the directory is new."""
+    try:
+        entries = place.disk.scan(place.directory, stat_suffix=LOG_SUFFIX)
+    except FileNotFoundError:
+        place.disk.make_directory(place.directory)
+        return [], True
+    if finish_swaps(place.disk, place.directory, [entry.name for entry in entries]):
+        findings.leftovers += [entry.name for entry in entries if entry.name.endswith(_SWAP_SUFFIXES)]
+        entries = place.disk.scan(place.directory, stat_suffix=LOG_SUFFIX)
+    return entries, False

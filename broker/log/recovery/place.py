@@ -1,0 +1,77 @@
+"""What opening a log needs to know: its directory, its settings and the objects that all logs share."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from broker.log.append import Tail
+from broker.log.config import LogConfig
+from broker.log.io.disk import Disk
+from broker.log.io.files import OpenFiles
+from broker.log.producers.replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
+from broker.log.producers.snapshot import ProducerSnapshots
+from broker.log.producers.table import ProducerBudget, Producers
+from broker.log.segment import Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlace:
+    """A log's directory, its settings and the shared objects it is opened with.
+
+    `clock` returns ms since the epoch. `scanned` is called with the number of bytes that recovery has checked since the
+    last call. All logs share one `budget`.
+    """
+
+    directory: str
+    config: LogConfig
+    files: OpenFiles
+    clock: Callable[[], int]
+    random: Random
+    scanned: Callable[[int], None] = lambda _: None
+    budget: ProducerBudget = field(default_factory=ProducerBudget)
+
+    @property
+    def disk(self) -> Disk:
+        """The disk that holds the log's files."""
+        return self.files.disk
+
+    def new_tail(self, base_offset: int) -> Tail:
+        """Return the end of an empty segment, with a random jitter by which it rolls before `segment.ms` is over."""
+        config = self.config
+        most_ms = min(config.segment_jitter_ms, config.segment_ms)
+        jitter_ms = self.random.randrange(most_ms) if most_ms else 0
+        return Tail(base_offset, config, created_ms=self.clock(), jitter_ms=jitter_ms)
+
+    def segment(self, base_offset: int, size: int, next_base_offset: int | None) -> Segment:
+        """Return a segment whose files exist."""
+        return Segment(
+            self.files,
+            self.directory,
+            base_offset,
+            size=size,
+            next_base_offset=next_base_offset,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+
+    def start_over(self, segments: Sequence[Segment], offset: int) -> tuple[Segment, Tail]:
+        """Replace `segments` by one empty segment at `offset`; return it and its end. Raises OSError."""
+        tail = self.new_tail(offset)
+        fresh = Segment.create(self.files, self.directory, tail, self.config)
+        for segment in reversed(segments):
+            segment.removed = True
+            segment.remove_files()
+        return fresh, tail
+
+    def rebuild_producers(
+        self,
+        snapshots: ProducerSnapshots,
+        segments: Sequence[Segment],
+        bounds: Bounds,
+        *,
+        scan_without: bool = True,
+        scanned: Scanned = NOTHING_SCANNED,
+    ) -> Producers:
+        """Rebuild the producer states at the end of the log, see `producers.replay`. Blocking. Raises OSError."""
+        producers = Producers(self.clock, self.budget)
+        rebuild_producers(producers, snapshots, segments, bounds, scan_without=scan_without, scanned=scanned)
+        return producers
