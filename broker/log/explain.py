@@ -279,7 +279,7 @@ class _Way:
     def _told(self, offset: int, timestamp: int | None, scan: ExplainedRange, position: int) -> Explanation:
         log = self._log()
         header = read_header_at(self._segment.reader.descriptor(), position)
-        place = _range(log, position, header.size, log.note(position, header.size))
+        place = _range(log, position, header.size, log.record(position, header.size))
         batch = ExplainedBatch(
             base_offset=header.base_offset,
             last_offset=header.last_offset,
@@ -312,7 +312,7 @@ class _Way:
             known_by_heart=scan is not None and not scan.pages,
             scan=scan,
             batch=batch,
-            asked=log.asker.name if log.asker else None,
+            asked=log.query.name if log.query else None,
             not_asked=log.reason,
         )
 

@@ -177,9 +177,9 @@ class Segment:
         )
         twin.use_names(self.extra_suffix)
         if self._offset_index is not None:
-            twin.offset_index.believe_as(self._offset_index)
+            twin.offset_index.trust_entries_of(self._offset_index)
         if self._time_index is not None:
-            twin.time_index.believe_as(self._time_index)
+            twin.time_index.trust_entries_of(self._time_index)
         twin._checked_offsets, twin._checked_times = self._checked_offsets, self._checked_times
         twin._recent_offsets, twin._recent_positions = self._recent_offsets[:], self._recent_positions[:]
         tail = self.tail

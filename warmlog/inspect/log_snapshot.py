@@ -115,8 +115,8 @@ class _End:
         segment = self._segment
         offsets = self._used_entries(OFFSET_INDEX_SUFFIX, OffsetIndex.entry.size)
         times = self._used_entries(TIME_INDEX_SUFFIX, TimeIndex.entry.size)
-        segment.offset_index.believe(offsets)
-        segment.time_index.believe(times)
+        segment.offset_index.trust_entries(offsets)
+        segment.time_index.trust_entries(times)
         beyond = segment.base_offset + (1 << 31)
         segment.offset_index.sanity_check(beyond, segment.size)
         segment.time_index.sanity_check(beyond)

@@ -1,4 +1,4 @@
 """The sparse indexes of a segment: offset, time and transaction.
 
-Start with `mapped`.
+Start with `mapped`, the table both mapped indexes share, and `search`, the lookup with a warm section.
 """

@@ -1,23 +1,20 @@
-"""A sparse index on a mapped file: what the offset index and the time index have in common.
-
-Owns: the table of fixed-size entries in a file, its growth, its trimming, and the search in it. Must not know what keys
-and values mean (the two kinds do), nor the log that it indexes.
+"""A sparse index in a memory-mapped file, the base of the offset index and the time index.
 
     file   |entry 0|entry 1| ... |entry n-1| hole, up to the capacity while the segment is active |
     entry  |key, greater than the one before|value, greater than the one before|     big-endian
 
 Invariants:
-1. Keys and values increase strictly. Appending to a full index, or an entry that does not increase, is an error.
+1. Keys and values increase strictly. It is an error to append to a full index or an entry that does not increase.
 2. Entries are written with pwrite and read through the mapping; Linux keeps the two coherent. The first store through a
    mapping of a fresh sparse file took 22 ms, the first pwrite 14 us.
-3. A search touches nothing at or past `entries`: what lies there is a hole, or has been cut off.
-4. A file is cut only after `seal()` or `close()` has dropped its mapping, and mappings made later cover the entries
-   alone. An entry that truncation takes away is overwritten with zeros instead, so a reader of the old length finds the
-   file as long as it was.
-5. Where there is a residency gate, a page of the mapping is touched only once it is known to be in memory: a fault
-   there holds the GIL, and an error ends the process. It is asked at every lookup: what was there a moment ago may lie
-   past the end of a file that somebody has cut.
-6. `entries` goes up after the entry is in the file: a worker may search while the loop appends.
+3. A search touches nothing at or past `entries`: there is a hole, or the file ends.
+4. A file is trimmed only after `seal()` or `close()` has dropped its mapping, and later mappings cover only the
+   entries. Truncated entries are overwritten with zeros instead, so that readers of the old length stay inside the
+   file.
+5. With a residency gate, a page of the mapping is touched only if it is known to be resident: a page fault holds the
+   GIL, and an I/O error in one kills the process. Every lookup checks, because the file may have been truncated by
+   another process since the last one.
+6. `entries` is raised after the entry is in the file: a worker may search while the event loop appends.
 """
 
 import os
@@ -39,23 +36,17 @@ MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 
 
 class MappedIndex:
-    """One index file. The kinds say what an entry is; `base_offset` is the segment's.
-
-    Nothing is opened before it is needed.
-    """
+    """One index file, opened at first use. Subclasses define the entries; `base_offset` is the segment's."""
 
     entry: ClassVar[Struct]
     key_column: ClassVar[Column]
     value_column: ClassVar[Column]
-    place: ClassVar[Place]  # as what its pages are counted that are not in memory
+    place: ClassVar[Place]  # the label under which its cold pages are counted
 
     def __init__(
         self, open_files: OpenFiles, path: str, base_offset: int, *, capacity_size: int, entries: int | None = None
     ) -> None:
-        """An index that is in a file already.
-
-        `entries` where the caller knows the count, else the file's size says it.
-        """
+        """Use an existing file. `entries` is derived from the file's size unless given."""
         self.path = path
         self.base_offset = base_offset
         self.stride = self.entry.size
@@ -70,10 +61,7 @@ class MappedIndex:
         self._dirty = False
 
     def create(self) -> None:
-        """Make the file, empty and of full size (a hole: it takes no blocks). An existing one is replaced.
-
-        Raises OSError.
-        """
+        """Create the file at full size, as a hole without blocks, replacing an existing one. Raises OSError."""
         fd = self._disk.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             self._disk.truncate(fd, self.max_entries * self.stride)
@@ -83,23 +71,23 @@ class MappedIndex:
         self._extended = True
 
     def use_names(self, path: str, other_path: str | None) -> None:
-        """The file is called so from now on, or `other_path` while it is being renamed. What is open stays open."""
+        """Follow the file to a new name; `other_path` is the alternative while it is being renamed."""
         self.path = path
         for named in (self._file, self._mapping):
             named.path, named.other_path = path, other_path
 
-    # -- what there is ------------------------------------------------------------------------------------------------
+    # -- entries ------------------------------------------------------------------------------------------------------
 
     @property
     def entries(self) -> int:
-        """How many entries there are. Raises IndexCorruptError if there is no file."""
+        """Number of entries. Raises IndexCorruptError if there is no file."""
         if self._known_entries is None:
             self._known_entries = self.file_size() // self.stride
         return self._known_entries
 
     @property
     def known_entries(self) -> int | None:
-        """The same; None where the file has not been asked yet. Memory only."""
+        """Number of entries, or None if the file's size has not been read yet. Memory only."""
         return self._known_entries
 
     @property
@@ -108,7 +96,7 @@ class MappedIndex:
         return self.entries >= self.max_entries
 
     def file_size(self) -> int:
-        """The file's size in bytes. Raises IndexCorruptError if there is no file, OSError."""
+        """Return the file's size in bytes. Raises IndexCorruptError if there is no file, OSError."""
         try:
             fd = open_either(self._disk, self.path, self._file.other_path, os.O_RDONLY)
         except FileNotFoundError as error:
@@ -119,7 +107,7 @@ class MappedIndex:
             self._disk.close(fd)
 
     def fields(self, slot: int) -> tuple[int, int]:
-        """Key and value as they stand in the file, both relative where they are offsets.
+        """Return an entry's key and value as stored (offsets relative to the base offset).
 
         Raises IndexError, IndexCorruptError, OSError.
         """
@@ -134,7 +122,7 @@ class MappedIndex:
     # -- search -------------------------------------------------------------------------------------------------------
 
     def view(self) -> mmap:
-        """The mapping of a non-empty index.
+        """Return the mapping of a non-empty index.
 
         Raises IndexCorruptError if the file is shorter than its entries, OSError.
         """
@@ -146,10 +134,7 @@ class MappedIndex:
             raise IndexCorruptError(self.base_offset, str(error)) from error
 
     def key_floor(self, key: int, search: SearchName = "warm") -> tuple[int, Section | None]:
-        """The slot of the last entry with a key not greater, or -1.
-
-        And the section searched (None in an empty index).
-        """
+        """Return the slot of the last entry with a key <= `key`, or -1, and the section searched (None if empty)."""
         entries = self.entries
         if not entries:
             return -1, None
@@ -158,7 +143,7 @@ class MappedIndex:
         return floor_slot(self.key_column, self.view(), entries, key, search)
 
     def value_floor(self, value: int) -> int:
-        """The slot of the last entry with a value not greater, or -1."""
+        """Return the slot of the last entry with a value <= `value`, or -1."""
         entries = self.entries
         if not entries:
             return -1
@@ -167,10 +152,10 @@ class MappedIndex:
         return floor_slot(self.value_column, self.view(), entries, value, "warm")[0]
 
     def _gated_floor(self, column: Column, entries: int, target: int, search: SearchName) -> tuple[int, Section]:
-        """As `floor_slot`, touching only what is in memory: one question for the warm section.
+        """Search as `floor_slot` does, touching only resident pages.
 
-        One for all the rest, if there is more; where not all of it is there, one for each page that the search comes
-        to. Raises ColdReadError in a thread that must not wait; any other reads those pages, one after the other.
+        Residency is queried once for the warm section and once for the rest; if the rest is not all resident, once per
+        page that the search touches. Raises ColdReadError in the gated thread; other threads read those pages first.
         """
         view, file, size = self.view(), self._file.descriptor(), entries * self.stride
         is_resident = self._residency.is_resident
@@ -190,10 +175,7 @@ class MappedIndex:
         return floor_slot(column, view, entries, target, search)
 
     def _need(self, file: Descriptor, position: int, length: int, again: Callable[[], object]) -> None:
-        """Return when a range may be touched.
-
-        Raises IndexCorruptError where the file was cut under its mapping, OSError, ColdReadError.
-        """
+        """Ensure that a range is resident. Raises IndexCorruptError (file truncated), OSError, ColdReadError."""
         try:
             self._residency.need(file, position, length, self.place, again)
         except OSError as error:
@@ -204,7 +186,7 @@ class MappedIndex:
     def _checked_read(
         self, column: Column, file: Descriptor, size: int, again: Callable[[], object]
     ) -> Callable[[mmap, int], tuple[Any, ...]]:
-        """The column's way to read a field, which asks for each page before it touches it."""
+        """Return a `Column.read` that ensures residency of each page before touching it."""
         known: set[int] = set()
 
         def read(view: mmap, position: int) -> tuple[Any, ...]:
@@ -218,26 +200,23 @@ class MappedIndex:
         return read
 
     def value_ceiling(self, value: int) -> int:
-        """The slot of the first entry with a value not smaller; the count of entries if there is none."""
+        """Return the slot of the first entry with a value >= `value`; the number of entries if there is none."""
         slot = self.value_floor(value)
         return slot if slot >= 0 and self.fields(slot)[1] == value else slot + 1
 
     def key_pages(self, key: int, search: SearchName = "warm") -> list[int]:
-        """The pages of the file that `key_floor` touches, each once, in the order of the first touch."""
+        """Return the pages of the file that `key_floor` touches, each once, in the order of the first touch."""
         entries = self.entries
         return touched_pages(self.key_column, self.view(), entries, key, search) if entries else []
 
     def pages_of(self, slot: int) -> range:
-        """The pages of the file on which an entry lies."""
+        """Return the pages of the file that hold an entry."""
         return range(slot * self.stride // PAGE_SIZE, ((slot + 1) * self.stride - 1) // PAGE_SIZE + 1)
 
     # -- growth -------------------------------------------------------------------------------------------------------
 
     def append_encoded(self, data: bytes) -> None:
-        """Add whole entries that the caller has made to increase. One pwrite, after which `entries` counts them.
-
-        Raises OSError.
-        """
+        """Append encoded entries in one pwrite; the caller ensures that they increase. Raises OSError."""
         entries = self.entries
         file = self._file.descriptor()
         if not self._extended:
@@ -261,30 +240,30 @@ class MappedIndex:
             raise IndexFullError(f"{self.path} is full with {self.entries} entries")
 
     def relative(self, offset: int) -> int:
-        """The offset relative to the base. Raises IndexOrderError if it does not fit into 31 bits."""
+        """Return the offset relative to the base. Raises IndexOrderError if it does not fit into 31 bits."""
         relative = offset - self.base_offset
         if not 0 <= relative <= MAX_RELATIVE_OFFSET:
             raise IndexOrderError(f"offset {offset} cannot be expressed relative to {self.base_offset}")
         return relative
 
     def keep_entries(self, count: int) -> None:
-        """Drop all entries from `count` on; their bytes become zeros. Raises OSError."""
+        """Drop all entries from `count` on, overwriting them with zeros. Raises OSError."""
         dropped = self.entries - count
         if dropped > 0:
             self._known_entries = count
             self._dirty = True
             self._file.descriptor().write_all([bytes(dropped * self.stride)], count * self.stride)
 
-    def believe(self, count: int) -> None:
-        """For recovery: take the first so many entries for all there are. Memory only."""
+    def trust_entries(self, count: int) -> None:
+        """Treat the first `count` entries as the whole index, for recovery. Memory only."""
         self._known_entries = count
 
-    def believe_as(self, other: "MappedIndex") -> None:
-        """Take as many entries for all there are as another one over the same file knows of. Memory only."""
+    def trust_entries_of(self, other: "MappedIndex") -> None:
+        """Take the number of entries from another index object over the same file. Memory only."""
         self._known_entries = other.known_entries
 
     def set_capacity(self, capacity_size: int) -> None:
-        """Change how much the index may hold; the file follows at the next append."""
+        """Change the capacity in bytes; the file is extended by the next append."""
         self.max_entries = capacity_size // self.stride
         self._extended = False
 
@@ -297,31 +276,31 @@ class MappedIndex:
     # -- end ----------------------------------------------------------------------------------------------------------
 
     def seal(self) -> None:
-        """No more entries will come: drop the mapping, so that the file can be trimmed. Memory only."""
+        """End appends and drop the mapping, so that the file can be trimmed. Memory only."""
         self._sealed = True
         self._mapping.close()
 
     def trim(self) -> None:
-        """Cut a sealed index's file to its entries. For a worker. Raises OSError."""
+        """Truncate a sealed index's file to its entries. Blocking. Raises OSError."""
         assert self._sealed, "only a sealed index is trimmed"
         self._dirty = True
         self._file.descriptor().truncate(self.entries * self.stride)
 
     def sync(self) -> None:
-        """Wait until the entries are on the disk. For a worker. Raises OSError."""
+        """Flush the entries to disk. Blocking. Raises OSError."""
         if self._dirty:
-            self._dirty = False  # before the sync: what is appended during it waits for the next
+            self._dirty = False  # before the sync: entries appended during it are left to the next one
             self._file.descriptor().sync()
 
     def doubt(self) -> None:
-        """Nobody knows what of the file is on the disk: the next `sync` sees to it. Memory only."""
+        """Mark the file as possibly unsynced, so that the next `sync` flushes it. Memory only."""
         self._dirty = True
 
     def close_writer(self) -> None:
-        """Drop the descriptor for appending; it comes back if it is used again."""
+        """Drop the descriptor for appending; it is reopened on use."""
         self._file.close()
 
     def close(self) -> None:
-        """Drop file and mapping; they come back if they are used again."""
+        """Drop the file and the mapping; they are reopened on use."""
         self._mapping.close()
         self._file.close()

@@ -1,14 +1,14 @@
-"""The offset index (`.index`): from an offset to a position in the log file.
+"""The offset index (`.index`): maps an offset to a position in the log file.
 
-Owns the format of an entry:
+Entry format:
 
     | at | bytes | field                                                                       |
     |----|-------|-----------------------------------------------------------------------------|
     | 0  | 4     | the LAST offset of a batch, relative to the segment's base offset (the key)   |
     | 4  | 4     | the position of that batch's first byte in the log file (the value)           |
 
-An entry is written with a batch if more than `index.interval.bytes` followed the last entry; a segment's first batch
-has none. Source: org.apache.kafka.storage.internals.log.OffsetIndex. Must not know the log.
+A batch gets an entry if more than `index.interval.bytes` were written since the last entry; a segment's first batch
+has none. Source: org.apache.kafka.storage.internals.log.OffsetIndex.
 """
 
 from struct import Struct
@@ -21,7 +21,7 @@ from broker.log.index.search import Column, Section
 
 
 class OffsetPosition(NamedTuple):
-    """An offset and a byte position that belong together, and the section of the index in which they were found."""
+    """An offset index entry, and the section of the index in which a lookup found it."""
 
     offset: int
     position: int
@@ -37,16 +37,16 @@ class OffsetIndex(MappedIndex):
     place = "index"
 
     def entry_at(self, slot: int) -> OffsetPosition:
-        """The entry in a slot. Raises IndexError, IndexCorruptError, OSError."""
+        """Return the entry in a slot. Raises IndexError, IndexCorruptError, OSError."""
         relative, position = self.fields(slot)
         return OffsetPosition(self.base_offset + relative, position)
 
     def last(self) -> OffsetPosition:
-        """The last entry, or (base offset, 0)."""
+        """Return the last entry, or (base offset, 0)."""
         return self.entry_at(self.entries - 1) if self.entries else OffsetPosition(self.base_offset, 0)
 
     def lookup(self, offset: int, search: SearchName = "warm") -> OffsetPosition:
-        """The largest entry not above `offset`, or (base offset, 0): where a scan for the offset begins."""
+        """Return the last entry with an offset <= `offset`, or (base offset, 0): the start of a scan for the offset."""
         base_offset = self.base_offset
         slot, section = self.key_floor(offset - base_offset, search)
         if slot < 0:
@@ -55,15 +55,15 @@ class OffsetIndex(MappedIndex):
         return OffsetPosition(base_offset + relative, position, section)
 
     def upper_bound(self, position: int, size: int) -> OffsetPosition | None:
-        """The smallest entry at or past `position + size`, or None: an offset that lies past a slice of that size.
+        """Return the first entry at or past `position + size`, or None: an offset beyond a read of that size.
 
-        Exact, where Kafka's fetchUpperBoundOffset may give the next entry on a match.
+        Exact, unlike Kafka's fetchUpperBoundOffset, which may return the next entry on a match.
         """
         slot = self.value_ceiling(position + size)
         return self.entry_at(slot) if slot < self.entries else None
 
     def pages_touched(self, offset: int, search: SearchName = "warm") -> list[int]:
-        """The pages of the file that `lookup` touches, each once, in the order of the first touch."""
+        """Return the pages of the file that `lookup` touches, each once, in the order of the first touch."""
         return self.key_pages(offset - self.base_offset, search)
 
     def append(self, offset: int, position: int) -> None:
@@ -79,10 +79,10 @@ class OffsetIndex(MappedIndex):
         self.keep_entries(slot + 1)
 
     def sanity_check(self, next_base_offset: int, log_size: int) -> None:
-        """Check in O(1) what a sound index cannot be without. Raises IndexCorruptError.
+        """Check size, first and last entry, in O(1). Raises IndexCorruptError, OSError.
 
-        `next_base_offset`: no offset of the segment reaches it. A preallocated index that was never trimmed ends in
-        zeros and fails here, as it must.
+        All offsets of the segment lie below `next_base_offset`. A preallocated index that was never trimmed ends in
+        zeros and fails this check, as intended.
         """
         if self.file_size() % self.stride:
             raise IndexCorruptError(self.base_offset, f"its size is not a multiple of {self.stride}")

@@ -1,21 +1,19 @@
-"""Warm and cold: the binary search in an index, arranged so that the pages it touches stay in memory.
+"""Binary search in an index, with a warm section whose pages stay resident.
 
-Owns: the search and its choice of section. Must not know what is indexed, or who maps the file.
+A plain binary search begins at the middle, and the middle of a growing index moves: with 13 full pages of 512 entries a
+lookup of the last entry touches pages 0, 6, 9, 11, 12; with 14 it touches 0, 7, 10, 12, 13. Nothing else has touched
+pages 7 and 10 for hours, so they have probably been evicted, and a reader at the end of the log waits for the disk.
 
-A plain binary search begins at the middle, and the middle of a growing index wanders: with 13 full pages of 512 entries
-a lookup of the last entry touches pages 0, 6, 9, 11, 12; with 14 it touches 0, 7, 10, 12, 13. Nothing else has touched
-pages 7 and 10 for hours, so they have probably left memory, and a reader at the very end of the log waits for the disk.
-
-So the search looks first at the warm section, the last 8192 bytes of entries (N = 8192 // entry size, 1024 or 682):
+So the search tries the warm section first, the last 8192 bytes of entries (N = 8192 // entry size, 1024 or 682):
 
     |-------------------- cold ---------------------|------ warm ------|
     0                                             n-1-N               n-1
 
-If its first entry is smaller than the target, the search stays inside; else (equality is cold) it checks entry 0 and
-searches the rest. 8192 bytes, because every lookup near the end then touches all of the section's pages (its first
-entry, its middle, its upper half; at most three pages of 4096 bytes) and so keeps them in memory: of a larger section,
-some pages would be left out. Less would miss readers who are a few seconds behind: 1024 entries cover 4 MiB of log at
-the default interval.
+If its first entry is smaller than the target, the search stays inside; otherwise (equality is cold) it checks entry 0
+and searches the rest. With 8192 bytes, every lookup near the end touches all of the section's pages (its first entry,
+its middle, its upper half; at most three pages of 4096 bytes) and so keeps them resident; in a larger section some
+pages would not be touched. A smaller section would miss readers that are a few seconds behind: 1024 entries cover 4 MiB
+of log at the default interval.
 
 Source: org.apache.kafka.storage.internals.log.AbstractIndex, KAFKA-6432. (Articles about it also print the sequences
 0, 12, 6, 9, 11, 12 and 0, 13, 7, 10, 11, 12, 13, and say that any lookup in the section touches all of its pages. The
@@ -41,7 +39,7 @@ class Section(StrEnum):
 
 
 class Column(NamedTuple):
-    """One field of a table of entries: how to read it, its byte within the entry, the entry's size, its own."""
+    """One field of the entries: its reader, its position in the entry, the entry's size, its own size (bytes)."""
 
     read: Callable[[mmap, int], tuple[Any, ...]]
     at: int
@@ -49,14 +47,14 @@ class Column(NamedTuple):
     width: int
 
     def pages(self, position: int) -> range:
-        """The pages on which a field at a byte of the file lies: two, where an entry of 12 bytes crosses their edge."""
+        """Return the pages that hold the field at a byte of the file: two if it crosses a page boundary."""
         return range(position // PAGE_SIZE, (position + self.width - 1) // PAGE_SIZE + 1)
 
 
 def floor_slot(column: Column, view: mmap, entries: int, target: int, search: SearchName) -> tuple[int, Section]:
-    """The last slot whose field is not greater than the target, or -1; and the section searched.
+    """Return the last slot whose field is <= the target, or -1, and the section searched.
 
-    There is at least one entry. The plain search has no warm section.
+    The index must not be empty. The plain search has no warm section.
     """
     last = entries - 1
     if search == "warm":
@@ -70,12 +68,12 @@ def floor_slot(column: Column, view: mmap, entries: int, target: int, search: Se
 
 
 def first_warm_slot(column: Column, entries: int) -> int:
-    """Where the warm section begins: N entries before the last one."""
+    """Return the first slot of the warm section, N entries before the last one."""
     return max(0, entries - 1 - WARM_SIZE // column.stride)
 
 
 def bisect_slots(column: Column, view: mmap, low: int, high: int, target: int) -> int:
-    """The last slot in [low, high] whose field is not greater than the target, given that low's is not."""
+    """Return the last slot in [low, high] whose field is <= the target, given that low's is."""
     read, at, stride, _ = column
     while low < high:
         middle = (low + high + 1) >> 1
@@ -90,10 +88,7 @@ def bisect_slots(column: Column, view: mmap, low: int, high: int, target: int) -
 
 
 def touched_pages(column: Column, view: mmap, entries: int, target: int, search: SearchName) -> list[int]:
-    """The pages of the file that `floor_slot` touches, each once, in the order of the first touch.
-
-    The same search, watched.
-    """
+    """Return the pages of the file that `floor_slot` touches, each once, in the order of the first touch."""
     touched: dict[int, None] = {}
 
     def watched(watched_view: mmap, position: int) -> tuple[Any, ...]:

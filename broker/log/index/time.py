@@ -1,16 +1,15 @@
-"""The time index (`.timeindex`): from a time to an offset.
+"""The time index (`.timeindex`): maps a timestamp to an offset.
 
-Owns the format of an entry:
+Entry format:
 
     | at | bytes | field                                                                                    |
     |----|-------|------------------------------------------------------------------------------------------|
     | 0  | 8     | the largest timestamp in the segment so far, ms (the key)                                  |
     | 8  | 4     | the LAST offset of the first batch that has it, relative to the segment's base (the value) |
 
-An entry (t, o) says: no record up to and including o is later than t. One is written with each entry of the offset
-index if its time is greater than the last one's, and once more on roll and on close; the last slot is kept free for
-that, so the index is full one entry early. Source: org.apache.kafka.storage.internals.log.TimeIndex. Must not know the
-log.
+An entry (t, o) means: no record up to and including offset o is later than t. One is written with each offset index
+entry if its timestamp is greater than the last one's, and once more on roll and on close; the last slot is reserved for
+that, so the index is full one entry early. Source: org.apache.kafka.storage.internals.log.TimeIndex.
 """
 
 from struct import Struct
@@ -25,7 +24,7 @@ NO_TIMESTAMP = -1
 
 
 class TimestampOffset(NamedTuple):
-    """A time (ms) and an offset that belong together; the leader epoch or section where there is one to tell."""
+    """A timestamp (ms) and an offset; the leader epoch and the index section of the lookup, if known."""
 
     timestamp: int
     offset: int
@@ -43,22 +42,22 @@ class TimeIndex(MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """Whether only the slot for the roll is left."""
+        """Whether only the slot reserved for the roll is left."""
         return self.entries >= self.max_entries - 1
 
     def entry_at(self, slot: int) -> TimestampOffset:
-        """The entry in a slot. Raises IndexError, IndexCorruptError, OSError."""
+        """Return the entry in a slot. Raises IndexError, IndexCorruptError, OSError."""
         timestamp, relative = self.fields(slot)
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def last(self) -> TimestampOffset:
-        """The last entry, or (NO_TIMESTAMP, base offset)."""
+        """Return the last entry, or (NO_TIMESTAMP, base offset)."""
         return self.entry_at(self.entries - 1) if self.entries else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def lookup(self, timestamp: int, search: SearchName = "warm") -> TimestampOffset:
-        """The largest entry not above `timestamp`, or (NO_TIMESTAMP, base offset).
+        """Return the last entry with a timestamp <= `timestamp`, or (NO_TIMESTAMP, base offset).
 
-        Before its offset nothing is later.
+        No record before its offset is later.
         """
         slot, section = self.key_floor(timestamp, search)
         if slot < 0:
@@ -67,14 +66,13 @@ class TimeIndex(MappedIndex):
         return TimestampOffset(found, self.base_offset + relative, section=section)
 
     def pages_touched(self, timestamp: int, search: SearchName = "warm") -> list[int]:
-        """The pages of the file that `lookup` touches, each once, in the order of the first touch."""
+        """Return the pages of the file that `lookup` touches, each once, in the order of the first touch."""
         return self.key_pages(timestamp, search)
 
     def append(self, timestamp: int, offset: int, *, at_roll: bool = False) -> None:
-        """Add an entry if its time is greater than the last one's.
+        """Add an entry if its timestamp is greater than the last one's; otherwise do nothing.
 
-        Raises IndexFullError (not `at_roll`), IndexOrderError, OSError. The same or an older time is no news and adds
-        nothing, but an offset before the last one's is an error.
+        An offset before the last entry's is an error. Raises IndexFullError (not `at_roll`), IndexOrderError, OSError.
         """
         if not at_roll:
             self.check_not_full()
@@ -89,10 +87,10 @@ class TimeIndex(MappedIndex):
         self.keep_entries(self.value_floor(offset - 1 - self.base_offset) + 1)
 
     def sanity_check(self, next_base_offset: int) -> None:
-        """Check in O(1) what a sound index cannot be without. Raises IndexCorruptError.
+        """Check size, first and last entry, in O(1). Raises IndexCorruptError, OSError.
 
-        A zero-padded index ends in (0, base offset) and fails here: taken at its word it would date every record to
-        1970 and have retention delete them (KAFKA-10207).
+        A zero-padded index ends in (0, base offset) and fails this check: it would date every record to 1970 and make
+        retention delete them (KAFKA-10207).
         """
         if self.file_size() % self.stride:
             raise IndexCorruptError(self.base_offset, f"its size is not a multiple of {self.stride}")

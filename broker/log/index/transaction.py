@@ -1,7 +1,7 @@
 """The transaction index (`.txnindex`): the aborted transactions whose markers lie in a segment.
 
-Entries are in the order of their markers, so their last offsets increase. Most segments have none, and no file. The
-file is not mapped: a fetch reads the few entries of its range.
+Entries are in the order of their markers, so their last offsets increase. Most segments have no entries and no file.
+The file is not mapped: a fetch reads the few entries of its range.
 
     | at | bytes | field                                                            |
     |----|-------|------------------------------------------------------------------|
@@ -31,7 +31,7 @@ ENTRIES_PER_READ = 1024
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that was aborted: what its producer wrote from `first_offset` to `last_offset` is void."""
+    """An aborted transaction: consumers skip its producer's records from `first_offset` to `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -42,7 +42,7 @@ class AbortedTransaction(NamedTuple):
 def read_aborted(disk: Disk, path: str, base_offset: int, *, torn_end: bool = False) -> list[AbortedTransaction]:
     """Return the entries of a file, none if there is no file. Raises IndexCorruptError, OSError.
 
-    `torn_end`: part of an entry at the end is left out, as a crash may leave one.
+    `torn_end`: ignore an incomplete entry at the end, as a crash may leave one.
     """
     try:
         data = read_file(disk, path)
@@ -58,9 +58,9 @@ def read_aborted(disk: Disk, path: str, base_offset: int, *, torn_end: bool = Fa
 
 
 def cut_aborted(disk: Disk, path: str, end: int) -> None:
-    """Drop the entries of transactions that end at or past an offset, and a torn last one, if there is a file.
+    """Drop the entries of transactions that end at or past an offset, and an incomplete last entry. Raises OSError.
 
-    An entry past the end of its log would void what the same producer writes there next. Raises OSError.
+    An entry past the end of its log would hide records that the same producer writes there later.
     """
     try:
         fd = disk.open(path, os.O_RDWR)
@@ -78,7 +78,7 @@ def cut_aborted(disk: Disk, path: str, end: int) -> None:
 
 
 def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The content of a file."""
+    """Encode the content of an index file."""
     return b"".join(ENTRY.pack(VERSION, *transaction) for transaction in transactions)
 
 
@@ -88,7 +88,7 @@ class TransactionIndex:
     __slots__ = ("_base_offset", "_count", "_file", "_residency")
 
     def __init__(self, open_files: OpenFiles, path: str, base_offset: int) -> None:
-        """An index that may be in a file already; nothing is opened before it is needed."""
+        """Use a file, which may be missing; it is opened at first use."""
         self._base_offset = base_offset
         self._residency = open_files.residency
         self._file = File(open_files, path, writable=False)

@@ -1,10 +1,10 @@
-# What the compiled ways of asking the kernel offer; see `asking.Cachestat` and `page_faults.FaultCounts`.
+# The compiled versions of `page_cache.Cachestat.missing_pages` and `page_faults.FaultCounts`.
 
 from collections.abc import Iterable
 
 from broker.log.io.page_faults import Where
 
-def missing_pages(believed: int, fd: int, position: int, length: int) -> int: ...
+def missing_pages(trusted: int, fd: int, position: int, length: int) -> int: ...
 
 class FaultCounts:
     def __init__(self, places: Iterable[Where]) -> None: ...

@@ -1,8 +1,8 @@
 # cython: language_level=3, embedsignature=False, binding=False, cdivision=True
-"""What the kernel is asked on the way of every request, without an object of Python in between.
+"""The system calls of every request, without creating Python objects.
 
-The twins of `asking.Cachestat` and `page_faults.FaultCounts`, which say what is asked, and why. The GIL is kept: the
-calls wait for nothing, and giving it up costs as much as they do. Tests hold the twins to each other.
+The compiled versions of `page_cache.Cachestat` and `page_faults.FaultCounts`, which explain them. The GIL is kept: the
+calls never block, and releasing it costs as much as they do. Tests compare both versions.
 """
 
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -46,10 +46,10 @@ cdef enum:
 cdef int64_t PAGE = PAGESIZE
 
 
-def missing_pages(int64_t believed, int fd, int64_t position, int64_t length):
-    """How many pages of a range are not in memory; of a range longer than `believed`, the last byte is asked for, too.
+def missing_pages(int64_t trusted, int fd, int64_t position, int64_t length):
+    """Return the number of pages of a range that are not resident. Raises OSError if cachestat fails.
 
-    Raises OSError where cachestat cannot be had.
+    The last byte of a range longer than `trusted` is read with RWF_NOWAIT, too.
     """
     cdef warmlog_range asked = warmlog_range(position, length)
     cdef warmlog_pages pages
@@ -61,11 +61,11 @@ def missing_pages(int64_t believed, int fd, int64_t position, int64_t length):
         missing += (position + length - 1) // PAGE - position // PAGE + 1
     if missing > 0:
         return missing
-    return 1 if length > believed and warmlog_has_byte(fd, position + length - 1) != 1 else 0
+    return 1 if length > trusted and warmlog_has_byte(fd, position + length - 1) != 1 else 0
 
 
 cdef class FaultCounts:
-    """The faults of a thread, by what took them."""
+    """The page faults of a thread, by operation."""
 
     cdef readonly dict minor, major
     cdef unsigned long _thread
@@ -76,14 +76,14 @@ cdef class FaultCounts:
         self.major = dict.fromkeys(places, 0)
 
     def begin(self):
-        """What comes now is to be counted, by this thread."""
+        """Start counting, in the calling thread."""
         cdef rusage used
         getrusage(RUSAGE_THREAD, &used)
         self._minor_before, self._major_before = used.ru_minflt, used.ru_majflt
         self._thread = PyThread_get_thread_ident()
 
     def end(self, where):
-        """What came since `begin`, or the end before, was this."""
+        """Count the faults since the last `begin` or `end` under `where`. No effect in other threads."""
         cdef rusage used
         if self._thread != PyThread_get_thread_ident():
             return
@@ -96,5 +96,5 @@ cdef class FaultCounts:
             self._major_before = used.ru_majflt
 
     def leave(self):
-        """What comes now is not to be counted."""
+        """Stop counting."""
         self._thread = 0

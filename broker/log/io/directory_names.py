@@ -1,11 +1,11 @@
-"""Names on the disk: partition directories, the files of a segment, topic ids.
+"""Format and parse names on the disk: partition directories, the files of a segment, topic ids.
 
-Owns their form, in both directions. Must not know what stands in them.
-
-    <topic>-<partition>                    a partition; the last dash parts them, topics may hold dashes
-    <topic>-<partition>.<32 hex>-delete    one that is being deleted (-future, -stray: Kafka's, while it moves or has
-    lost one) <base offset, 20 digits>.<suffix>      a file of a segment: log, index, timeindex, txnindex; .snapshot of
-    producer state ....deleted .cleaned .swap .tmp        such a file on its way out or in
+    <topic>-<partition>                    a partition; the last dash separates them, topics may contain dashes
+    <topic>-<partition>.<32 hex>-delete    a partition that is being deleted
+                                -future    a copy that is being moved here
+                                -stray     a partition that Kafka has taken out of service
+    <base offset, 20 digits>.<suffix>      a segment's file: log, index, timeindex, txnindex; snapshot: producer state
+    ....deleted .cleaned .swap .tmp        such a file while it is removed, written or replaced
 
 Source: org.apache.kafka.storage.internals.log.LogFileUtils, kafka.log.LocalLog; topic ids:
 org.apache.kafka.common.Uuid.
@@ -28,7 +28,7 @@ SWAP_SUFFIX = ".swap"
 DELETED_DIRECTORY_SUFFIX = "-delete"
 FUTURE_DIRECTORY_SUFFIX = "-future"
 
-MAX_NAME_SIZE = 255  # of a file, on every file system of Linux
+MAX_NAME_SIZE = 255  # bytes of a file name on Linux file systems
 OFFSET_DIGITS = 20
 
 _MOVED = re.compile(r"(?P<name>\S+)\.(?P<unique>\S+)(?P<kind>-delete|-future|-stray)")
@@ -37,10 +37,7 @@ _NUMBER = re.compile(r"\d+", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class PartitionName:
-    """What a directory's name says.
-
-    `moved` is "delete", "future" or "stray" for a directory that is no partition in service.
-    """
+    """A parsed directory name. `moved`: "delete", "future" or "stray" for a directory that is not in service."""
 
     topic: str
     partition: int
@@ -48,7 +45,7 @@ class PartitionName:
 
 
 def parse_partition_directory(name: str) -> PartitionName | None:
-    """The partition that a directory's name stands for, or None if it is no partition's."""
+    """Parse a partition directory's name; return None for other names."""
     moved = _MOVED.fullmatch(name)
     if moved is None and name.endswith(("-delete", "-future", "-stray")):
         return None
@@ -59,31 +56,31 @@ def parse_partition_directory(name: str) -> PartitionName | None:
 
 
 def partition_directory(topic: str, partition: int) -> str:
-    """The name of a partition's directory."""
+    """Return the name of a partition's directory."""
     return f"{topic}-{partition}"
 
 
 def deleted_directory(topic: str, partition: int) -> str:
-    """A new name for a directory that is being deleted; a long topic name is cut so that it fits into a file name."""
+    """Return a new name for a directory that is being deleted; a long topic name is shortened to MAX_NAME_SIZE."""
     suffix = f"-{partition}.{uuid4().hex}{DELETED_DIRECTORY_SUFFIX}"
     return topic[: MAX_NAME_SIZE - len(suffix)] + suffix
 
 
 def future_directory(topic: str, partition: int) -> str:
-    """A new name for the copy of a partition that moves to another data directory.
+    """Return a new name for the copy of a partition that moves to another data directory.
 
-    With a long topic name it is longer than MAX_NAME_SIZE, as in Kafka: then the partition cannot be moved.
+    It exceeds MAX_NAME_SIZE for a long topic name, as in Kafka: such a partition cannot be moved.
     """
     return f"{partition_directory(topic, partition)}.{uuid4().hex}{FUTURE_DIRECTORY_SUFFIX}"
 
 
 def segment_path(directory: str, base_offset: int, suffix: str) -> str:
-    """The path of a segment's file."""
+    """Return the path of a segment's file."""
     return f"{directory}/{base_offset:020d}{suffix}"
 
 
 def base_offset_of(name: str) -> int | None:
-    """The base offset that a segment file's name begins with, or None if it is none."""
+    """Return the base offset in a segment file's name, or None for other names."""
     digits = name[:OFFSET_DIGITS]
     if len(name) > OFFSET_DIGITS and name[OFFSET_DIGITS] == "." and digits.isascii() and digits.isdigit():
         return int(digits)
@@ -91,12 +88,12 @@ def base_offset_of(name: str) -> int | None:
 
 
 def encode_topic_id(topic_id: UUID) -> str:
-    """A topic id as Kafka writes it: url-safe base64 of its 16 bytes, without padding (22 characters)."""
+    """Encode a topic id as Kafka does: url-safe base64 of its 16 bytes, without padding (22 characters)."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
 def decode_topic_id(text: str) -> UUID:
-    """The topic id for what `encode_topic_id` gave. Raises ValueError."""
+    """Decode the text form of a topic id. Raises ValueError."""
     try:
         data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except ValueError as error:

@@ -1,10 +1,9 @@
-"""The seam between the log and the operating system.
+"""Every system call that the log makes on files and directories.
 
-Owns: every system call that the log makes on files and directories. Must not know what is in them. A test stands in for
-the disk by overriding these verbs (to fail the nth of them, to write short, to lose what was not synced); nothing above
-it imports `os` for input or output.
+Nothing else in the log uses `os` for input or output, so tests replace the disk by overriding these methods: to fail
+the nth call, to write short, to lose unsynced data.
 
-All verbs raise OSError and may be called from any thread. Paths are strings: building a pathlib.Path costs more than
+All methods raise OSError and may be called from any thread. Paths are strings: building a pathlib.Path costs more than
 opening a file.
 """
 
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 
 class DirectoryEntry(NamedTuple):
-    """A name in a directory; its size only where that was asked for, else 0."""
+    """A name in a directory; `size` is 0 unless it was requested."""
 
     name: str
     is_directory: bool
@@ -27,15 +26,15 @@ class DirectoryEntry(NamedTuple):
 
 
 class DiskSpace(NamedTuple):
-    """Bytes of a file system: all of them, and those that a file of ours may still take."""
+    """A file system's size and the space that this process may still use, in bytes."""
 
     total_bytes: int
     usable_bytes: int
     is_read_only: bool = False
 
 
-# What a disk or a file system says that fails, is not there any more, or takes nothing any more. Want of room is not
-# among them, nor is anything that may be the process's own fault (descriptors, permissions, memory).
+# Errors of a disk or file system that failed, disappeared or became read-only. A full disk is not among them, nor are
+# errors that the process may have caused itself (descriptors, permissions, memory).
 _DISK_FAILURES = frozenset({
     errno.EIO, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESTALE,
     errno.ESHUTDOWN, errno.EUCLEAN, errno.EREMOTEIO, errno.ENOMEDIUM,
@@ -46,17 +45,17 @@ OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_out_of_room(error: OSError) -> bool:
-    """Whether an error says that the disk, or what one may have of it, is full."""
+    """Whether an error means that the disk or a quota is full."""
     return error.errno in OUT_OF_ROOM
 
 
 def is_disk_failure(error: OSError) -> bool:
-    """Whether an error under a file that ought to be there says that its disk fails, and not only this operation."""
+    """Whether an error on a file that should exist means that its disk has failed, not only this operation."""
     return error.errno in _DISK_FAILURES
 
 
 class Disk:
-    """The real one."""
+    """The real disk."""
 
     def open(self, path: str, flags: int) -> int:
         """Open a file (O_CLOEXEC is added) and return its descriptor."""
@@ -67,15 +66,15 @@ class Disk:
         os.close(fd)
 
     def size(self, fd: int) -> int:
-        """The file's size in bytes."""
+        """Return the file's size in bytes."""
         return os.fstat(fd).st_size
 
     def modified_ms(self, path: str) -> int:
-        """When the file was last written, ms since the epoch."""
+        """Return the file's modification time, ms since the epoch."""
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def set_modified(self, path: str, modified_ms: int) -> None:
-        """Say when the file was last written, ms since the epoch."""
+        """Set the file's modification time, ms since the epoch."""
         os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
@@ -83,27 +82,27 @@ class Disk:
         return os.pread(fd, size, position)
 
     def read_into(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        """Read into a buffer; returns how many bytes came, fewer than it holds only at the end of the file."""
+        """Read into a buffer; return the number of bytes read, fewer than its size only at the end of the file."""
         return os.preadv(fd, (buffer,), position)
 
     def advise_random(self, fd: int) -> None:
-        """Switch off the kernel's read-ahead: its pages count as cached while they are still being read."""
+        """Switch off the kernel's read-ahead, whose pages count as cached while they are still being read."""
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def drop_cached(self, fd: int, position: int, length: int) -> None:
-        """Let go of a range's pages in memory, but for those that are not written yet or that somebody has mapped."""
+        """Evict a range from the page cache, except for dirty and mapped pages."""
         os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
 
     def pwritev(self, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> int:
-        """Write the buffers end to end at `position`; returns how many bytes went, which may be fewer."""
+        """Write the buffers end to end at `position`; return the number of bytes written, which may be fewer."""
         return os.pwritev(fd, buffers, position)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Cut or extend (with a hole) the file."""
+        """Truncate the file, or extend it with a hole."""
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Reserve blocks for the file up to `size` without changing its size, where the file system can."""
+        """Reserve blocks for the file up to `size` without changing its size, if the file system supports it."""
         keep_size = 1
         if _libc().fallocate(fd, keep_size, ctypes.c_int64(0), ctypes.c_int64(size)):
             code = ctypes.get_errno()
@@ -111,24 +110,21 @@ class Disk:
                 raise OSError(code, os.strerror(code))
 
     def fill(self, fd: int, size: int) -> None:
-        """Make the file `size` bytes long, all of which have their blocks; where the system cannot, by writing them."""
+        """Extend the file to `size` bytes with blocks reserved, or written if the file system cannot reserve them."""
         os.posix_fallocate(fd, 0, size)
 
     def map(self, fd: int, size: int) -> mmap.mmap:
-        """Map the file's first `size` bytes for reading, without read-around.
-
-        A fault would read 128 KiB for one page.
-        """
+        """Map the file's first `size` bytes for reading, without read-around (a fault would read 128 KiB)."""
         mapping = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
         mapping.madvise(mmap.MADV_RANDOM)
         return mapping
 
     def sync(self, fd: int) -> None:
-        """Wait until the file's data and size are on the disk (fdatasync)."""
+        """Flush the file's data and size to the disk (fdatasync)."""
         os.fdatasync(fd)
 
     def sync_directory(self, path: str) -> None:
-        """Wait until the names in a directory are on the disk."""
+        """Flush the names in a directory to the disk."""
         fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -144,9 +140,9 @@ class Disk:
         return True
 
     def lock_directory(self, path: str) -> int:
-        """Wait for the exclusive lock on a directory (flock), held until the descriptor that this gives is closed.
+        """Wait for the exclusive lock on a directory (flock); return a descriptor, which holds it until it is closed.
 
-        Where the file system has no such locks, nothing is locked.
+        On a file system without such locks nothing is locked.
         """
         fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -158,26 +154,26 @@ class Disk:
         return fd
 
     def identity(self, path: str) -> tuple[int, int]:
-        """What tells one file or directory from another, whatever it is called: device and inode."""
+        """Return the device and inode of a file or directory, which identify it under any name."""
         stat = os.stat(path)
         return stat.st_dev, stat.st_ino
 
     def space(self, path: str) -> DiskSpace:
-        """How much room there is on the file system that holds `path`."""
+        """Return the space on the file system that holds `path`."""
         stat = os.statvfs(path)
         is_read_only = bool(stat.f_flag & os.ST_RDONLY)
         return DiskSpace(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize, is_read_only)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory, replacing a file of the new name."""
+        """Rename a file or directory, replacing an existing file."""
         os.replace(source, target)
 
     def unlink(self, path: str) -> None:
-        """Remove a file's name; who has it open keeps it."""
+        """Remove a file's name; open descriptors keep the file."""
         os.unlink(path)
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents, if they are not there."""
+        """Create a directory and its parents unless they exist."""
         try:
             os.mkdir(path)
         except (FileExistsError, FileNotFoundError):
@@ -188,10 +184,7 @@ class Disk:
         os.rmdir(path)
 
     def scan(self, path: str, *, stat_suffix: str | None = None) -> list[DirectoryEntry]:
-        """The names in a directory, in no order.
-
-        With size and time for the files whose name ends with `stat_suffix`.
-        """
+        """List a directory in arbitrary order, with the sizes of files whose names end with `stat_suffix`."""
         with os.scandir(path) as entries:
             return [_entry(entry, stat_suffix) for entry in entries]
 
@@ -207,7 +200,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def read_file(disk: Disk, path: str, max_size: int = 1 << 30) -> bytes:
-    """A small file's whole content."""
+    """Return a small file's whole content."""
     fd = disk.open(path, os.O_RDONLY)
     try:
         return disk.pread(fd, min(disk.size(fd), max_size), 0)
@@ -216,7 +209,7 @@ def read_file(disk: Disk, path: str, max_size: int = 1 << 30) -> bytes:
 
 
 def sync_file(disk: Disk, path: str) -> None:
-    """Wait until a file's data and size are on the disk. Raises OSError."""
+    """Flush a file's data and size to the disk. Raises OSError."""
     fd = disk.open(path, os.O_RDWR)
     try:
         disk.sync(fd)
@@ -225,14 +218,15 @@ def sync_file(disk: Disk, path: str) -> None:
 
 
 def replace_file(disk: Disk, path: str, content: bytes, *, sync: bool) -> None:
-    """Write a small file so that a crash leaves the old content or the new. Raises OSError."""
+    """Replace a small file so that a crash leaves the old or the new content. Raises OSError."""
     replace_file_by(disk, path, lambda fd: write_all(disk, fd, [content], 0), sync=sync)
 
 
 def replace_file_by(disk: Disk, path: str, write: Callable[[int], None], *, sync: bool) -> None:
-    """Replace a file by what a function writes into a descriptor, so that a crash leaves the old content or the new.
+    """Replace a file so that a crash leaves the old or the new content. Raises OSError.
 
-    To `<path>.tmp`, synced if asked for, then renamed. Where that fails, nothing is left that takes room.
+    `write` is called with a descriptor of `<path>.tmp`, which is synced if requested, then renamed. After an error the
+    temporary file is removed.
     """
     temporary = f"{path}.tmp"
     try:
@@ -251,9 +245,9 @@ def replace_file_by(disk: Disk, path: str, write: Callable[[int], None], *, sync
 
 
 def write_all(disk: Disk, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> None:
-    """Write all of the buffers at `position`.
+    """Write all of the buffers at `position`. Raises OSError.
 
-    A short write goes on with the rest, which then says why (ENOSPC, most often).
+    After a short write the rest is written, which then raises the cause (ENOSPC, most often).
     """
     for first in range(0, len(buffers), IOV_MAX):
         pending = buffers[first : first + IOV_MAX] if len(buffers) > IOV_MAX else buffers
@@ -269,7 +263,7 @@ IOV_MAX = 1024  # Linux's UIO_MAXIOV: more buffers in one call are refused
 def remaining(
     buffers: "Sequence[bytes | bytearray | memoryview]", written: int
 ) -> "Sequence[bytes | bytearray | memoryview]":
-    """Return the rest of the buffers after so many bytes of them."""
+    """Return the buffers without their first `written` bytes."""
     if written == sum(map(len, buffers)):
         return ()
     for index, buffer in enumerate(buffers):

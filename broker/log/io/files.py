@@ -1,20 +1,17 @@
-"""Open files and mappings: opened at first use, given up when they are too many, kept alive by who uses them.
-
-Owns: the one LRU of descriptors and mappings, and the slice of a file that a fetch hands to the sender. Must not know
-what the files hold.
+"""Open files and mappings: opened at first use, evicted least recently used first, kept alive by their users.
 
 Invariants:
-1. A kernel resource lives as long as someone refers to it: eviction, close, rename and unlink drop the owner's
-   reference, and CPython closes the descriptor or unmaps when the last one goes. So a slice being sent, or a lookup in
-   a worker, never loses its file.
-2. At most `limit` resources are held by owners; what is in use beyond that is bounded by its users.
+1. A kernel resource lives as long as an object refers to it: eviction, close, rename and unlink drop the owner's
+   reference, and CPython closes the descriptor or unmaps when the last reference goes. So a slice being sent, or a
+   lookup in a worker, never loses its file.
+2. Owners hold at most `limit` resources; their users bound how many more are in use.
 3. Everything here may be called from any thread.
 
-Opening may read a file's inode from the disk. A sealed segment's files are opened by a thread before the first fetch
-looks into them (`Segment.find`); what the LRU has given up, and the index of a new segment at its first entry, is
-opened where it is needed, on the loop, too. On the disk of the figures that took 5 us with the inode in memory, 13 us
-(99 of 100 below 92) once the kernel had let go of inodes and names, 87 us (351; the worst of 1,500: 4.7 ms) with
-nothing left in memory: about what it takes to ask a thread and come back, for every append to a log that was idle.
+Opening may read a file's inode from the disk. A sealed segment's files are opened in a worker before the first fetch
+uses them (`Segment.find`); evicted files, and the index of a new segment at its first entry, are reopened on use, on
+the event loop, too. That took 5 us with the inode in memory, 13 us (p99 92) after inodes and names were evicted, 87 us
+(p99 351, maximum of 1,500: 4.7 ms) with nothing cached: about the cost of a round trip to a worker, which would be paid
+by every append to a log that was idle.
 """
 
 import os
@@ -29,14 +26,14 @@ from broker.log.io.page_faults import PageFaults
 from broker.log.io.residency import Residency
 from protocol.records.record import Buffer
 
-DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker gives its own
+DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker passes its own
 
 
 class Descriptor:
-    """An open file; closed when the last reference goes.
+    """An open file, closed when the last reference goes. All methods raise OSError.
 
-    Ask it for what is to be done with the file: whoever takes the number out and lets go of the object may find another
-    file behind the number. `fd` is for the sender, which holds the object while it sends. The verbs raise OSError.
+    Use the methods instead of `fd`: the number may refer to another file once the object is gone. `fd` is for the
+    sender, which keeps the object while it sends.
     """
 
     __slots__ = ("_disk", "_identity", "fd")
@@ -50,26 +47,26 @@ class Descriptor:
         self._disk.close(self.fd)
 
     def size(self) -> int:
-        """The file's size in bytes."""
+        """Return the file's size in bytes."""
         return self._disk.size(self.fd)
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes at `position`; fewer only at the end of the file."""
+        """Read up to `size` bytes at `position`; fewer only at the end of the file."""
         return self._disk.pread(self.fd, size, position)
 
     def read_into(self, buffer: bytearray | memoryview, position: int) -> int:
-        """Read into a buffer; how many bytes came, fewer than it holds only at the end of the file."""
+        """Read into a buffer; return the number of bytes read, fewer than its size only at the end of the file."""
         return self._disk.read_into(self.fd, buffer, position)
 
     def identity(self) -> tuple[int, int]:
-        """What tells the file from others, whatever it is called and however often it is open: device and inode."""
+        """Return the file's device and inode, the same for every name and descriptor of the file."""
         if self._identity is None:
             stat = os.fstat(self.fd)
             self._identity = stat.st_dev, stat.st_ino
         return self._identity
 
     def drop_cached(self, position: int, length: int) -> None:
-        """Let go of a range's pages in memory where nothing keeps them there. For a worker."""
+        """Evict a range from the page cache, except for dirty and mapped pages. Blocking."""
         self._disk.drop_cached(self.fd, position, length)
 
     def write_all(self, buffers: list[Buffer], position: int) -> None:
@@ -83,19 +80,19 @@ class Descriptor:
             write_all(disk, fd, remaining(buffers, written), position + written)
 
     def truncate(self, size: int) -> None:
-        """Cut or extend the file."""
+        """Truncate or extend the file."""
         self._disk.truncate(self.fd, size)
 
     def sync(self) -> None:
-        """Wait until data and size are on the disk."""
+        """Flush data and size to the disk."""
         self._disk.sync(self.fd)
 
 
 class FileSlice:
-    """`length` bytes of an open file from `position` on: what a fetch yields.
+    """`length` bytes of an open file from `position` on, the result of a fetch.
 
-    Immutable but for `warm_length`; encoders use its `len()`, the sender its descriptor. So many bytes of its start
-    were just seen to be in memory: whoever sends at once need not ask again.
+    Encoders use its `len()`, the sender its descriptor. The first `warm_length` bytes were just found to be resident:
+    if they are sent at once, no second check is needed. Otherwise immutable.
     """
 
     __slots__ = ("descriptor", "length", "position", "warm_length")
@@ -113,19 +110,19 @@ class FileSlice:
         return f"FileSlice(fd={self.descriptor.fd}, position={self.position}, length={self.length})"
 
     def read_all(self) -> bytes:
-        """The bytes themselves, for tests and tools."""
+        """Return the bytes, for tests and tools."""
         return self.descriptor.pread(self.length, self.position)
 
 
 class Resource(Protocol):
-    """What the LRU knows: an owner with something of the kernel's in `held`."""
+    """An owner of a descriptor or mapping in `held`, as the LRU sees it."""
 
     held: Descriptor | mmap | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFilesStatistics:
-    """How many resources are held now, and how many were given up since the start because there were too many."""
+    """Files and mappings held now, and the number evicted since startup."""
 
     open: int
     mappings: int
@@ -133,12 +130,12 @@ class OpenFilesStatistics:
 
 
 class OpenFiles:
-    """The LRU: knows who holds a descriptor or a mapping; beyond `limit`, the one longest unused gives it up."""
+    """The LRU of descriptors and mappings: beyond `limit`, the least recently used one is evicted."""
 
     def __init__(
         self, *, limit: int = DEFAULT_LIMIT, disk: Disk | None = None, residency: Residency | None = None
     ) -> None:
-        """Without a `residency` everything counts as in memory."""
+        """Without `residency`, everything counts as resident."""
         self.limit = limit
         self.disk = disk or Disk()
         self.residency = residency or Residency()
@@ -149,22 +146,22 @@ class OpenFiles:
         self._evicted = 0
 
     def statistics(self) -> OpenFilesStatistics:
-        """What is held now."""
+        """Return the current counts."""
         with self._lock:
             return OpenFilesStatistics(
                 open=len(self._resources) - self._mappings, mappings=self._mappings, evicted=self._evicted
             )
 
     def touch(self, resource: Resource) -> None:
-        """Make this one the last to be given up. One atomic step of a C container: no lock."""
+        """Mark a resource as most recently used. A single atomic operation of a C container: no lock."""
         try:
             self._resources.move_to_end(resource)
         except KeyError:
-            return  # given up meanwhile; who is using it keeps it alive
+            return  # evicted meanwhile; its user keeps it alive
 
     def adopt(self, resource: Resource, held: Descriptor | mmap) -> None:
-        """Let a resource hold this from now on, and have the oldest beyond the limit give theirs up."""
-        dropped: list[object] = []  # closed when this returns, not with the lock held: closing may wait
+        """Give a resource an open descriptor or mapping, and evict the least recently used ones beyond the limit."""
+        dropped: list[object] = []  # closed on return, not with the lock held: closing may block
         with self._lock:
             if resource not in self._resources:
                 self._mappings += isinstance(resource, Mapping)
@@ -173,32 +170,32 @@ class OpenFiles:
             self._resources[resource] = None
             while len(self._resources) > self.limit and len(self._resources) > 1:
                 oldest, _ = self._resources.popitem(last=False)
-                dropped.append(self._give_up(oldest))
+                dropped.append(self._release(oldest))
                 self._evicted += 1
 
     def remove(self, resource: Resource) -> None:
-        """Have a resource give up what it holds; nothing happens if that is nothing."""
+        """Release a resource's descriptor or mapping, if it holds one."""
         dropped = None
         with self._lock:
             if resource in self._resources:
                 del self._resources[resource]
-                dropped = self._give_up(resource)
+                dropped = self._release(resource)
         del dropped
 
     def close_files(self) -> None:
-        """Have what is open be opened anew when it is used: the residency gate has come into force."""
+        """Close all files, to be reopened on use: the residency gate has been switched on."""
         for resource in list(self._resources):
             if isinstance(resource, File):
                 self.remove(resource)
 
-    def _give_up(self, resource: Resource) -> object:
+    def _release(self, resource: Resource) -> object:
         self._mappings -= isinstance(resource, Mapping)
         held, resource.held = resource.held, None
         return held
 
 
 def open_either(disk: Disk, path: str, other_path: str | None, flags: int) -> int:
-    """Open a file that has one of two names, the first of which it may just lose. Raises OSError."""
+    """Open a file by its name or, while it is being renamed, by the other one. Raises OSError."""
     try:
         return disk.open(path, flags)
     except FileNotFoundError:
@@ -208,22 +205,19 @@ def open_either(disk: Disk, path: str, other_path: str | None, flags: int) -> in
 
 
 class File:
-    """A file by path, opened at first use and again after eviction.
-
-    Creating and removing it is the owner's business.
-    """
+    """A file by path, opened at first use and again after eviction. The owner creates and removes it."""
 
     __slots__ = ("_flags", "_open_files", "held", "other_path", "path")
 
     def __init__(self, open_files: OpenFiles, path: str, *, writable: bool) -> None:
         self.path = path
-        self.other_path: str | None = None  # what it is called if it is not `path`: it is just being renamed
+        self.other_path: str | None = None  # the alternative name while it is being renamed
         self.held: Descriptor | mmap | None = None
         self._open_files = open_files
         self._flags = os.O_RDWR if writable else os.O_RDONLY
 
     def descriptor(self) -> Descriptor:
-        """The open file. Raises OSError."""
+        """Return the open file. Raises OSError."""
         held = self.held
         if held is None:
             return self._open()
@@ -235,7 +229,7 @@ class File:
         self._open_files.remove(self)
 
     def _open(self) -> Descriptor:
-        """Two threads may open it at once: one descriptor stays, the other lives as long as its user."""
+        # Two threads may do this at once: one descriptor is kept, the other lives as long as its user.
         disk = self._open_files.disk
         descriptor = Descriptor(disk, open_either(disk, self.path, self.other_path, self._flags))
         if self._open_files.residency.is_on:
@@ -245,24 +239,21 @@ class File:
 
 
 class Mapping:
-    """A file mapped for reading.
-
-    Mapped at first use and again after eviction or when more of the file is needed than is mapped.
-    """
+    """A file mapped for reading, at first use, after eviction, and when more of it is needed than is mapped."""
 
     __slots__ = ("_open_files", "held", "other_path", "path")
 
     def __init__(self, open_files: OpenFiles, path: str) -> None:
         self.path = path
-        self.other_path: str | None = None  # as a File's
+        self.other_path: str | None = None  # as in File
         self._open_files = open_files
         self.held: Descriptor | mmap | None = None
 
     def view(self, needed_size: int, map_size: int) -> mmap:
-        """The mapping, of at least `needed_size` bytes; made with `map_size`, or all of the file if that is less.
+        """Return a mapping of at least `needed_size` bytes; a new one has `map_size`, or the file's size if smaller.
 
-        Not of an empty file. Raises OSError, and EOFError if the file is shorter than what is needed: touching it there
-        would end the process.
+        The file must not be empty. Raises OSError, and EOFError if the file is shorter than `needed_size`: touching
+        pages past its end would kill the process.
         """
         held = self.held
         if not isinstance(held, mmap) or len(held) < needed_size:
@@ -271,7 +262,7 @@ class Mapping:
         return held
 
     def close(self) -> None:
-        """Drop the mapping; a later use makes a new one."""
+        """Drop the mapping; a later use maps the file again."""
         self._open_files.remove(self)
 
     def _map(self, needed_size: int, map_size: int) -> mmap:
@@ -292,6 +283,6 @@ class Mapping:
                 raise EOFError(f"{self.path} has {size} bytes, not {needed_size}")
             try:
                 return disk.map(fd, size)
-            except ValueError:  # it was trimmed since it was measured: what is needed of it is still there
+            except ValueError:  # it was trimmed since `size`; the needed part still exists
                 if disk.size(fd) >= size:
                     raise

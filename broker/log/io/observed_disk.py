@@ -1,22 +1,19 @@
-"""Files that are only looked at: which of their pages are in memory, told before they are read and left as it was.
+"""Read files while recording which pages were resident before, and restore the page cache afterwards.
 
-Owns: the ways of asking that change nothing, the notes of what was there, and putting that back. Must not know what the
-files hold, or why somebody looks.
+| method    | reports                    | trusted                                                                |
+|-----------|----------------------------|------------------------------------------------------------------------|
+| cachestat | a page count (Linux 6.5)   | if it agrees with mincore: it does not see pages of overlay files      |
+| mincore   | single pages, by a mapping | for files one owns or may write: others are reported as all resident   |
 
-| asked     | tells                        | is believed                                                       |
-|-----------|------------------------------|-------------------------------------------------------------------|
-| cachestat | how many pages (Linux 6.5)   | where it sees what mincore sees: over overlay files it is blind     |
-| mincore   | which pages, by a mapping    | of files that one owns or may write: of others it says all is there |
-
-RWF_NOWAIT, which the gate has for a fallback, is no way to look: it begins to read what it does not find.
+RWF_NOWAIT, the fallback of the residency gate, cannot be used here: it starts reading missing pages.
 
 Invariants:
-1. Files are opened for reading, whatever is asked for.
-2. A page is noted before it is first read, and the note stays: what was not there is known as cold, however often it is
-   read afterwards.
-3. `restore` has memory let go of what was not there before: looking twice shows the same twice. What others have mapped
-   meanwhile stays, and so does what they have written.
-4. For one thread, which may wait for the disk.
+1. Files are opened for reading only, whatever the flags.
+2. The residency of a page is recorded before it is first read, and the record stays: a page that was missing counts as
+   cold, however often it is read afterwards.
+3. `restore` evicts the pages that were missing before, so that a second run reports the same. Pages that others have
+   mapped or written meanwhile stay.
+4. For one thread, which may block.
 """
 
 import ctypes
@@ -29,27 +26,27 @@ from typing import Protocol
 from broker.log.io.disk import Disk
 from broker.log.io.page_cache import Cachestat, MethodName, pages_of
 
-TRIED_PAGES = 64  # of a file's start, on which the two ways must agree
+TRIED_PAGES = 64  # pages of a file's start on which both methods must agree
 MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class UnknownResidencyError(Exception):
-    """Nobody tells what of a file is in memory; `str()` says why, in one line."""
+    """No method reports the residency of a file; `str()` tells why, in one line."""
 
 
-class Asker(Protocol):
-    """A way to ask that brings nothing into memory."""
+class ResidencyQuery(Protocol):
+    """A query that does not change the page cache."""
 
     @property
     def name(self) -> str:
-        """What the system calls it."""
+        """Name of the system call."""
 
     def missing_pages(self, fd: int, position: int, length: int) -> int:
-        """How many pages of a range are not in memory. Raises OSError."""
+        """Return the number of pages of a range that are not resident. Raises OSError."""
 
 
 class Mincore:
-    """By a mapping of the range that is never touched. Not for the event loop: mapping takes locks."""
+    """Queries a mapping of the range that is never touched. Not for the event loop: mapping takes locks."""
 
     name = "mincore"
 
@@ -62,7 +59,7 @@ class Mincore:
         self._mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
     def missing_pages(self, fd: int, position: int, length: int) -> int:
-        """Exactly those; a range past the end of the file is missing. Raises OSError."""
+        """Return the exact number; pages past the end of the file are missing. Raises OSError."""
         count = pages_of(position, length)
         start, size = position // PAGESIZE * PAGESIZE, count * PAGESIZE
         if not count:
@@ -84,15 +81,15 @@ def _last_error() -> OSError:
     return OSError(code, os.strerror(code))
 
 
-def choose_asker(fd: int, size: int, candidates: Iterable[Asker] | None = None) -> Asker:
-    """The way to ask about a file of `size` bytes. Raises UnknownResidencyError.
+def choose_query(fd: int, size: int, candidates: Iterable[ResidencyQuery] | None = None) -> ResidencyQuery:
+    """Return the query to use for a file of `size` bytes. Raises UnknownResidencyError.
 
-    `candidates` stands in for cachestat and mincore, in tests.
+    `candidates` replaces cachestat and mincore in tests.
     """
     cachestat, mincore = candidates or (Cachestat().without_nowait(), Mincore())
     tried = min(size, TRIED_PAGES * PAGESIZE)
     counted, reason = _tried(cachestat, fd, tried)
-    seen, other_reason = _tried(mincore, fd, tried) if _may_ask(fd) else (None, "the file belongs to somebody else")
+    seen, other_reason = _tried(mincore, fd, tried) if _may_query(fd) else (None, "the file belongs to another user")
     if counted is not None and (seen is None or counted <= seen or _tried(cachestat, fd, tried)[0] == seen):
         return cachestat
     if seen is not None:
@@ -100,87 +97,87 @@ def choose_asker(fd: int, size: int, candidates: Iterable[Asker] | None = None) 
     raise UnknownResidencyError(f"cachestat: {reason}; mincore: {other_reason}")
 
 
-def _tried(asker: Asker, fd: int, size: int) -> tuple[int | None, str]:
+def _tried(query: ResidencyQuery, fd: int, size: int) -> tuple[int | None, str]:
     try:
-        return asker.missing_pages(fd, 0, size), ""
+        return query.missing_pages(fd, 0, size), ""
     except OSError as error:
         return None, (error.strerror or str(error)).lower()
 
 
-def _may_ask(fd: int) -> bool:
-    """Whether the kernel tells us the truth of a file: others could learn from it what its owner does."""
+def _may_query(fd: int) -> bool:
+    """Whether mincore reports the true residency of a file: to hide its use, it does so only to owners and writers."""
     is_owner = os.geteuid() in {0, os.fstat(fd).st_uid}
     return is_owner or os.access(f"/proc/self/fd/{fd}", os.W_OK)
 
 
 class ObservedFile:
-    """One file as it is looked at; `restore` closes it."""
+    """The recorded residency of one file; `restore` closes it."""
 
     def __init__(self, disk: Disk, fd: int, path: str) -> None:
-        """`fd` is another's; a duplicate is kept."""
+        """Keep a duplicate of `fd`."""
         self.path = path
         self.size = disk.size(fd)
-        self.asker: Asker | None = None
-        self.reason: str | None = None  # why there is nobody to ask
+        self.query: ResidencyQuery | None = None
+        self.reason: str | None = None  # why there is no query
         self._disk = disk
         self._fd = os.dup(fd)
-        self._notes: dict[int, bool] = {}  # page: whether it was missing
+        self._was_missing: dict[int, bool] = {}  # by page
         self._read: dict[int, None] = {}  # pages in the order in which they were first read
         self._read_since: dict[int, None] = {}
         try:
-            self.asker = choose_asker(fd, self.size)
+            self.query = choose_query(fd, self.size)
         except UnknownResidencyError as unknown:
             self.reason = str(unknown)
 
-    def note(self, position: int, length: int) -> range:
-        """Have it noted which pages of a range are in memory; gives the pages."""
+    def record(self, position: int, length: int) -> range:
+        """Record the residency of a range, unless it was recorded before; return its pages."""
         end = min(position + length, max(self.size, self._disk.size(self._fd)))
         pages = range(position // PAGESIZE, position // PAGESIZE + pages_of(position, end - position))
-        if self.asker is not None:
-            for first, last in runs(page for page in pages if page not in self._notes):
-                self._note_run(self.asker, first, last - first + 1)
+        if self.query is not None:
+            for first, last in runs(page for page in pages if page not in self._was_missing):
+                self._record_run(self.query, first, last - first + 1)
         return pages
 
-    def _note_run(self, asker: Asker, first: int, count: int) -> None:
-        """Note a run of pages by halves: what is all there or all missing takes one question."""
-        missing = asker.missing_pages(self._fd, first * PAGESIZE, count * PAGESIZE)
+    def _record_run(self, query: ResidencyQuery, first: int, count: int) -> None:
+        """Record a run of pages by bisection: a run that is all resident or all missing takes one query."""
+        missing = query.missing_pages(self._fd, first * PAGESIZE, count * PAGESIZE)
         if missing in {0, count}:
-            self._notes.update(dict.fromkeys(range(first, first + count), missing > 0))
+            self._was_missing.update(dict.fromkeys(range(first, first + count), missing > 0))
             return
         half = count // 2
-        self._note_run(asker, first, half)
-        self._note_run(asker, first + half, count - half)
+        self._record_run(query, first, half)
+        self._record_run(query, first + half, count - half)
 
     def will_read(self, position: int, length: int) -> None:
-        """Note a range that is read now."""
-        pages = dict.fromkeys(self.note(position, length))
+        """Record a range that is about to be read."""
+        pages = dict.fromkeys(self.record(position, length))
         self._read |= pages
         self._read_since |= pages
 
     def has_read(self, position: int, length: int) -> bool:
-        """Whether all of a range was read here."""
-        return all(page in self._read for page in self.note(position, length))
+        """Whether all of a range has been read through this object."""
+        return all(page in self._read for page in self.record(position, length))
 
     def take_read(self) -> list[int]:
-        """The pages read since this was asked last, each once, in order of the first read."""
+        """Return the pages read since the last call, each once, in the order of the first read."""
         pages, self._read_since = list(self._read_since), {}
         return pages
 
     def missing(self, pages: Iterable[int]) -> list[int] | None:
-        """Those of the pages that were not in memory when they were first noted; None if nobody could be asked."""
-        if self.asker is None:
+        """Return those pages that were missing when they were first recorded; None without a query."""
+        if self.query is None:
             return None
-        return [page for page in pages if self._notes.get(page)]
+        return [page for page in pages if self._was_missing.get(page)]
 
     def restore(self) -> None:
-        """Let memory hold of it what it held before."""
-        for first, last in runs(sorted(page for page in self._read if self._notes.get(page))):
+        """Evict the pages that were read here and missing before."""
+        for first, last in runs(sorted(page for page in self._read if self._was_missing.get(page))):
             self._disk.drop_cached(self._fd, first * PAGESIZE, (last - first + 1) * PAGESIZE)
         self._disk.close(self._fd)
 
 
 def runs(pages: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """(first, last) of each run of neighbours in increasing pages."""
+    """Yield (first, last) of each run of adjacent pages; `pages` increase."""
     first = last = None
     for page in pages:
         if first is None or last is None:
@@ -195,7 +192,7 @@ def runs(pages: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 class ObservedDisk(Disk):
-    """Real files, opened for reading, whose pages are noted before they are read."""
+    """Real files, opened for reading, whose residency is recorded before they are read."""
 
     def __init__(self) -> None:
         self._files: dict[tuple[int, int], ObservedFile] = {}
@@ -215,26 +212,26 @@ class ObservedDisk(Disk):
         return fd
 
     def close(self, fd: int) -> None:
-        """Close a descriptor; what was noted stays."""
+        """Close a descriptor; the record stays."""
         self._by_fd.pop(fd, None)
         super().close(fd)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        """Read, and note it."""
+        """Record the range, then read."""
         self.opened(fd).will_read(position, size)
         return super().pread(fd, size, position)
 
     def read_into(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        """Read, and note it."""
+        """Record the range, then read."""
         self.opened(fd).will_read(position, len(buffer))
         return super().read_into(fd, buffer, position)
 
     def opened(self, fd: int) -> ObservedFile:
-        """What is known of an open file."""
+        """Return the record of an open file."""
         return self._by_fd[fd]
 
     def file(self, path: str) -> ObservedFile:
-        """What is known of the file that is called so; it is opened if it was not. Raises OSError."""
+        """Return the record of a file by path, opening it if necessary. Raises OSError."""
         fd = self.open(path, os.O_RDONLY)
         try:
             return self._by_fd[fd]
@@ -243,20 +240,20 @@ class ObservedDisk(Disk):
 
     @property
     def files(self) -> list[ObservedFile]:
-        """All that were opened, in that order."""
+        """The records of all files opened, in that order."""
         return list(self._files.values())
 
     def restore(self) -> None:
-        """Let memory hold what it held before; to be called once, when all descriptors and mappings are closed."""
+        """Restore the page cache; call it once, when all descriptors and mappings are closed."""
         for file in self._files.values():
             file.restore()
         self._files.clear()
 
 
 class ObservingMethod:
-    """The residency gate's question, asked of a disk that notes: what was read here is there, whatever it was before.
+    """A method of the residency gate that answers from an `ObservedDisk`: pages read through it are resident.
 
-    Where nobody can be asked, all is missing, and so is read in the open before it is touched.
+    Without a query all other pages count as missing, so they are read with pread before they are touched.
     """
 
     name: MethodName = "cachestat"
@@ -265,9 +262,9 @@ class ObservingMethod:
         self._disk = disk
 
     def missing_pages(self, fd: int, position: int, length: int) -> int:
-        """Pages that are to be read before they are touched."""
+        """Return the number of pages that must be read before they are touched."""
         file = self._disk.opened(fd)
         if file.has_read(position, length):
             return 0
-        missing = file.missing(file.note(position, length))
+        missing = file.missing(file.record(position, length))
         return pages_of(position, length) if missing is None else len(missing)

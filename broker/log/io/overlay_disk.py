@@ -1,16 +1,13 @@
-"""A disk on which everything happens in memory: what is done to files is seen by whoever did it, and by nobody else.
-
-Owns: the files and names that were changed, over those of the real disk, which is only read. Must not know what is done
-to them, or why. For a dry run: recovery over it does what it will do, and says so.
+"""A disk for dry runs: changes are kept in memory over the real disk, which is only read.
 
     a file    [0, kept) as on the real disk | written bytes | zeros up to its size
 
 Invariants:
-1. Nothing on the real disk changes, times of writing included: files are opened for reading, but for a lock.
-2. What was not changed is the real disk's, read when it is asked for.
-3. A mapping shows what is written after it was made, as the kernel's do.
+1. Nothing on the real disk changes, including modification times: files are opened for reading, except to lock one.
+2. Unchanged data is read from the real disk when it is needed.
+3. A mapping shows later writes, as the kernel's mappings do.
 
-Files are made, written, cut, renamed and removed; directories are made and, empty, removed, but not renamed.
+Supported: creating, writing, truncating, renaming and removing files; creating directories and removing empty ones.
 """
 
 import errno
@@ -25,7 +22,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class _File:
-    """A file that was changed. `base` is the real one whose first `kept` bytes it still has; None: it was made here."""
+    """A changed file. Its first `kept` bytes are those of the real file `base`; None: it was created here."""
 
     def __init__(self, base: str | None, size: int, modified_ms: int) -> None:
         self.base = base
@@ -35,7 +32,7 @@ class _File:
         self.mappings: WeakSet[mmap.mmap] = WeakSet()
 
     def read(self, fd: int, size: int, position: int) -> bytes:
-        """Up to so many bytes; `fd` is the real file's."""
+        """Read up to `size` bytes; `fd` is the real file's."""
         size = max(0, min(size, self.size - position))
         kept = os.pread(fd, max(0, min(size, self.kept - position)), position)
         begin = position + len(kept) - self.kept
@@ -43,7 +40,7 @@ class _File:
         return data + bytes(size - len(data))
 
     def write(self, fd: int, data: bytes, position: int) -> None:
-        """Put bytes in; what they lie over is the real file's no more."""
+        """Write bytes; from there on the content no longer comes from the real file."""
         if not data:
             return
         if position < self.kept:
@@ -58,22 +55,22 @@ class _File:
             mapping[position : position + len(part)] = part
 
     def truncate(self, size: int) -> None:
-        """Cut it, or let zeros follow."""
+        """Truncate the file, or extend it with zeros."""
         self.kept = min(self.kept, size)
         del self.written[max(0, size - self.kept) :]
         self.size = size
 
 
-class RehearsalDisk(Disk):
-    """See the module's docstring. For one thread."""
+class OverlayDisk(Disk):
+    """A disk whose changes stay in memory. For one thread."""
 
     def __init__(self) -> None:
-        self._files: dict[str, _File | None] = {}  # None: it is gone
-        self._directories: dict[str, bool] = {}  # made, or gone
+        self._files: dict[str, _File | None] = {}  # None: removed
+        self._directories: dict[str, bool] = {}  # created (True) or removed
         self._open: dict[int, _File] = {}
 
     def contents(self) -> Iterator[tuple[str, bytes | None]]:
-        """Every file that was changed, with what it would hold; None: it would be gone."""
+        """Yield each changed file's path and content; None: it would be removed."""
         for path, file in sorted(self._files.items()):
             if file is None:
                 yield path, None
@@ -87,7 +84,7 @@ class RehearsalDisk(Disk):
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def open(self, path: str, flags: int) -> int:
-        """As the real one; what is opened for writing is changed here only."""
+        """Open a file; writes go to memory."""
         path = os.path.normpath(path)
         if path not in self._files and not flags & _WRITING:
             return super().open(path, flags)
@@ -100,7 +97,7 @@ class RehearsalDisk(Disk):
         return fd
 
     def _touched(self, path: str, *, makes: bool) -> _File:
-        """The real file, now to be changed, or a new one. Raises FileNotFoundError."""
+        """Return a changeable version of the real file, or a new one if `makes`. Raises FileNotFoundError."""
         if path not in self._files:
             try:
                 stat = os.stat(path)
@@ -116,22 +113,22 @@ class RehearsalDisk(Disk):
         return super().open(file.base or os.devnull, os.O_RDONLY)
 
     def close(self, fd: int) -> None:
-        """As the real one."""
+        """Close a descriptor."""
         self._open.pop(fd, None)
         super().close(fd)
 
     def size(self, fd: int) -> int:
-        """As the real one."""
+        """Return the file's size in bytes."""
         file = self._open.get(fd)
         return super().size(fd) if file is None else file.size
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        """As the real one."""
+        """Read up to `size` bytes."""
         file = self._open.get(fd)
         return super().pread(fd, size, position) if file is None else file.read(fd, size, position)
 
     def read_into(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        """As the real one."""
+        """Read into a buffer; return the number of bytes read."""
         file = self._open.get(fd)
         if file is None:
             return super().read_into(fd, buffer, position)
@@ -140,20 +137,20 @@ class RehearsalDisk(Disk):
         return len(data)
 
     def pwritev(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview], position: int) -> int:
-        """Into memory."""
+        """Write to memory; return the number of bytes written, which is all."""
         data = b"".join(buffers)
         self._open[fd].write(fd, data, position)
         return len(data)
 
     def truncate(self, fd: int, size: int) -> None:
-        """In memory."""
+        """Truncate or extend the file in memory."""
         self._open[fd].truncate(size)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Memory is taken when it is needed."""
+        """Do nothing: memory is allocated on writes."""
 
     def map(self, fd: int, size: int) -> mmap.mmap:
-        """As the real one; of a changed file it is a copy that is kept up to date."""
+        """Map the file; the mapping of a changed file is a copy that later writes update."""
         file = self._open.get(fd)
         if file is None:
             return super().map(fd, size)
@@ -163,39 +160,39 @@ class RehearsalDisk(Disk):
         return mapping
 
     def sync(self, fd: int) -> None:
-        """There is nothing to wait for."""
+        """Do nothing."""
 
     def sync_directory(self, path: str) -> None:
-        """There is nothing to wait for."""
+        """Do nothing."""
 
     def try_lock(self, fd: int) -> bool:
-        """The real lock of the real file; a file that is not there nobody has locked."""
+        """Lock the real file; a file that exists only here is never locked by another process."""
         file = self._open.get(fd)
         if file is None or file.base is None:
             return True
         writable = super().open(file.base, os.O_RDWR)
         os.dup2(writable, fd, inheritable=False)
-        super().close(writable)  # before there is a lock: the process would give it up
+        super().close(writable)  # before locking: closing a descriptor releases the process's lock
         return super().try_lock(fd)
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def modified_ms(self, path: str) -> int:
-        """As the real one."""
+        """Return the file's modification time, ms since the epoch."""
         path = os.path.normpath(path)
         if path not in self._files:
             return super().modified_ms(path)
         return self._changed(path).modified_ms
 
     def set_modified(self, path: str, modified_ms: int) -> None:
-        """In memory."""
+        """Set the file's modification time in memory."""
         path = os.path.normpath(path)
         file = self._files.get(path) or self._touched(path, makes=False)
         self._files[path] = file
         file.modified_ms = modified_ms
 
     def identity(self, path: str) -> tuple[int, int]:
-        """As the real one; a file that was made here has one that no real file has."""
+        """Return the file's device and inode; a file that was created here has a pair that no real file has."""
         path = os.path.normpath(path)
         file = self._files.get(path)
         if path in self._files and (file is None or file.base is None):
@@ -203,13 +200,13 @@ class RehearsalDisk(Disk):
         return super().identity(path)
 
     def rename(self, source: str, target: str) -> None:
-        """In memory; of files only."""
+        """Rename a file in memory; directories cannot be renamed."""
         source, target = os.path.normpath(source), os.path.normpath(target)
         file = self._files.get(source) or self._touched(source, makes=False)
         self._files[source], self._files[target] = None, file
 
     def unlink(self, path: str) -> None:
-        """In memory."""
+        """Remove a file in memory."""
         path = os.path.normpath(path)
         if path in self._files:
             self._changed(path)
@@ -224,13 +221,13 @@ class RehearsalDisk(Disk):
         return file
 
     def make_directory(self, path: str) -> None:
-        """In memory."""
+        """Create a directory in memory unless it exists."""
         path = os.path.normpath(path)
         if not self._is_directory(path):
             self._directories[path] = True
 
     def remove_directory(self, path: str) -> None:
-        """In memory."""
+        """Remove an empty directory in memory."""
         path = os.path.normpath(path)
         if self.scan(path):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
@@ -240,7 +237,7 @@ class RehearsalDisk(Disk):
         return self._directories[path] if path in self._directories else os.path.isdir(path)
 
     def scan(self, path: str, *, stat_suffix: str | None = None) -> list[DirectoryEntry]:
-        """As the real one."""
+        """List a directory, including changes."""
         path = os.path.normpath(path)
         if not self._is_directory(path):
             raise _missing(path)

@@ -1,17 +1,14 @@
-"""How the kernel is asked what of a file is in memory, and which way of asking is to be believed.
+"""Query the kernel for the residency of file ranges, and choose a method whose answers are correct here.
 
-Owns: the ways, and the choice among them at a start. Must not know: who asks, or what is done about the answer
-(`residency`).
+| method    | query                                            | per MiB | answer                                     |
+|-----------|--------------------------------------------------|---------|--------------------------------------------|
+| cachestat | the number of cached pages (Linux 6.5)           | 1 us    | a count that includes pages still in flight |
+| nowait    | read with RWF_NOWAIT                             | 96 us   | exact, up to the first missing byte        |
+| off       | none: everything counts as resident              | 0       | for demonstration                          |
 
-| method    | asks                                             | a MiB | knows                                     |
-|-----------|--------------------------------------------------|-------|-------------------------------------------|
-| cachestat | the page cache for the number of pages (6.5)     | 1 us  | the number, not which are still being read |
-| nowait    | for the bytes, if they are there (RWF_NOWAIT)    | 96 us | exactly, up to the first that is missing  |
-| off       | nobody: everything counts as resident            | 0     | nothing: for demonstration                |
-
-A page that is being read counts as cached. So where cachestat finds all pages of a large range, its last byte is asked
-for by RWF_NOWAIT, too. That is not done first: for what is missing, RWF_NOWAIT starts the reading (and with it the
-kernel's read-ahead, where that is on), and then it is there and not there.
+A page that is still being read counts as cached. So if cachestat finds all pages of a large range, its last byte is
+read with RWF_NOWAIT, too. This is not done first, because RWF_NOWAIT starts to read missing pages (and the kernel's
+read-ahead, if enabled), which then count as cached before they are resident.
 """
 
 import ctypes
@@ -28,12 +25,12 @@ from typing import Literal, Protocol, TypeAlias
 
 from protocol.records.codec import compiled
 
-# Cachestat's question in one call (`_asking.pyx`): up to which length the answer is believed, file, position, length.
-# None where it was not built.
-ask: Callable[[int, int, int, int], int] | None = None
+# Cachestat's query in one call (`_page_cache.pyx`): the length up to which the count alone is trusted, descriptor,
+# position, length. None if it was not built.
+compiled_missing_pages: Callable[[int, int, int, int], int] | None = None
 if compiled:
     with suppress(ImportError):
-        from broker.log.io._page_cache import missing_pages as ask
+        from broker.log.io._page_cache import missing_pages as compiled_missing_pages
 
 logger = logging.getLogger(__name__)
 
@@ -42,41 +39,41 @@ MethodName: TypeAlias = Literal["cachestat", "nowait", "off"]
 SYS_CACHESTAT = 451  # the same number on every architecture
 PROBE_FILE = ".residency-probe"
 PROBE_PAGES = 16
-COPY_BYTES = 256 << 10  # one RWF_NOWAIT read: its target stays in the processor's cache
-SMALL_BYTES = 16 << 10  # up to here cachestat is believed: asking twice would be felt in small fetches
+COPY_BYTES = 256 << 10  # per RWF_NOWAIT read, so that the buffer stays in the processor's cache
+SMALL_BYTES = 16 << 10  # ranges up to this size trust cachestat alone: a second query would slow small fetches down
 
 
 class Method(Protocol):
-    """A way to ask."""
+    """A way to query residency."""
 
     name: MethodName
 
     def missing_pages(self, fd: int, position: int, length: int) -> int:
-        """How many pages of a range are not in memory; where that is not known, more than they are. Raises OSError."""
+        """Return the number of pages of a range that are not resident, or an upper bound. Raises OSError."""
 
 
 class Off:
-    """Asks nobody."""
+    """No queries."""
 
     name: MethodName = "off"
 
     def missing_pages(self, fd: int, position: int, length: int) -> int:
-        """Nothing is ever missing."""
+        """Return 0."""
         del fd, position, length
         return 0
 
 
 class Nowait:
-    """Has the kernel copy what is there: exact, wherever the file system knows the flag."""
+    """Reads with RWF_NOWAIT: exact if the file system supports the flag."""
 
     name: MethodName = "nowait"
 
     def __init__(self) -> None:
-        self._buffer = bytearray(COPY_BYTES)  # threads may share it: nobody looks at what is in it
+        self._buffer = bytearray(COPY_BYTES)  # threads may share it: its content is never used
         self._whole = memoryview(self._buffer)
 
     def missing_pages(self, fd: int, position: int, length: int) -> int:
-        """All pages from the first missing byte on."""
+        """Return the number of pages from the first missing byte on."""
         end = position + length
         while position < end:
             wanted = min(COPY_BYTES, end - position)
@@ -87,7 +84,7 @@ class Nowait:
         return 0
 
     def lacks_byte(self, fd: int, position: int) -> bool:
-        """Whether one byte is not there, asked without giving up the GIL: that costs as much as the call."""
+        """Whether one byte is not resident. Keeps the GIL: releasing it costs as much as the call."""
         if _preadv2 is None:
             return not self._copy(fd, position, 1)
         return _preadv2(fd, _ONE_BYTE, 1, position, os.RWF_NOWAIT) != 1
@@ -100,7 +97,7 @@ class Nowait:
 
 
 class _Arguments(local):
-    """What cachestat reads and writes: each thread has its own."""
+    """The arguments and results of cachestat, one set per thread."""
 
     def __init__(self) -> None:
         self.range = (ctypes.c_uint64 * 2)()  # offset, length
@@ -110,18 +107,18 @@ class _Arguments(local):
 
 
 class Cachestat:
-    """Has the kernel count. Without giving up the GIL: the call takes a microsecond and waits for nothing."""
+    """Queries the page cache. Keeps the GIL: the call takes a microsecond and never blocks."""
 
     name: MethodName = "cachestat"
 
     def __init__(self, syscall: Callable[..., int] | None = None) -> None:
-        """`syscall` stands in for libc's, in tests."""
+        """`syscall` replaces libc's in tests."""
         self._arguments = _Arguments()
         self._syscall = syscall or _syscall()
         self._nowait: Nowait | None = Nowait()
 
     def missing_pages(self, fd: int, position: int, length: int) -> int:
-        """Exactly those. Raises OSError where the kernel does not have the call or lets nobody make it."""
+        """Return the exact number. Raises OSError if the kernel lacks or forbids the call."""
         nowait = self._nowait
         arguments = self._arguments
         asked = arguments.range
@@ -135,26 +132,27 @@ class Cachestat:
         return int(nowait.lacks_byte(fd, position + length - 1))
 
     def without_nowait(self) -> "Cachestat":
-        """The same, for a file system that does not know RWF_NOWAIT."""
+        """Stop using RWF_NOWAIT, which the file system does not support; return self."""
         self._nowait = None
         return self
 
 
 class CompiledCachestat(Cachestat):
-    """The same, by one call that makes no objects; only where it was built."""
+    """Cachestat by one compiled call that creates no objects; only if it was built."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._believe(SMALL_BYTES)
+        self._trust_count_up_to(SMALL_BYTES)
 
     def without_nowait(self) -> "Cachestat":
-        """The same, for a file system that does not know RWF_NOWAIT."""
-        self._believe(sys.maxsize)
+        """Stop using RWF_NOWAIT, which the file system does not support; return self."""
+        self._trust_count_up_to(sys.maxsize)
         return super().without_nowait()
 
-    def _believe(self, size: int) -> None:
-        assert ask is not None, "whoever makes one has looked"
-        self.missing_pages = partial(ask, size)  # type: ignore[method-assign]  # no step of Python on the way
+    def _trust_count_up_to(self, size: int) -> None:
+        assert compiled_missing_pages is not None, "the caller has checked that it was built"
+        # assigned to the instance, so that a query runs no Python code
+        self.missing_pages = partial(compiled_missing_pages, size)  # type: ignore[method-assign]
 
 
 def _syscall() -> Callable[..., int]:
@@ -165,7 +163,7 @@ def _syscall() -> Callable[..., int]:
 
 
 def _libc_preadv2() -> Callable[..., int] | None:
-    """None where libc has none; the name for 64-bit positions first."""
+    """Return libc's preadv2, preferably with 64-bit positions; None if it has none."""
     libc = ctypes.PyDLL(None)
     preadv2: Callable[..., int] | None = getattr(libc, "preadv64v2", None) or getattr(libc, "preadv2", None)
     if preadv2 is not None:
@@ -179,13 +177,13 @@ class _Iovec(ctypes.Structure):
 
 
 _preadv2 = _libc_preadv2()
-_target = ctypes.create_string_buffer(1)  # threads may share it: nobody looks at what is in it
+_target = ctypes.create_string_buffer(1)  # threads may share it: its content is never used
 _iovec = _Iovec(ctypes.addressof(_target), 1)
 _ONE_BYTE = ctypes.addressof(_iovec)
 
 
 def pages_of(position: int, length: int) -> int:
-    """How many pages a range lies on."""
+    """Return the number of pages that a range touches."""
     return (position + length - 1) // PAGESIZE - position // PAGESIZE + 1 if length > 0 else 0
 
 
@@ -193,77 +191,76 @@ def pages_of(position: int, length: int) -> int:
 
 
 class UntrueAnswerError(Exception):
-    """A method said of a file what cannot be."""
+    """A method gave a wrong answer."""
 
 
 def choose_method(wanted: str, directories: Iterable[str], *, syscall: Callable[..., int] | None = None) -> Method:
-    """The method that is set, or with "auto" the first that tells the truth in each of these directories.
+    """Return the method to use: with "auto" the first whose answers are correct in all of these directories.
 
-    One that is set and does not is given up, too: a gate that lies is worse than none. The log is told which and why.
-    Blocking.
+    A configured method with wrong answers is not used either: a gate that is wrong is worse than none. The choice and
+    its reason are logged. Blocking.
     """
     if wanted == "off":
-        logger.warning("residency gate: off (warmlog.gate); a fetch of what is not in memory holds everybody up")
+        logger.warning("residency gate: off (warmlog.gate); a cold read blocks the event loop")
         return Off()
-    places = list(directories)
-    cachestat = CompiledCachestat() if ask is not None and syscall is None else Cachestat(syscall)
+    paths = list(directories)
+    is_built = compiled_missing_pages is not None and syscall is None
+    cachestat = CompiledCachestat() if is_built else Cachestat(syscall)
     candidates: list[Method] = [Nowait()] if wanted == "nowait" else [cachestat, Nowait()]
     for method in candidates:
-        if _is_true(method, places):
+        if _is_correct(method, paths):
             logger.info("residency gate: %s", method.name)
             return method
-    logger.warning(
-        "residency gate: off, since there is no way to ask; a fetch of what is not in memory holds everybody up"
-    )
+    logger.warning("residency gate: off, no method works here; a cold read blocks the event loop")
     return Off()
 
 
-def _is_true(method: Method, places: Iterable[str]) -> bool:
-    """Whether it tells the truth in all places; one that cannot be written to has troubles of its own."""
-    for place in places:
+def _is_correct(method: Method, directories: Iterable[str]) -> bool:
+    """Whether the method's answers are correct in all directories; those that cannot be written are skipped."""
+    for directory in directories:
         try:
-            _try_out(method, place)
+            _check(method, directory)
         except UntrueAnswerError as error:
-            logger.warning("residency gate: %s cannot be used in %s: %s", method.name, place, error)
+            logger.warning("residency gate: %s cannot be used in %s: %s", method.name, directory, error)
             return False
         except OSError as error:
-            logger.warning("residency gate: not tried in %s: %s", place, error)
+            logger.warning("residency gate: not tested in %s: %s", directory, error)
     return True
 
 
-def _try_out(method: Method, directory: str) -> None:
-    """Write a file, evict it, read one page of it, and ask each time. Raises UntrueAnswerError, OSError."""
+def _check(method: Method, directory: str) -> None:
+    """Write a file, evict it, read one page, and query its residency each time. Raises UntrueAnswerError, OSError."""
     fd = os.open(os.path.join(directory, PROBE_FILE), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.unlink(os.path.join(directory, PROBE_FILE))
         size = PROBE_PAGES * PAGESIZE
         os.write(fd, b"\1" * size)
-        if isinstance(method, Cachestat) and not _knows_nowait(fd):
+        if isinstance(method, Cachestat) and not _supports_nowait(fd):
             method.without_nowait()
-        if _asked(method, fd, 0, size):
-            raise UntrueAnswerError("it says that what was just written is not in memory")
+        if _missing(method, fd, 0, size):
+            raise UntrueAnswerError("it reports pages just written as missing")
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         _check_evicted(method, fd, size)
         os.pread(fd, PAGESIZE, PAGESIZE)
-        if _asked(method, fd, PAGESIZE, PAGESIZE):
-            raise UntrueAnswerError("it says that what was just read is not in memory")
+        if _missing(method, fd, PAGESIZE, PAGESIZE):
+            raise UntrueAnswerError("it reports a page just read as missing")
     finally:
         os.close(fd)
 
 
 def _check_evicted(method: Method, fd: int, size: int) -> None:
-    """That it sees an eviction, if there was one: memory file systems keep everything, and then it is right."""
+    """Check that the method sees the evicted pages, if mincore reports any: memory file systems evict none."""
     evicted = missing_by_mincore(fd, size)
-    if evicted and isinstance(method, Cachestat) and _asked(method, fd, 0, size) != evicted:
-        raise UntrueAnswerError("it says that what was just evicted is in memory")
+    if evicted and isinstance(method, Cachestat) and _missing(method, fd, 0, size) != evicted:
+        raise UntrueAnswerError("it reports pages just evicted as resident")
 
 
 def missing_by_mincore(fd: int, size: int) -> int:
-    """How many pages of a file's start are not in memory, by mapping it: exact and too dear for more than a trial.
+    """Count the missing pages in a file's first `size` bytes by mapping them: exact, but too slow for fetches.
 
-    The file is open for reading and writing. Raises OSError.
+    The file must be open for reading and writing. Raises OSError.
     """
     with mmap(fd, size) as mapping:
         start = ctypes.c_char.from_buffer(mapping)
@@ -275,14 +272,14 @@ def missing_by_mincore(fd: int, size: int) -> int:
         return sum(not page & 1 for page in pages)
 
 
-def _asked(method: Method, fd: int, position: int, length: int) -> int:
+def _missing(method: Method, fd: int, position: int, length: int) -> int:
     try:
         return method.missing_pages(fd, position, length)
     except OSError as error:
         raise UntrueAnswerError(error.strerror or str(error)) from None
 
 
-def _knows_nowait(fd: int) -> bool:
+def _supports_nowait(fd: int) -> bool:
     try:
         os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
     except OSError as error:

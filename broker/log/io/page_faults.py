@@ -1,13 +1,10 @@
-"""Page faults by what took them: what the page cache does to a lookup, a scan, an append.
+"""Count the event loop thread's page faults, minor (page resident) and major (read from disk), by operation.
 
-Owns: the counts, minor (the page was in memory) and major (the disk was waited for), of the thread that runs the loop.
-Must not know: metrics, or what is looked for.
+    begin --- lookup --- end("index_warm") --- scan --- end("log_scan")      each end counts since the call before it
 
-    begin --- lookup --- end("index_warm") --- scan --- end("log_scan")      each end counts since what came before it
-
-Each begin and end is a system call, getrusage: 0.2 us from the compiled version in `_page_cache.pyx`, and half a
-microsecond from here. A read has two or three of them, all appends of a turn together have two. Whatever is not between
-a begin and an end is the thread's other faults. Faults of worker threads hold nobody up and are not counted here.
+Each call is a getrusage system call: 0.2 us from the compiled version in `_page_cache.pyx`, 0.5 us from here. A read
+makes two or three, all appends of one turn of the event loop together two. Faults outside of begin and end are reported
+as "other". Faults of worker threads do not block the event loop and are not counted.
 """
 
 import resource
@@ -23,7 +20,7 @@ PLACES: tuple[Where, ...] = ("index_warm", "index_cold", "log_scan", "append")
 
 
 class FaultCounts:
-    """The faults of a thread, by what took them."""
+    """The page faults of a thread, by operation."""
 
     __slots__ = ("_major_before", "_minor_before", "_thread", "major", "minor")
 
@@ -34,13 +31,13 @@ class FaultCounts:
         self._minor_before = self._major_before = 0
 
     def begin(self) -> None:
-        """What comes now is to be counted, by this thread."""
+        """Start counting, in the calling thread."""
         used = resource.getrusage(resource.RUSAGE_THREAD)
         self._minor_before, self._major_before = used.ru_minflt, used.ru_majflt
         self._thread = get_ident()
 
     def end(self, where: Where) -> None:
-        """What came since `begin`, or the end before, was this. Nothing in another thread, or without `begin`."""
+        """Count the faults since the last `begin` or `end` under `where`. No effect in other threads."""
         if self._thread != get_ident():
             return
         used = resource.getrusage(resource.RUSAGE_THREAD)
@@ -53,7 +50,7 @@ class FaultCounts:
             self._major_before = major
 
     def leave(self) -> None:
-        """What comes now is not to be counted."""
+        """Stop counting."""
         self._thread = 0
 
 
@@ -63,7 +60,7 @@ if not TYPE_CHECKING and compiled:
 
 
 class PageFaults(FaultCounts):
-    """The counts of one broker. Everything belongs to the loop but `total` and `rows`."""
+    """The counts of one broker. Only `total` and `rows` may be called outside of the event loop."""
 
     __slots__ = ("_native_id",)
 
@@ -72,13 +69,13 @@ class PageFaults(FaultCounts):
         self._native_id = get_native_id()
 
     def total(self) -> tuple[int, int]:
-        """(minor, major) of the thread that made this, all in all; from any thread. Raises OSError."""
+        """Return all (minor, major) faults of the thread that created this object. Raises OSError."""
         with open(f"/proc/self/task/{self._native_id}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
         return int(fields[7]), int(fields[9])
 
     def rows(self) -> list[tuple[tuple[str, str], int]]:
-        """((kind, where), count) of all places and the rest ("other"). From any thread. Raises OSError."""
+        """Return ((kind, where), count) for all operations and the rest ("other"). Raises OSError."""
         rows: list[tuple[tuple[str, str], int]] = []
         for kind, counts, total in zip(("minor", "major"), (self.minor, self.major), self.total(), strict=True):
             rows += (((kind, where), count) for where, count in counts.items())

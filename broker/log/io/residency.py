@@ -1,16 +1,13 @@
-"""Is it in memory? Asked before anything is touched that might wait for a disk.
+"""The residency gate: check that file ranges are in memory before touching them, so that the event loop never blocks.
 
-Owns: the rule who may wait, what was just found, and the count of pages that were not there. Must not know: how the
-kernel is asked (`asking`), who reads what is missing (it is told which ranges are being read), trio, metrics.
-
-A page that is being read counts as cached, and whoever touches it waits for the disk. So ranges that a worker reads now
-are not resident, whatever the kernel says (`busy`).
+A page that is being read counts as cached, and whoever touches it waits for the disk. So ranges that a worker is
+reading are not resident, whatever the kernel reports (`busy`).
 
 Invariants:
-1. In the thread that must not wait (`gated`), what is missing raises ColdReadError, whose `job` a worker runs before
-   the same is tried again. Any other thread reads what is missing with pread, which gives up the GIL and turns an
-   I/O error into an exception: a fault inside a mapping does neither, and an error there ends the process.
-2. What any thread reads here is known while it is being read, page by page: a page counts as being read as a whole.
+1. In the thread that must not wait (`gated`), a missing range raises ColdReadError, whose `job` a worker runs before
+   the operation is retried. Other threads read missing ranges with pread, which releases the GIL and turns an I/O error
+   into an exception: a fault inside a mapping does neither, and an I/O error there kills the process.
+2. Ranges that any thread reads here are registered meanwhile, rounded to whole pages.
 """
 
 import errno
@@ -25,32 +22,32 @@ from broker.log.io.page_cache import Method, Off, pages_of
 
 Place: TypeAlias = Literal["index", "time_index", "log"]
 
-KNOWN_S = 0.01  # so long what was found in memory may be taken to be there: who comes often asks less often
-AHEAD_BYTES = (1 << 20) + (64 << 10)  # what a fetch looks at before its reply, and what a scan passes on the way
+KNOWN_S = 0.01  # a positive answer is trusted this long, which saves frequent readers queries
+AHEAD_BYTES = (1 << 20) + (64 << 10)  # the range queried with a header: the slice of a fetch, and the scan before it
 
 
 class OpenFile(Protocol):
-    """An open file, as far as it matters here."""
+    """The part of `files.Descriptor` that is used here."""
 
     fd: int
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes at `position`."""
+        """Read up to `size` bytes at `position`."""
 
     def read_into(self, buffer: bytearray | memoryview, position: int) -> int:
-        """Read into a buffer; how many bytes came."""
+        """Read into a buffer; return the number of bytes read."""
 
     def drop_cached(self, position: int, length: int) -> None:
-        """Let go of a range's pages in memory."""
+        """Evict a range from the page cache."""
 
     def identity(self) -> tuple[int, int]:
-        """What tells the file from others."""
+        """Return the file's device and inode."""
 
 
 class ColdReadError(Exception):
-    """Something is not in memory, and this thread must not wait for it. No failure: `job` reads it, in a worker.
+    """A range is not resident, and this thread must not wait. Not a failure: a worker runs `job`, which reads it.
 
-    `descriptor`, `position` and `length` say what is read meanwhile: it is not to be touched.
+    `descriptor`, `position` and `length` are the range that is read meanwhile and must not be touched.
     """
 
     def __init__(
@@ -61,11 +58,11 @@ class ColdReadError(Exception):
         self.descriptor = descriptor
         self.position = position
         self.length = length
-        self.base_offset = -1  # of the segment, where one is read
+        self.base_offset = -1  # of the segment, if one is read
 
 
 def _page_end(position: int) -> int:
-    """Where the page of the byte before a position ends."""
+    """Return the end of the page that holds the byte before a position."""
     return -(-position // PAGESIZE) * PAGESIZE
 
 
@@ -78,9 +75,9 @@ Seen: TypeAlias = tuple[OpenFile, int, int, float]  # file, start, end, till whe
 
 
 class Residency:
-    """What a broker's logs ask. Made with `Off`, it answers that all is there, at once.
+    """The residency gate of a broker's logs. With method `Off` (`is_on` is false), everything counts as resident.
 
-    `is_on`: whether anything is asked at all. `cold_pages` counts those that were not there when asked for.
+    `cold_pages` counts the pages that were not resident when they were needed.
     """
 
     __slots__ = ("_ask", "_gated_thread", "_method", "_own_reads", "_seen", "busy", "cold_pages", "is_on")
@@ -88,17 +85,17 @@ class Residency:
     def __init__(
         self, *, method: Method | None = None, busy: Callable[[OpenFile, int, int], bool] = _nothing_busy
     ) -> None:
-        """`busy` says whether some of a range is being read now."""
+        """`busy` tells whether a part of a range is being read now."""
         self.cold_pages: dict[Place, int] = {"index": 0, "time_index": 0, "log": 0}
         self.busy = busy
         self.method = method or Off()
         self._gated_thread = 0
-        self._seen: Seen | None = None  # just found to be in memory
-        self._own_reads: list[tuple[tuple[int, int], int, int]] = []  # by `need`: file, start, end
+        self._seen: Seen | None = None  # just found to be resident
+        self._own_reads: list[tuple[tuple[int, int], int, int]] = []  # reads of `need`: file, start, end
 
     @property
     def method(self) -> Method:
-        """The way to ask the kernel."""
+        """The way to query the kernel."""
         return self._method
 
     @method.setter
@@ -109,7 +106,7 @@ class Residency:
 
     @contextmanager
     def gated(self) -> Iterator[None]:
-        """Have this thread raise ColdReadError where it would wait, until the end of a block that awaits nothing."""
+        """Make this thread raise ColdReadError instead of waiting, inside a block without `await`."""
         self._gated_thread = get_ident()
         try:
             yield
@@ -117,32 +114,29 @@ class Residency:
             self._gated_thread = 0
 
     def enter(self) -> None:
-        """Begin what `gated` does, for the path of every fetch; `leave` must follow."""
+        """Begin a gated section without a context manager, for the hot path; `leave` must follow."""
         self._gated_thread = get_ident()
         self._seen = None
 
     def leave(self) -> None:
-        """End it."""
+        """End the gated section."""
         self._gated_thread = 0
 
     @property
     def must_not_wait(self) -> bool:
-        """Whether this thread is the gated one, and there is a gate."""
+        """Whether the gate is on and this thread is the gated one."""
         return self.is_on and self._gated_thread == get_ident()
 
     def is_resident(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether a range may be touched: the one question of who finds it in memory, as nearly all do.
-
-        Where the answer is no, `need` says what is to be done. Raises OSError.
-        """
+        """Whether a range may be touched; if not, call `need`. Raises OSError."""
         return not self._ask(descriptor.fd, position, length) and not self._is_being_read(descriptor, position, length)
 
     def missing_pages(self, descriptor: OpenFile, position: int, length: int, place: Place | None) -> int:
-        """How many pages of a range must not be touched here. Raises OSError.
+        """Return the number of pages of a range that must not be touched. Raises OSError.
 
-        Counted, where it is not none, as missing of `place`; None: they have been counted.
+        They are added to the cold pages of `place`; None: they have been counted already.
         """
-        seen = self._seen  # once: another thread may have it by now
+        seen = self._seen  # read once: another thread may clear it
         if seen is not None and self._has_seen(seen, descriptor, position, length):
             return 0
         missing = self._ask(descriptor.fd, position, length)
@@ -155,9 +149,10 @@ class Residency:
     def need(
         self, descriptor: OpenFile, position: int, length: int, place: Place, job: Callable[[], object] | None = None
     ) -> None:
-        """Return when a range may be touched. Raises OSError, and ColdReadError in the gated thread.
+        """Ensure that a range is resident. Raises OSError, and ColdReadError in the gated thread.
 
-        `job` is what a worker does about it, which comes here again and is counted then; None: it reads the range.
+        `job` is the work for a worker, which calls this method again and counts the cold pages then; None: read the
+        range.
         """
         if not self.is_on:
             return
@@ -171,7 +166,7 @@ class Residency:
         raise ColdReadError(job or _Read(descriptor, position, length), descriptor, position, length)
 
     def is_ahead_resident(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """As `is_resident`, for headers and the slice that begins with one: a single question, where both are there."""
+        """Check a header and the slice that begins with it in a single query; as `is_resident` otherwise."""
         ahead = length + AHEAD_BYTES
         if not self.is_resident(descriptor, position, ahead):
             return False
@@ -179,13 +174,13 @@ class Residency:
         return True
 
     def _has_seen(self, seen: Seen, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether a range was just found to be in memory; that is good for the one slice that follows."""
+        """Whether a range was just found to be resident. The answer is used once, for the slice that follows."""
         file, start, end, until = seen
         self._seen = None
         return file is descriptor and start <= position and position + length <= end and perf_counter() < until
 
     def _is_being_read(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether some of a range is on its way into memory, for who waits there or by who may wait."""
+        """Whether a part of a range is being read, here or by a worker."""
         if self._own_reads:
             identity, end = descriptor.identity(), _page_end(position + length)
             if any(file == identity and start < end and position < stop for file, start, stop in [*self._own_reads]):
@@ -193,7 +188,7 @@ class Residency:
         return self.busy(descriptor, position, length)
 
     def _read(self, descriptor: OpenFile, position: int, length: int) -> None:
-        """Read a range in this thread, known as being read meanwhile: its pages count as cached from the start on."""
+        """Read a range in this thread, registered meanwhile, as its pages count as cached from the start on."""
         reading = descriptor.identity(), position // PAGESIZE * PAGESIZE, _page_end(position + length)
         self._own_reads.append(reading)
         try:
@@ -203,10 +198,10 @@ class Residency:
 
 
 class GatedFile:
-    """A log file whose headers are read, on the way to a slice, where they are in memory; else ColdReadError is raised.
+    """A log file for the header scan of a fetch: reads resident bytes, raises ColdReadError for others.
 
-    The last thing asked for is what the slice begins with, so it is asked along with the slice. `passing`: what is read
-    first is known to be only passed.
+    The last header is where the slice begins, so the slice is queried together with the header. `passing`: the first
+    header read is known to be skipped by the scan.
     """
 
     __slots__ = ("_descriptor", "_known_end", "_passing", "_residency")
@@ -215,15 +210,15 @@ class GatedFile:
         self._residency = residency
         self._descriptor = descriptor
         self._passing = passing
-        self._known_end = 0  # a scan goes forward: what was found to be in memory ends here
+        self._known_end = 0  # end of the range found to be resident: a scan only moves forward
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes at a position, none before those read last. Raises OSError, ColdReadError."""
+        """Read up to `size` bytes at a position, which never decreases. Raises OSError, ColdReadError."""
         if position + size > self._known_end:
-            self._find_in_memory(position, size)
+            self._check(position, size)
         return self._descriptor.pread(size, position)
 
-    def _find_in_memory(self, position: int, size: int) -> None:
+    def _check(self, position: int, size: int) -> None:
         residency, descriptor = self._residency, self._descriptor
         if self._passing:
             self._passing = False
@@ -236,7 +231,7 @@ class GatedFile:
 
 
 class _Read:
-    """Reads a range, to have it in memory. Raises OSError, also where the file ends before it does."""
+    """Reads a range to make it resident. Raises OSError, also if the file ends before the range."""
 
     __slots__ = ("_descriptor", "_length", "_position")
 
@@ -249,4 +244,4 @@ class _Read:
         came = len(self._descriptor.pread(self._length, self._position))
         if came < self._length:
             end = self._position + self._length
-            raise OSError(errno.ENODATA, f"the file was cut: bytes {self._position + came} to {end - 1} are gone")
+            raise OSError(errno.ENODATA, f"the file was truncated: bytes {self._position + came} to {end - 1} are gone")

@@ -174,11 +174,11 @@ def sound_entries(segment: Segment, recovery_point: int) -> tuple[int, int]:
     """
     offset_index, time_index = segment.offset_index, segment.time_index
     try:
-        offset_index.believe(_increasing(offset_index, recovery_point - segment.base_offset, by_key=True))
+        offset_index.trust_entries(_increasing(offset_index, recovery_point - segment.base_offset, by_key=True))
         if not offset_index.entries:
             return 0, 0
         limit = offset_index.last().offset + 1 - segment.base_offset
-        time_index.believe(_increasing(time_index, limit, by_key=False))
+        time_index.trust_entries(_increasing(time_index, limit, by_key=False))
         newest = time_index.last()
         if not time_index.entries or segment.max_timestamp_of(newest.offset) != newest.timestamp:
             return 0, 0

@@ -244,7 +244,7 @@ def test_where_nobody_tells_what_is_in_memory_the_way_is_told_and_that_is_said(
     def refuse(_: int, __: int) -> None:
         raise UnknownResidencyError("cachestat: no; mincore: neither")
 
-    monkeypatch.setattr("broker.log.io.observed_disk.choose_asker", refuse)
+    monkeypatch.setattr("broker.log.io.observed_disk.choose_query", refuse)
     found = explain_offset(log.sight(), 100)
     assert (found.asked, found.not_asked) == (None, "cachestat: no; mincore: neither")
     assert found.lookups[0].pages

@@ -116,7 +116,7 @@ async def test_a_file_cut_under_a_reader_is_told_and_others_go_on(
         os.truncate(first, 10_000)
         found = await client.fetch("orders", 5, max_bytes=20_000)
         assert found.error is ErrorCode.KAFKA_STORAGE_ERROR
-        assert "the file was cut: bytes 10000 to " in found.message
+        assert "the file was truncated: bytes 10000 to " in found.message
         assert (await client.fetch("orders", 280)).records
         samples = await broker.scrape()
     assert samples["warmlog_log_read_errors_total"] >= 1

@@ -14,7 +14,7 @@ from broker.log.directory.data_directory import DataDirectory
 from broker.log.directory.identity import META_PROPERTIES, parse_properties
 from broker.log.errors import LogError
 from broker.log.io.disk import Disk
-from broker.log.io.overlay_disk import RehearsalDisk
+from broker.log.io.overlay_disk import OverlayDisk
 from broker.metadata.topic import Topic
 from broker.settings.settings import Settings, load_settings
 from broker.settings.types import SettingError
@@ -63,7 +63,7 @@ def repair(
     with Progress("repairing") as progress, ExitStack() as stack:
         checks = CheckOptions(index_interval_bytes=index_interval_bytes, progress=progress.advance)
         options = RepairOptions(settings=settings, checks=checks, clock=wall_clock_ms, cut_damaged=cut_damaged)
-        disk = RehearsalDisk() if dry_run else Disk()
+        disk = OverlayDisk() if dry_run else Disk()
         topics = known_topics(directories)
         locked = [stack.enter_context(locked_directory(path, disk, settings)) for path in directories]
         repairs = [repair_directory(directory, disk, options, topics) for directory in locked]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import click
 
 from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from broker.log.io.observed_disk import UnknownResidencyError, choose_asker
+from broker.log.io.observed_disk import UnknownResidencyError, choose_query
 from broker.log.io.page_cache import pages_of
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import json_option
@@ -136,11 +136,11 @@ def survey_file(file: SegmentFile, max_cells: int) -> FileSurvey | None:
 
 def resident_cells(fd: int, size: int, cell_size: int) -> Iterator[int]:
     """Yield the number of resident pages of each cell. Raises UnknownResidencyError, OSError."""
-    asker = choose_asker(fd, size) if size else None
+    query = choose_query(fd, size) if size else None
     for position in range(0, size, cell_size):
         length = min(cell_size, size - position)
-        assert asker is not None, "an empty file has no cells"
-        yield pages_of(position, length) - asker.missing_pages(fd, position, length)
+        assert query is not None, "an empty file has no cells"
+        yield pages_of(position, length) - query.missing_pages(fd, position, length)
 
 
 # -- output ------------------------------------------------------------------------------------------------------------

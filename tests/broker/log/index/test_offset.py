@@ -290,7 +290,7 @@ def test_an_index_cut_under_its_mapping_is_corrupt(tmp_path: Path) -> None:
     assert index.entries == 10
     index.view()
     os.truncate(path, 0)
-    with pytest.raises(IndexCorruptError, match=r"0\.index: the file was cut: bytes 0 to "):
+    with pytest.raises(IndexCorruptError, match=r"0\.index: the file was truncated: bytes 0 to "):
         index.lookup(5)
     with pytest.raises(IndexCorruptError):
         index.fields(3)

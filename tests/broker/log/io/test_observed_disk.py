@@ -13,7 +13,7 @@ from broker.log.io.observed_disk import (
     ObservedDisk,
     ObservingMethod,
     UnknownResidencyError,
-    choose_asker,
+    choose_query,
     runs,
 )
 from broker.log.io.page_cache import Cachestat, missing_by_mincore
@@ -99,9 +99,9 @@ def test_nothing_can_be_written(disk: ObservedDisk, path: Path) -> None:
 
 def test_a_range_is_noted_as_far_as_the_file_goes(disk: ObservedDisk, path: Path) -> None:
     file = disk.file(str(path))
-    assert file.note(14 * PAGESIZE + 100, 1 << 20) == range(14, 16)
-    assert list(file.note(1 << 20, 10)) == []
-    assert file.missing(file.note(0, 1 << 20)) == [page for page in range(PAGES) if page not in {3, 4, 9}]
+    assert file.record(14 * PAGESIZE + 100, 1 << 20) == range(14, 16)
+    assert list(file.record(1 << 20, 10)) == []
+    assert file.missing(file.record(0, 1 << 20)) == [page for page in range(PAGES) if page not in {3, 4, 9}]
 
 
 def test_what_was_read_here_may_be_touched_and_the_rest_may_not(disk: ObservedDisk, path: Path) -> None:
@@ -137,7 +137,7 @@ def test_mincore_sees_what_cachestat_sees(path: Path) -> None:
 def test_the_way_to_ask(path: Path, cachestat: int | OSError, mincore: int | OSError, believed: str) -> None:
     fd = os.open(path, os.O_RDONLY)
     ways = Says("cachestat", cachestat), Says("mincore", mincore)
-    assert choose_asker(fd, PAGES * PAGESIZE, ways).name == believed
+    assert choose_query(fd, PAGES * PAGESIZE, ways).name == believed
     os.close(fd)
 
 
@@ -145,7 +145,7 @@ def test_where_nobody_tells_the_reasons_are_said(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY)
     ways = Says("cachestat", REFUSED), Says("mincore", OSError(errno.ENODEV, "No such device"))
     with pytest.raises(UnknownResidencyError, match="cachestat: function not implemented; mincore: no such device"):
-        choose_asker(fd, PAGES * PAGESIZE, ways)
+        choose_query(fd, PAGES * PAGESIZE, ways)
     os.close(fd)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.log.io.disk import Disk, read_file, replace_file
-from broker.log.io.overlay_disk import RehearsalDisk
+from broker.log.io.overlay_disk import OverlayDisk
 
 NAMES = ("a.log", "b.index", "c.txt")
 FLAGS = (os.O_RDWR, os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -79,7 +79,7 @@ def test_it_is_to_whoever_uses_it_as_the_real_one(
         for name, content in BEGINNING.items():
             (directory / name).write_bytes(content)
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in rehearsed.iterdir()}
-    disk = RehearsalDisk()
+    disk = OverlayDisk()
     for operation, name, *rest in steps:
         assert outcome(operation, disk, rehearsed, name, *rest) == outcome(operation, Disk(), real, name, *rest)
         assert listed(disk, str(rehearsed)) == listed(Disk(), str(real))
@@ -91,7 +91,7 @@ def test_it_is_to_whoever_uses_it_as_the_real_one(
 
 def test_a_mapping_shows_what_is_written_later(tmp_path: Path) -> None:
     path = f"{tmp_path}/x.index"
-    disk = RehearsalDisk()
+    disk = OverlayDisk()
     fd = disk.open(path, os.O_RDWR | os.O_CREAT)
     disk.truncate(fd, 16)
     mapping = disk.map(fd, 16)
@@ -104,7 +104,7 @@ def test_a_mapping_shows_what_is_written_later(tmp_path: Path) -> None:
 def test_directories_are_made_and_removed_in_memory(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").touch()
-    disk = RehearsalDisk()
+    disk = OverlayDisk()
     disk.make_directory(f"{tmp_path}/new/deep")
     with pytest.raises(OSError, match="not empty"):
         disk.remove_directory(f"{tmp_path}/old")
@@ -117,7 +117,7 @@ def test_directories_are_made_and_removed_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_the_real_one_and_makes_no_file(tmp_path: Path) -> None:
-    disk = RehearsalDisk()
+    disk = OverlayDisk()
     fd = disk.open(f"{tmp_path}/.lock", os.O_RDWR | os.O_CREAT)
     assert disk.try_lock(fd)
     disk.close(fd)
@@ -127,7 +127,7 @@ def test_a_lock_is_the_real_one_and_makes_no_file(tmp_path: Path) -> None:
     inode = (tmp_path / ".lock").stat().st_ino
     assert f":{inode} " not in Path("/proc/locks").read_text()
     disk.close(fd)
-    disk = RehearsalDisk()
+    disk = OverlayDisk()
     fd = disk.open(f"{tmp_path}/.lock", os.O_RDWR | os.O_CREAT)
     assert disk.try_lock(fd)
     assert f":{inode} " in Path("/proc/locks").read_text()
@@ -137,7 +137,7 @@ def test_a_lock_is_the_real_one_and_makes_no_file(tmp_path: Path) -> None:
 
 def test_times_and_identities_are_told(tmp_path: Path) -> None:
     (tmp_path / "real").touch()
-    disk = RehearsalDisk()
+    disk = OverlayDisk()
     assert disk.modified_ms(f"{tmp_path}/real") == Disk().modified_ms(f"{tmp_path}/real")
     disk.set_modified(f"{tmp_path}/real", 7)
     assert disk.modified_ms(f"{tmp_path}/real") == 7

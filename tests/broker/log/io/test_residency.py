@@ -44,8 +44,8 @@ def method(request: pytest.FixtureRequest, tmp_path: Path) -> Method:
 
 
 def needs_compiled() -> None:
-    if page_cache.ask is None:
-        lacks("the compiled way to ask was not built")
+    if page_cache.compiled_missing_pages is None:
+        lacks("the compiled query was not built")
 
 
 @pytest.fixture
@@ -130,8 +130,8 @@ def lying(pages: int, error: int = 0) -> Callable[..., int]:
 @pytest.mark.parametrize(
     ("syscall", "why"),
     [
-        (lying(page_cache.PROBE_PAGES), "just evicted is in memory"),
-        (lying(0), "just written is not in memory"),
+        (lying(page_cache.PROBE_PAGES), "just evicted as resident"),
+        (lying(0), "just written as missing"),
         (lying(0, errno.ENOSYS), "Function not implemented"),
         (lying(0, errno.EPERM), "not permitted"),
     ],
@@ -161,12 +161,12 @@ def test_a_directory_that_cannot_be_written_to_does_not_decide(
     assert (
         choose_method("auto", [str(tmp_path / "c"), str(tmp_path)]).name == choose_method("auto", [str(tmp_path)]).name
     )
-    assert "not tried in" in caplog.text
+    assert "not tested in" in caplog.text
 
 
 def test_off_is_off_and_a_file_system_in_memory_is_no_lie(caplog: pytest.LogCaptureFixture) -> None:
     assert choose_method("off", []).name == "off"
-    assert "holds everybody up" in caplog.text
+    assert "blocks the event loop" in caplog.text
     if Path("/dev/shm").is_dir():
         caplog.clear()
         assert choose_method("cachestat", ["/dev/shm"]).name in {"cachestat", "off"}

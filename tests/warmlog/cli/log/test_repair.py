@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.log.directory.data_directory import DataDirectory
 from broker.log.io.disk import Disk
-from broker.log.io.overlay_disk import RehearsalDisk
+from broker.log.io.overlay_disk import OverlayDisk
 from broker.settings.settings import Settings
 from tests.warmlog.cli.log.made_directory import SQUEEZED_OFFSETS, START_MS, make_directory, opened, tree
 from warmlog import Client
@@ -122,7 +122,7 @@ def mended(data: Path, disk: Disk, *, cut_damaged: bool) -> DirectoryRepair:
         return repair_directory(directory, disk, options, topics)
 
 
-def as_announced(disk: RehearsalDisk, data: Path) -> bool:
+def as_announced(disk: OverlayDisk, data: Path) -> bool:
     """Whether the directory equals the result of the dry run."""
     return all(
         content == (Path(path).read_bytes() if Path(path).exists() else None)
@@ -153,7 +153,7 @@ def test_a_repair_does_what_the_dry_run_announced_and_leaves_nothing(
     for file, kind in damages:
         damage(data, file, kind)
     before = tree(data)
-    rehearsal = RehearsalDisk()
+    rehearsal = OverlayDisk()
     announced = mended(data, rehearsal, cut_damaged=cut_damaged)
     assert tree(data) == before
     assert mended(data, Disk(), cut_damaged=cut_damaged) == announced
@@ -164,7 +164,7 @@ def test_a_repair_does_what_the_dry_run_announced_and_leaves_nothing(
     assert [finding for finding in left if finding.path.stem not in damaged] == []
     assert recovered_by_a_start(data) == []
     again = tree(data)
-    assert mended(data, RehearsalDisk(), cut_damaged=False).checkpoints == () or left
+    assert mended(data, OverlayDisk(), cut_damaged=False).checkpoints == () or left
     assert tree(data) == again
     shutil.rmtree(data.parent)
 

@@ -91,9 +91,9 @@ def test_a_percentage_is_0_or_100_only_if_exact(resident: int, pages: int, told:
 
 def test_unknown_residency_is_reported(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int, __: int) -> None:
-        raise UnknownResidencyError("cachestat: function not implemented; mincore: the file belongs to somebody else")
+        raise UnknownResidencyError("cachestat: function not implemented; mincore: the file belongs to another user")
 
-    monkeypatch.setattr("warmlog.cli.log.residency.choose_asker", refuse)
+    monkeypatch.setattr("warmlog.cli.log.residency.choose_query", refuse)
     done = run("log", "residency", data)
     assert done.status == 1
     assert "cachestat: function not implemented" in done.err
