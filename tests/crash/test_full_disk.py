@@ -302,7 +302,7 @@ def test_a_disk_that_is_unmounted_goes_alone(tmp_path: Path, serve: Serve) -> No
     assert "Traceback" not in broker.log
 
 
-def test_a_disk_that_is_read_only_at_the_start_is_done_without(tmp_path: Path, serve: Serve) -> None:
+def test_a_disk_that_is_read_only_at_the_start_can_remove_markerout(tmp_path: Path, serve: Serve) -> None:
     with mounted(tmp_path / "second", SMALL) as second:
         paths = tmp_path / "first", second.path
         broker = serve(*paths)

@@ -1,15 +1,13 @@
-"""What of a log compaction may work on now, and how much it needs it.
-
-Owns: the rules. Must not know how a log is cleaned, or when somebody asks.
+"""Decide which part of a log can be compacted now, and how urgent that is.
 
     | clean: compacted before | dirty: to be compacted now | too young, or not durable | active |
     ^ first segment           ^ first dirty offset         ^ first uncleanable offset            ^ log end
 
 Invariants:
-1. The active segment is left out, and so is everything past the high watermark, and what is not synced yet.
-2. `min.compaction.lag.ms` excludes a segment and all after it while its newest record is younger; where records have
-   no times, the file's counts.
-3. A checkpoint is a hint: outside the log it counts for nothing.
+1. The active segment is excluded, and everything past the high watermark or not synced yet.
+2. `min.compaction.lag.ms` excludes a segment and all after it while its newest record is younger; if records have no
+   timestamps, the file's modification time counts.
+3. A checkpoint is a hint: outside the log it is ignored.
 
 Source: kafka.log.LogCleanerManager.cleanableOffsets, maxCompactionDelay, LogToClean.
 """
@@ -37,12 +35,12 @@ class Cleanable(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How much of what could be clean is dirty."""
+        """The dirty share of the bytes that could be clean."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether it should be compacted now."""
+        """Whether the log should be compacted now."""
         overdue = self.delay_ms > 0 and self.cleanable_bytes > 0
         return overdue or self.ratio > config.min_cleanable_dirty_ratio
 
@@ -50,9 +48,9 @@ class Cleanable(NamedTuple):
 def find_cleanable(
     segments: Sequence[Segment], config: LogConfig, bounds: LogBounds, *, checkpoint: int | None, now_ms: int
 ) -> Cleanable:
-    """What of these segments (all of the log's) can be compacted. For a worker.
+    """Return the range of these segments (all of the log's) that can be compacted. Blocking.
 
-    `checkpoint`: up to where it was compacted last. Raises IndexCorruptError, ProtocolError, OSError.
+    `checkpoint`: the end of the last compaction. Raises IndexCorruptError, ProtocolError, OSError.
     """
     start, end = bounds.log_start_offset, bounds.log_end_offset
     first_dirty = start if checkpoint is None or not start <= checkpoint <= end else checkpoint
@@ -70,7 +68,7 @@ def find_cleanable(
 
 
 def _first_too_young(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> list[int]:
-    """The base offset of the first segment with a record younger than the minimal lag, if there is one."""
+    """Return the base offset of the first segment with a record younger than the minimum lag, if there is one."""
     if config.min_compaction_lag_ms <= 0:
         return []
     oldest = now_ms - config.min_compaction_lag_ms
@@ -78,7 +76,7 @@ def _first_too_young(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -
 
 
 def _delay_ms(cleanable: Sequence[Segment], config: LogConfig, now_ms: int) -> int:
-    """How long the oldest dirty segment, by its first batch, has waited beyond the maximal lag."""
+    """Return by how many ms the oldest dirty segment, by its first batch, exceeds the maximum lag."""
     until = now_ms - config.max_compaction_lag_ms
     if until <= 0:
         return 0

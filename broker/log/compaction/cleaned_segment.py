@@ -1,10 +1,8 @@
-"""The files of a cleaned segment while compaction writes them.
-
-Owns: their names (`.cleaned` behind the usual ones) and how they come to be whole. Must not know what stays of a log.
+"""Write the files of a cleaned segment, whose names end with `.cleaned`.
 
 Invariants:
-1. Index entries are those that appending the same batches would make (`append.Tail`).
-2. Once finished, everything is on the disk, names included, with the time of the newest file it stands for.
+1. Index entries are those that appending the same batches would create (`append.Tail`).
+2. Once finished, data and names are synced, and the log file has the modification time of the newest file it replaces.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment, kafka.log.Cleaner.cleanSegments.
 """
@@ -31,13 +29,10 @@ from protocol.records.reader import max_record_timestamp
 
 
 class CleanedSegment:
-    """A segment that is written from its beginning; `close` it, or `remove` it where something went wrong."""
+    """A segment that is written from its beginning; `close` it, and `remove` it after an error."""
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, config: LogConfig) -> None:
-        """Begin its log file. What an earlier run left is removed, with indexes that this one may not make.
-
-        Raises OSError.
-        """
+        """Create the log file, replacing files that an earlier run left. Raises OSError."""
         self.base_offset = base_offset
         self._disk = disk
         self._directory = directory
@@ -50,14 +45,14 @@ class CleanedSegment:
 
     @property
     def size(self) -> int:
-        """Bytes of the log file."""
+        """Size of the log file in bytes."""
         return self._tail.size
 
     def _path(self, suffix: str) -> str:
         return segment_path(self._directory, self.base_offset, suffix) + CLEANED_SUFFIX
 
     def append(self, batches: bytearray) -> None:
-        """Write whole batches at the end. Raises OSError."""
+        """Append whole batches. Raises OSError."""
         assert self._fd is not None, "it is not closed"
         write_all(self._disk, self._fd, [batches], self._tail.size)
         for position, header in headers(batches):
@@ -70,9 +65,9 @@ class CleanedSegment:
                 self._time_entries += entries.time_index
 
     def finish(self, aborted: Sequence[AbortedTransaction], *, like: str) -> None:
-        """Write the indexes, sync everything, and take over the time of the file `like`: retention may go by it.
+        """Write the indexes, sync all files, and copy the modification time of the file `like`. Raises OSError.
 
-        Raises OSError.
+        Retention uses that time for records without timestamps.
         """
         assert self._fd is not None, "it is not closed"
         self._time_entries += self._tail.last_time_entry()
@@ -82,7 +77,7 @@ class CleanedSegment:
         if aborted:
             self._write(TRANSACTION_INDEX_SUFFIX, encode_aborted(aborted))
         self._disk.set_modified(self._path(LOG_SUFFIX), self._disk.modified_ms(like))
-        self._disk.sync_directory(self._directory)  # a swap whose transaction index is not there would count as whole
+        self._disk.sync_directory(self._directory)  # a swap that lost its transaction index would count as complete
 
     def _write(self, suffix: str, content: bytes | bytearray) -> None:
         fd = self._disk.open(self._path(suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -94,13 +89,13 @@ class CleanedSegment:
             self._disk.close(fd)
 
     def close(self) -> None:
-        """Let go of the log file. Idempotent."""
+        """Close the log file. Idempotent."""
         fd, self._fd = self._fd, None
         if fd is not None:
             self._disk.close(fd)
 
     def remove(self) -> None:
-        """Unlink what was made, as far as that goes."""
+        """Unlink the files, ignoring errors."""
         for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             with suppress(OSError):
                 self._disk.unlink(self._path(suffix))

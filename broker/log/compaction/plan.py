@@ -1,8 +1,7 @@
-"""Compaction as a log sees it: what of it may be cleaned, the job for a child process, and the swap of what that made.
+"""Plan the compaction of one log: the range to clean, the job for the child process, and the swap of its result.
 
-Owns: the way between a log's segments and the facts that `compaction` works on. Must not know processes, or which log's
-turn it is. Steps are for the loop but for those marked "for a worker"; one run over a log at a time, and nothing else
-that removes segments of it meanwhile.
+Methods run on the event loop unless marked as blocking. A log has one compaction at a time, and nothing else may remove
+segments of it meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +19,11 @@ from broker.log.segment import Segment
 
 
 class SegmentsChangedError(LogError):
-    """The segments that were cleaned are not the log's any more."""
+    """Cleaned segments no longer belong to the log."""
 
 
 class Cleaning:
-    """One log's face to compaction; `view` gives the log as it is now."""
+    """The compaction of one log; `view` returns its current state."""
 
     __slots__ = ("_indexes", "_view")
 
@@ -33,7 +32,7 @@ class Cleaning:
         self._indexes = indexes
 
     def find(self, checkpoint: int | None) -> Cleanable:
-        """What may be cleaned now; `checkpoint`: up to where it was. For a worker.
+        """Return the range that can be cleaned now; `checkpoint`: the end of the last compaction. Blocking.
 
         Raises IndexCorruptError, ProtocolError, OSError.
         """
@@ -45,9 +44,9 @@ class Cleaning:
         return find_cleanable(view.segments.snapshot, config, view.bounds, checkpoint=checkpoint, now_ms=now_ms)
 
     def job(self, cleanable: Cleanable, producers: CapturedProducers, limits: CleanerLimits) -> CompactionJob:
-        """Return what a child process is to do; the last batches of these producers stay. For a worker.
+        """Return the job for a child process, which keeps the last batches of these producers. Blocking.
 
-        Gaps may come where it works. Raises IndexCorruptError, OSError.
+        From now on the log may have gaps in that range. Raises IndexCorruptError, OSError.
         """
         self._view().contiguity.exclude(cleanable.first_uncleanable_offset)
         return self._indexes.run(lambda: self._job(cleanable, list(producers), limits), self._view().place.config)
@@ -81,34 +80,34 @@ class Cleaning:
     # -- the swap ------------------------------------------------------------------------------------------------------
 
     def plan_swap(self, group: CleanedGroup) -> Swap:
-        """The swap for a group that was cleaned. Raises SegmentsChangedError."""
+        """Return the swap for a cleaned group. Raises SegmentsChangedError."""
         view = self._view()
         old = [view.segments.get(base) for base in group.sources]
         whole = [segment for segment in old if segment is not None and segment.next_base_offset is not None]
         if len(whole) != len(group.sources):
-            raise SegmentsChangedError(f"segments {group.sources} were cleaned, which are not all there any more")
+            raise SegmentsChangedError(f"segments {group.sources} were cleaned, but some have been removed meanwhile")
         new = view.place.segment(group.base_offset, group.size, whole[-1].end_of_offsets)
         return Swap(disk=view.place.disk, new=new, old=whole)
 
     def prepare_swap(self, swap: Swap) -> None:
-        """Rename the new files so that a start would take them. For a worker. Raises OSError."""
+        """Rename the new files so that startup would use them. Blocking. Raises OSError."""
         with self._indexes.moving:
             swap.prepare()
 
     def commit_swap(self, swap: Swap) -> None:
-        """Read the new segment from now on."""
+        """Make the log use the new segment."""
         swap.commit(self._view().segments)
 
     def finish_swap(self, swap: Swap) -> list[str]:
-        """Rename the old files, and give the new ones their own names; gives what is to be unlinked. For a worker.
+        """Rename the old files, then the new ones; return the paths to unlink. Blocking.
 
-        Raises OSError: then the log goes on as it is, but must not be cleaned again before it is opened anew.
+        After an OSError the log stays usable, but must not be compacted again before it is reopened.
         """
         with self._indexes.moving:
             return swap.finish()
 
     def end_swap(self, swap: Swap) -> None:
-        """Use the new segment's own names."""
+        """Make the new segment use its final file names."""
         swap.end(self._view().segments)
 
 

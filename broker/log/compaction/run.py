@@ -180,7 +180,7 @@ class Compaction:
 
     def _map_batch(self, batch: bytes, header: BatchHeader, transactions: CleanedTransactions) -> None:
         if header.is_control:
-            transactions.is_done_with(header, _marker_key(batch, header))
+            transactions.can_remove_marker(header, _marker_key(batch, header))
             self._map.skip_to(header.last_offset)
         elif transactions.discards(header):
             self._map.skip_to(header.last_offset)
@@ -262,7 +262,7 @@ class Compaction:
     ) -> bytes | bytearray | memoryview:
         """What stays of a batch that is not ordinary."""
         if header.is_control:
-            done = transactions.is_done_with(header, _marker_key(batch, header))
+            done = transactions.can_remove_marker(header, _marker_key(batch, header))
             horizon = header.delete_horizon_ms
             is_over = done and horizon is not None and horizon <= rules.now_ms
             if self._is_last_marker(header):

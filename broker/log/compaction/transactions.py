@@ -1,11 +1,9 @@
-"""What compaction knows of transactions while it walks a log: whose records are void, and which markers may go.
-
-Owns: the state between a transaction's records and its marker. Must not know files or how records are filtered.
+"""Track transactions while compaction walks a log: which records are aborted, and which markers can be removed.
 
 Invariants:
-1. The records of an aborted transaction are discarded, those of a committed one are records like others.
-2. A marker may go once no batch of its transaction was met before it; not before, for readers would take what is left
-   of the transaction for open.
+1. The records of an aborted transaction are discarded; those of a committed one are treated as any other.
+2. A marker can be removed if no batch of its transaction precedes it. Otherwise readers would consider the rest of the
+   transaction open.
 
 Source: kafka.log.CleanedTransactionMetadata.
 """
@@ -22,7 +20,7 @@ _ABORT, _COMMIT = 0, 1
 
 
 class _Aborted:
-    """An aborted transaction on its way; `was_seen`: some of its batches are still there."""
+    """An aborted transaction whose marker is still to come; `was_seen`: the log still has batches of it."""
 
     __slots__ = ("transaction", "was_seen")
 
@@ -32,7 +30,7 @@ class _Aborted:
 
 
 class CleanedTransactions:
-    """Walks along with the batches of a log, in order. `retained` are the aborted ones of which something is left."""
+    """Follows the batches of a log in order. `retained`: the aborted transactions that keep their markers."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = [(transaction.first_offset, transaction) for transaction in aborted]
@@ -42,7 +40,7 @@ class CleanedTransactions:
         self.retained: list[AbortedTransaction] = []
 
     def discards(self, header: BatchHeader) -> bool:
-        """Whether the records of a batch that is no control batch are void."""
+        """Whether the records of a data batch belong to an aborted transaction."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -53,8 +51,8 @@ class CleanedTransactions:
         aborted.was_seen = True
         return True
 
-    def is_done_with(self, header: BatchHeader, marker_key: bytes | None) -> bool:
-        """Whether a marker may go; `marker_key` is its record's key, None if its record has gone already."""
+    def can_remove_marker(self, header: BatchHeader, marker_key: bytes | None) -> bool:
+        """Whether a marker can be removed; `marker_key` is its record's key, None if its record was removed before."""
         self._begin_up_to(header.last_offset)
         if marker_key is None:
             return True

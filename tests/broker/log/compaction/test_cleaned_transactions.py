@@ -43,25 +43,25 @@ def test_a_marker_stays_while_something_of_its_transaction_is_left() -> None:
     walk = CleanedTransactions([aborted])
     walk.discards(header(10, 7))
     walk.discards(header(11, 8))
-    assert not walk.is_done_with(marker(20, 7), ABORT)
+    assert not walk.can_remove_marker(marker(20, 7), ABORT)
     assert walk.retained == [aborted]
-    assert not walk.is_done_with(marker(21, 8), COMMIT)
+    assert not walk.can_remove_marker(marker(21, 8), COMMIT)
     assert not walk.discards(header(30, 7))  # the next one
 
 
 def test_a_marker_goes_once_nothing_is_left_of_its_transaction() -> None:
     walk = CleanedTransactions([AbortedTransaction(7, 10, 20, 20)])
-    assert walk.is_done_with(marker(20, 7), ABORT)
-    assert walk.is_done_with(marker(21, 8), COMMIT)
-    assert walk.is_done_with(marker(22, 9), ABORT)
-    assert walk.is_done_with(marker(23, 9), None)  # its record has gone before
+    assert walk.can_remove_marker(marker(20, 7), ABORT)
+    assert walk.can_remove_marker(marker(21, 8), COMMIT)
+    assert walk.can_remove_marker(marker(22, 9), ABORT)
+    assert walk.can_remove_marker(marker(23, 9), None)  # its record has gone before
     assert walk.retained == []
 
 
 def test_a_marker_of_another_kind_stays() -> None:
     walk = CleanedTransactions([])
-    assert not walk.is_done_with(marker(1, 7), struct.pack(">hh", 0, 3))
-    assert not walk.is_done_with(marker(2, 7), b"")
+    assert not walk.can_remove_marker(marker(1, 7), struct.pack(">hh", 0, 3))
+    assert not walk.can_remove_marker(marker(2, 7), b"")
 
 
 # -- the index ---------------------------------------------------------------------------------------------------------

@@ -223,11 +223,29 @@ class HangingDisk(Disk):
         return data
 
 
-def test_what_another_thread_reads_on_its_way_is_not_there_yet(method: Method, opened: Descriptor) -> None:
+class ColdAtFirst:
+    """Reports a range as missing at the first query.
+
+    RWF_NOWAIT starts to read a missing page and finds it if this thread is suspended before it looks.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self.name = method.name
+        self._method = method
+        self._was_queried = False
+
+    def missing_pages(self, fd: int, position: int, length: int) -> int:
+        if not self._was_queried:
+            self._was_queried = True
+            return page_cache.pages_of(position, length)
+        return self._method.missing_pages(fd, position, length)
+
+
+def test_a_range_that_another_thread_is_reading_is_not_resident_yet(method: Method, opened: Descriptor) -> None:
     """A lookup in a worker reads page after page; whoever touches one of them on the loop would wait with it."""
     evict(opened)
     disk = HangingDisk()
-    gate = Residency(method=method)
+    gate = Residency(method=ColdAtFirst(method))
     slow = Descriptor(disk, os.dup(opened.fd))
     worker = threading.Thread(target=gate.need, args=(slow, PAGESIZE + 10, 20, "log"))
     worker.start()
