@@ -1,17 +1,16 @@
-"""The child process that compacts logs: `python -m broker.log.compaction.child_process`, started and fed by the broker.
+"""The child process that compacts logs: `python -m broker.log.compaction.child_process`, started by the broker.
 
-Owns: the conversation, a line of JSON at a time, the pace, and what an error means. Must not know which log's turn it
-is; it needs nothing of the broker but the job.
+Messages are lines of JSON:
 
-    broker -> child     a CompactionJob                    one log; many, one after the other
-    child  -> broker    Progress ...                       about every second: it is alive
-                        CleanedGroup                       its files are made
-    broker -> child     GO                                 they have taken their place
+    broker -> child     a CompactionJob                    one log; jobs run one after the other
+    child  -> broker    Progress ...                       about every second, as a sign of life
+                        CleanedGroup                       its files are complete
+    broker -> child     GO                                 they have been swapped in
                         ...
                         CompactionSummary | Failure        the end of the job
 
-The process lowers its own priority and ends when the broker's end of a pipe is closed: at the latest with its next
-progress. SIGINT is the broker's: Ctrl-C on a terminal goes to both.
+The process lowers its own priority, and ends when the broker closes its end of a pipe, at the latest with its next
+progress message. It ignores SIGINT, since Ctrl-C on a terminal is sent to both processes.
 """
 
 import os
@@ -29,18 +28,18 @@ from broker.log.errors import LogError
 from protocol.errors import ProtocolError
 
 GO = b"go\n"
-NICENESS = 10  # a quarter of a core's time beside a busy broker, all of it beside an idle one
+NICENESS = 10  # a quarter of a core beside a busy broker, all of it beside an idle one
 PROGRESS_INTERVAL_S = 1.0
 
 
 class Progress(Struct, frozen=True, kw_only=True, tag="progress"):
-    """It is alive, and has read and written so many bytes for this job."""
+    """A sign of life, with the number of bytes read and written for this job."""
 
     moved_bytes: int
 
 
 class Failure(Struct, frozen=True, kw_only=True, tag="failure"):
-    """A job that came to nothing. `is_damage`: the log is at fault, and another try will end the same."""
+    """A failed job. `is_damage`: the log is damaged, so a retry would fail again."""
 
     message: str
     is_damage: bool
@@ -55,9 +54,9 @@ decode_job = Decoder(CompactionJob).decode
 
 
 class Pace:
-    """Input and output at no more than so many bytes a second, and a word about it now and then.
+    """Limits input and output to a number of bytes per second, and reports progress.
 
-    Called with the bytes of each step. `clock` and `sleep` in seconds; `tell` takes the sum so far.
+    Called with the size of each step in bytes. `clock` and `sleep` are in seconds; `tell` is called with the total.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Pace:
         self._moved = 0
 
     def __call__(self, moved_bytes: int) -> None:
-        """So many more bytes were moved: tell of it, and wait until the rate allows it."""
+        """Add a step, report progress, and wait until the rate allows the next step."""
         self._moved += moved_bytes
         due = self._began + self._moved / self._rate
         while True:
@@ -88,7 +87,7 @@ class Pace:
 
 
 def serve(source: BinaryIO, target: BinaryIO) -> None:
-    """Do jobs until the source ends. Raises OSError where nobody listens any more."""
+    """Run jobs until the source ends. Raises OSError if the broker has closed the pipe."""
 
     def tell(reply: Reply) -> None:
         target.write(encode_reply(reply) + b"\n")
@@ -126,7 +125,7 @@ def main() -> None:
     try:
         serve(sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:
-        os._exit(1)  # nothing to flush, and nobody to tell
+        os._exit(1)  # without a flush to the closed pipe
 
 
 if __name__ == "__main__":

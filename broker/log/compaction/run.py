@@ -1,22 +1,23 @@
-"""Compacting the sealed segments of a log into new ones: what a child process does, away from the broker's loop.
+"""Compact the sealed segments of a log into new ones, in a child process.
 
-Owns: the two passes over the files, and the grouping of segments. Must not know the
-log as the broker holds it: it gets a job of plain facts, reads files that nobody changes, writes files that nobody
-reads yet, and hands back facts. `swap` puts the new in place of the old.
+The job is plain data: the process reads files that nobody changes and writes files that nobody reads yet. The broker
+swaps them in (`recovery.swap`).
 
-    1  build the map     dirty segments, oldest first: the last offset of each key, until memory is full
-    2  clean a group     segments from the first on, as many as fit into one: <base>.log.cleaned and its indexes
-       -> the new one takes the place of the group's; then the next group
+    1  build the map     dirty segments, oldest first: the last offset of each key, until the map is full
+    2  clean a group     as many consecutive segments as fit into one: <base>.log.cleaned and its indexes
+       -> the broker swaps in the new segment; then the next group
 
-Where the map was full before the end, the log is compacted up to there, and the rest in another run.
+If the map is full before the end, the log is compacted up to there, and the rest by another run.
+
+The walk over batches (`_walk`) is separate from `log_scan` because its hot path hands whole pieces to compiled code.
 
 Invariants:
-1. Both passes see records by the same rules (`protocol.records.compaction`, `cleaned_transactions`).
-2. The last batch of what is compacted, and the last one of each active producer, stay, if only as a header.
-3. A cleaned segment is on the disk before it is told of.
-4. A batch that is not sound ends the run: nothing that was not checked is copied.
-5. One run over a directory at a time, among all processes: a child may outlive a killed broker by a second, in which
-   the next one starts.
+1. Both passes treat records by the same rules (`protocol.records.compaction`, `compaction.transactions`).
+2. The last compacted batch, and the last batch of each active producer, are kept, if only as headers.
+3. A cleaned segment is synced before it is reported.
+4. A damaged batch ends the run: only verified data is copied.
+5. One run per directory at a time, among all processes: a child may outlive a killed broker by a second, while the next
+   broker starts.
 
 Source: kafka.log.Cleaner.
 """
@@ -39,12 +40,12 @@ from protocol.records.layout import HEADER_SIZE, BatchHeader
 from protocol.records.offset_map import OffsetMap
 from protocol.records.reader import decode_batch
 
-MIN_READ_SIZE = 64 << 10  # smaller reads cost more than they save
-MAX_GROUP_SPAN = (1 << 31) - 1  # offsets in a segment are relative, in 31 bits
+MIN_READ_SIZE = 64 << 10  # bytes
+MAX_GROUP_SPAN = (1 << 31) - 1  # relative offsets have 31 bits
 
 
 class SourceSegment(Struct, frozen=True, kw_only=True):
-    """A sealed segment. Offsets [base_offset, next_base_offset), bytes; entries of its indexes in bytes, too."""
+    """A sealed segment with offsets [base_offset, next_base_offset); its size and those of its indexes in bytes."""
 
     base_offset: int
     next_base_offset: int
@@ -54,7 +55,7 @@ class SourceSegment(Struct, frozen=True, kw_only=True):
 
 
 class CleanerLimits(Struct, frozen=True, kw_only=True):
-    """What compaction may use: bytes, and bytes a second (read and written together)."""
+    """Resource limits of a run: bytes, and bytes per second (reads and writes together)."""
 
     dedupe_buffer_bytes: int
     load_factor: float
@@ -65,10 +66,10 @@ class CleanerLimits(Struct, frozen=True, kw_only=True):
 class CompactionJob(Struct, frozen=True, kw_only=True):
     """One run over one log.
 
-    `segments`: the sealed ones from the first on, up to `end_offset`; `first_dirty_offset`: where compaction goes on;
-    `later_bases`: base offsets of the segments after these (markers of what is in these may lie there).
-    `last_offsets`: of the last batch of each active producer; `marker_epochs`: the epoch of those that have but a
-    marker. Times in ms.
+    `segments`: the sealed ones from the first one up to `end_offset`; `first_dirty_offset`: the end of the last run;
+    `later_bases`: base offsets of the segments after these, which may hold markers of their transactions.
+    `last_offsets`: of the last batch of each active producer; `marker_epochs`: the epochs of producers of which only a
+    marker is left. Times in ms.
     """
 
     directory: str
@@ -87,7 +88,7 @@ class CompactionJob(Struct, frozen=True, kw_only=True):
 
 
 class CleanedGroup(Struct, frozen=True, kw_only=True, tag="cleaned"):
-    """A cleaned segment whose files are made: its base offset and size, and the base offsets it stands for."""
+    """A complete cleaned segment: its base offset and size, and the base offsets of the segments it replaces."""
 
     base_offset: int
     size: int
@@ -95,7 +96,7 @@ class CleanedGroup(Struct, frozen=True, kw_only=True, tag="cleaned"):
 
 
 class CompactionSummary(Struct, frozen=True, kw_only=True, tag="summary"):
-    """A whole run: up to where the log is compacted, and what it took (bytes, records; share of the map in use)."""
+    """The result of a run: the end of the compacted range, bytes and records processed, and the map's fill ratio."""
 
     clean_offset: int
     bytes_read: int
@@ -107,7 +108,7 @@ class CompactionSummary(Struct, frozen=True, kw_only=True, tag="summary"):
 
 
 class Compaction:
-    """One run. `progress` is called with the bytes of each step of input or output; it may wait, or raise to stop."""
+    """One run. `progress` is called with the size of each read or write in bytes; it may wait, or raise to stop."""
 
     def __init__(self, job: CompactionJob, progress: Callable[[int], None], disk: Disk | None = None) -> None:
         self._job = job
@@ -119,16 +120,16 @@ class Compaction:
         self._records_read = self._records_kept = 0
 
     def _map_bytes(self) -> int:
-        """As much as allowed, but not more than every dirty offset could need: a small table stays in the cache."""
+        """Return the map's size: the limit, or less if there are few dirty offsets, to stay in the CPU's cache."""
         limits, dirty = self._job.limits, self._job.end_offset - self._job.first_dirty_offset
         needed = int((dirty + 2) / limits.load_factor + 1) * OffsetMap.ENTRY_SIZE
         return min(limits.dedupe_buffer_bytes, needed)
 
     def run(self) -> Iterator[CleanedGroup]:
-        """Clean group after group; each must have taken its sources' place before the next is asked for.
+        """Yield cleaned groups; each must be swapped in before the next one is requested.
 
-        Raises ProtocolError and IndexCorruptError for what is not sound, OSError, and what `progress` raises. What was
-        begun and not told of is removed.
+        Raises ProtocolError and IndexCorruptError for damaged files, OSError, and what `progress` raises. Unfinished
+        files are removed.
         """
         lock = self._disk.lock_directory(self._job.directory)
         try:
@@ -144,7 +145,7 @@ class Compaction:
             yield self._clean(group, rules, transactions)
 
     def summary(self) -> CompactionSummary:
-        """What it did, after the last group."""
+        """Return the summary, after the last group."""
         return CompactionSummary(
             clean_offset=self._map.latest_offset + 1,
             bytes_read=self._bytes_read,
@@ -188,7 +189,7 @@ class Compaction:
             add_batch(self._map, batch, header, self._job.first_dirty_offset)
 
     def _aborted(self, start: int) -> list[AbortedTransaction]:
-        """The aborted transactions that end at or after an offset, by the index of every segment there is."""
+        """Return the aborted transactions that end at or after an offset, from the indexes of all segments."""
         bases = [segment.base_offset for segment in self._job.segments if segment.next_base_offset > start]
         found: list[AbortedTransaction] = []
         for base in (*bases, *self._job.later_bases):
@@ -199,7 +200,7 @@ class Compaction:
     # -- groups --------------------------------------------------------------------------------------------------------
 
     def _groups(self) -> Iterator[Sequence[SourceSegment]]:
-        """Segments that begin before the end of the map, in runs that fit into one by log, indexes and offsets."""
+        """Yield runs of segments, up to the end of the map, whose logs, indexes and offsets fit into one segment."""
         job, group = self._job, list[SourceSegment]()
         for segment in job.segments:
             if segment.base_offset > self._map.latest_offset:
@@ -212,7 +213,7 @@ class Compaction:
             yield group
 
     def _config(self) -> LogConfig:
-        """What the rules of indexing depend on."""
+        """Return the settings that indexing depends on."""
         return LogConfig(
             segment_bytes=self._job.segment_bytes,
             segment_index_bytes=self._job.segment_index_bytes,
@@ -260,7 +261,7 @@ class Compaction:
     def _filter(
         self, batch: bytes, header: BatchHeader, rules: FilterRules, transactions: CleanedTransactions
     ) -> bytes | bytearray | memoryview:
-        """What stays of a batch that is not ordinary."""
+        """Return what is kept of a control batch, or of one that the compiled filter does not handle."""
         if header.is_control:
             done = transactions.can_remove_marker(header, _marker_key(batch, header))
             horizon = header.delete_horizon_ms
@@ -274,7 +275,7 @@ class Compaction:
         return filtered
 
     def _is_last_marker(self, header: BatchHeader) -> bool:
-        """Whether it is all that is known of an active producer: its epoch must not be forgotten."""
+        """Whether a marker is the only source of an active producer's epoch, so that it must be kept."""
         return self._job.marker_epochs.get(header.producer_id) == header.producer_epoch
 
     def _write(self, target: CleanedSegment, out: bytearray) -> None:
@@ -298,10 +299,11 @@ class Compaction:
         is_over: Callable[[], bool] = lambda: False,
         after: Callable[[], None] = lambda: None,
     ) -> int:
-        """Read a log file and give its batches away, in order; gives how many bytes went, all unless it `is_over`.
+        """Pass a log file's batches on, in order; return the number of bytes processed, all unless `is_over()`.
 
-        `run(data, position)` takes what it can from there and says up to where; the batch at which it stops goes to
-        `single`, its CRC checked. `after` each read. Raises CorruptBatchError, UnsupportedMagicError, OSError.
+        `run(data, position)` processes what it can and returns the position it reached; the batch there is passed to
+        `single` with its CRC verified. `after` is called after each read. Raises CorruptBatchError,
+        UnsupportedMagicError, OSError.
         """
         fd = self._disk.open(self._log_path(segment), os.O_RDONLY)
         try:
@@ -310,7 +312,7 @@ class Compaction:
                 data = self._disk.pread(fd, min(size, segment.size - position), position)
                 if len(data) < min(size, segment.size - position):
                     raise CorruptBatchError(f"the log file ends after {position + len(data)} of {segment.size} bytes")
-                used = _give(data, run, single, is_over)
+                used = _pass_on(data, run, single, is_over)
                 self._progress(used)
                 after()
                 size = self._read_size if used or is_over() else _larger(data, segment.size - position)
@@ -320,13 +322,13 @@ class Compaction:
         return position
 
 
-def _give(
+def _pass_on(
     data: bytes,
     run: Callable[[bytes, int], int],
     single: Callable[[bytes, BatchHeader], None],
     is_over: Callable[[], bool],
 ) -> int:
-    """Give away the whole batches in `data`; up to where that was."""
+    """Pass on the whole batches in `data`; return the position reached."""
     at = 0
     while at < len(data):
         reached = run(data, at)
@@ -342,7 +344,7 @@ def _give(
 
 
 def _larger(data: bytes, left: int) -> int:
-    """How much to read where the first batch was not whole. Raises CorruptBatchError if it never will be."""
+    """Return the size of the first batch, which was not read completely. Raises CorruptBatchError if it cannot be."""
     size = read_header(data).size
     if not len(data) < size <= left:
         raise CorruptBatchError(f"a batch of {size} bytes, of which {left} are there")
@@ -350,20 +352,20 @@ def _larger(data: bytes, left: int) -> int:
 
 
 def _checked(data: bytes, position: int) -> BatchHeader:
-    """The header of a batch, whose CRC is checked. Raises CorruptBatchError."""
+    """Return the header of a batch after verifying its CRC. Raises CorruptBatchError."""
     header = read_header(data, position)
     verify_crc(data, position, header)
     return header
 
 
 def _marker_key(batch: bytes, header: BatchHeader) -> bytes | None:
-    """The key of a control batch's record; None if it has none any more."""
+    """Return the key of a control batch's record, or None if the record was removed."""
     records = decode_batch(batch, 0, header)
     return records[0].key or b"" if records else None
 
 
 def _fits(group: Sequence[SourceSegment], segment: SourceSegment, job: CompactionJob) -> bool:
-    """Whether a segment can go into one with those of a group, at worst with everything they hold."""
+    """Whether a segment fits into one with those of a group, even if nothing is removed."""
     together = [*group, segment]
     return (
         sum(each.size for each in together) <= job.segment_bytes

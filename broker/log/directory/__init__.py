@@ -1,4 +1,4 @@
-"""A data directory: its lock and identity, its checkpoints, and what is reserved of its disk.
+"""Data directories: their locks and identities, checkpoints, recovery receipts and the disk reserve.
 
-Start with `data_directory`.
+Start with `data_directory`; `data_directories` holds those of one broker together.
 """

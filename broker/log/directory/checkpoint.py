@@ -1,10 +1,10 @@
-"""The small text files beside the logs: what was true at some moment, for the next start.
+"""Read and write checkpoints, small text files that record a log's state for the next startup.
 
-Owns their formats, which are Kafka's (source: org.apache.kafka.server.common.CheckpointFile and its users). Must not
-know what is done with them: a checkpoint is a hint, and its reader clamps it to what the log holds.
+The formats are Kafka's (source: org.apache.kafka.server.common.CheckpointFile and its users). A checkpoint is a hint,
+which its reader clamps to what the log holds.
 
     a checkpoint             0                       version
-                             2                       how many entries follow
+                             2                       number of entries
                              words 0 1200            topic, partition, offset       (in the data directory)
                              words 1 994
     leader-epoch-checkpoint  the same with           epoch, its first offset        (in a partition's directory)
@@ -14,7 +14,7 @@ know what is done with them: a checkpoint is a hint, and its reader clamps it to
                              topic_id: <url-safe base64 of 16 bytes, without padding>
     .kafka_cleanshutdown     {"version":0,"brokerEpoch":-1}
 
-Files are replaced as a whole: written beside, synced where that is asked for, renamed.
+Files are replaced as a whole: written under a temporary name, synced if requested, renamed.
 """
 
 import json
@@ -41,7 +41,7 @@ TopicPartition = tuple[str, int]
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """Offsets by topic and partition; empty if there is no file. Raises CheckpointError, OSError."""
+    """Return offsets by topic and partition; empty if there is no file. Raises CheckpointError, OSError."""
     offsets: dict[TopicPartition, int] = {}
     for line in _read_entries(disk, path):
         fields = line.split()
@@ -58,7 +58,7 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int], 
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
-    """(epoch, first offset) in file order; empty if there is no file. Raises CheckpointError, OSError."""
+    """Return (epoch, first offset) pairs in file order; empty if there is no file. Raises CheckpointError, OSError."""
     epochs = []
     for line in _read_entries(disk, path):
         fields = line.split()
@@ -69,12 +69,12 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
 
 
 def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]]) -> None:
-    """Replace a checkpoint of leader epochs. Not synced: it can be made anew from batch headers. Raises OSError."""
+    """Replace a checkpoint of leader epochs. Not synced: it can be rebuilt from batch headers. Raises OSError."""
     _write_entries(disk, path, [f"{epoch} {offset}" for epoch, offset in epochs], sync=False)
 
 
 def read_offset(disk: Disk, path: str) -> int | None:
-    """Return the one offset in a checkpoint; None if there is no file. Raises CheckpointError, OSError."""
+    """Return the offset in a checkpoint of a single one; None without a file. Raises CheckpointError, OSError."""
     entries = _read_entries(disk, path)
     if len(entries) > 1:
         raise _malformed(path, entries[1])
@@ -82,12 +82,12 @@ def read_offset(disk: Disk, path: str) -> int | None:
 
 
 def write_offset(disk: Disk, path: str, offset: int) -> None:
-    """Replace a checkpoint of one offset; synced, but for its name. Raises OSError."""
+    """Replace a checkpoint of a single offset. The file is synced, its name is not. Raises OSError."""
     _write_entries(disk, path, [str(offset)], sync=True)
 
 
 def read_topic_id(disk: Disk, path: str) -> UUID | None:
-    """The topic id in a `partition.metadata`; None if there is no file. Raises CheckpointError, OSError."""
+    """Return the topic id in a `partition.metadata`; None if there is no file. Raises CheckpointError, OSError."""
     text = _read_text(disk, path)
     if text is None:
         return None
@@ -106,9 +106,9 @@ def write_topic_id(disk: Disk, path: str, topic_id: UUID, *, sync: bool) -> None
 
 
 def read_clean_marker(disk: Disk, path: str) -> int | None:
-    """The broker epoch in a clean-shutdown marker (UNKNOWN_BROKER_EPOCH if it tells none); None if there is no marker.
+    """Return the broker epoch in a clean-shutdown marker, or None if there is no marker. Raises OSError.
 
-    That it is there is what counts; what cannot be read in it is unknown. Raises OSError.
+    A marker without a readable epoch counts, too, and gives UNKNOWN_BROKER_EPOCH.
     """
     try:
         text = _read_text(disk, path)
@@ -132,7 +132,7 @@ def is_own_marker(disk: Disk, path: str) -> bool:
 
 
 def write_clean_marker(disk: Disk, path: str, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
-    """Leave a clean-shutdown marker. Raises OSError."""
+    """Write a clean-shutdown marker. Raises OSError."""
     replace_file(disk, path, _marker(broker_epoch).encode(), sync=True)
 
 
@@ -143,7 +143,7 @@ def _marker(broker_epoch: int) -> str:
 def _read_entries(disk: Disk, path: str) -> list[str]:
     text = _read_text(disk, path)
     lines = text.splitlines() if text else []
-    if len(lines) < 2:  # Kafka makes an empty file before the first write
+    if len(lines) < 2:  # Kafka creates an empty file before the first write
         return []
     version, count, entries = _number(path, lines[0], lines[0]), _number(path, lines[1], lines[1]), lines[2:]
     if version != VERSION:
@@ -168,7 +168,7 @@ def _read_text(disk: Disk, path: str) -> str | None:
 
 
 def _number(path: str, line: str, text: str) -> int:
-    """A decimal number in the range of a Java long."""
+    """Parse a decimal number in the range of a Java long."""
     digits = text[1:] if text[:1] in {"-", "+"} else text
     if not (digits.isascii() and digits.isdigit()) or not -(1 << 63) <= int(text) < 1 << 63:
         raise _malformed(path, line)

@@ -1,18 +1,16 @@
-"""The data directories of a broker together: which there are, and which of them holds which partition.
+"""All data directories of a broker: which are online, and which one holds which partition.
 
-Owns: the order in which they are opened, which of them are out of service, the choice of a directory for a new
-partition, and the checkpoints of all of them. Must not know: topics' settings, the metadata, or how a log opens.
-
-The first of `log.dirs` has the metadata (as `metadata.log.dir` of Kafka by default) and cannot be done without; each
-of the others may fail alone.
+The first of `log.dirs` holds the metadata (like Kafka's default `metadata.log.dir`) and is required; each of the others
+may fail on its own.
 
 Invariants:
-1. A partition lies in one directory. One that is found in two was being moved, and its copy has a note of that; else
-   it is refused: nobody can say which one is right.
-2. A partition is served where it lies; a new one goes where the fewest are, among those that are not full.
-3. All directories are of one cluster and one node, and each has an id of its own.
-4. A partition that there was is never made anew, empty, because its directory is out of service: not if the directory
-   cannot be read, is not mounted, or is not named any more.
+1. A partition lies in one directory. If it is found in two, it was being moved, and the copy has a note of that;
+   otherwise startup fails, because nothing tells which one is current.
+2. A partition is served from the directory that holds it; a new one goes to the directory with the fewest partitions
+   among those that are not full.
+3. All directories belong to the same cluster and node, and each has its own id.
+4. An existing partition is never recreated empty because its directory is offline: unreadable, not mounted, or no
+   longer listed in `log.dirs`.
 
 Source: kafka.log.LogManager, org.apache.kafka.metadata.properties.MetaPropertiesEnsemble.
 """
@@ -39,34 +37,34 @@ L = TypeVar("L", bound=CheckpointedLog)
 
 
 class DataDirectories:
-    """The locked data directories of one broker. A context manager; `close` lets go of them.
+    """The locked data directories of one broker. A context manager; `close` releases the locks.
 
-    What finds or chooses may be called from any thread; what touches a disk is for a worker.
+    Lookups and placement may be called from any thread; methods that access a disk are blocking.
     """
 
     def __init__(self, first: DataDirectory, others: Sequence[Path], reserve_bytes: int, disk: Disk) -> None:
-        """Over the opened one with the metadata; use `open`. Raises DataDirectoryError, OSError."""
+        """Start with the opened directory that holds the metadata; use `open`. Raises DataDirectoryError, OSError."""
         self.first = first
         self.live: list[DataDirectory] = []
-        self.offline: dict[str, str] = {}  # by absolute path, and why
-        self.suspects: dict[DataDirectory, OSError] = {}  # whose disk failed under a checkpoint
+        self.offline: dict[str, str] = {}  # the reason by absolute path
+        self.suspects: dict[DataDirectory, OSError] = {}  # directories whose disk failed under a checkpoint
         self._others = [os.fspath(path) for path in others]
         self._reserve_bytes = reserve_bytes
         self._disk = disk
         self._opened = [first]
         self._holders: dict[TopicPartition, DataDirectory] = {}
         self._counts: dict[DataDirectory, int] = {}
-        self._missing: dict[str, str] = {}  # ids and paths of directories that there were
-        self._buried: set[UUID] = set()  # topics that are gone, though some of their data may still lie about
+        self._missing: dict[str, str] = {}  # paths by ids of directories that existed before
+        self._buried: set[UUID] = set()  # deleted topics of which some data may be left
         self._placing = Lock()
         self._take(first)
 
     @classmethod
     def open(cls, paths: Sequence[Path], *, node_id: int, reserve_bytes: int = 0, disk: Disk | None = None) -> Self:
-        """Lock the first directory, making it if it is not there, and take what the last broker left; then `join`.
+        """Lock the first directory, creating it if it is missing, and find its partitions; `join` must follow.
 
-        `reserve_bytes` are kept free in each (`DataDirectory.open`). Raises DataDirectoryError, with one line for
-        people, if it cannot be served, or has not the metadata.
+        `reserve_bytes`: the disk reserve of each directory (`DataDirectory.open`). Raises DataDirectoryError, with a
+        one-line message, if the directory cannot be served or lacks the metadata.
         """
         disk = disk or Disk()
         refuse_kafka_node(disk, os.fspath(paths[0]), METADATA_FILE)
@@ -81,13 +79,13 @@ class DataDirectories:
     def join(
         self, known: Mapping[str, str], partitions: Collection[TopicPartition], buried: Iterable[UUID] = ()
     ) -> None:
-        """Open the other directories. One that does not serve is out of service, and told in `offline`.
+        """Open the other directories. Those that fail are listed in `offline`.
 
-        `known` are the directories that there were, absolute paths by their ids, and `partitions` those that there are
-        to be. Only if all of them are found, a directory that is not there any more is forgotten, or made anew. What is
-        left of the topics in `buried` is put aside.
+        `known` are the directories of the last run, absolute paths by ids, and `partitions` the expected ones. Only if
+        all of these are found, a missing directory is forgotten or created. Data left of the topics in `buried` is
+        renamed as deleted.
 
-        Raises DataDirectoryError if one is in use, or they do not go together; OSError from the first.
+        Raises DataDirectoryError if a directory is in use or belongs to another broker; OSError from the first one.
         """
         self._buried.update(buried)
         for topic, partition in [key for key in self._holders if self._is_buried(self.first, *key)]:
@@ -104,15 +102,15 @@ class DataDirectories:
                 self._attempt(path, self._join)
         paths = {directory.absolute_path for directory in self.live}
         for known_id, path in self._missing.items():
-            other = "another one is there now" if path in paths else "it is not in log.dirs any more"
+            other = "another one is there now" if path in paths else "it is no longer in log.dirs"
             self.offline.setdefault(path, f"it had partitions before (directory.id {known_id}), and {other}")
 
     def _join_used(self, path: str) -> bool:
-        """Open a directory that belongs to a broker, or find it out of service; False for one that is new."""
+        """Open a directory that belongs to a broker, or mark it offline; return False for a new one."""
         return self._attempt(path, lambda path: has_identity(self._disk, path) and self._join(path))
 
     def _attempt(self, path: str, join: Callable[[str], bool]) -> bool:
-        """What `join` says; True also if the directory does not serve, which is noted."""
+        """Return the result of `join`; mark the directory offline if it fails, and return True."""
         try:
             return join(path)
         except OSError as error:
@@ -138,7 +136,7 @@ class DataDirectories:
         self.offline[os.path.abspath(path)] = reason
 
     def _take(self, directory: DataDirectory) -> None:
-        """Serve what lies in a directory."""
+        """Serve the partitions in a directory."""
         found = {(name.topic, name.partition) for name in directory.partitions()}
         buried = {key for key in found if self._is_buried(directory, *key)}
         for key in buried:
@@ -150,7 +148,7 @@ class DataDirectories:
             self._hold(*key, directory)
 
     def take_offline(self, directory: DataDirectory, reason: str) -> None:
-        """Take a directory that is in service out of it, until the next start."""
+        """Take a live directory offline until the next startup."""
         self.live.remove(directory)
         self._put_off(directory.path, reason)
 
@@ -161,7 +159,7 @@ class DataDirectories:
         self.close()
 
     def close(self) -> None:
-        """Let go of the locks. Idempotent."""
+        """Release the locks. Idempotent."""
         for directory in self._opened:
             directory.close()
 
@@ -169,24 +167,24 @@ class DataDirectories:
 
     @property
     def cluster_id(self) -> str:
-        """What they all belong to."""
+        """The cluster that all of them belong to."""
         return self.first.cluster_id
 
     def holder(self, topic: str, partition: int) -> DataDirectory | None:
-        """The directory in which a partition lies; None if it lies nowhere."""
+        """Return the directory that holds a partition, or None."""
         return self._holders.get((topic, partition))
 
     def is_offline(self, topic: str, partition: int) -> bool:
-        """Whether a partition that there is lies in a directory that is out of service, as far as anybody knows."""
+        """Whether an existing partition is, as far as known, in an offline directory."""
         holder = self._holders.get((topic, partition))
         return bool(self.offline) if holder is None else holder not in self.live
 
     def remembered(self) -> dict[str, str]:
-        """The directories to know at the next start: absolute paths by their ids."""
+        """Return the directories to remember for the next startup: absolute paths by ids."""
         return self._missing | {directory.directory_id: directory.absolute_path for directory in self._opened}
 
     def place(self, topic: str, partition: int) -> DataDirectory:
-        """The directory in which a partition lies, or is to lie from now on: where the fewest are. Raises OSError."""
+        """Return the directory that holds a partition, or assign the one with the fewest. Raises OSError."""
         with self._placing:
             directory = self._holders.get((topic, partition))
             if directory is None:
@@ -195,22 +193,22 @@ class DataDirectories:
             return directory
 
     def _load(self, directory: DataDirectory) -> tuple[bool, int]:
-        """What is least where a new partition goes."""
+        """Return the sort key for placement: the smallest gets the next partition."""
         return directory.room.is_short, self._counts[directory]
 
     def check_room(self) -> None:
-        """Raise NoRoomError if a new partition finds no room anywhere."""
+        """Raise NoRoomError if all directories are full."""
         if all(directory.room.is_short for directory in self.live):
             raise NoRoomError("every data directory is full: no new partitions until there is room again")
 
     def forget(self, topic: str, partition: int) -> None:
-        """Forget a partition that is gone: what is known of it must not apply to another one of the same name."""
+        """Forget a removed partition, so that its checkpoints do not apply to a new one of the same name."""
         self.release(topic, partition)
         for each in self.live:
             each.forget_hints(topic, partition)
 
     def release(self, topic: str, partition: int) -> None:
-        """Take back that a partition lies somewhere: it could not be made there, and the next attempt may choose."""
+        """Undo the placement of a partition that could not be created there; the next attempt may choose another."""
         with self._placing:
             directory = self._holders.pop((topic, partition), None)
             if directory is not None:
@@ -221,22 +219,22 @@ class DataDirectories:
         return any(key[0] == topic and key in self._holders for directory in self.live for key in directory.unserved)
 
     def forget_unknown(self) -> bool:
-        """Forget what the checkpoints say of partitions that are not there; whether there were any."""
+        """Drop the checkpoints' entries of missing partitions; return whether there were any."""
         strange = [(directory, key) for directory in self.live for key in directory.hinted if key not in self._holders]
         for directory, (topic, partition) in strange:
             directory.forget_hints(topic, partition)
         return bool(strange)
 
     def bury(self, topic_id: UUID) -> None:
-        """A topic is gone, and some of its data could not be moved away: nobody is to take it for his own."""
+        """Remember a deleted topic whose data could not be renamed, so that no new topic takes it over."""
         self._buried.add(topic_id)
 
     def _is_buried(self, directory: DataDirectory, topic: str, partition: int) -> bool:
-        """Whether what lies there is of a topic that is gone."""
+        """Whether a partition's data in a directory belongs to a deleted topic."""
         return bool(self._buried) and directory.topic_id(topic, partition) in self._buried
 
     def _lying(self, topic: str, partition: int) -> DataDirectory | None:
-        """Where a partition lies that was put there since the start: it is not made anew elsewhere. Raises OSError."""
+        """Return a directory into which a partition was copied since startup, if any. Raises OSError."""
         if len(self.live) == 1 and not self._buried:
             return None
         name = partition_directory(topic, partition)
@@ -251,15 +249,15 @@ class DataDirectories:
         self._counts[directory] += 1
 
     def _belongs_here(self, topic: str, partition: int, directory: DataDirectory) -> bool:
-        """Tell whether this directory serves a partition that lies in it.
+        """Whether this directory serves a partition that it holds.
 
-        One that was found in another one, too, was being moved: one of the two gives way. Raises OSError, and
-        DataDirectoryError where nothing says which one.
+        If another directory holds it, too, it was being moved, and one of the two copies is discarded. Raises OSError,
+        and DataDirectoryError if nothing tells which one.
         """
         other = self._holders.get((topic, partition))
         if other is None:
             return True
-        loser = _give_way(topic, partition, other, directory)
+        loser = _resolve_move(topic, partition, other, directory)
         if loser is None:
             name = partition_directory(topic, partition)
             raise DataDirectoryError(
@@ -273,11 +271,11 @@ class DataDirectories:
     # -- moves --
 
     def find(self, path: str) -> DataDirectory | None:
-        """The directory in service at an absolute path."""
+        """Return the live directory at an absolute path, or None."""
         return next((directory for directory in self.live if directory.absolute_path == path), None)
 
     def relocate(self, topic: str, partition: int, directory: DataDirectory) -> None:
-        """A partition lies in another directory from now on."""
+        """Record that a partition was moved to another directory."""
         with self._placing:
             holder = self._holders[topic, partition]
             self._counts[holder] -= 1
@@ -285,7 +283,7 @@ class DataDirectories:
             self._hold(topic, partition, directory)
 
     def settle_arrival(self, topic: str, partition: int, directory: DataDirectory) -> None:
-        """See to the note of a partition that was moved here, before it is served. For a worker. Raises OSError."""
+        """Remove or confirm the note of a partition that was moved here, before use. Blocking. Raises OSError."""
         arrival = directory.arrival(topic, partition)
         if arrival is None:
             return
@@ -297,17 +295,17 @@ class DataDirectories:
     # -- checkpoints --
 
     def write_checkpoints(self, directory: DataDirectory, logs: Iterable[CheckpointedLog]) -> None:
-        """Replace the checkpoints of a directory by what is true of its logs, which must be all of them.
+        """Replace the checkpoints of a directory by the state of `logs`, which must be all of its logs.
 
-        Where nothing is to be written, the disk is probed: one that fails while it is idle is found all the same.
-        Raises OSError; where that says that the disk has failed, the directory is a suspect.
+        If they are unchanged, probe the disk, so that a failure of an idle disk is found, too. Raises OSError; if it
+        means that the disk has failed, the directory becomes a suspect.
         """
         with self._suspecting(directory):
             if not directory.write_checkpoints(logs):
                 directory.probe()
 
     def write_log_starts(self, directory: DataDirectory, logs: Iterable[CheckpointedLog]) -> None:
-        """Replace the checkpoint of log starts alone, as `write_checkpoints`."""
+        """Replace only the checkpoint of log start offsets, as `write_checkpoints`."""
         with self._suspecting(directory):
             directory.write_log_starts(logs)
 
@@ -321,7 +319,7 @@ class DataDirectories:
             raise
 
     def by_directory(self, logs: Iterable[L]) -> dict[DataDirectory, list[L]]:
-        """The logs by the directory in which they lie; every directory in service is there, and no other."""
+        """Group logs by the directory that holds them; the keys are all live directories."""
         held: dict[DataDirectory, list[L]] = {directory: [] for directory in self.live}
         for log in logs:
             holder = self._holders.get((log.topic, log.partition))
@@ -330,10 +328,10 @@ class DataDirectories:
         return held
 
 
-def _give_way(topic: str, partition: int, first: DataDirectory, second: DataDirectory) -> DataDirectory | None:
-    """Resolve a move between two directories that was cut off, and return the one that gives way; None if none does.
+def _resolve_move(topic: str, partition: int, first: DataDirectory, second: DataDirectory) -> DataDirectory | None:
+    """Finish or undo an interrupted move between two directories; return the one that loses the partition.
 
-    Raises OSError.
+    Returns None if there was no move. Raises OSError.
     """
     for old, new in ((first, second), (second, first)):
         arrival = new.arrival(topic, partition)
@@ -347,7 +345,7 @@ def _give_way(topic: str, partition: int, first: DataDirectory, second: DataDire
 
 
 def _check_first(disk: Disk, paths: Sequence[str]) -> None:
-    """Refuse to make metadata anew where another directory says that there are some. Raises DataDirectoryError."""
+    """Raise DataDirectoryError if the first directory lacks the metadata while another shows that it existed."""
     first, *others = paths
     if _belongs(disk, first):
         missing = not _exists(disk, first, METADATA_FILE)
@@ -361,12 +359,12 @@ def _check_first(disk: Disk, paths: Sequence[str]) -> None:
     if known:
         raise DataDirectoryError(
             f"data directory {first} is new, but {known[0]} belongs to a broker already: the first of log.dirs has the"
-            " metadata (is its file system mounted? a new directory goes behind the others)"
+            " metadata (is its file system mounted? add new directories at the end of the list)"
         )
 
 
 def _belongs(disk: Disk, path: str) -> bool:
-    """Whether a directory can be seen to belong to a broker."""
+    """Whether a directory belongs to a broker; False if it cannot be read."""
     try:
         return has_identity(disk, path)
     except OSError:

@@ -1,22 +1,19 @@
-"""Room on a data directory's file system: what is kept of it for when the disk is full, and whether appends have any.
+"""The disk reserve: space kept free on a data directory's file system, and whether appends are accepted.
 
-Owns: the file that keeps blocks from everybody else, and the rules by which it is given up and taken again. Must not
-know: who needs the room, or who looks at the clock.
+On a full disk, deletions, checkpoints, groups and the next startup still have to write a little. The space for that is
+reserved as blocks of a file (`.reserve`), so that no append and no other process can take it:
 
-On a full disk, deletions, checkpoints, groups and the next start still have to write a little. What they need is held
-as blocks of a file (`.reserve`), which no append and no other process can take, however fast the disk fills up:
-
-    usable >= a quarter of it    all of it is held; appends go on
-    below that, or ENOSPC        appends are refused; one half is given up, for groups, metadata and checkpoints, which
-                                 go on without noticing
-    ENOSPC again                 who must write has the other half given up, too, and writes again
-    start, stop                  all of it is given up: a recovery makes indexes, a stop writes what it knows, and then
-                                 takes again what there is, for the next start
-    there is room again          it is taken again, then appends go on
+    usable >= a quarter of it    all of it is held; appends are accepted
+    below that, or ENOSPC        appends are refused; half of it is released for groups, metadata and checkpoints, which
+                                 continue unaffected
+    ENOSPC again                 a writer that must succeed releases the other half and retries
+    startup, shutdown            all of it is released: recovery writes indexes, shutdown writes checkpoints and then
+                                 reserves what space is left for the next startup
+    space is available again     it is reserved again, then appends are accepted
 
 Invariants:
-1. While not all of it is held, appends are refused: what was given up is not for them.
-2. Where a file system cannot hold blocks, the same bytes are counted as if they were held.
+1. Unless all of it is held, appends are refused: the released space is not for them.
+2. If a file system cannot reserve blocks, the same number of bytes is counted as if they were held.
 """
 
 import errno
@@ -27,48 +24,48 @@ from threading import Lock
 from broker.log.errors import NoRoomError
 from broker.log.io.disk import Disk, is_out_of_room
 
-MAX_DEFAULT_SIZE = 16 << 20  # indexes of some segments, thousands of commits, every checkpoint of a large broker
+MAX_DEFAULT_SIZE = 16 << 20  # the indexes of some segments, thousands of commits, all checkpoints of a large broker
 DEFAULT_SHARE = 50  # a fiftieth, 2 %, of a small file system
 
 
 def default_size(total_bytes: int) -> int:
-    """How much is kept of a file system of so many bytes."""
+    """Return the default size of the reserve on a file system of `total_bytes`."""
     return min(MAX_DEFAULT_SIZE, total_bytes // DEFAULT_SHARE)
 
 
 class Room:
-    """Whether a directory has room for appends. Read on every append; set from any thread."""
+    """Whether a data directory has space for appends. Read on every append; set from any thread."""
 
     __slots__ = ("is_guarded", "is_short", "path", "refused")
 
     def __init__(self, path: str = "", *, is_guarded: bool = False) -> None:
-        """`is_guarded`: somebody watches over it, and lets appends go on again."""
+        """`is_guarded`: a reserve watches the space and will allow appends again."""
         self.path = path
         self.is_guarded = is_guarded
         self.is_short = False
-        self.refused = 0  # appends, for want of room
+        self.refused = 0  # appends refused because the disk was full
 
     def ran_out(self, count: int) -> bool:
-        """So many appends found no room; whether none is to be tried before somebody has looked."""
+        """Count appends that failed on a full disk; return whether appends stop until the space was checked again."""
         self.refused += count
         self.is_short = self.is_short or self.is_guarded
         return self.is_short
 
     def refuse(self) -> NoRoomError:
-        """The error for an append that is not tried."""
+        """Count a refused append and return its error."""
         self.refused += 1
         return NoRoomError(f"data directory {self.path} is full: no appends until there is room again")
 
     def full(self) -> OSError:
-        """The error for a write that was planned before the room ran out."""
+        """Return the error for a write that was planned before the disk filled up."""
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
 
 class Reserve:
-    """The file that keeps `size` bytes. For workers, any of them. 0 keeps nothing."""
+    """The file that reserves `size` bytes; 0 reserves nothing. Blocking; any thread may call it."""
 
     def __init__(self, disk: Disk, path: str, size: int, room: Room) -> None:
-        """Take over what the last broker left. Raises OSError."""
+        """Release what the last broker reserved. Raises OSError."""
         self.size = size
         self._disk = disk
         self._path = path
@@ -79,11 +76,11 @@ class Reserve:
 
     @property
     def held_bytes(self) -> int:
-        """How much it keeps now."""
+        """Bytes reserved now."""
         return self._held
 
     def give_up(self) -> bool:
-        """Let go of all of it, for who must write on a full disk; whether that made any room. Raises OSError."""
+        """Release all of it, for a write that must succeed; return whether that freed any space. Raises OSError."""
         with self._lock:
             had, self._held = self._held, 0
             if had:
@@ -93,20 +90,20 @@ class Reserve:
             return had > 0
 
     def settle(self, usable_bytes: int) -> None:
-        """Keep as much as is right with so much room besides, and let appends go on or not."""
+        """Adjust the reserve to the usable space besides it, and allow or refuse appends."""
         if not self.size:
             self._room.is_short = False
             return
         with self._lock:
             quarter = self.size // 4
-            enough = self.size + (2 * quarter if self._room.is_short else quarter)  # not there and back all the time
+            enough = self.size + (2 * quarter if self._room.is_short else quarter)  # hysteresis
             is_short = usable_bytes + self._held < enough
             if is_short:
-                self._room.is_short = True  # before anything is given up
+                self._room.is_short = True  # before any of it is released
             try:
                 self._hold(self.size // 2 if is_short else self.size, usable_bytes)
             except OSError as error:
-                is_short = is_short or is_out_of_room(error)  # else it is counted, not held
+                is_short = is_short or is_out_of_room(error)  # otherwise it is counted, not held
             self._room.is_short = is_short
 
     def keep_for_startup(self, usable_bytes: int) -> None:
@@ -129,7 +126,7 @@ class Reserve:
             self._disk.close(fd)
 
     def _fill(self, fd: int, size: int) -> None:
-        """All of it or nothing more than before."""
+        """Extend the file to `size` bytes, or leave it as it was. Raises OSError."""
         try:
             self._disk.fill(fd, size)
         except OSError:

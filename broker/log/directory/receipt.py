@@ -1,16 +1,14 @@
-"""Receipts: what a start after an unclean stop did to the logs, as a file beside them that stays.
+"""Recovery receipts: files that record what startup after an unclean stop did to the logs of a data directory.
 
-Owns: the files' names, form and number. Must not know: how logs are recovered, or who shows a receipt.
+    DIR/recovery-receipt-20261121T101500123Z.json       one per startup and data directory, named by its start time
 
-    DIR/recovery-receipt-20261121T101500123Z.json       one for each such start and data directory, named by its begin
-
-They are files of the data directory itself: in a directory of their own Kafka would see a partition with a bad name,
-and not start over a data directory that is moved to it.
+They lie in the data directory itself: Kafka would take a subdirectory for a partition with an invalid name and refuse
+to start on a data directory that is moved to it.
 
 Invariants:
-1. A receipt is written when all is done, or when the start ended for another reason (`complete` is false): what it says
-   happened. Its absence says nothing: on a full disk there is none.
-2. At most KEPT_RECEIPTS are kept; the oldest go first.
+1. A receipt is written when recovery is over or startup was aborted (`complete` is false), so it only reports what
+   happened. A missing receipt means nothing: a full disk has none.
+2. At most KEPT_RECEIPTS are kept; the oldest are removed first.
 """
 
 from collections.abc import Iterator
@@ -28,16 +26,16 @@ from broker.log.io.disk import Disk, read_file, replace_file
 
 RECEIPT_PREFIX = "recovery-receipt-"
 RECEIPT_SUFFIX = ".json"
-KEPT_RECEIPTS = 20  # of some hundred bytes for each log that was recovered
+KEPT_RECEIPTS = 20  # each takes a few hundred bytes per recovered log
 VERSION = 1
 
 
 class ReceiptError(LogError):
-    """A receipt that cannot be understood."""
+    """A receipt cannot be parsed."""
 
 
 class LogReceipt(RecoveryReport, frozen=True, kw_only=True):
-    """What was done to one log: what its report says, and how many things had to be put right."""
+    """The recovery of one log: its report, and the number of repairs."""
 
     topic: str
     partition: int
@@ -46,10 +44,10 @@ class LogReceipt(RecoveryReport, frozen=True, kw_only=True):
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
-    """One start over one data directory. Sizes in bytes; `seconds` from the begin of the start to its end.
+    """One startup of one data directory. Sizes in bytes; `seconds` is the duration of the startup.
 
     `reason`: why logs were recovered. `findings`: checkpoints that could not be read. `complete`: every log was opened.
-    `log_count`: those that lie in the directory and were opened; `logs`: those of them where there was anything to do.
+    `log_count`: the number of logs opened; `logs`: those of them that were scanned or repaired.
     """
 
     version: int = VERSION
@@ -70,27 +68,24 @@ _decode: Any = Decoder(Receipt).decode
 
 
 def log_receipt(topic: str, partition: int, log_end_offset: int, report: RecoveryReport) -> LogReceipt:
-    """What a receipt says of a log."""
-    told: dict[str, Any] = asdict(report)
-    return LogReceipt(topic=topic, partition=partition, log_end_offset=log_end_offset, repairs=report.repairs, **told)
+    """Return a log's entry in a receipt."""
+    fields: dict[str, Any] = asdict(report)
+    return LogReceipt(topic=topic, partition=partition, log_end_offset=log_end_offset, repairs=report.repairs, **fields)
 
 
 def time_of(timestamp_ms: int) -> str:
-    """A receipt's time, ISO 8601 in UTC, to the millisecond."""
+    """Format a receipt's time: ISO 8601, UTC, with milliseconds."""
     return f"{datetime.fromtimestamp(timestamp_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"
 
 
 def write_receipt(disk: Disk, directory: str, receipt: Receipt) -> str:
-    """Leave a receipt and remove the oldest beyond those that are kept; gives its name.
-
-    For a worker. Raises OSError.
-    """
+    """Write a receipt, remove the oldest ones beyond KEPT_RECEIPTS, and return its name. Blocking. Raises OSError."""
     stamp = receipt.started_at.replace("-", "").replace(":", "").replace(".", "")
     name = f"{RECEIPT_PREFIX}{stamp}{RECEIPT_SUFFIX}"
     try:
         replace_file(disk, f"{directory}/{name}", _encode(receipt), sync=True)
     except OSError:
-        with suppress(OSError):  # half of a receipt takes room where there is none
+        with suppress(OSError):  # an incomplete receipt takes space on a full disk
             disk.unlink(f"{directory}/{name}.tmp")
         raise
     for old in receipt_names(disk, directory)[:-KEPT_RECEIPTS]:
@@ -100,13 +95,13 @@ def write_receipt(disk: Disk, directory: str, receipt: Receipt) -> str:
 
 
 def receipt_names(disk: Disk, directory: str) -> list[str]:
-    """The names of a data directory's receipts, oldest first. Raises OSError."""
+    """Return the names of a data directory's receipts, oldest first. Raises OSError."""
     names = (entry.name for entry in disk.scan(directory))
     return sorted(name for name in names if name.startswith(RECEIPT_PREFIX) and name.endswith(RECEIPT_SUFFIX))
 
 
 def read_receipt(disk: Disk, path: str) -> Receipt:
-    """A receipt. Raises ReceiptError, with its path, if it cannot be understood, and OSError."""
+    """Read a receipt. Raises ReceiptError, which names the file, if it cannot be parsed, and OSError."""
     try:
         receipt: Receipt = _decode(read_file(disk, path))
     except DecodeError as error:
@@ -117,7 +112,7 @@ def read_receipt(disk: Disk, path: str) -> Receipt:
 
 
 def read_receipts(disk: Disk, directory: str) -> Iterator[Receipt | ReceiptError]:
-    """All receipts of a data directory, oldest first; in the place of one that cannot be understood, why.
+    """Yield the receipts of a data directory, oldest first, or the error for one that cannot be parsed.
 
     Raises OSError.
     """
@@ -127,4 +122,4 @@ def read_receipts(disk: Disk, directory: str) -> Iterator[Receipt | ReceiptError
         except ReceiptError as error:
             yield error
         except FileNotFoundError:
-            continue  # a start has just removed it
+            continue  # a startup has just removed it

@@ -193,7 +193,7 @@ async def test_a_directory_that_is_not_named_any_more_is_missed(
 ) -> None:
     await serve_before(paths)
     await check_offline(paths[:1], [1, 3])
-    assert "it is not in log.dirs any more" in caplog.text
+    assert "it is no longer in log.dirs" in caplog.text
     await check_offline([paths[0], paths[0].with_name("c")], [1, 3])
     await check_offline(paths, [])
 
