@@ -9,7 +9,7 @@ from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
 from broker.log.errors import LogError
-from broker.log.explain import SEARCHES, LogSight, explain_offset, explain_time
+from broker.log.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
 from broker.log.explanation import Explanation
 from broker.log.partition_log import PartitionLog
 from broker.partitions.partitions import Partitions
@@ -43,21 +43,21 @@ class ExplainApi:
     async def _look(self, log: PartitionLog, request: ExplainRequest) -> Explanation:
         """What is seen in the log as it is: where segments change under the look, it is another one's files."""
         for attempt in range(1, MAX_LOOKS + 1):
-            sight = log.sight()
+            snapshot = log.snapshot()
             try:
-                found = await trio.to_thread.run_sync(_explained, sight, request, limiter=self._threads)
+                found = await trio.to_thread.run_sync(_explained, snapshot, request, limiter=self._threads)
             except (OSError, LogError):
-                if attempt == MAX_LOOKS or not log.has_changed(sight):
+                if attempt == MAX_LOOKS or not log.has_changed(snapshot):
                     raise
             else:
-                if attempt == MAX_LOOKS or not log.has_changed(sight):
+                if attempt == MAX_LOOKS or not log.has_changed(snapshot):
                     return found
         raise AssertionError("the last look raises or returns")
 
 
-def _explained(sight: LogSight, request: ExplainRequest) -> Explanation:
+def _explained(snapshot: LogSnapshot, request: ExplainRequest) -> Explanation:
     searches = SEARCHES if request.plain else ()
     if request.timestamp is not None:
-        return explain_time(sight, request.timestamp, searches=searches)
+        return explain_time(snapshot, request.timestamp, searches=searches)
     assert request.offset is not None, "one of the two is given"
-    return explain_offset(sight, request.offset, searches=searches)
+    return explain_offset(snapshot, request.offset, searches=searches)

@@ -1,14 +1,11 @@
-"""Facts about segments, for people. Owns how they are collected; must not know who asks.
-
-For a worker: the largest time of a closed segment is read from its index.
-"""
+"""Describe segments. Blocking: the largest timestamp of a closed segment is read from its index."""
 
 from broker.log.descriptions import SegmentFacts
 from broker.log.segment import Segment
 
 
 def describe_segment(segment: Segment, log_end_offset: int) -> SegmentFacts:
-    """One segment. Raises IndexCorruptError, OSError."""
+    """Describe one segment. Raises IndexCorruptError, OSError."""
     timestamp = segment.largest_timestamp()
     next_offset = segment.next_base_offset
     return SegmentFacts(

@@ -1,7 +1,4 @@
-"""What a log tells about itself and its reads: values only.
-
-Owns: their shape. Must not know how they come about, or who shows them.
-"""
+"""Values that describe a log, its segments, its reads and its recovery."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +12,12 @@ from broker.log.io.files import FileSlice
 
 
 class LogRead(NamedTuple):
-    """What a read found.
+    """The result of a read.
 
-    `slice` is None where there is nothing to give. `segment_base_offset` and `position` say where the read begins, also
-    then. `first_batch_incomplete`: the slice ends inside its first batch, which is larger than what was asked for.
-    `section` is the part of the offset index that was searched; None: no lookup, or an empty index. `aborted`: the
-    aborted transactions of which the slice may hold records, where they were asked for.
+    `slice` is None if there are no records to return. `segment_base_offset` and `position` tell where the read begins,
+    in that case, too. `first_batch_incomplete`: the slice ends inside its first batch, which exceeds the requested
+    size. `section` is the part of the offset index that was searched; None: no lookup, or an empty index. `aborted`:
+    the aborted transactions of which the slice may hold records, if requested.
     """
 
     slice: FileSlice | None
@@ -33,9 +30,9 @@ class LogRead(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """One segment: offsets [base_offset, next_offset), bytes, index entries in use, times in ms (None.
+    """One segment: offsets [base_offset, next_offset), bytes, index entries in use, times in ms.
 
-    No record has one).
+    `max_timestamp` is None if no record has a timestamp.
     """
 
     base_offset: int
@@ -50,7 +47,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDescription:
-    """One log and its segments, oldest first. `recovery_point`: what lies below it has been synced."""
+    """One log and its segments, oldest first. Everything below `recovery_point` has been synced."""
 
     topic: str
     partition: int
@@ -60,16 +57,16 @@ class LogDescription:
     log_end_offset: int
     recovery_point: int
     size: int
-    failure: str | None  # why it takes no appends; None: it does
+    failure: str | None  # why it rejects appends; None: it accepts them
     segments: tuple[SegmentFacts, ...]
 
 
 class RecoveryReport(Struct, frozen=True, kw_only=True):
-    """What recovery did to a log. Sizes in bytes, segments by their base offsets, files by their names.
+    """The recovery of a log. Sizes in bytes, segments by base offset, files by name.
 
-    `truncated_at` is the offset of the first record that is gone. Rebuilt are indexes that were missing or did not say
-    what the log says; snapshots of producers that were damaged, or past the end, went. `rebuilt_epochs`: the leader
-    epochs' checkpoint could not be read. `leftovers`: files that were on their way in or out.
+    `truncated_at` is the offset of the first lost record. Indexes are rebuilt if they are missing or differ from the
+    log; producer snapshots are removed if they are damaged or past the log's end. `rebuilt_epochs`: the checkpoint of
+    leader epochs could not be read. `leftovers`: files of interrupted operations that were removed.
     """
 
     recovery_point: int
@@ -89,12 +86,12 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
 
     @property
     def did_something(self) -> bool:
-        """Whether anything was looked at or changed: of an empty log nothing is."""
+        """Whether anything was scanned or changed, which is not the case for an empty log."""
         return bool(self.scanned_bytes or self.repairs)
 
     @property
     def repairs(self) -> int:
-        """How many things had to be put right: cuts, segments, indexes, snapshots, checkpoints, leftovers."""
+        """Number of repairs: truncations, segments, indexes, snapshots, checkpoints, leftovers."""
         rebuilt = (self.rebuilt_indexes, self.rebuilt_time_indexes, self.rebuilt_transaction_indexes)
         gone = (self.removed_segments, self.removed_snapshots, self.leftovers)
         return sum(map(len, (*rebuilt, *gone))) + bool(self.truncated_bytes) + self.rebuilt_epochs

@@ -1,16 +1,16 @@
-"""The way of a fetch, told and not gone: segment, index pages, entry, scan, batch, and what of it is in memory.
+"""Explain how a fetch would be served, without serving it: segment, index pages, entry, scan, batch, residency.
 
-Owns: how it is found: by the very search, check and scan that fetches use, on twins of the segments over an
-`ObservedDisk`. Must not know: who asks, or where segments come from (`PartitionLog.sight`, `offline_sight`).
+The explanation runs the search, checks and scan of real fetches, on copies of the segments over an `ObservedDisk`.
+Snapshots come from `PartitionLog.snapshot` or from files (`warmlog.inspect.log_snapshot`).
 
     offset   floor segment -> offset index -> headers from the entry's position on -> batch
-    time     first segment whose largest time reaches it -> time index -> offset index -> batches -> record
+    time     first segment whose largest timestamp reaches it -> time index -> offset index -> batches -> record
 
 Invariants:
-1. For a worker: files are read. Nothing is written, and memory holds afterwards what it held before.
-2. Pages are told as they were before the explanation read them.
-3. An index that a broker would not believe is told as such, and the way is that over the log alone: made anew is what a
-   broker would have of it first.
+1. Blocking: files are read. Nothing is written, and the page cache is restored afterwards.
+2. Pages are reported as they were before the explanation read them.
+3. Indexes that a broker would reject are reported as faulty, and the explanation scans the log instead: a broker would
+   rebuild them first.
 """
 
 from bisect import bisect_right
@@ -45,10 +45,10 @@ SEARCHES: tuple[SearchName, ...] = ("warm", "plain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSight:
-    """A log at one moment, to be looked at. `segments` are the log's own, oldest first, `active` the last one's twin.
+class LogSnapshot:
+    """A log at one moment. `segments` are the log's own, oldest first, `active` a copy of the last one.
 
-    `files`: where twins of the sealed ones are opened; None: they are over observed files themselves.
+    `files`: where copies of the sealed ones are opened; None: the segments use observed files already.
     """
 
     disk: ObservedDisk
@@ -58,11 +58,11 @@ class LogSight:
     log_start_offset: int
     log_end_offset: int
     search: SearchName
-    end_fault: str | None = None  # why the active one's indexes cannot be believed, where that is known already
+    end_fault: str | None = None  # why the active segment's indexes cannot be used, if already known
 
     @contextmanager
     def segment(self, slot: int) -> Iterator[Segment]:
-        """A segment for a look, of which nothing stays open: there may be thousands."""
+        """Provide a segment to inspect, and close its files afterwards: there may be thousands."""
         last = slot == len(self.segments) - 1
         segment = self.active if last else self.segments[slot]
         if not last and self.files is not None:
@@ -75,15 +75,15 @@ class LogSight:
 
 
 def observed_files() -> tuple[ObservedDisk, OpenFiles]:
-    """A disk that notes, and open files on it that are read before they are touched."""
+    """Return an observed disk, and open files on it whose pages are read before they are touched."""
     disk = ObservedDisk()
     return disk, OpenFiles(disk=disk, residency=Residency(method=ObservingMethod(disk)))
 
 
-def take_sight(segments: Segments, log_start_offset: int, log_end_offset: int, search: SearchName) -> LogSight:
-    """A log as it is now. On the loop; memory only."""
+def take_snapshot(segments: Segments, log_start_offset: int, log_end_offset: int, search: SearchName) -> LogSnapshot:
+    """Return a snapshot of a log in use. On the event loop; memory only."""
     disk, files = observed_files()
-    return LogSight(
+    return LogSnapshot(
         disk=disk,
         files=files,
         segments=segments.snapshot,
@@ -97,52 +97,55 @@ def take_sight(segments: Segments, log_start_offset: int, log_end_offset: int, s
 # -- by offset ---------------------------------------------------------------------------------------------------------
 
 
-def explain_offset(sight: LogSight, offset: int, *, searches: Sequence[SearchName] = ()) -> Explanation:
-    """The way to an offset, by the sight's search; `searches` are told beside it.
+def explain_offset(snapshot: LogSnapshot, offset: int, *, searches: Sequence[SearchName] = ()) -> Explanation:
+    """Explain how an offset would be found by the snapshot's search; `searches` are explained, too.
 
     Raises OffsetOutOfRangeError, CorruptBatchError, OSError.
     """
-    if not sight.log_start_offset <= offset <= sight.log_end_offset:
-        raise OffsetOutOfRangeError(offset, sight.log_start_offset, sight.log_end_offset)
-    last = len(sight.segments) - 1
-    if offset == sight.log_end_offset:
-        return _at_end(sight, 0)
-    first = max(0, bisect_right(sight.segments, offset, key=lambda segment: segment.base_offset) - 1)
+    if not snapshot.log_start_offset <= offset <= snapshot.log_end_offset:
+        raise OffsetOutOfRangeError(offset, snapshot.log_start_offset, snapshot.log_end_offset)
+    last = len(snapshot.segments) - 1
+    if offset == snapshot.log_end_offset:
+        return _at_end(snapshot, 0)
+    first = max(0, bisect_right(snapshot.segments, offset, key=lambda segment: segment.base_offset) - 1)
     for slot in range(first, last + 1):
-        with sight.segment(slot) as segment:
-            found = _Way(sight, segment, slot - first, searches).to_offset(offset)
+        with snapshot.segment(slot) as segment:
+            found = _SegmentLookup(snapshot, segment, slot - first, searches).to_offset(offset)
             if found is not None:
                 return found
-    return _at_end(sight, last - first)
+    return _at_end(snapshot, last - first)
 
 
-def _at_end(sight: LogSight, passed: int) -> Explanation:
-    with sight.segment(len(sight.segments) - 1) as segment:
-        return _Way(sight, segment, passed, ()).at_end()
+def _at_end(snapshot: LogSnapshot, passed: int) -> Explanation:
+    with snapshot.segment(len(snapshot.segments) - 1) as segment:
+        return _SegmentLookup(snapshot, segment, passed, ()).at_end()
 
 
 # -- by time -----------------------------------------------------------------------------------------------------------
 
 
-def explain_time(sight: LogSight, timestamp: int, *, searches: Sequence[SearchName] = ()) -> Explanation:
-    """The way to the first record at or past a time (ms). As `explain_offset`; raises TimeOutOfRangeError, too."""
+def explain_time(snapshot: LogSnapshot, timestamp: int, *, searches: Sequence[SearchName] = ()) -> Explanation:
+    """Explain how the first record at or past a timestamp (ms) would be found, as `explain_offset`.
+
+    Raises TimeOutOfRangeError, too.
+    """
     largest = NO_TIMESTAMP
-    for slot in range(len(sight.segments)):
-        with sight.segment(slot) as segment:
-            way = _Way(sight, segment, slot, searches)
-            latest = way.largest_timestamp()
-            found = way.to_time(timestamp) if latest >= timestamp else None
-            if found is not None and found.offset < sight.log_end_offset:
+    for slot in range(len(snapshot.segments)):
+        with snapshot.segment(slot) as segment:
+            lookup = _SegmentLookup(snapshot, segment, slot, searches)
+            latest = lookup.largest_timestamp()
+            found = lookup.to_time(timestamp) if latest >= timestamp else None
+            if found is not None and found.offset < snapshot.log_end_offset:
                 return found
             largest = max(largest, latest)
-    raise TimeOutOfRangeError(_outside(sight, timestamp, largest))
+    raise TimeOutOfRangeError(_outside(snapshot, timestamp, largest))
 
 
-def _outside(sight: LogSight, timestamp: int, largest: int) -> str:
+def _outside(snapshot: LogSnapshot, timestamp: int, largest: int) -> str:
     if largest == NO_TIMESTAMP:
         return f"time {_readable(timestamp)} is outside the log, which holds no record with a time"
-    first = next(slot for slot, segment in enumerate(sight.segments) if segment.size)
-    with sight.segment(first) as segment:
+    first = next(slot for slot, segment in enumerate(snapshot.segments) if segment.size)
+    with snapshot.segment(first) as segment:
         since = read_header_at(segment.reader.descriptor(), 0).base_timestamp
     held = f"from {_readable(since)}, its first one's, to {_readable(largest)}"
     return f"time {_readable(timestamp)} is outside the log, whose records have times {held}"
@@ -159,19 +162,19 @@ def _readable(timestamp: int) -> str:
 # -- in one segment ----------------------------------------------------------------------------------------------------
 
 
-class _Way:
-    """The way through one segment."""
+class _SegmentLookup:
+    """Explains the lookup in one segment."""
 
-    def __init__(self, sight: LogSight, segment: Segment, passed: int, searches: Sequence[SearchName]) -> None:
-        self._sight = sight
+    def __init__(self, snapshot: LogSnapshot, segment: Segment, passed: int, searches: Sequence[SearchName]) -> None:
+        self._snapshot = snapshot
         self._segment = segment
         self._passed = passed
-        self._searches = (sight.search, *(search for search in searches if search != sight.search))
-        self._fault = sight.end_fault if segment is sight.active else None
+        self._searches = (snapshot.search, *(search for search in searches if search != snapshot.search))
+        self._fault = snapshot.end_fault if segment is snapshot.active else None
         self._lookups: list[ExplainedLookup] = []
 
     def largest_timestamp(self) -> int:
-        """The segment's largest time; where its index cannot be believed, by its batches."""
+        """Return the segment's largest timestamp, from its batches if the index cannot be used."""
         try:
             if self._fault is None:
                 return self._segment.largest_timestamp()
@@ -181,7 +184,7 @@ class _Way:
         return max((header.max_timestamp for _, header in headers), default=NO_TIMESTAMP)
 
     def to_offset(self, offset: int) -> Explanation | None:
-        """The way to an offset; None if the segment has nothing at or past it."""
+        """Explain the lookup of an offset; return None if the segment has no record at or past it."""
         segment = self._segment
         if not segment.size:
             return None
@@ -192,7 +195,7 @@ class _Way:
                 self._look_up("offset", segment.checked_offset_index(), offset - segment.base_offset)
                 start = self._lookups[0].position or 0
                 log.take_read()
-                place = segment.find(offset, self._sight.search)
+                place = segment.find(offset, self._snapshot.search)
         except IndexCorruptError as error:
             self._distrust(error, log)
             start = 0
@@ -204,8 +207,8 @@ class _Way:
         return self._told(offset, None, self._scanned(log, start, place.position), place.position)
 
     def to_time(self, timestamp: int) -> Explanation | None:
-        """The way to the first record at or past a time; None if the segment has none in the log."""
-        segment, start_offset, start, log = self._segment, self._sight.log_start_offset, 0, self._log()
+        """Explain the lookup of a timestamp; return None if the segment has no record at or past it."""
+        segment, start_offset, start, log = self._segment, self._snapshot.log_start_offset, 0, self._log()
         try:
             if self._fault is None:
                 start = self._look_up_time(timestamp, log)
@@ -217,11 +220,11 @@ class _Way:
         return self._told(found.offset, found.timestamp, self._scanned(log, start, found.position), found.position)
 
     def _look_up_time(self, timestamp: int, log: ObservedFile) -> int:
-        """From a time to an offset to a position. Raises IndexCorruptError."""
+        """Look up a timestamp's offset, and that offset's position. Raises IndexCorruptError."""
         segment = self._segment
         self._look_up("time", segment.checked_time_index(), timestamp)
         time = self._lookups[0]
-        offset = max(time.offset, self._sight.log_start_offset)
+        offset = max(time.offset, self._snapshot.log_start_offset)
         count = len(self._lookups)
         self._look_up("offset", segment.checked_offset_index(), offset - segment.base_offset)
         entry = self._lookups[count]
@@ -231,16 +234,16 @@ class _Way:
         return entry.position or 0
 
     def at_end(self) -> Explanation:
-        """Where there is nothing yet."""
-        return self._explanation(self._sight.log_end_offset, None, None, None)
+        """Explain a fetch at the log end offset."""
+        return self._explanation(self._snapshot.log_end_offset, None, None, None)
 
     # -- steps --
 
     def _log(self) -> ObservedFile:
-        return self._sight.disk.file(self._segment.reader.path)
+        return self._snapshot.disk.file(self._segment.reader.path)
 
     def _distrust(self, error: IndexCorruptError, log: ObservedFile) -> None:
-        """The indexes are no help: what follows goes by the log alone."""
+        """Note that the indexes cannot be used, so that the log is scanned instead."""
         self._fault = error.reason
         self._lookups.clear()
         log.take_read()
@@ -252,9 +255,9 @@ class _Way:
         slot, section = index.key_floor(key, search)
         pages = index.key_pages(key, search)
         found = None if slot < 0 else index.fields(slot)
-        if found is not None:  # whose value may lie on the page after its key's
+        if found is not None:  # its value may lie on the page after that of its key
             pages += [page for page in index.pages_of(slot) if page not in pages]
-        missing = self._sight.disk.file(index.path).missing(pages) if pages else []
+        missing = self._snapshot.disk.file(index.path).missing(pages) if pages else []
         is_time = name == "time"
         found_key, value = found or (0, 0)
         return ExplainedLookup(
@@ -272,7 +275,7 @@ class _Way:
         )
 
     def _scanned(self, log: ObservedFile, start: int, end: int) -> ExplainedRange:
-        """What was read to come from the entry's position to the batch: nothing where that is known by heart."""
+        """Return the range scanned from the entry's position to the batch; None if the position was cached."""
         pages = log.take_read()
         return _range(log, start, end - start if pages else 0, pages)
 
@@ -291,19 +294,19 @@ class _Way:
     def _explanation(
         self, offset: int, timestamp: int | None, scan: ExplainedRange | None, batch: ExplainedBatch | None
     ) -> Explanation:
-        segment, sight = self._segment, self._sight
+        segment, snapshot = self._segment, self._snapshot
         log = self._log()
-        active = segment is sight.active
+        active = segment is snapshot.active
         next_base = segment.next_base_offset
         return Explanation(
-            log_start_offset=sight.log_start_offset,
-            log_end_offset=sight.log_end_offset,
+            log_start_offset=snapshot.log_start_offset,
+            log_end_offset=snapshot.log_end_offset,
             offset=offset,
             timestamp=timestamp,
             passed=self._passed,
             segment=ExplainedSegment(
                 base_offset=segment.base_offset,
-                next_offset=sight.log_end_offset if active or next_base is None else next_base,
+                next_offset=snapshot.log_end_offset if active or next_base is None else next_base,
                 size=segment.size,
                 active=active,
             ),

@@ -1,7 +1,4 @@
-"""The way of a fetch, as it is told: values only.
-
-Owns: their shape. Must not know how the way is found (`explain`), or who shows it.
-"""
+"""The values of an explanation: how a fetch would be served, step by step (`explain` computes them)."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -14,7 +11,7 @@ IndexName: TypeAlias = Literal["offset", "time"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedSegment:
-    """The segment that holds what was asked for. Offsets [base_offset, next_offset), bytes of its log."""
+    """The segment that holds the target: offsets [base_offset, next_offset), size of its log in bytes."""
 
     base_offset: int
     next_offset: int
@@ -26,10 +23,10 @@ class ExplainedSegment:
 class ExplainedLookup:
     """A lookup in an index of `entries` entries.
 
-    `pages`: of its file, in the order of the first touch; `missing`: those that are not in memory, None where that is
-    not known; each would be a major fault, were it touched unasked. `slot`: of the entry found, None: none is so low,
-    and the scan begins at the segment's start. `timestamp` (ms) is a time index's, `position` (bytes) an offset
-    index's. `section`: None in an empty index, and for the plain search, which knows none.
+    `pages`: pages of the index file in the order of the first touch; `missing`: those not resident, None if unknown;
+    each would be a major fault without the residency gate. `slot`: that of the entry found; None: the target is below
+    the first entry, and the scan begins at the segment's start. `timestamp` (ms) is set for a time index, `position`
+    (bytes) for an offset index. `section`: None for an empty index and for the plain search.
     """
 
     index: IndexName
@@ -47,7 +44,7 @@ class ExplainedLookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRun:
-    """Pages of a file that follow each other."""
+    """Consecutive pages of a file."""
 
     first: int
     count: int
@@ -55,9 +52,9 @@ class PageRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedRange:
-    """`size` bytes of a log file, and the pages that are read for them: a scan takes a piece at each batch.
+    """`size` bytes of a log file, and the pages read for them: a scan reads only a piece of each batch.
 
-    `missing`: those that are not in memory, `missing_pages` so many; None where that is not known.
+    `missing`: pages not resident, `missing_pages` their number; None if unknown.
     """
 
     position: int
@@ -69,7 +66,7 @@ class ExplainedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedBatch:
-    """The batch at the end of the way: offsets [base_offset, last_offset], and its place."""
+    """The batch found: offsets [base_offset, last_offset], and its range in the log file."""
 
     base_offset: int
     last_offset: int
@@ -79,12 +76,12 @@ class ExplainedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The way. `offset` is the first one that a fetch would get, `timestamp` (ms) its record's where a time was asked.
+    """How a fetch would be served. `offset` is the first offset returned, `timestamp` (ms) that of its record if given.
 
-    `passed`: segments that were looked at before this one in vain. `index_fault`: why the segment's indexes cannot be
-    believed. `known_by_heart`: the batch lies behind the last index entry of a log that is being appended to, and is
-    known without a scan. Without a `batch` the offset is the log's end. `asked`: by which call it is known what is in
-    memory; None: it is not known, for the reason of `not_asked`.
+    `passed`: segments searched in vain before this one. `index_fault`: why the segment's indexes cannot be used.
+    `known_by_heart`: the position of the batch, past the last index entry of the active segment, is cached, so no scan
+    is needed. Without a `batch` the offset is the log end offset. `asked`: the system call that reported residency;
+    None: it is unknown, for the reason in `not_asked`.
     """
 
     log_start_offset: int

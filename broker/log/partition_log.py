@@ -38,7 +38,7 @@ from broker.log.descriptions import LogDescription, LogRead, RecoveryReport
 from broker.log.directory.checkpoint import LEADER_EPOCHS, write_epochs
 from broker.log.directory.disk_reserve import Room
 from broker.log.errors import LogFailedError, OffsetOutOfRangeError
-from broker.log.explain import LogSight, take_sight
+from broker.log.explain import LogSnapshot, take_snapshot
 from broker.log.flush import Durability, FlushPlan, SyncTurns
 from broker.log.index.time import TimestampOffset
 from broker.log.io.directory_names import deleted_directory
@@ -492,13 +492,15 @@ class PartitionLog:
                 found = found._replace(aborted=aborted)
         return found
 
-    def sight(self) -> LogSight:
+    def snapshot(self) -> LogSnapshot:
         """The log as it is now, for who explains the way of a fetch, in a worker. Memory only."""
-        return take_sight(self._segments, self.log_start_offset, self.log_end_offset, self._place.config.index_search)
+        return take_snapshot(
+            self._segments, self.log_start_offset, self.log_end_offset, self._place.config.index_search
+        )
 
-    def has_changed(self, sight: LogSight) -> bool:
-        """Whether there are other segments by now than a sight showed: its files may have gone, or have other names."""
-        return self.layout is not sight.segments
+    def has_changed(self, snapshot: LogSnapshot) -> bool:
+        """Whether the segments have changed since a snapshot: files may have been removed or renamed."""
+        return self.layout is not snapshot.segments
 
     @property
     def layout(self) -> object:

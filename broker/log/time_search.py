@@ -1,8 +1,6 @@
-"""From a time to the first record that is not earlier. For a worker: it reads the disk and opens compressed batches.
+"""Find the first record at or past a timestamp. Blocking: it reads the disk and decompresses batches.
 
-Owns: the way through the segments and the batches for a time. Must not know what the answer is for.
-
-Safe beside a loop that appends and rolls: it works on a snapshot of the segments, whose sizes only grow.
+Safe while the event loop appends and rolls: it works on a snapshot of the segments, whose sizes only grow.
 
 Source: kafka.log.UnifiedLog.fetchOffsetByTimestamp, KIP-734 (the largest timestamp).
 """
@@ -20,7 +18,7 @@ from broker.log.segment import Segment
 from protocol.records.layout import BatchHeader
 from protocol.records.reader import decode_batch
 
-MAX_DECOMPRESSED_SIZE = 128 << 20  # of one batch: far above what any producer sends, and a bound on a worker's memory
+MAX_DECOMPRESSED_SIZE = 128 << 20  # per batch: far above what producers send, and a bound on a worker's memory
 
 
 class TimeView(NamedTuple):
@@ -33,7 +31,7 @@ class TimeView(NamedTuple):
 
 
 class RecordPlace(NamedTuple):
-    """A record by its offset and time (ms), and the batch that holds it: where that begins, and its header."""
+    """A record's offset and timestamp (ms), and the position and header of its batch."""
 
     offset: int
     timestamp: int
@@ -42,9 +40,9 @@ class RecordPlace(NamedTuple):
 
 
 def first_at_or_past(view: TimeView, timestamp: int) -> TimestampOffset | None:
-    """The first record at or past a time (ms), with its own time and leader epoch; None if there is none.
+    """Return the first record at or past a timestamp (ms), with its own timestamp and leader epoch, or None.
 
-    Raises IndexCorruptError, ProtocolError for a batch that cannot be opened, OSError.
+    Raises IndexCorruptError, ProtocolError for a batch that cannot be decoded, OSError.
     """
     for segment in view.segments:
         if segment.largest_timestamp() >= timestamp:
@@ -55,13 +53,13 @@ def first_at_or_past(view: TimeView, timestamp: int) -> TimestampOffset | None:
 
 
 def largest(view: TimeView) -> TimestampOffset | None:
-    """The first record that has the largest timestamp of all; None if no record has a time. Raises as above."""
+    """Return the first record with the largest timestamp, or None if no record has one. Raises as above."""
     timestamp, segment = max(((each.largest_timestamp(), each) for each in view.segments), key=itemgetter(0))
     return None if timestamp <= NO_TIMESTAMP else _first_in_segment(view, segment, timestamp)
 
 
 def _first_in_segment(view: TimeView, segment: Segment, timestamp: int) -> TimestampOffset | None:
-    """By the time index to an offset, by the offset index to a position, from there batch by batch."""
+    """Look up the time index, then the offset index, then scan batches from that position."""
     hit = segment.checked_time_index().lookup(timestamp, view.search)
     start = segment.checked_offset_index().lookup(max(hit.offset, view.start_offset), view.search)
     check_entries(segment, hit, start)
@@ -72,7 +70,10 @@ def _first_in_segment(view: TimeView, segment: Segment, timestamp: int) -> Times
 
 
 def first_from(segment: Segment, position: int, timestamp: int, start_offset: int) -> RecordPlace | None:
-    """The first record from a batch on that is at or past a time (ms) and an offset. Raises ProtocolError, OSError."""
+    """Return the first record from a position on with at least this timestamp (ms) and offset, or None.
+
+    Raises ProtocolError, OSError.
+    """
     file = segment.reader.descriptor()
     for at_position, header in walk_timed(file, position, segment.size):
         if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
@@ -84,7 +85,7 @@ def first_from(segment: Segment, position: int, timestamp: int, start_offset: in
 
 
 def check_entries(segment: Segment, hit: TimestampOffset, start: OffsetPosition) -> None:
-    """Hold the entries that the search believes against their batches. Raises IndexCorruptError."""
+    """Compare the index entries that the search relies on with their batches. Raises IndexCorruptError."""
     if hit.timestamp != NO_TIMESTAMP and segment.max_timestamp_of(hit.offset) != hit.timestamp:
         raise IndexCorruptError(segment.base_offset, f"no batch ending at {hit.offset} has time {hit.timestamp}")
     if start.position:
@@ -92,7 +93,7 @@ def check_entries(segment: Segment, hit: TimestampOffset, start: OffsetPosition)
 
 
 def _first_in_batch(batch: bytes, header: BatchHeader, wanted: Callable[[int, int], bool]) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record that is wanted, or None."""
+    """Return (offset, timestamp) of the first record for which `wanted` is true, or None."""
     rows = decode_batch(batch, 0, header, max_decompressed_size=MAX_DECOMPRESSED_SIZE, make=_offset_and_time)
     return next((row for row in rows if wanted(*row)), None)
 

@@ -21,12 +21,12 @@ def placed(golden: GoldenPartition) -> list[tuple[int, int, BatchHeader]]:
 
 
 def test_every_batch_is_found_by_the_entries_that_kafka_lists(golden: GoldenPartition) -> None:
-    sight = read_log_snapshot(golden.directory, index_interval_bytes=INTERVAL)
-    assert sight.end_fault is None
+    snapshot = read_log_snapshot(golden.directory, index_interval_bytes=INTERVAL)
+    assert snapshot.end_fault is None
     for base, position, header in placed(golden)[-60:]:
-        if header.last_offset < sight.log_start_offset:
+        if header.last_offset < snapshot.log_start_offset:
             continue
-        found = explain_offset(sight, header.last_offset, searches=SEARCHES)
+        found = explain_offset(snapshot, header.last_offset, searches=SEARCHES)
         assert found.batch is not None
         assert (found.segment.base_offset, found.batch.place.position) == (base, position)
         assert found.index_fault is None
@@ -50,14 +50,14 @@ def listed_entries(golden: GoldenPartition, base: int) -> list[tuple[int, int]]:
 def test_the_largest_time_of_each_segment_is_found(golden: GoldenPartition) -> None:
     """By the time indexes that Kafka wrote; nothing of a directory that is looked at changes."""
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in golden.directory.iterdir()}
-    sight = read_log_snapshot(golden.directory, index_interval_bytes=INTERVAL)
+    snapshot = read_log_snapshot(golden.directory, index_interval_bytes=INTERVAL)
     batches = [
         header
         for _, _, header in placed(golden)
-        if header.max_timestamp >= 0 and header.last_offset >= sight.log_start_offset
+        if header.max_timestamp >= 0 and header.last_offset >= snapshot.log_start_offset
     ]
     for timestamp in sorted({header.max_timestamp for header in batches})[-20:]:
-        found = explain_time(sight, timestamp)
+        found = explain_time(snapshot, timestamp)
         assert found.timestamp is not None
         assert found.timestamp >= timestamp
         assert found.index_fault is None

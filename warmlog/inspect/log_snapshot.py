@@ -14,7 +14,7 @@ from broker.log.append import Tail
 from broker.log.config import LogConfig
 from broker.log.directory.checkpoint import LOG_STARTS, read_offsets
 from broker.log.errors import CheckpointError, IndexCorruptError
-from broker.log.explain import LogSight, observed_files
+from broker.log.explain import LogSnapshot, observed_files
 from broker.log.index.offset import OffsetIndex
 from broker.log.index.time import TimeIndex
 from broker.log.io.directory_names import (
@@ -36,7 +36,7 @@ class NoSegmentsError(Exception):
     """The directory holds no segments."""
 
 
-def read_log_snapshot(directory: Path, *, index_interval_bytes: int) -> LogSight:
+def read_log_snapshot(directory: Path, *, index_interval_bytes: int) -> LogSnapshot:
     """Read the current state of the log in a partition's directory. Blocking.
 
     `index_interval_bytes`: of the topic; an empty index is valid only for a shorter log. Raises NoSegmentsError,
@@ -63,7 +63,7 @@ def read_log_snapshot(directory: Path, *, index_interval_bytes: int) -> LogSight
     start = min(max(bases[0], _checkpointed_start(disk, directory)), log_end)
     segments[-1].close()
     disk.restore()
-    return LogSight(
+    return LogSnapshot(
         disk=disk,
         files=None,
         segments=segments,

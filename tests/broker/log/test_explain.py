@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.log.errors import OffsetOutOfRangeError, TimeOutOfRangeError
-from broker.log.explain import SEARCHES, LogSight, explain_offset, explain_time
+from broker.log.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
 from broker.log.explanation import ExplainedLookup, Explanation
 from broker.log.index.search import Section
 from broker.log.io.observed_disk import ObservedFile, UnknownResidencyError
@@ -21,14 +21,14 @@ from warmlog.inspect.log_snapshot import read_log_snapshot
 
 FULL_13_PAGES, FULL_14_PAGES = 13 * 512, 14 * 512
 LARGE = {"index_interval_bytes": 0, "segment_index_bytes": 1 << 20}
-Take = Callable[[Bench, PartitionLog], LogSight]
+Take = Callable[[Bench, PartitionLog], LogSnapshot]
 
 
-def of_the_log(_: Bench, log: PartitionLog) -> LogSight:
-    return log.sight()
+def of_the_log(_: Bench, log: PartitionLog) -> LogSnapshot:
+    return log.snapshot()
 
 
-def of_the_directory(bench: Bench, _: PartitionLog) -> LogSight:
+def of_the_directory(bench: Bench, _: PartitionLog) -> LogSnapshot:
     return read_log_snapshot(bench.directory, index_interval_bytes=bench.config.index_interval_bytes)
 
 
@@ -89,9 +89,9 @@ def test_the_pages_of_a_lookup_of_the_last_entry(
 def test_a_log_that_is_searched_plainly_is_explained_so(bench: Bench) -> None:
     log = filled(bench, FULL_14_PAGES)
     log.reconfigure(bench.config.__class__(**LARGE, index_search="plain"))
-    (lookup,) = explain_offset(log.sight(), FULL_14_PAGES).lookups
+    (lookup,) = explain_offset(log.snapshot(), FULL_14_PAGES).lookups
     assert (lookup.search, lookup.pages) == ("plain", (0, 7, 10, 12, 13))
-    searches = [lookup.search for lookup in explain_offset(log.sight(), 1, searches=SEARCHES).lookups]
+    searches = [lookup.search for lookup in explain_offset(log.snapshot(), 1, searches=SEARCHES).lookups]
     assert searches == ["plain", "warm"]
 
 
@@ -245,7 +245,7 @@ def test_where_nobody_tells_what_is_in_memory_the_way_is_told_and_that_is_said(
         raise UnknownResidencyError("cachestat: no; mincore: neither")
 
     monkeypatch.setattr("broker.log.io.observed_disk.choose_query", refuse)
-    found = explain_offset(log.sight(), 100)
+    found = explain_offset(log.snapshot(), 100)
     assert (found.asked, found.not_asked) == (None, "cachestat: no; mincore: neither")
     assert found.lookups[0].pages
     assert (found.lookups[0].missing, found.lookups[0].faults_expected) == (None, None)
@@ -257,24 +257,24 @@ def test_where_nobody_tells_what_is_in_memory_the_way_is_told_and_that_is_said(
 def test_no_file_stays_open(bench: Bench) -> None:
     log = varied(bench)
     before = len(os.listdir("/proc/self/fd"))
-    explain_time(log.sight(), START_MS + 100_000, searches=SEARCHES)
-    explain_offset(log.sight(), 50)
+    explain_time(log.snapshot(), START_MS + 100_000, searches=SEARCHES)
+    explain_offset(log.snapshot(), 50)
     with pytest.raises(TimeOutOfRangeError):
-        explain_time(log.sight(), START_MS + 500_000)
+        explain_time(log.snapshot(), START_MS + 500_000)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_the_log_goes_on_unseen(bench: Bench, offsets_in: Callable[[PartitionLog], list[int]]) -> None:
-    """A twin shares nothing that changes: appends and rolls between a sight and a look are not in it."""
+    """A twin shares nothing that changes: appends and rolls between a snapshot and a look are not in it."""
     log = varied(bench)
-    sight, end = log.sight(), log.log_end_offset
+    snapshot, end = log.snapshot(), log.log_end_offset
     for number in range(40):
         log.append(build_batch([(START_MS + 10**6 + number, None, b"v" * 300, ())]))
-    assert log.has_changed(sight)
-    assert explain_offset(sight, end - 1).log_end_offset == end
+    assert log.has_changed(snapshot)
+    assert explain_offset(snapshot, end - 1).log_end_offset == end
     with pytest.raises(TimeOutOfRangeError):
-        explain_time(sight, START_MS + 10**6)
-    assert not log.has_changed(log.sight())
+        explain_time(snapshot, START_MS + 10**6)
+    assert not log.has_changed(log.snapshot())
     assert offsets_in(log) == list(range(log.log_end_offset))
 
 
@@ -299,12 +299,12 @@ def test_the_way_without_an_index_is_told_with_the_reason(bench: Bench, damage: 
     base = bases[slot]
     DAMAGE[damage](bench.path(base, suffix))
     before = {path.name: path.read_bytes() for path in bench.directory.iterdir()}
-    sight = of_the_directory(bench, log)
+    snapshot = of_the_directory(bench, log)
     offset, is_fault = base + 5, not (damage == "padded" and slot == -1)
-    found = explain_offset(sight, offset)
+    found = explain_offset(snapshot, offset)
     assert found.batch is not None
     assert found.batch.base_offset <= offset <= found.batch.last_offset
-    by_time = explain_time(sight, START_MS + 1000 * offset)
+    by_time = explain_time(snapshot, START_MS + 1000 * offset)
     assert by_time.offset == offset
     if is_fault:
         assert by_time.index_fault
@@ -341,10 +341,10 @@ def test_a_directory_beside_a_running_log_is_understood(bench: Bench) -> None:
     assert bench.path(log.active_base_offset, ".index").stat().st_size == 4096
     with bench.path(log.active_base_offset, ".log").open("ab") as file:
         file.write(build_batch([(START_MS, None, b"half", ())])[:40])
-    sight = of_the_directory(bench, log)
-    assert sight.end_fault is None
-    assert sight.log_end_offset == log.log_end_offset
-    found = explain_offset(sight, log.log_end_offset - 1)
+    snapshot = of_the_directory(bench, log)
+    assert snapshot.end_fault is None
+    assert snapshot.log_end_offset == log.log_end_offset
+    found = explain_offset(snapshot, log.log_end_offset - 1)
     assert found.segment.size == log.describe().segments[-1].size
 
 
@@ -357,7 +357,7 @@ def test_a_directory_of_a_clean_stop_and_of_a_running_log_say_the_same(bench: Be
 
 def test_notes_of_a_file_are_one_however_it_is_opened(bench: Bench) -> None:
     log = varied(bench)
-    disk = log.sight().disk
+    disk = log.snapshot().disk
     first, again = (disk.file(str(bench.path(0, ".log"))) for _ in range(2))
     assert isinstance(first, ObservedFile)
     assert first is again
@@ -366,7 +366,7 @@ def test_notes_of_a_file_are_one_however_it_is_opened(bench: Bench) -> None:
 
 def test_passages_read_by_a_consumer_are_in_the_batch_that_is_told(bench: Bench) -> None:
     log = varied(bench)
-    starts = sorted({explain_offset(log.sight(), offset).offset for offset in range(0, 120, 7)})
+    starts = sorted({explain_offset(log.snapshot(), offset).offset for offset in range(0, 120, 7)})
     for offset, after in pairwise(starts):
         piece = log.read(offset, 1 << 16).slice
         assert piece is not None

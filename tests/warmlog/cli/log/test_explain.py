@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.explain import LogSight
+from broker.log.explain import LogSnapshot
 from protocol.records.builder import build_batch
 from tests.broker.log.eviction import evict_files, needs_eviction
 from tests.golden.partitions import FIXTURES
@@ -143,15 +143,15 @@ def test_explaining_starts_over_when_a_broker_removes_a_segment(
         log.append(build_batch([(START_MS, None, b"word", ())]))
         log.roll()
     log.close()
-    removed: list[LogSight] = []
+    removed: list[LogSnapshot] = []
 
-    def take_and_remove(directory: Path, *, index_interval_bytes: int) -> LogSight:
-        sight = read_log_snapshot(directory, index_interval_bytes=index_interval_bytes)
+    def take_and_remove(directory: Path, *, index_interval_bytes: int) -> LogSnapshot:
+        snapshot = read_log_snapshot(directory, index_interval_bytes=index_interval_bytes)
         if not removed:
             for path in directory.glob(f"{0:020}.*"):
                 path.unlink()
-        removed.append(sight)
-        return sight
+        removed.append(snapshot)
+        return snapshot
 
     monkeypatch.setattr(log_snapshot, "read_log_snapshot", take_and_remove)
     done = run("log", "explain", tmp_path / "words-0", "--time", START_MS)
