@@ -1,20 +1,18 @@
-"""Taking a log's oldest segments away: finding them, giving their files another name, unlinking these later.
+"""Remove a log's oldest segments: find them, rename their files, unlink these later.
 
-Owns: the facts that the rules of retention ask for, and the way of a segment's files out of the directory. Must not
-know the rules (`retention` does), or when all this happens.
-
-    find     worker   which may go; asks the time index of the oldest ones, and confirms what it says against the log
-    (the log lets go of the segments on the loop: nothing new reads them)
-    rename   worker   <base>.log and what belongs to it become <name>.deleted, the log first
+    find     worker   applies `retention`; looks up the time index of the oldest segments and verifies it with the log
+    take_out loop     removes the segments from the log: no new read uses them
+    rename   worker   <base>.log and its other files become <name>.deleted, the log first
     unlink   worker   after `file.delete.delay.ms`
 
 Invariants:
-1. Who reads a removed segment finishes: an open descriptor or mapping outlives the name (`files`).
-2. A crash between any of these steps leaves a directory that opens: a start removes what is called `.deleted`, and
-   indexes without a log; a segment whose log still has its name is a segment, with indexes made anew if need be.
-3. No segment goes by a time that its log does not bear out. A time index that has lost its end says less than the truth
-   (KAFKA-10207), so what lies after its last entry is checked first. A file that was written lately, though its records
-   are said to be old, holds a replay, or batches whose headers have a wrong time: then all of it is checked.
+1. Reads of a removed segment finish: an open descriptor or mapping outlives the name (`files`).
+2. After a crash between any two steps the directory can be opened: startup removes `.deleted` files and indexes without
+   a log; a segment whose log still has its name is kept, with indexes rebuilt if necessary.
+3. No segment is removed because of a timestamp that its log does not confirm. A time index that lost its end reports
+   too small a timestamp (KAFKA-10207), so the batches after its last entry are checked first. If a file with old
+   records was written recently, it holds a replay, or batches whose headers have a wrong timestamp: then all of it is
+   checked.
 
 Source: org.apache.kafka.storage.internals.log.LocalLog.deleteSegmentFiles.
 """
@@ -33,14 +31,14 @@ from broker.log.recovery.index_repair import IndexRepair
 from broker.log.retention import Candidate, RemovalReason, removal_reasons
 from broker.log.segment import Segment
 
-DROP_BYTES = 4 << 20  # of a file's pages at a time: 0.3 ms
+DROP_BYTES = 4 << 20  # evicted at a time, in 0.3 ms
 
 
 class Removable(NamedTuple):
-    """What may go: everything below `end_offset`, which is a segment's end, for so many `reasons`, oldest first.
+    """The segments that can be removed: all below `end_offset`, with a reason for each, oldest first.
 
-    `with_active`: the active segment is among it, and must be rolled first. `active_base_offset` is where the rest
-    ends. `from_future`: the base offset of a segment that stays because its time is yet to come, if one does.
+    `with_active`: the active segment is among them and must be rolled first. `active_base_offset` is the end of the
+    others. `from_future`: the base offset of a segment that is kept because its timestamp lies in the future, if any.
     """
 
     end_offset: int
@@ -51,7 +49,7 @@ class Removable(NamedTuple):
 
 
 def find_removable(view: LogView) -> Removable:
-    """Which of a log's segments may go. For a worker. Raises IndexCorruptError, ProtocolError, OSError."""
+    """Return the segments that can be removed. Blocking. Raises IndexCorruptError, ProtocolError, OSError."""
     bounds, config, segments = view.bounds, view.place.config, view.segments.snapshot
     ages = _Ages(segments, view.place.clock(), config.retention_ms)
     candidates = [
@@ -80,7 +78,7 @@ def _end_of(segment: Segment, log_end_offset: int) -> int:
 
 
 class _Ages:
-    """Which segments are older than `retention_ms`."""
+    """Tells which segments are older than `retention_ms`."""
 
     def __init__(self, segments: Sequence[Segment], now_ms: int, retention_ms: int) -> None:
         self._segments = segments
@@ -89,7 +87,7 @@ class _Ages:
         self.from_future: int | None = None
 
     def is_expired(self, slot: int) -> bool:
-        """By its largest timestamp, or, where no record has one, by when its file was last written."""
+        """Whether a segment is too old by its largest timestamp, or by its modification time if there is none."""
         segment = self._segments[slot]
         timestamp, written_ms = segment.largest_timestamp(), segment.newest_ms()
         if written_ms > self._now_ms:
@@ -100,14 +98,13 @@ class _Ages:
         later = segment.later_timestamp(timestamp, anywhere=is_fresh)
         if later is not None and segment.next_base_offset is not None:
             raise IndexCorruptError(segment.base_offset, f"its largest time is {timestamp}, but there is {later}")
-        return later is None  # else the active one has got another record by now
+        return later is None  # otherwise the active segment was appended to meanwhile
 
 
 def _drop_from_memory(disk: Disk, path: str) -> None:
-    """Let go of a file's pages, a few at a time, with a rest after each as long as it took.
+    """Evict a file's pages in small steps, each followed by a pause of the same length. Raises OSError.
 
-    Unlinking would do it in one go, and have a core for 10 ms where 128 MB are in memory: whoever is to run on that
-    core waits. Raises OSError.
+    Unlinking would do it in one step, which occupies a core for 10 ms if 128 MB are resident.
     """
     fd = disk.open(path, os.O_RDONLY)
     try:
@@ -120,31 +117,31 @@ def _drop_from_memory(disk: Disk, path: str) -> None:
 
 
 class OldSegments:
-    """The oldest segments of one log and their way out; `view` gives the log as it is now."""
+    """Removes the oldest segments of one log; `view` returns its current state."""
 
     __slots__ = ("_indexes", "_still_named", "_view")
 
     def __init__(self, view: Callable[[], LogView], indexes: IndexRepair) -> None:
         self._view = view
         self._indexes = indexes
-        self._still_named: int | None = None  # base of the oldest one taken out whose files may have their names
+        self._still_named: int | None = None  # base of the oldest one taken out whose files may not be renamed yet
 
     @property
     def first_base_offset(self) -> int:
-        """The base offset of the oldest segment that a start would find."""
+        """The base offset of the oldest segment that a startup would find."""
         return self._view().segments.first.base_offset if self._still_named is None else self._still_named
 
     def find(self) -> Removable:
-        """Which may go by the log's settings and start. For a worker; safe beside appends.
+        """Return the segments that can be removed. Blocking; safe while the log is appended to.
 
-        Indexes found corrupt are made anew. Raises IndexCorruptError, ProtocolError, OSError.
+        Corrupt indexes are rebuilt. Raises IndexCorruptError, ProtocolError, OSError.
         """
         return self._indexes.run(lambda: find_removable(self._view()), self._view().place.config)
 
     def take_out(self) -> Sequence[Segment]:
-        """Have the log let go of those that lie before its start; nothing new reads them. `rename` follows.
+        """Remove the segments before the log start offset from the log and return them; `rename` must follow.
 
-        One whose roll is not finished yet stays for the next time, and so do those after it.
+        A segment whose roll is not finished is left to the next call, and so are those after it.
         """
         view, old = self._view(), list[Segment]()
         for segment in view.segments.snapshot[:-1]:
@@ -158,9 +155,9 @@ class OldSegments:
         return old
 
     def rename(self, removed: Sequence[Segment]) -> list[str]:
-        """Give the files of what was taken out names that a start removes; gives these names, for `unlink`.
+        """Rename the files of removed segments to `.deleted`; return their paths, for `unlink`.
 
-        For a worker, one at a time. Raises OSError: then a start may find some of them again, before the log start.
+        Blocking, one call at a time. After an OSError a startup may find some of them again, before the log start.
         """
         view = self._view()
         place = view.place
@@ -173,13 +170,10 @@ class OldSegments:
         return names
 
     def unlink(self, names: Iterable[str]) -> None:
-        """Unlink what `rename` named, as far as it is there. For a worker: a large file takes its time.
-
-        Raises OSError.
-        """
+        """Unlink the renamed files that still exist. Blocking. Raises OSError."""
         disk = self._view().place.disk
         for name in names:
-            with suppress(OSError):  # in vain, it is only less gentle
+            with suppress(OSError):  # the file is then unlinked in one step
                 _drop_from_memory(disk, name)
             with suppress(FileNotFoundError):
                 disk.unlink(name)

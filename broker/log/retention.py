@@ -1,13 +1,12 @@
-"""Which of a log's oldest segments may go: those before its start, those beyond its size, those past their time.
+"""Decide which of a log's oldest segments are removed: before its start offset, beyond its size, or past their time.
 
-Owns: the rules, as a pure decision over facts. Must not know files, indexes or clocks: whether a segment is past its
-time is asked of the caller, oldest segment first and no further than it matters, for the answer costs a look at an
-index.
+A pure decision: `is_expired` is called for the oldest segments first and no further than needed, because the answer
+costs an index lookup.
 
 Invariants:
-1. The oldest go first; a segment stays because it stays itself, and so does everything after it.
-2. Nothing at or past the high watermark goes, and no empty active segment.
-3. A log that is compacted and does not delete loses only what lies before its start; so does one without a policy.
+1. Segments are removed from the oldest on; all segments after one that stays, stay, too.
+2. Nothing at or past the high watermark is removed, and no empty active segment.
+3. A log whose cleanup policy does not include `delete` loses only the segments before its start offset.
 
 Source: kafka.log.UnifiedLog.deleteOldSegments.
 """
@@ -20,7 +19,7 @@ from broker.log.config import LogConfig
 
 
 class RemovalReason(StrEnum):
-    """Why a segment goes."""
+    """Why a segment is removed."""
 
     START = "start"
     SIZE = "size"
@@ -28,7 +27,7 @@ class RemovalReason(StrEnum):
 
 
 class Candidate(NamedTuple):
-    """A segment as the rules see it: the offset after its last one, its size in bytes, whether it is the active one."""
+    """A segment's end offset (exclusive), its size in bytes, and whether it is the active one."""
 
     end_offset: int
     size: int
@@ -43,9 +42,9 @@ def removal_reasons(
     high_watermark: int,
     is_expired: Callable[[int], bool],
 ) -> list[RemovalReason]:
-    """Why each of the oldest segments goes, as many as go; `candidates` are all of the log's, oldest first.
+    """Return a reason for each segment to remove, oldest first; `candidates` are all of the log's.
 
-    `is_expired` says of the segment in a slot whether it is older than `retention.ms`.
+    `is_expired` tells whether the segment in a slot is older than `retention.ms`.
     """
     most = _count(candidates, lambda slot: _may_go(candidates[slot], high_watermark))
     before = _count(candidates[:most], lambda slot: _lies_before(candidates[slot], log_start_offset))
@@ -67,7 +66,7 @@ def _lies_before(candidate: Candidate, log_start_offset: int) -> bool:
 
 
 def _beyond_size(candidates: Sequence[Candidate], most: int, retention_bytes: int) -> int:
-    """How many can go with at least `retention_bytes` left without them."""
+    """Return how many segments can be removed with at least `retention_bytes` left."""
     if retention_bytes < 0:
         return 0
     excess, count = sum(candidate.size for candidate in candidates) - retention_bytes, 0
@@ -80,5 +79,5 @@ def _beyond_size(candidates: Sequence[Candidate], most: int, retention_bytes: in
 
 
 def _count(candidates: Sequence[Candidate], goes: Callable[[int], bool]) -> int:
-    """How many, from the first on, go."""
+    """Return the number of leading candidates for whose slots `goes` is true."""
     return next((slot for slot in range(len(candidates)) if not goes(slot)), len(candidates))
