@@ -1,8 +1,8 @@
 """The storage engine: a partition is a directory of segments, a segment is a log file with two sparse indexes.
 
-Synchronous: it knows neither trio nor metrics nor wire formats. It returns facts, callers count them. `partition_log`
-is the face. Read in this order: `disk`, `residency`, `files`; `index_search`, `mapped_index`, `offset_index`,
-`time_index`;
-`append`, `segment`, `segments`; `active_writer`, `appender`, `reading`, `time_search`, `flush`; `partition_log`; then
-`index_rebuild`, `recovery`, `truncation`, and what lies around the logs: `data_directory`, `checkpoint`.
+Synchronous: it knows neither trio nor metrics nor wire formats. It returns values, callers count them. `partition_log`
+is the entry module. Read in this order: `io.disk`, `io.residency`, `io.files`; `index.search`, `index.mapped`,
+`index.offset`, `index.time`; `append`, `segment`, `segments`; `active_writer`, `appender`, `reading`, `time_search`,
+`flush`; `partition_log`; then `recovery.rebuild`, `recovery.load`, `recovery.truncate`, and the data directories around
+the logs: `directory.data_directory`, `directory.checkpoint`.
 """
