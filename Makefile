@@ -126,7 +126,7 @@ bench-guard: setup
 	$(BIN)/python -m benchmarks 'guard-*' --rounds 5 --seconds 0.3 --strict $(ARGS)
 
 figures: setup
-	$(BIN)/python -m benchmarks.pictures
+	$(BIN)/python -m benchmarks.report.pictures
 
 # Of what is compiled, coverage sees nothing.
 coverage: setup

@@ -1,8 +1,8 @@
 """Benchmarks: the figures of `docs/performance.md`, each compared with a reference.
 
-Reading order: `harness` (rounds, medians, ratios), `report` (table, JSON), `load` (the load generator), `contestants`
-(the servers), `echo` and `limits` (the limits of the machine), `workloads` (what is measured); then `live_reader`,
-`costs` and `index_search`, which answer one question each.
+Start with `harness` (rounds, medians, ratios), then `workloads` (what is measured), `load` (the clients), `servers`
+(warmlog, Kafka and the limits of the machine) and `report` (table, JSON, pictures). `serving` and `questions` measure
+one subject each.
 
     python -m benchmarks [WORKLOAD...] [--rounds N] [--seconds S] [--json FILE] [--quick]
 """

@@ -11,19 +11,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import StartError
-from benchmarks.cost_workloads import COST_WORKLOADS
 from benchmarks.harness import Plan, Workload, run
-from benchmarks.index_workloads import INDEX_WORKLOADS
-from benchmarks.kafka_workloads import KAFKA_WORKLOADS
-from benchmarks.live_workloads import LIVE_WORKLOADS, STANDING
-from benchmarks.load import LoadError
-from benchmarks.native import SetupError
-from benchmarks.report import document, machine_sentence, put_figures, table
+from benchmarks.load.generator import LoadError
+from benchmarks.load.native import SetupError
+from benchmarks.report.document import document, machine_sentence, put_figures, table
+from benchmarks.servers.contestants import StartError
 from benchmarks.serving.guard import GUARD_WORKLOADS
 from benchmarks.serving.workloads import SERVING_WORKLOADS
-from benchmarks.upkeep_workloads import UPKEEP_WORKLOADS
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.cost import COST_WORKLOADS
+from benchmarks.workloads.index import INDEX_WORKLOADS
+from benchmarks.workloads.kafka import KAFKA_WORKLOADS
+from benchmarks.workloads.live import LIVE_WORKLOADS, STANDING
+from benchmarks.workloads.native import WORKLOADS
+from benchmarks.workloads.upkeep import UPKEEP_WORKLOADS
 
 QUICK_SECONDS = 0.2
 EVERY = (

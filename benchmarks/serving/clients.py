@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.harness import Conditions, Figures
-from benchmarks.kafka import KafkaBroker
-from benchmarks.load import ROOT
+from benchmarks.load.generator import ROOT
+from benchmarks.servers.kafka import KafkaBroker
 
 MODULE = ROOT / "interop" / "go"
 GO_PATH = f"{os.environ['PATH']}:/usr/local/go/bin"  # where Go's own installer puts it

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.contestants import ECHO_BY_TURNS, AppendLoop, SendfileLoop
 from benchmarks.harness import Conditions, Figures, Target, Workload
-from benchmarks.kafka import WARMLOG_KAFKA
-from benchmarks.kafka_workloads import FETCH_FOUR, PUSHING
+from benchmarks.servers.contestants import ECHO_BY_TURNS, AppendLoop, SendfileLoop
+from benchmarks.servers.kafka import WARMLOG_KAFKA
 from benchmarks.serving.loads import Crowd
+from benchmarks.workloads.kafka import FETCH_FOUR, PUSHING
 
 FETCHED_SCALE = 0.25  # 64 MiB are filled for each measurement
 

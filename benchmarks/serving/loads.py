@@ -13,12 +13,13 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from benchmarks.contestants import Broker, Running, figures_of
 from benchmarks.harness import Conditions, Figures
-from benchmarks.large_requests import Asker, kafka_frame
-from benchmarks.load import Flow, LoadError, cpu_seconds
-from benchmarks.native import ANSWER_S, SetupError
-from benchmarks.workloads import SMALL
+from benchmarks.load.generator import Flow, LoadError, cpu_seconds
+from benchmarks.load.native import ANSWER_S, SetupError
+from benchmarks.questions.large_frames import kafka_frame
+from benchmarks.questions.large_requests import Asker
+from benchmarks.servers.contestants import Broker, Running, figures_of
+from benchmarks.workloads.native import SMALL
 
 PARTITIONS = 1_000
 ACTIVE_SHARE = 0.01  # of the partitions get a record between two fetches

@@ -3,10 +3,10 @@
 from typing import Any
 
 from benchmarks.harness import Workload
-from benchmarks.kafka_workloads import BOTH, RECORD_BYTES, at_least, at_most, beside_kafka
 from benchmarks.serving.clients import GoClient
 from benchmarks.serving.loads import Crowd, WideRequests
-from benchmarks.workloads import RECORDS, STORED, STORED_RECORDS
+from benchmarks.workloads.kafka import BOTH, RECORD_BYTES, at_least, at_most, beside_kafka
+from benchmarks.workloads.native import RECORDS, STORED, STORED_RECORDS
 
 WIDE = WideRequests()
 VERSIONS = (11, 7)  # of Produce: a current client's, and the last but one before the flexible versions

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.cost_workloads import COST_WORKLOADS
-from benchmarks.costs import Median, median_of
 from benchmarks.harness import Conditions, Workload
-from benchmarks.switched import LOUD, SILENT, become
+from benchmarks.questions.costs import Median, median_of
+from benchmarks.servers.switched import LOUD, SILENT, become
+from benchmarks.workloads.cost import COST_WORKLOADS
 from broker.log.io.page_faults import PageFaults
 from broker.metrics.registry import Counter, Histogram, Metrics
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import Conditions, Figures, Outcome, Plan, Spread, Target, Workload, run
-from benchmarks.load import ROOT
-from benchmarks.report import BEGIN_MARK, END_MARK, document, put_figures, table
+from benchmarks.load.generator import ROOT
+from benchmarks.report.document import BEGIN_MARK, END_MARK, document, put_figures, table
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.index_question import INTERVALS_KB, measure, table
+from benchmarks.questions.index_question import INTERVALS_KB, measure, table
 from tests.broker.log.eviction import needs_cachestat
 
 RECORDS = 5_000

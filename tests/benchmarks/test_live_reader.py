@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import Conditions, Spread, Target
-from benchmarks.live_reader import ALLOWED_MS, Replay, evict, figures
-from benchmarks.live_workloads import WARMLOG_NATIVE
-from benchmarks.paced import Pace, PaceResult
-from benchmarks.throttle import ThrottleError, disk_of, throttled
-from benchmarks.workloads import SMALL, batch_of
+from benchmarks.load.paced import Pace, PaceResult
+from benchmarks.questions.live_reader import ALLOWED_MS, Replay, evict, figures
+from benchmarks.servers.throttle import ThrottleError, disk_of, throttled
+from benchmarks.workloads.live import WARMLOG_NATIVE
+from benchmarks.workloads.native import SMALL, batch_of
 from broker.log.io.page_cache import missing_by_mincore
 from tests.broker.log.eviction import needs_eviction
 

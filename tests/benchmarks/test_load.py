@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.load import RECEIVE_BYTES, Flow, Load, LoadError, LoadResult, cpu_seconds, drive, generate
+from benchmarks.load.generator import RECEIVE_BYTES, Flow, Load, LoadError, LoadResult, cpu_seconds, drive, generate
 
 REQUEST = b"\0\0\0\4ask?"
 GOOD = b"fine"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.load import ROOT
+from benchmarks.load.generator import ROOT
 
 
 def benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -7,8 +7,8 @@ import re
 import pytest
 from matplotlib import pyplot as plt
 
-from benchmarks.load import ROOT
-from benchmarks.pictures import PLACE, index_faults, live_reader, pages_touched, sparse_index
+from benchmarks.load.generator import ROOT
+from benchmarks.report.pictures import PLACE, index_faults, live_reader, pages_touched, sparse_index
 
 
 @pytest.mark.parametrize(("page", "pictures"), [("page-cache.md", 3), ("sparse-index.md", 1)])

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.contestants import ECHO_BY_TURNS, Broker
 from benchmarks.harness import Conditions, Figures
-from benchmarks.kafka import start_warmlog_for_kafka
-from benchmarks.kafka_wire import KafkaWire
-from benchmarks.load import LoadError
+from benchmarks.load.generator import LoadError
+from benchmarks.load.kafka_wire import KafkaWire
+from benchmarks.servers.contestants import ECHO_BY_TURNS, Broker
+from benchmarks.servers.kafka import start_warmlog_for_kafka
 from benchmarks.serving.loads import Crowd, WideRequests, check_fetch, fetch, session_cost
 
 WARMLOG = Broker(name="warmlog", start=start_warmlog_for_kafka, wire=KafkaWire())

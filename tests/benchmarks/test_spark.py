@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from benchmarks.spark import GROUPS, RECORDS, TARGETS, table
+from benchmarks.questions.spark import GROUPS, RECORDS, TARGETS, table
 
 
 def test_what_is_wanted_compares_contestants_of_one_group() -> None:

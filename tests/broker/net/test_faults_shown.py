@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.throttle import ThrottleError, throttled
+from benchmarks.servers.throttle import ThrottleError, throttled
 from broker.metrics.loop_guard import LoopGuard
 from tests.broker.clients import RawClient, batch, running
 from tests.broker.log.eviction import evict_files, needs_eviction

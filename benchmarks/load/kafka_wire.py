@@ -1,0 +1,140 @@
+"""Requests to contestants in Kafka's protocol, encoded before a measurement begins.
+
+A client library sets up measurements. The versions are the last ones with topics by name, which current clients use.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from struct import Struct
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
+
+from benchmarks.load.native import ANSWER_S, Address, SetupError
+from protocol.frame import LENGTH
+from protocol.kafka.api import API_BY_KEY
+from protocol.kafka.codec.engine import ENGINE
+
+PRODUCE, PRODUCE_VERSION = 0, 11
+FETCH, FETCH_VERSION = 1, 12
+_HEADER = Struct(">hhih")  # API key, version, correlation id, length of the client id
+_CLIENT_ID = b"benchmark"
+_names = (f"benchmark-{number}" for number in count())
+
+
+class KafkaWire:
+    """Requests as bytes, frames and all. Correlation ids are not told apart by the load generator, so all are 0."""
+
+    good = b""  # an error is a zero among zeros here: `check_count` counts afterwards
+    greeting = b""
+
+    def produce(self, topic: str, partition: int, batches: bytes) -> bytes:
+        """Append batches to a partition, acks=1."""
+        data = {"name": topic, "partition_data": ({"index": partition, "records": batches},)}
+        values = {"transactional_id": None, "acks": 1, "timeout_ms": 30_000, "topic_data": (data,)}
+        return _request(PRODUCE, PRODUCE_VERSION, values)
+
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 0) -> bytes:
+        """Read what is there from an offset on, waiting so long for anything to come, outside of any session."""
+        asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
+        values = {
+            "max_wait_ms": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": max_bytes,
+            "isolation_level": 0,
+            "topics": ({"topic": topic, "partitions": (asked,)},),
+            "forgotten_topics_data": (),
+        }
+        return _request(FETCH, FETCH_VERSION, values)
+
+    def new_topic(self, address: Address, partitions: int) -> str:
+        """Create a topic with a new name. Raises SetupError."""
+        topic = next(_names)
+        self.create_topic(address, topic, partitions, {})
+        return topic
+
+    def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Return when every partition has a leader that knows it. Raises SetupError."""
+        admin = _admin(address)
+        _done(admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))], request_timeout=ANSWER_S))
+        while not _is_led(admin, topic, partitions):
+            pass
+        _latest(admin, [TopicPartition(topic, partition) for partition in range(partitions)])
+
+    def alter_topic(self, address: Address, topic: str, configs: Mapping[str, str]) -> None:
+        """Change settings of a topic. Raises SetupError."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()
+        ]
+        admin = _admin(address)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        futures = admin.incremental_alter_configs([resource], request_timeout=ANSWER_S)
+        _done({str(each): future for each, future in futures.items()})
+
+    def drop_topic(self, address: Address, topic: str) -> None:
+        """Delete a topic. Raises SetupError."""
+        admin = _admin(address)  # it must live until it is done
+        _done(admin.delete_topics([topic], operation_timeout=ANSWER_S))
+
+    def check_count(self, address: Address, topic: str, least: int) -> None:
+        """Raise SetupError unless a topic holds so many records or more."""
+        admin = _admin(address)
+        partitions = admin.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions
+        asked = [TopicPartition(topic, partition) for partition in partitions]
+        found = _latest(admin, asked)
+        if found < least:
+            raise SetupError(f"{topic} holds {found} records, not {least}")
+
+    def first_question(self, address: Address) -> None:
+        """List the topics over a new connection. Raises SetupError."""
+        _admin(address).list_topics(timeout=ANSWER_S)
+
+
+def _request(key: int, version: int, values: Mapping[str, Any]) -> bytes:
+    """Encode a request of a flexible version, with its frame's length."""
+    header = _HEADER.pack(key, version, 0, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
+    data = ENGINE.writer(API_BY_KEY[key].request, version, flexible=True).write(values, header)
+    return LENGTH.pack(len(data)) + data
+
+
+def _admin(address: Address) -> AdminClient:
+    host, port = address
+    return AdminClient({"bootstrap.servers": f"{host}:{port}"})
+
+
+# What a new leader answers until it knows that it is one.
+_NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_LEADER_EPOCH}
+
+
+def _latest(admin: AdminClient, asked: Sequence[TopicPartition]) -> int:
+    """How many records there are. Who has just become leader may not know it yet."""
+    while True:
+        futures = admin.list_offsets({each: OffsetSpec.latest() for each in asked}, request_timeout=ANSWER_S)
+        try:
+            return sum(future.result().offset for future in futures.values())
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_YET:
+                raise SetupError(str(error)) from error
+
+
+def _is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
+    found = admin.list_topics(topic, timeout=ANSWER_S).topics[topic]
+    if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+        raise SetupError(f"topic {topic}: {found.error}")
+    return len(found.partitions) == partitions and all(each.leader >= 0 for each in found.partitions.values())
+
+
+def _done(futures: Mapping[str, object]) -> None:
+    for topic, future in futures.items():
+        try:
+            future.result(ANSWER_S)  # type: ignore[attr-defined]
+        except Exception as error:
+            raise SetupError(f"topic {topic}: {error}") from error

@@ -1,0 +1,236 @@
+"""Kafka, and warmlog over Kafka's protocol: servers that run for a whole session, and client programs as contestants.
+
+A JVM is slow until it is warmed up. So unlike the contestants of the native protocol, these two servers are started
+once, each gets the same `WARM_UP_S` of all kinds of load, and a measurement is a new topic on a running server.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.harness import Conditions, Figures
+from benchmarks.load.generator import ROOT, Flow, cpu_seconds
+from benchmarks.load.kafka_wire import KafkaWire
+from benchmarks.load.paced import Pace, PaceResult
+from benchmarks.servers.contestants import Broker, Fetch, Produce, Running, start_warmlog
+from interop.kafka_node import KafkaNode, build
+
+WARM_UP_S = 20.0
+# What Kafka's own start script gives its JVM.
+JVM_OPTIONS = (
+    "-Xms1G",
+    "-Xmx1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+# Kafka as it comes, but for one node, and no minute of waiting before a deleted topic's files go.
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": 1,
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "group.initial.rebalance.delay.ms": 0,
+    "log.segment.delete.delay.ms": 1000,
+}
+JVM_OF_TOOLS = ("java", "-Xmx512m", "-Xshare:auto")
+
+
+@dataclass(slots=True)
+class Standing:
+    """A server that is started at its first use, warmed, and ended by `close`."""
+
+    name: str
+    launch: Callable[[Path], AbstractContextManager[Running]]
+    _life: ExitStack = field(default_factory=ExitStack)
+    _running: Running | None = None
+    is_warm: bool = False
+    home: Path | None = None  # where its data are, once it is started
+
+    @contextmanager
+    def start(self, directory: Path) -> Iterator[Running]:
+        """Start the server. Its directory is next to the first measurement's, and is removed with the server."""
+        if self._running is None:
+            home = directory.parent / f"{directory.name}-{self.name.replace(' ', '-')}"
+            home.mkdir()
+            self.home = home
+            self._life.callback(subprocess.run, ["rm", "-rf", str(home)], check=True)
+            self._running = self._life.enter_context(self.launch(home))
+        yield self._running
+
+    def close(self) -> None:
+        """End it; the next use starts another one."""
+        self._life.close()
+        self._running = self.home = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaBroker(Broker):
+    """A server that Kafka's clients talk to. `standing` is what `start` is of."""
+
+    standing: Standing
+
+    def warm(self, loads: Sequence[Produce | Fetch], conditions: Conditions) -> None:
+        """Give the server its share of every kind of load, once."""
+        if self.standing.is_warm:
+            return
+        self.standing.is_warm = True
+        shorter = replace(conditions, seconds=WARM_UP_S * conditions.scale / len(loads), warmup_s=0)
+        for load in loads:
+            _ = self.produce(load, shorter) if isinstance(load, Produce) else self.fetch(load, shorter)
+
+    def fill(self, server: Running, topic: str, batch: bytes, batches: int, conditions: Conditions) -> None:
+        """Put so many batches into partition 0."""
+        request = self.wire.produce(topic, 0, batch)
+        self.drive(server, [Flow(requests=(request,), depth=16, total=batches)], conditions)
+
+    def beside(self, small: Pace, large: Produce, conditions: Conditions) -> Figures:
+        """Latencies of a small producer that keeps its pace while others push large batches."""
+        with self.serving(conditions, large.connections + 1) as (server, topic), ThreadPoolExecutor(1) as other:
+            pushing = other.submit(self.drive, server, self.producers(topic, large), conditions)
+            request = self.wire.produce(topic, large.connections, small.batch)
+            window_s = conditions.seconds + conditions.warmup_s
+            result = small.keep(server.address, self.wire, request, seconds=window_s, skip_s=conditions.warmup_s)
+            pushed = pushing.result()
+        return {**_latencies(result), "large_mb_per_s": pushed.replies * len(large.batch) / pushed.elapsed_s / 1e6}
+
+    def quiet(self, partitions: int, conditions: Conditions) -> Figures:
+        """Measure the share of a core that a consumer of quiet partitions costs."""
+        with self.serving(conditions, partitions) as (server, topic):
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.load.quiet_consumer",
+                _bootstrap(server),
+                topic,
+                str(partitions),
+            ]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as consumer:
+                assert consumer.stdin is not None
+                assert consumer.stdout is not None
+                consumer.stdout.readline()  # it has all partitions, and its session
+                began_at, used_s = perf_counter(), cpu_seconds(server.pid)
+                try:
+                    consumer.wait(max(conditions.seconds, 10 * conditions.scale))
+                except subprocess.TimeoutExpired:
+                    share = (cpu_seconds(server.pid) - used_s) / (perf_counter() - began_at)
+                consumer.stdin.close()
+        return {"server_share": share}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaTools:
+    """Kafka's own performance tools against a server."""
+
+    broker: KafkaBroker
+
+    @property
+    def name(self) -> str:
+        """The server's."""
+        return self.broker.name
+
+    def produce(self, records: int, size: int, acks: str, conditions: Conditions) -> Figures:
+        """ProducerPerformance, as fast as it can."""
+        with self.broker.serving(conditions, 1) as (server, topic):
+            said = _java(
+                "org.apache.kafka.tools.ProducerPerformance",
+                *("--topic", topic, "--num-records", str(records), "--record-size", str(size), "--throughput", "-1"),
+                *("--bootstrap-server", _bootstrap(server), "--command-property", f"acks={acks}"),
+            )
+            self.broker.wire.check_count(server.address, topic, records)
+        last = said.strip().splitlines()[-1]
+        rate = re.search(r"([\d.]+) records/sec", last)
+        tail = re.search(r"(\d+) ms 99th", last)
+        assert rate is not None, said
+        assert tail is not None, said
+        return {"records_per_s": float(rate[1]), "p99_ms": float(tail[1])}
+
+    def consume(self, batch: bytes, batch_records: int, records: int, conditions: Conditions) -> Figures:
+        """ConsumerPerformance over what is in the page cache."""
+        with self.broker.serving(conditions, 1) as (server, topic):
+            self.broker.fill(server, topic, batch, records // batch_records, conditions)
+            said = _java(
+                "org.apache.kafka.tools.ConsumerPerformance",
+                *("--topic", topic, "--num-records", str(records), "--bootstrap-server", _bootstrap(server)),
+            )
+        names, values = (line.split(", ") for line in said.strip().splitlines()[-2:])
+        return {"records_per_s": float(dict(zip(names, values, strict=True))["fetch.nMsg.sec"])}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfluentClient:
+    """confluent-kafka against a server, in a process of its own."""
+
+    broker: KafkaBroker
+
+    @property
+    def name(self) -> str:
+        """The server's."""
+        return self.broker.name
+
+    def produce(self, records: int, size: int, conditions: Conditions) -> Figures:
+        """Records/s to the last acknowledgement, and latencies from `produce` to the delivery report."""
+        with self.broker.serving(conditions, 1) as (server, topic):
+            return self._run("produce", server, topic, records, size)
+
+    def consume(self, batch: bytes, batch_records: int, records: int, size: int, conditions: Conditions) -> Figures:
+        """Records/s from the page cache."""
+        with self.broker.serving(conditions, 1) as (server, topic):
+            batches = records // batch_records
+            self.broker.fill(server, topic, batch, batches, conditions)
+            return self._run("consume", server, topic, batches * batch_records, size)
+
+    def _run(self, verb: str, server: Running, topic: str, records: int, size: int) -> Figures:
+        command = [sys.executable, "-m", "benchmarks.load.confluent", verb, _bootstrap(server), topic, str(records)]
+        said = subprocess.check_output([*command, str(size)], cwd=ROOT, text=True)
+        return {name: float(value) for name, value in (pair.split("=") for pair in said.split())}
+
+
+@contextmanager
+def start_kafka(directory: Path) -> Iterator[Running]:
+    """Kafka of the version that is compared with, one node."""
+    node = KafkaNode(directory / "data", jvm_options=JVM_OPTIONS, settings=SETTINGS)
+    with node:
+        host, port = node.bootstrap.split(":")
+        yield Running((host, int(port)), node.pid)
+
+
+@contextmanager
+def start_warmlog_for_kafka(directory: Path) -> Iterator[Running]:
+    """Warmlog with all listeners on, for Kafka's clients."""
+    with start_warmlog(directory, "kafka") as running:
+        yield running
+
+
+def _java(main: str, *arguments: str) -> str:
+    command = [*JVM_OF_TOOLS, "-cp", build(), main, *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def _bootstrap(server: Running) -> str:
+    host, port = server.address
+    return f"{host}:{port}"
+
+
+def _latencies(result: PaceResult) -> dict[str, float]:
+    return {"p50_ms": result.quantile_s(0.5) * 1e3, "p99_ms": result.quantile_s(0.99) * 1e3}
+
+
+def _contestant(name: str, launch: Callable[[Path], AbstractContextManager[Running]]) -> KafkaBroker:
+    standing = Standing(name, launch)
+    return KafkaBroker(name=name, start=standing.start, wire=KafkaWire(), standing=standing)
+
+
+WARMLOG_KAFKA = _contestant("warmlog", start_warmlog_for_kafka)
+KAFKA = _contestant("Kafka 4.3.1", start_kafka)

@@ -1,0 +1,155 @@
+"""A broker whose residency gate or metrics can be switched while it serves.
+
+So both sides of a comparison run in one process, with the same memory, sockets and other load on the machine.
+
+    python -m benchmarks.servers.switched DIRECTORY
+
+It prints `ready ... native=HOST:PORT ...`, then answers each line of `gate|measuring on|off` on standard input with
+`done`.
+
+The switch exists only here; users have none. With `measuring off`, nothing is counted, page faults are not queried, and
+the event loop uses trio's own clock; a request still reads it about five times.
+"""
+
+import gc
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import trio
+from trio._core._run import GLOBAL_RUN_CONTEXT, SystemClock  # nothing public changes the clock of a loop that runs
+
+from broker.app import Addresses, Broker
+from broker.log.io.page_cache import Off
+from broker.log.io.page_faults import PageFaults, Where
+from broker.metrics.loop_guard import LoopGuard
+from broker.metrics.registry import Counter, Histogram, RequestMetrics
+from broker.metrics.requests import Staged
+from broker.net.listener import bind
+from broker.settings.settings import Settings, load_settings
+
+BACKLOG = 16
+TRIOS_CLOCK = SystemClock(offset=0.0)  # the same time as the guard's, so that deadlines hold on either side
+
+
+class SilentCounter(Counter):
+    """Does not count."""
+
+    __slots__ = ()
+
+    def add(self, amount: float = 1) -> None:
+        """Nothing."""
+
+
+class SilentHistogram(Histogram):
+    """Does not count."""
+
+    __slots__ = ()
+
+    def observe(self, seconds: float) -> None:
+        """Nothing."""
+
+
+class SilentRequestMetrics(RequestMetrics):
+    """Does not count."""
+
+    __slots__ = ()
+
+    def observe(self, staged: Staged, done_at: float, sent_at: float) -> None:
+        """Nothing."""
+
+
+class SilentPageFaults(PageFaults):
+    """Does not ask."""
+
+    __slots__ = ()
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def end(self, where: Where) -> None:
+        """Nothing."""
+
+    def leave(self) -> None:
+        """Nothing."""
+
+
+SILENT: dict[type, type] = {
+    Counter: SilentCounter,
+    Histogram: SilentHistogram,
+    RequestMetrics: SilentRequestMetrics,
+    PageFaults: SilentPageFaults,
+}
+LOUD = {silent: loud for loud, silent in SILENT.items()}
+
+
+class Switches:
+    """The switches of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._residency = broker._files.residency  # noqa: SLF001  # the switch is not the broker's
+        self._method = self._residency.method
+        self._is_off: set[str] = set()
+
+    def turn(self, what: str, *, on: bool) -> None:
+        """In the loop's thread."""
+        turned: dict[str, Callable[[bool], None]] = {"gate": self._gate, "measuring": self._measuring}
+        if on is (what in self._is_off):
+            turned[what](on)
+            self._is_off ^= {what}
+
+    def _gate(self, on: bool) -> None:
+        self._residency.method = self._method if on else Off()
+
+    def _measuring(self, on: bool) -> None:
+        become(LOUD if on else SILENT, gc.get_objects())
+        GLOBAL_RUN_CONTEXT.runner.clock = self._broker.guard.clock if on else TRIOS_CLOCK
+
+
+def become(other: dict[type, type], objects: Iterable[Any]) -> int:
+    """Change the type of all objects of one type to the other; return their number."""
+    changed = [each for each in objects if type(each) in other]
+    for each in changed:
+        each.__class__ = other[type(each)]
+    return len(changed)
+
+
+async def serve(settings: Settings, guard: LoopGuard) -> None:
+    """Serve until standard input ends."""
+    with ExitStack() as stack:
+        sockets = {name: stack.enter_context(bind(("127.0.0.1", 0), BACKLOG)) for name in ("kafka", "native", "http")}
+        broker, stop = Broker(settings, stack, guard), trio.Event()
+
+        async def obey() -> None:
+            await started.wait()
+            switches = Switches(broker)
+            while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+                what, state = line.split()
+                switches.turn(what, on=state == "on")
+                print("done", flush=True)
+            stop.set()
+
+        def ready(addresses: Addresses) -> None:
+            gc.collect()
+            print(addresses.line(), flush=True)
+            started.set()
+
+        started = trio.Event()
+        with broker.guard.watching():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(obey)
+                await broker.serve(sockets, ready, stop)
+
+
+def main() -> None:
+    """Serve the directory that the command line names."""
+    settings = load_settings(data_dir=Path(sys.argv[1]))
+    guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
+    trio.run(serve, settings, guard, clock=guard.clock)
+
+
+if __name__ == "__main__":
+    main()
