@@ -1,15 +1,13 @@
-"""The pictures of `docs/page-cache.md` and `docs/sparse-index.md`, drawn from the figures that lie beside them.
+"""The pictures of `docs/page-cache.md` and `docs/sparse-index.md`, drawn from the data files beside them.
 
-    python -m benchmarks.report.pictures       (make figures)
+    python -m benchmarks.report.pictures       (or `make figures`)
 
-Owns: what the pictures look like. Must not know: how anything is measured.
-
-| picture           | from                                                                     |
-|-------------------|--------------------------------------------------------------------------|
-| pages-touched.svg | the search itself                                                        |
-| index-faults.svg  | index-search.csv, which `python -m benchmarks.questions.index_search FILE` writes   |
-| live-reader.svg   | live-reader.json, which `python -m benchmarks 'live-*' --json FILE` writes |
-| sparse-index.svg  | sparse-index.json, which `python -m benchmarks.questions.index_question FILE` writes |
+| picture           | from                                                                               |
+|-------------------|------------------------------------------------------------------------------------|
+| pages-touched.svg | the search itself                                                                  |
+| index-faults.svg  | index-search.csv: `python -m benchmarks.questions.index_search FILE`               |
+| live-reader.svg   | live-reader.json: `python -m benchmarks 'live-*' --json FILE`                      |
+| sparse-index.svg  | sparse-index.json: `python -m benchmarks.questions.index_question FILE`            |
 """
 
 import csv
