@@ -11,6 +11,7 @@ from broker.log.errors import (
     RecordListTooLargeError,
     TimeOutOfRangeError,
     TooManyProducersError,
+    TransactionCoordinatorFencedError,
 )
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
@@ -39,6 +40,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (InvalidProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
     (InvalidTransactionStateError, ErrorCode.INVALID_TXN_STATE),
+    (TransactionCoordinatorFencedError, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     (NotReadyError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (LogError, ErrorCode.KAFKA_STORAGE_ERROR),  # the others: out of service, or an index that cannot be made anew
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),

@@ -9,10 +9,11 @@ Invariants:
    does a failed sync: Linux then marks the pages as clean, so a second sync of the file would succeed and say nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from broker.log.append import Buffer, IndexEntries
+from broker.log.index.transaction import AbortedTransaction
 from broker.log.io.disk import is_out_of_room
 from broker.log.segment import Segment
 
@@ -43,21 +44,25 @@ class ActiveWriter:
             self._cut_back(active, position, error)
             raise
 
-    def write_entries(self, active: Segment, entries: IndexEntries) -> None:
-        """Write entries into both indexes, or into neither, and then cut the log file back to `active.size`.
+    def write_entries(self, active: Segment, entries: IndexEntries, aborted: Sequence[AbortedTransaction] = ()) -> bool:
+        """Write entries into all indexes, or into none, and then cut the log file back to `active.size`.
 
-        Raises OSError.
+        Returns whether a file was created. Raises OSError.
         """
         offset_index, time_index = active.offset_index, active.time_index
-        offsets = offset_index.entries
+        offsets, times = offset_index.entries, time_index.entries
         try:
-            offset_index.append_encoded(entries.offset_index)
+            if entries.offset_index:
+                offset_index.append_encoded(entries.offset_index)
             if entries.time_index:
                 time_index.append_encoded(entries.time_index)
+            return active.add_aborted(aborted) if aborted else False
         except OSError as error:
             self._cut_back(active, active.size, error)
             with self._failing():
                 offset_index.keep_entries(offsets)
+            with self._failing():
+                time_index.keep_entries(times)
             raise
 
     def _cut_back(self, active: Segment, position: int, error: OSError) -> None:

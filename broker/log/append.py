@@ -25,6 +25,7 @@ from broker.log.producers.state import ProducerBatch, ProducerState
 from protocol.errors import InvalidRecordError
 from protocol.records.batch import rewritten_start, stamped_start
 from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, STALE_CRC, STAMPED_SIZE
+from protocol.records.markers import Outcome
 from protocol.records.record import MAX_INT64
 from protocol.records.validation import CheckedBatches
 
@@ -256,6 +257,7 @@ class PlannedAppend:
     `position` is a byte in the active segment's file (0 after a `roll`), `buffers` what goes there, end to end.
     `entries`: the index entries of each batch. `log_append_time`: where the topic's records have that time, else -1.
     `new_tail` is the end of the segment that a `roll` begins. `producers`: the states of idempotent producers after it.
+    `outcome`: of the transaction that it ends, if it is a marker.
     `is_duplicate`: all of it is in the log already, or planned before this; the offsets are where, and nothing is
     written.
     """
@@ -271,6 +273,7 @@ class PlannedAppend:
         "log_append_time",
         "max_timestamp",
         "new_tail",
+        "outcome",
         "position",
         "producers",
         "roll",
@@ -293,6 +296,7 @@ class PlannedAppend:
         batches: list[BatchExtent],
         entries: list[IndexEntries | None],
         producers: Sequence[ProducerState] = (),
+        outcome: Outcome | None = None,
         is_duplicate: bool = False,
     ) -> None:
         self.base_offset = base_offset
@@ -308,6 +312,7 @@ class PlannedAppend:
         self.batches = batches
         self.entries = entries
         self.producers = producers
+        self.outcome = outcome
         self.is_duplicate = is_duplicate
 
 

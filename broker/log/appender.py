@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from broker.log.active_writer import ActiveWriter
 from broker.log.append import (
+    BatchExtent,
     Buffer,
     PlannedAppend,
     Tail,
@@ -33,15 +34,19 @@ from broker.log.append import (
     whole,
 )
 from broker.log.errors import RecordListTooLargeError
+from broker.log.index.transaction import AbortedTransaction
 from broker.log.producers.snapshot import ProducerSnapshots
-from broker.log.producers.state import ProducerBatch, ProducerState
+from broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
 from broker.log.producers.table import Producers
+from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.recovery.contiguity import Contiguity
 from broker.log.recovery.place import LogPlace
 from broker.log.segment import Segment
 from broker.log.segments import Segments
+from protocol.records.batch import read_header
 from protocol.records.layout import NO_TIMESTAMP
-from protocol.records.validation import check_batches
+from protocol.records.markers import EndMarker, Outcome, marker_batch
+from protocol.records.validation import check_batches, with_append_time
 
 
 class PreparedRoll(NamedTuple):
@@ -63,6 +68,7 @@ class Appender:
         "_segments",
         "committed",
         "contiguity",
+        "has_new_names",
         "place",
         "producers",
         "rules",
@@ -79,6 +85,7 @@ class Appender:
         self.snapshots = ProducerSnapshots(place.disk, place.directory)
         self.rules = place.config.batch_rules
         self.writer = ActiveWriter()
+        self.has_new_names = False  # a commit has created a transaction index
         self.producers = producers
         self.restart(segments, tail, producers)
 
@@ -86,6 +93,7 @@ class Appender:
         """The log's end was moved: go on from there."""
         self._segments = segments
         if producers is not self.producers:
+            producers.unstable = self.producers.unstable.cut(tail.next_offset)
             self.producers.release()
             self.producers = producers
         self.committed = tail
@@ -107,11 +115,19 @@ class Appender:
         self.snapshots = ProducerSnapshots(place.disk, place.directory)
         self.contiguity = Contiguity(place.disk, place.directory)
 
-    def plan(self, records: Buffer, leader_epoch: int, *, reencoded: bool = False) -> PlannedAppend:
+    def plan(
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        *,
+        reencoded: bool = False,
+        origin: Origin = Origin.CLIENT,
+        guard: int = 0,
+    ) -> PlannedAppend:
         """Check batches and give them offsets and a position. `reencoded`: they are the result of `reencode_batches`.
 
-        Raises RecordListTooLargeError, ProtocolError; NeedsReencodingError unless `reencoded`; and what
-        `Producers.plan` raises.
+        `guard` allows a client to begin a transaction. Raises RecordListTooLargeError, ProtocolError;
+        NeedsReencodingError unless `reencoded`; and what `Producers.plan` raises.
         """
         rules, tail = self.rules, self._planned
         now_ms = self.place.clock()
@@ -124,7 +140,7 @@ class Appender:
         producers: Sequence[ProducerState] = ()
         known: Sequence[ProducerBatch] = ()
         is_idempotent = checked[0][1].producer_id >= 0 or len(checked) > 1
-        if is_idempotent:
+        if is_idempotent and origin is Origin.CLIENT:
             known = self.producers.find_duplicates(checked)
             if len(known) == len(checked):
                 return duplicate_of(known, position=tail.size, leader_epoch=leader_epoch, append_time=rules.append_time)
@@ -134,27 +150,70 @@ class Appender:
         else:
             batches = extents(checked, base_offset)
         if is_idempotent:
-            producers = self.producers.plan(checked, batches)
+            producers = self.producers.plan(checked, batches, origin=origin, guard=guard)
+        return self._placed(
+            stamped(view, checked, base_offset, leader_epoch),
+            batches,
+            now_ms,
+            leader_epoch,
+            base_offset=known[0].base_offset if known else base_offset,
+            producers=producers,
+        )
+
+    def plan_marker(self, marker: TransactionMarker, leader_epoch: int) -> PlannedAppend:
+        """Give the control batch of a marker its offset and position. Raises what `Producers.plan_marker` raises."""
+        now_ms, base_offset = self.place.clock(), self._planned.next_offset
+        end = EndMarker(marker.outcome, marker.coordinator_epoch, now_ms)
+        batch = marker_batch(marker.producer_id, marker.producer_epoch, end)
+        header = read_header(batch)
+        if self.rules.append_time:
+            header = with_append_time(header, now_ms)
+        checked = [(0, header)]
+        state = self.producers.plan_marker(marker, now_ms)
+        return self._placed(
+            stamped(memoryview(batch), checked, base_offset, leader_epoch),
+            extents(checked, base_offset),
+            now_ms,
+            leader_epoch,
+            base_offset=base_offset,
+            producers=(state,),
+            outcome=marker.outcome,
+        )
+
+    def _placed(
+        self,
+        buffers: list[Buffer],
+        batches: list[BatchExtent],
+        now_ms: int,
+        leader_epoch: int,
+        *,
+        base_offset: int,
+        producers: Sequence[ProducerState],
+        outcome: Outcome | None = None,
+    ) -> PlannedAppend:
+        """Put checked batches at the end of what is planned, in a new segment where the rules ask for one."""
+        tail = self._planned
         extent = whole(batches)
         new_tail = None
         roll = tail.roll_reason(extent, now_ms)
         if roll is not None:
-            new_tail = self.place.new_tail(base_offset)
+            new_tail = self.place.new_tail(tail.next_offset)
             tail = self._planned = new_tail.copy()
         return PlannedAppend(
-            base_offset=known[0].base_offset if known else base_offset,
+            base_offset=base_offset,
             last_offset=extent.last_offset,
             max_timestamp=extent.max_timestamp,
-            log_append_time=now_ms if rules.append_time else NO_TIMESTAMP,
+            log_append_time=now_ms if self.rules.append_time else NO_TIMESTAMP,
             size=extent.size,
             position=tail.size,
             leader_epoch=leader_epoch,
             roll=roll,
             new_tail=new_tail,
-            buffers=stamped(view, checked, base_offset, leader_epoch),
+            buffers=buffers,
             batches=batches,
             entries=tail.add_all(batches),  # after `position`: it moves the tail
             producers=producers,
+            outcome=outcome,
         )
 
     def write(self, planned: list[PlannedAppend]) -> None:
@@ -169,19 +228,42 @@ class Appender:
         active = self._segments.active
         assert planned[0].position == active.size, "commits follow the order of plans"
         added = [entries for each in planned for entries in each.entries if entries is not None]
-        if added:
-            self.writer.write_entries(active, joined(added))
+        aborted = self._aborted_by(planned)
+        if added or aborted:
+            self.has_new_names |= self.writer.write_entries(active, joined(added), aborted)
+        if aborted:
+            self._segments.forget_aborted()
         tail = self.committed
         for each in planned:
             for number, batch in enumerate(each.batches):
                 entries = each.entries[number]
                 active.remember(batch.last_offset, tail.size, indexed=entries is not None)
                 tail.repeat(batch, entries)  # as planned: settings may have changed since
-            if each.producers:
+            if each.outcome is not None:
+                self.producers.commit_marker(each.producers[0], each.last_offset)
+            elif each.producers:
                 self.producers.commit(each.producers)
         grown = tail.size - active.size
         active.size = tail.size
         return grown
+
+    def _aborted_by(self, planned: list[PlannedAppend]) -> list[AbortedTransaction]:
+        """Return the transactions that these appends abort, as the transaction index keeps them."""
+        found: list[AbortedTransaction] = []
+        if not any(each.outcome is Outcome.ABORT for each in planned):
+            return found
+        opened = dict(self.producers.open_transactions)  # ordered by first offset
+        for each in planned:
+            for state in each.producers:
+                producer_id = state.producer_id
+                if state.transaction_first_offset >= 0:
+                    opened.setdefault(producer_id, state.transaction_first_offset)
+                    continue
+                first_offset = opened.pop(producer_id, NO_OFFSET)
+                if each.outcome is Outcome.ABORT and first_offset >= 0:
+                    stable = next(iter(opened.values()), each.last_offset + 1)
+                    found.append(AbortedTransaction(producer_id, first_offset, each.last_offset, stable))
+        return found
 
     def request_roll(self) -> None:
         """Have the next plan begin a new segment, unless one that is planned already does."""

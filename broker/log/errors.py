@@ -73,6 +73,10 @@ class InvalidTransactionStateError(LogError):
     """A batch that belongs to no transaction that is known, or to none while one is open."""
 
 
+class TransactionCoordinatorFencedError(LogError):
+    """A marker of a transaction coordinator that another one with a higher epoch has replaced."""
+
+
 class CorruptSnapshotError(LogError):
     """A snapshot of producers' states that cannot be believed."""
 

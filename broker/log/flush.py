@@ -53,12 +53,14 @@ class SyncTurns:
 class FlushPlan:
     """What is to be synced: everything below `offset`.
 
-    `generation` is the log's count of truncations: what was cut off and written anew meanwhile is not covered.
+    `generation` is the log's count of truncations: what was cut off and written anew meanwhile is not covered. `names`
+    is its count of changes of the directory, of which later ones are not covered either.
     """
 
     offset: int
     appended_bytes: int
     generation: int
+    names: int
     sealed: Sequence[Segment]
     active: Segment
     directory: str | None  # to be synced too, for it has new names
@@ -91,13 +93,22 @@ def _unless_removed(segment: Segment, sync: Callable[[], None]) -> None:
 class Durability:
     """What of one log is on the disk. `recovery_point`: everything below it. Belongs to the loop."""
 
-    __slots__ = ("_flushed_bytes", "_generation", "appended_bytes", "new_names", "recovery_point", "turns")
+    __slots__ = (
+        "_flushed_bytes",
+        "_generation",
+        "_names",
+        "_synced_names",
+        "appended_bytes",
+        "recovery_point",
+        "turns",
+    )
 
     def __init__(self, recovery_point: int, *, new_names: bool, turns: SyncTurns) -> None:
         """`new_names`: files were made whose names are not synced yet."""
         self.recovery_point = recovery_point
         self.turns = turns
-        self.new_names = new_names
+        self._names = int(new_names)
+        self._synced_names = 0
         self.appended_bytes = 0  # since the log was opened
         self._flushed_bytes = 0
         self._generation = 0
@@ -107,15 +118,20 @@ class Durability:
         """Bytes appended since the last sync began."""
         return self.appended_bytes - self._flushed_bytes
 
+    def names_made(self) -> None:
+        """Note that files were made or removed: the directory has to be synced, too."""
+        self._names += 1
+
     def begin(self, segments: Segments, log_end_offset: int, directory: str, disk: Disk) -> FlushPlan:
         """What must be synced for all that is committed now to be durable."""
         return FlushPlan(
             offset=log_end_offset,
             appended_bytes=self.appended_bytes,
             generation=self._generation,
+            names=self._names,
             sealed=segments.from_offset(self.recovery_point)[:-1],
             active=segments.active,
-            directory=directory if self.new_names else None,
+            directory=directory if self._names > self._synced_names else None,
             disk=disk,
             turns=self.turns,
         )
@@ -130,15 +146,14 @@ class Durability:
             return
         self.recovery_point = max(self.recovery_point, plan.offset)
         self._flushed_bytes = max(self._flushed_bytes, plan.appended_bytes)
-        if plan.directory is not None and plan.active is active:
-            self.new_names = False
+        self._synced_names = max(self._synced_names, plan.names)
 
     def reopened(self, log_end_offset: int) -> None:
         """The end of the log was made anew, and synced: syncs of the old files tell nothing any more."""
         self._generation += 1
         self.recovery_point = log_end_offset
         self._flushed_bytes = self.appended_bytes
-        self.new_names = False
+        self._synced_names = self._names
 
     def truncated(self, log_end_offset: int) -> None:
         """The log was cut: syncs under way cover nothing of what comes now."""

@@ -3,7 +3,7 @@
 Owns: what is true of a log at this moment (its segments, its end, what is planned on top of it), and the order of steps
 in which that changes. Must not know: trio, metrics, wire formats, other logs.
 
-Who may call what: everything belongs to the loop and touches memory only (a commit adds at most two small pwrites),
+Who may call what: everything belongs to the loop and touches memory only (a commit adds at most three small pwrites),
 but for what is marked "for a worker". Those may run beside the loop's plan, commit and read of the same log; `write`,
 `prepare_roll` and `finish_roll` one at a time.
 
@@ -50,6 +50,7 @@ from broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
 from broker.log.producers.replay import Bounds
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import ProducerBudget, Producers
+from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.reading import aborted_in, read_slice
 from broker.log.recovery.index_repair import IndexRepair
 from broker.log.recovery.load import LoadedLog, load_log
@@ -278,19 +279,34 @@ class PartitionLog:
 
     # -- append --------------------------------------------------------------------------------------------------------
 
-    def plan(self, records: Buffer, *, reencoded: bool = False) -> PlannedAppend:
+    def plan(
+        self, records: Buffer, *, reencoded: bool = False, origin: Origin = Origin.CLIENT, guard: int = 0
+    ) -> PlannedAppend:
         """Check batches and give them offsets and a position. `records` must not change until `commit`.
+
+        A client may begin a transaction only with a valid `guard` (`Producers.guards`).
 
         A plan with a `roll` must be the first of its write, after `prepare_roll` and `commit_roll`. Raises
         LogFailedError, NoRoomError, RecordListTooLargeError, and the ProtocolErrors of
         `protocol.records.validation.check_batches`, of which BatchTooLargeError is for a batch over
         `max.message.bytes`. Raises NeedsReencodingError if the records must go through `reencode` first.
         """
+        self._check_service()
+        return self._appender.plan(records, self._epochs.current, reencoded=reencoded, origin=origin, guard=guard)
+
+    def plan_marker(self, marker: TransactionMarker) -> PlannedAppend:
+        """Give a transaction's marker its offset and position, as `plan` does for batches.
+
+        Raises LogFailedError, NoRoomError, InvalidProducerEpochError, TransactionCoordinatorFencedError.
+        """
+        self._check_service()
+        return self._appender.plan_marker(marker, self._epochs.current)
+
+    def _check_service(self) -> None:
         if self._closed or self._appender.writer.failure is not None:
             raise self._refusal()
         if self.room.is_short and not self.uses_reserve:
             raise self.room.refuse()
-        return self._appender.plan(records, self._epochs.current, reencoded=reencoded)
 
     @property
     def keeps_codecs(self) -> bool:
@@ -322,35 +338,44 @@ class PartitionLog:
         Raises OSError if an index entry could not be written: then the log is as if nothing had been written; `abandon`
         what is planned.
         """
-        self._durability.appended_bytes += self._appender.commit(planned)
+        appender = self._appender
+        self._durability.appended_bytes += appender.commit(planned)
+        if appender.has_new_names:
+            appender.has_new_names = False
+            self._durability.names_made()
         self.log_end_offset = end = self._appender.committed.next_offset
         if not self.shows_synced_only:
             self._show(end)
 
     def _show(self, high_watermark: int) -> None:
-        """Let readers see records up to here, and readers of committed records up to the first open transaction."""
+        """Let readers see records up to here, and readers of committed records up to the first unstable offset."""
         self.high_watermark = self.last_stable_offset = high_watermark
-        first_open = self._appender.producers.first_open_offset() if self._has_open_transactions else None
-        if first_open is not None:
-            self.last_stable_offset = min(high_watermark, max(first_open, self.log_start_offset))
-
-    @property
-    def _has_open_transactions(self) -> bool:
-        return bool(self._appender.producers.open_transactions)
+        producers = self._appender.producers
+        if producers.open_transactions or producers.unstable:
+            first_unstable = producers.first_unstable_offset(high_watermark)
+            if first_unstable is not None:
+                self.last_stable_offset = min(high_watermark, max(first_unstable, self.log_start_offset))
 
     def abandon(self) -> None:
         """Forget every plan that is not committed."""
         self._appender.abandon()
 
-    def append(self, records: Buffer) -> PlannedAppend:
+    def append(self, records: Buffer, *, origin: Origin = Origin.CLIENT, guard: int = 0) -> PlannedAppend:
         """Plan, roll if needed, write and commit in one call. Blocking; for tools and tests.
 
         Raises what the steps raise.
         """
         try:
-            planned = self.plan(records)
+            planned = self.plan(records, origin=origin, guard=guard)
         except NeedsReencodingError:
-            planned = self.plan(self.reencode(records), reencoded=True)
+            planned = self.plan(self.reencode(records), reencoded=True, origin=origin, guard=guard)
+        return self._append(planned)
+
+    def append_marker(self, marker: TransactionMarker) -> PlannedAppend:
+        """Append a transaction's marker, as `append` does with batches."""
+        return self._append(self.plan_marker(marker))
+
+    def _append(self, planned: PlannedAppend) -> PlannedAppend:
         try:
             if planned.roll is not None:
                 self._roll(self.prepare_roll(planned))
@@ -390,7 +415,7 @@ class PartitionLog:
         planned.
         """
         sealed = self._appender.commit_roll(prepared)
-        self._durability.new_names = True
+        self._durability.names_made()
         return sealed
 
     def finish_roll(self, sealed: Segment) -> None:
@@ -712,7 +737,7 @@ class PartitionLog:
         """
         if offset >= self.log_end_offset:
             return
-        self._durability.new_names = True
+        self._durability.names_made()
         try:
             self._cut(offset)
         except OSError as error:
@@ -769,7 +794,8 @@ class PartitionLog:
                 self.finish_roll(segment)
         active = self._segments.active
         self._appender.write_last_time()
-        self._durability.new_names |= self._appender.snapshot_producers()
+        if self._appender.snapshot_producers():
+            self._durability.names_made()
         self.flush()
         active.offset_index.seal()
         active.time_index.seal()

@@ -30,7 +30,7 @@ from broker.log.errors import IndexCorruptError, MisplacedBatchError
 from broker.log.index.offset import OffsetIndex, OffsetPosition
 from broker.log.index.search import Section
 from broker.log.index.time import NO_TIMESTAMP, TimeIndex
-from broker.log.index.transaction import TransactionIndex
+from broker.log.index.transaction import AbortedTransaction, TransactionIndex
 from broker.log.io.directory_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -382,6 +382,15 @@ class Segment:
         self.may_have_aborted = True
         if self._transaction_index is not None:
             self._transaction_index.forget()
+
+    def add_aborted(self, aborted: Sequence[AbortedTransaction]) -> bool:
+        """Add to the transaction index of the active segment, or fail as a whole; return whether its file is new.
+
+        Raises OSError.
+        """
+        is_created = self.transaction_index.append(aborted, is_new=not self.may_have_aborted)
+        self.may_have_aborted = True
+        return is_created
 
     def checked_offset_index(self) -> OffsetIndex:
         """The offset index, known to fit the log. Raises IndexCorruptError, OSError."""

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -22,6 +23,7 @@ from broker.log.append import Buffer
 from broker.log.errors import LogError
 from broker.log.io.disk import is_out_of_room
 from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
+from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.segment import Segment
 from broker.partitions.disk_workers import DiskWorkers
 from broker.partitions.log_tasks import LogTasks
@@ -78,6 +80,16 @@ class Append:
             await event.wait()
 
 
+class _Unopened(NamedTuple):
+    """An append that waits for batches to be decompressed: its own, or earlier ones. A marker has no batches."""
+
+    append: Append
+    records: bytes | memoryview
+    origin: Origin
+    guard: int
+    marker: TransactionMarker | None = None
+
+
 class AppendQueue:
     """The appends, rolls and flushes of one log. Belongs to the event loop.
 
@@ -100,7 +112,7 @@ class AppendQueue:
         self._queue: list[Append] = []
         self._queued_bytes = 0
         self._must_roll = False
-        self._unopened: list[tuple[Append, bytes | memoryview]] = []  # to be decompressed, and those that came later
+        self._unopened: list[_Unopened] = []  # to be decompressed, and those that came later
         self._opening = 0  # how many of these, from the first on, a thread decompresses
         self._is_roll_announced = False
         self._awaiting_flush: list[Append] = []
@@ -108,75 +120,106 @@ class AppendQueue:
 
     # -- append --
 
-    def append(self, records: bytes | memoryview) -> Append:
+    def append(self, records: bytes | memoryview, origin: Origin = Origin.CLIENT, guard: int = 0) -> Append:
         """Queue batches for the end of the log.
 
         They are validated and get their offsets at once, and are written by the next `write_queued`. Large compressed
         batches are decompressed by a thread first; these, and the appends behind them, are validated later, and the
         Append then fails with an error that this method would raise.
 
+        A client may begin a transaction only with a `guard` that `Producers.guards` returned before the coordinator was
+        asked, and that no marker has invalidated since.
+
         Raises what PartitionLog.plan raises: ProtocolError for invalid batches, LogFailedError for a failed log.
         """
         append = Append(self.log)
         if self._unopened:
-            self._unopened.append((append, records))
+            self._unopened.append(_Unopened(append, records, origin, guard))
             return append
         try:
-            planned = append.planned = self.log.plan(records)
+            append.planned = self.log.plan(records, origin=origin, guard=guard)
         except NeedsReencodingError:
             opened = self._writer.opener.open_now(self.log, records)
             if opened is None:
-                self._unopened.append((append, records))
+                self._unopened.append(_Unopened(append, records, origin, guard))
                 self._tasks.enter()
                 self._writer.opener.enlist(self)
                 return append
-            planned = append.planned = self.log.plan(opened, reencoded=True)
+            append.planned = self.log.plan(opened, reencoded=True, origin=origin, guard=guard)
         if not self._queue and not self.is_writing:
             self._writer.enlist(self)
+        self._enqueue(append)
+        return append
+
+    def append_marker(self, marker: TransactionMarker) -> Append:
+        """Queue the marker that ends a transaction, behind all appends that came before it.
+
+        This is the only way for a control batch into the log. Raises what PartitionLog.plan_marker raises; behind
+        batches that are decompressed first, the Append fails with that error instead.
+        """
+        append = Append(self.log)
+        if self._unopened:
+            self._unopened.append(_Unopened(append, b"", Origin.COORDINATOR, 0, marker))
+            return append
+        append.planned = self.log.plan_marker(marker)
+        if not self._queue and not self.is_writing:
+            self._writer.enlist(self)
+        self._enqueue(append)
+        return append
+
+    def _enqueue(self, append: Append) -> None:
+        planned = append.planned
         self._queue.append(append)
         self._queued_bytes += planned.size
         if planned.roll is not None:
             self._must_roll = True
-        return append
 
     def next_unopened(self, max_bytes: int) -> list[Buffer]:
         """Return the first batches that a thread must decompress, at least one; `opened` follows."""
         batches: list[Buffer] = []
         size = 0
-        for _, records in self._unopened:
-            size += len(records)
-            if batches and size > max_bytes:
+        for each in self._unopened:
+            size += len(each.records)
+            if each.marker is not None or (batches and size > max_bytes):
                 break
-            batches.append(records)
+            batches.append(each.records)
         self._opening = len(batches)
         return batches
 
     def opened(self, outcomes: Sequence[Buffer | Exception]) -> bool:
         """Plan and write the decompressed batches; return whether more are waiting to be decompressed."""
-        for (append, _), outcome in zip(self._unopened[: self._opening], outcomes, strict=True):
-            self._append_opened(append, outcome)
-        del self._unopened[: self._opening]  # not earlier: appends that arrive must queue behind these
+        count = self._opening
+        for each, outcome in zip(self._unopened[:count], outcomes, strict=True):
+            self._append_opened(each, outcome)
+        while count < len(self._unopened) and self._unopened[count].marker is not None:
+            self._append_opened(self._unopened[count], b"")
+            count += 1
+        del self._unopened[:count]  # not earlier: appends that arrive must queue behind these
         self._opening = 0
         self.write_queued()
         if not self._unopened:
             self._tasks.leave()
         return bool(self._unopened)
 
-    def _append_opened(self, append: Append, opened: Buffer | Exception) -> None:
-        """Queue decompressed batches, or settle them with their error."""
-        error = opened if isinstance(opened, Exception) else self._plan_opened(append, opened)
+    def _append_opened(self, waiting: _Unopened, opened: Buffer | Exception) -> None:
+        """Queue decompressed batches or a marker, or settle them with their error."""
+        append = waiting.append
+        error = opened if isinstance(opened, Exception) else self._plan_opened(waiting, opened)
         if error is None:
-            self._queue.append(append)
-            self._queued_bytes += append.planned.size
-            self._must_roll |= append.planned.roll is not None
+            self._enqueue(append)
         elif isinstance(error, (ProtocolError, LogError)):
             append.settle(error)
         else:  # a defect: nothing was planned
             append.settle(StorageError(f"{self.log.topic}-{self.log.partition}: {error}"))
 
-    def _plan_opened(self, append: Append, opened: Buffer) -> Exception | None:
+    def _plan_opened(self, waiting: _Unopened, opened: Buffer) -> Exception | None:
+        log, marker = self.log, waiting.marker
         try:
-            append.planned = self.log.plan(opened, reencoded=True)
+            if marker is None:
+                planned = log.plan(opened, reencoded=True, origin=waiting.origin, guard=waiting.guard)
+            else:
+                planned = log.plan_marker(marker)
+            waiting.append.planned = planned
         except Exception as error:  # noqa: BLE001  # any error concerns this append only
             return error
         return None

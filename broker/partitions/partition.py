@@ -22,6 +22,7 @@ from broker.log.io.files import FileSlice
 from broker.log.io.residency import ColdReadError
 from broker.log.moving import LogMove, MovedLog
 from broker.log.partition_log import LogRead, PartitionLog
+from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.recovery.reopen import Reopened
 from broker.log.segment import LOOKUP_FAULTS, Segment
 from broker.partitions.append_queue import Append, AppendQueue, StorageError
@@ -85,9 +86,13 @@ class Partition:
 
     # -- append --
 
-    def append(self, records: bytes | memoryview) -> Append:
+    def append(self, records: bytes | memoryview, origin: Origin = Origin.CLIENT, guard: int = 0) -> Append:
         """Queue batches for the end of the log; see `AppendQueue.append`."""
-        return self.appends.append(records)
+        return self.appends.append(records, origin, guard)
+
+    def append_marker(self, marker: TransactionMarker) -> Append:
+        """Queue the marker that ends a transaction; see `AppendQueue.append_marker`."""
+        return self.appends.append_marker(marker)
 
     async def roll(self) -> bool:
         """Begin a new segment although no append requires it; see `AppendQueue.roll`."""

@@ -11,10 +11,13 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
+from protocol.records.builder import build_batch
 from protocol.records.codec import Record
+from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
+_VERSION = 0
 
 
 class Outcome(IntEnum):
@@ -30,6 +33,20 @@ class EndMarker(NamedTuple):
     outcome: Outcome
     coordinator_epoch: int
     timestamp: int
+
+
+def marker_batch(producer_id: int, producer_epoch: int, marker: EndMarker) -> bytes:
+    """Encode a marker as the control batch that ends the open transaction of a producer.
+
+    Source: org.apache.kafka.common.record.MemoryRecords.withEndTransactionMarker.
+    """
+    key, value = _KEY.pack(_VERSION, marker.outcome), _VALUE.pack(_VERSION, marker.coordinator_epoch)
+    return build_batch(
+        [(marker.timestamp, key, value, ())],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
+    )
 
 
 def end_marker(records: Iterable[Record]) -> EndMarker | None:

@@ -16,12 +16,12 @@ Source: org.apache.kafka.storage.internals.log.TransactionIndex, AbortedTxn.
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from broker.log.errors import IndexCorruptError
-from broker.log.io.disk import Disk, read_file
+from broker.log.io.disk import Disk, read_file, write_all
 from broker.log.io.files import File, OpenFiles
 from broker.log.io.residency import ColdReadError
 
@@ -85,11 +85,12 @@ def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
 class TransactionIndex:
     """The transaction index of one segment, as fetches read it."""
 
-    __slots__ = ("_base_offset", "_count", "_file", "_residency")
+    __slots__ = ("_base_offset", "_count", "_file", "_open_files", "_residency")
 
     def __init__(self, open_files: OpenFiles, path: str, base_offset: int) -> None:
         """Use a file, which may be missing; it is opened at first use."""
         self._base_offset = base_offset
+        self._open_files = open_files
         self._residency = open_files.residency
         self._file = File(open_files, path, writable=False)
         self._count: int | None = None
@@ -134,6 +135,31 @@ class TransactionIndex:
                     return found, True
             slot += ENTRIES_PER_READ
         return found, False
+
+    def append(self, transactions: Sequence[AbortedTransaction], *, is_new: bool) -> bool:
+        """Add entries at the end, or none of them, and return whether that created the file. Raises OSError.
+
+        `is_new`: the segment has no transaction index, so what a file of this name holds is left from another one.
+        Nothing is synced.
+        """
+        disk, data = self._open_files.disk, encode_aborted(transactions)
+        is_created = False
+        try:
+            fd = disk.open(self._file.path, os.O_RDWR | (os.O_TRUNC if is_new else 0))
+        except FileNotFoundError:
+            fd = disk.open(self._file.path, os.O_RDWR | os.O_CREAT)
+            is_created = True
+        try:
+            end = disk.size(fd) // ENTRY.size * ENTRY.size
+            try:
+                write_all(disk, fd, [data], end)
+            except OSError:
+                disk.truncate(fd, end)
+                raise
+        finally:
+            disk.close(fd)
+        self._count = end // ENTRY.size + len(transactions)
+        return is_created
 
     def forget(self) -> None:
         """Close the file, which was replaced or cut."""

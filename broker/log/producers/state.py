@@ -111,28 +111,45 @@ class ProducerState(Struct, frozen=True, gc=False):
         return ProducerState(self.producer_id, epoch, coordinator_epoch, timestamp, NO_OFFSET, batches)
 
 
-def followed(current: ProducerState | None, header: BatchHeader, last_offset: int, timestamp: int) -> ProducerState:
-    """Return the state after a batch of a client, which must not be a duplicate.
+def followed(
+    current: ProducerState | None,
+    header: BatchHeader,
+    last_offset: int,
+    timestamp: int,
+    *,
+    may_begin: bool = False,
+    has_sequence: bool = True,
+) -> ProducerState:
+    """Return the state after a batch, which must not be a duplicate.
 
-    Raises OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError unless it may be appended.
+    `may_begin`: it may be the first of a transaction, as the coordinator has agreed. `has_sequence`: its sequence is
+    checked. Raises OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError unless it may be
+    appended.
     """
-    if header.attributes & TRANSACTIONAL_BIT:
-        raise InvalidTransactionStateError(f"{_of(header)} belongs to a transaction, which this broker does not serve")
+    if header.attributes & TRANSACTIONAL_BIT and not may_begin and not continues_transaction(current, header):
+        raise InvalidTransactionStateError(
+            f"{_of(header)} belongs to no open transaction, and the coordinator has not agreed that it begins one"
+        )
     if current is None:
         return ProducerState(header.producer_id).appended(header, last_offset, timestamp)
     if header.producer_epoch != current.epoch:
-        _check_new_epoch(current, header)
-    elif not current.expects(header.base_sequence):
+        _check_new_epoch(current, header, has_sequence=has_sequence)
+    elif has_sequence and not current.expects(header.base_sequence):
         _refuse_sequence(current, header)
-    if current.transaction_first_offset >= 0:
+    if current.transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
         raise InvalidTransactionStateError(f"{_of(header)} is outside the transaction that is open")
     return current.appended(header, last_offset, timestamp)
 
 
-def _check_new_epoch(current: ProducerState, header: BatchHeader) -> None:
+def continues_transaction(current: ProducerState | None, header: BatchHeader) -> bool:
+    """Return whether a transaction of the batch's producer and epoch is open (UnifiedLog.hasOngoingTransaction)."""
+    return current is not None and current.transaction_first_offset >= 0 and current.epoch == header.producer_epoch
+
+
+def _check_new_epoch(current: ProducerState, header: BatchHeader, *, has_sequence: bool) -> None:
     if header.producer_epoch < current.epoch:
         raise InvalidProducerEpochError(f"{_of(header)}: the producer's epoch is {current.epoch} by now")
-    if header.base_sequence:
+    if has_sequence and header.base_sequence:
         raise OutOfOrderSequenceError(f"{_of(header)}: after epoch {current.epoch} a new one begins with sequence 0")
 
 

@@ -36,8 +36,15 @@ from typing import Protocol
 
 from broker.log.errors import TooManyProducersError
 from broker.log.producers.snapshot import ENTRY, ENTRY_SIZE, NO_BATCH, encode_entry
-from broker.log.producers.state import ProducerBatch, ProducerState, followed
-from protocol.records.layout import BatchHeader
+from broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState, followed
+from broker.log.producers.transactions import (
+    Origin,
+    TransactionMarker,
+    UnstableTransactions,
+    VerificationGuards,
+    ended_by,
+)
+from protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 
 MAX_ACTIVE = 500  # of one log; a turn packs as many, in a millisecond, and copies as many shared buckets at most
 MAX_GIVEN_ID = 1 << 62  # no broker comes to that, but a client can write any id: above the largest, none can be given
@@ -123,8 +130,10 @@ class Producers:
         "_recent",
         "_shared",
         "_turned_ms",
+        "guards",
         "largest_id",
         "open_transactions",
+        "unstable",
     )
 
     largest_id: int  # that a broker may have given; -1 if there is none
@@ -140,6 +149,8 @@ class Producers:
         self._idle_count = 0
         self._planned: dict[int, ProducerState] = {}
         self.open_transactions: OrderedDict[int, int] = OrderedDict()  # by producer id, ordered by their first offsets
+        self.unstable = UnstableTransactions()
+        self.guards = VerificationGuards()
         self._turned_ms = clock()
         self.largest_id = -1
 
@@ -162,9 +173,13 @@ class Producers:
         self._shared.update(self._buckets)
         return CapturedProducers([*self._active.values(), *self._recent.values()], list(self._buckets.values()))
 
-    def first_open_offset(self) -> int | None:
-        """Return where the oldest open transaction begins, None if none is open."""
-        return next(iter(self.open_transactions.values()), None)
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Return where the oldest transaction begins that is open or whose marker is not below the high watermark."""
+        first_open = next(iter(self.open_transactions.values()), None)
+        first_ended = self.unstable.first_offset(high_watermark) if self.unstable else None
+        if first_open is None or first_ended is None:
+            return first_ended if first_open is None else first_open
+        return min(first_open, first_ended)
 
     # -- appends -------------------------------------------------------------------------------------------------------
 
@@ -178,18 +193,35 @@ class Producers:
             found.append(batch)
         return found
 
-    def plan(self, checked: Sequence[tuple[int, BatchHeader]], extents: Sequence[Extent]) -> Sequence[ProducerState]:
+    def plan(
+        self,
+        checked: Sequence[tuple[int, BatchHeader]],
+        extents: Sequence[Extent],
+        *,
+        origin: Origin = Origin.CLIENT,
+        guard: int = 0,
+    ) -> Sequence[ProducerState]:
         """Check batches that are no duplicates against their producers; return the new states, for `commit`.
 
-        Raises what `followed` does, and TooManyProducersError: then nothing is planned.
+        `guard` allows a client to begin a transaction; see `VerificationGuards`. Raises what `followed` does, and
+        TooManyProducersError: then nothing is planned.
         """
+        has_sequence = origin is Origin.CLIENT
         if len(checked) == 1 and (header := checked[0][1]).producer_id >= 0:  # half the time of what follows
             extent = extents[0]
             current = self._latest(header.producer_id)
             if current is None:
                 self._check_room(header)
-            state = followed(current, header, extent.last_offset, extent.max_timestamp)
+            state = followed(
+                current,
+                header,
+                extent.last_offset,
+                extent.max_timestamp,
+                may_begin=self._may_begin(header, origin, guard),
+                has_sequence=has_sequence,
+            )
             self._planned[header.producer_id] = state
+            self._close_guards((state,))
             return (state,)
         states: dict[int, ProducerState] = {}
         for (_, header), extent in zip(checked, extents, strict=True):
@@ -198,9 +230,38 @@ class Producers:
                 current = states.get(producer_id) or self._latest(producer_id)
                 if current is None:
                     self._check_room(header)
-                states[producer_id] = followed(current, header, extent.last_offset, extent.max_timestamp)
+                states[producer_id] = followed(
+                    current,
+                    header,
+                    extent.last_offset,
+                    extent.max_timestamp,
+                    may_begin=self._may_begin(header, origin, guard),
+                    has_sequence=has_sequence,
+                )
         self._planned.update(states)
+        self._close_guards(tuple(states.values()))
         return tuple(states.values())
+
+    def _may_begin(self, header: BatchHeader, origin: Origin, guard: int) -> bool:
+        if not header.attributes & TRANSACTIONAL_BIT:
+            return False
+        return origin is Origin.COORDINATOR or self.guards.is_valid(header.producer_id, guard)
+
+    def _close_guards(self, states: Sequence[ProducerState]) -> None:
+        for state in states:
+            if state.transaction_first_offset >= 0:
+                self.guards.close(state.producer_id)
+
+    def plan_marker(self, marker: TransactionMarker, timestamp: int) -> ProducerState:
+        """Check a marker against its producer; return the new state, for `commit`.
+
+        A producer that is not known becomes known, even if the budget is used up: its number of markers is the
+        coordinator's to bound. Raises what `ended_by` does: then nothing is planned.
+        """
+        state = ended_by(self._latest(marker.producer_id), marker, timestamp)
+        self._planned[marker.producer_id] = state
+        self.guards.close(marker.producer_id)
+        return state
 
     def _check_room(self, header: BatchHeader) -> None:
         budget = self._budget
@@ -219,6 +280,13 @@ class Producers:
             self[producer_id] = state
             if planned.get(producer_id) is state:
                 del planned[producer_id]
+
+    def commit_marker(self, state: ProducerState, marker_offset: int) -> None:
+        """Take over the state after a marker, which is in the log at this offset."""
+        first_offset = self.open_transactions.get(state.producer_id, NO_OFFSET)
+        self.commit((state,))
+        if first_offset >= 0:
+            self.unstable.add(first_offset, marker_offset)
 
     def abandon(self) -> None:
         """Forget what is planned."""

@@ -1,0 +1,120 @@
+"""Rules for appends that begin, continue and end transactions, and the transactions that readers must wait for.
+
+A client may continue an open transaction at any time. It may begin one only with a *guard*: the transaction coordinator
+has agreed since the producer's last marker (KIP-890). Without that rule a batch that arrives behind the marker of its
+transaction would open another one, which nobody would ever end.
+
+Source: org.apache.kafka.storage.internals.log.ProducerAppendInfo (checkProducerEpoch, checkCoordinatorEpoch,
+appendEndTxnMarker), ProducerStateManager (unreplicatedTxns, maybeCreateVerificationStateEntry), AppendOrigin.
+"""
+
+from enum import Enum
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from broker.log.errors import InvalidProducerEpochError, TransactionCoordinatorFencedError
+from broker.log.producers.state import ProducerState
+from protocol.records.markers import Outcome
+
+MAX_GUARDS = 10_000  # per log; an evicted guard makes the client ask again
+
+
+class Origin(Enum):
+    """Where an append comes from. Neither origin may append control batches except through `append_marker`."""
+
+    CLIENT = "client"  # checked in full: sequences, duplicates, guard
+    COORDINATOR = "coordinator"  # a coordinator's own records: without sequences, and admitted by the coordinator
+
+
+class TransactionMarker(NamedTuple):
+    """End the open transaction of a producer in one partition.
+
+    `coordinator_epoch` is the leader epoch of the coordinator's log partition. `raises_epoch`: the producer takes part
+    in transaction version 2 (KIP-890), where each marker has a higher producer epoch than the records it ends.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    outcome: Outcome
+    raises_epoch: bool = False
+
+
+def ended_by(current: ProducerState | None, marker: TransactionMarker, timestamp: int) -> ProducerState:
+    """Return the state after a marker (`timestamp` in ms), whether or not a transaction is open.
+
+    Raises InvalidProducerEpochError for a stale producer epoch, TransactionCoordinatorFencedError for a stale
+    coordinator epoch.
+    """
+    state = current or ProducerState(marker.producer_id)
+    epoch = marker.producer_epoch
+    is_repeated = epoch == state.epoch and state.transaction_first_offset < 0
+    if epoch < state.epoch or (marker.raises_epoch and epoch == state.epoch and not is_repeated):
+        raise InvalidProducerEpochError(
+            f"a marker of producer {marker.producer_id}, epoch {epoch}: the producer's epoch is {state.epoch}"
+        )
+    if marker.coordinator_epoch < state.coordinator_epoch:
+        raise TransactionCoordinatorFencedError(
+            f"a marker of producer {marker.producer_id}: coordinator epoch {marker.coordinator_epoch} is older than"
+            f" {state.coordinator_epoch}, that of its last marker"
+        )
+    return state.ended(epoch, marker.coordinator_epoch, timestamp)
+
+
+class UnstableTransactions:
+    """Transactions that have ended at or past the high watermark, so that readers must not rely on their outcome."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(self) -> None:
+        self._ended: list[tuple[int, int]] = []  # heap of (first offset, marker's offset)
+
+    def __bool__(self) -> bool:
+        return bool(self._ended)
+
+    def add(self, first_offset: int, marker_offset: int) -> None:
+        """Add a transaction whose marker was appended."""
+        heappush(self._ended, (first_offset, marker_offset))
+
+    def first_offset(self, high_watermark: int) -> int | None:
+        """Return the smallest first offset of those whose marker is not below the high watermark, None without any."""
+        ended = self._ended
+        while ended and ended[0][1] < high_watermark:
+            heappop(ended)
+        return ended[0][0] if ended else None
+
+    def cut(self, end_offset: int) -> "UnstableTransactions":
+        """Return those whose markers are below the end of a log that was cut."""
+        left = UnstableTransactions()
+        for first_offset, marker_offset in self._ended:
+            if marker_offset < end_offset:
+                left.add(first_offset, marker_offset)
+        return left
+
+
+class VerificationGuards:
+    """Producers that may begin a transaction, since the coordinator agreed after their last marker."""
+
+    __slots__ = ("_guards", "_last")
+
+    def __init__(self) -> None:
+        self._guards: dict[int, int] = {}  # by producer id, oldest first
+        self._last = 0
+
+    def open(self, producer_id: int) -> int:
+        """Return the guard of a producer, to be requested before the coordinator is asked; it is above 0."""
+        guard = self._guards.get(producer_id)
+        if guard is None:
+            self._last += 1
+            guard = self._guards[producer_id] = self._last
+            if len(self._guards) > MAX_GUARDS:
+                del self._guards[next(iter(self._guards))]
+        return guard
+
+    def is_valid(self, producer_id: int, guard: int) -> bool:
+        """Return whether no transaction was begun or ended since the guard was opened."""
+        return guard > 0 and self._guards.get(producer_id) == guard
+
+    def close(self, producer_id: int) -> None:
+        """Invalidate the guard of a producer: a transaction begins, or a marker ends one."""
+        self._guards.pop(producer_id, None)
