@@ -23,29 +23,29 @@ from uuid import uuid4
 import trio
 
 from broker.api.addresses import Advertised, container_gateway
-from broker.api.assignments import AssignmentsApi
-from broker.api.cluster import ClusterApi
-from broker.api.configs import ConfigsApi
-from broker.api.controller import ControllerApi
-from broker.api.describe_topics import DescribeTopicsApi
+from broker.api.cluster.cluster import ClusterApi
+from broker.api.cluster.controller import ControllerApi
+from broker.api.cluster.greeting import GreetingApi
+from broker.api.cluster.security import SecurityApi
+from broker.api.configs.configs import ConfigsApi
 from broker.api.dispatch import Dispatcher
-from broker.api.epochs import EpochsApi
-from broker.api.explain import ExplainApi
-from broker.api.fetch import Fetches
-from broker.api.fetch_sessions import FetchSessions
-from broker.api.greeting import GreetingApi
-from broker.api.groups import group_families
+from broker.api.fetch.fetch import Fetches
+from broker.api.fetch.sessions import FetchSessions
+from broker.api.groups.kafka_groups import group_families
+from broker.api.groups.native_groups import NativeGroupsApi
 from broker.api.handler import Family
-from broker.api.log_dirs import LogDirsApi
-from broker.api.metadata import MetadataApi
-from broker.api.native_groups import NativeGroupsApi
-from broker.api.native_producers import NativeProducersApi
-from broker.api.offsets import OffsetsApi
 from broker.api.pacing import Pacer
-from broker.api.producers import ProducersApi
-from broker.api.records import RecordsApi
-from broker.api.security import SecurityApi
-from broker.api.topics import TopicsApi
+from broker.api.records.delete_records import RecordsApi
+from broker.api.records.epochs import EpochsApi
+from broker.api.records.explain import ExplainApi
+from broker.api.records.native_producers import NativeProducersApi
+from broker.api.records.offsets import OffsetsApi
+from broker.api.records.producers import ProducersApi
+from broker.api.topics.assignments import AssignmentsApi
+from broker.api.topics.describe_topics import DescribeTopicsApi
+from broker.api.topics.log_dirs import LogDirsApi
+from broker.api.topics.metadata import MetadataApi
+from broker.api.topics.topics import TopicsApi
 from broker.groups.service import GroupService
 from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from broker.log.errors import DirectoryFailedError, LogError

@@ -1,4 +1,4 @@
-"""What the broker does for each request: one module per family, values in, values out.
+"""Request handlers: values in, values out; they never see sockets or wire formats.
 
-Handlers see neutral requests and a context, never sockets, files or wire formats.
+Start with `dispatch`, which passes each request and its `context` to a handler. Each subfolder is a request family.
 """

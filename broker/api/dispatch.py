@@ -8,11 +8,11 @@ awaited. A handler's failure becomes a response.
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from broker.api import produce
 from broker.api.context import Context, Session
 from broker.api.errors import EXPECTED, describe
-from broker.api.fetch import Fetch, Fetches
+from broker.api.fetch.fetch import Fetch, Fetches
 from broker.api.handler import Family, Handler
+from broker.api.records import produce
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.request import FetchRequest, ProduceRequest, Request

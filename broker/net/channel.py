@@ -27,7 +27,7 @@ from typing import Any
 import trio
 
 from broker.api.context import Session
-from broker.api.fetch import Fetch
+from broker.api.fetch.fetch import Fetch
 from broker.net.connection import Connection, Exchange
 from broker.net.inflight import Share
 from broker.net.large_work import LargeWork

@@ -21,7 +21,7 @@ from typing import Any
 
 from broker.api.context import Context, Session
 from broker.api.pacing import Pacer
-from broker.api.produce import LARGE, Produce
+from broker.api.records.produce import LARGE, Produce
 from broker.log.io.files import FileSlice
 from broker.metrics.registry import RequestMetrics
 from broker.net.inflight import Share

@@ -6,7 +6,7 @@ import trio
 
 from broker.api.context import Context
 from broker.api.dispatch import Dispatcher
-from broker.api.fetch import Fetch
+from broker.api.fetch.fetch import Fetch
 from broker.net.turn import Served, ServingTurn
 from protocol.response import ErrorResponse, FetchResponse
 

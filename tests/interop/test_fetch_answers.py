@@ -10,8 +10,8 @@ import trio
 from interop.kafka_node import KafkaNode
 from tests.broker.clients import batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from tests.broker.net.test_kafka_fetch import Fetcher, offsets_of
-from tests.broker.net.test_kafka_offsets import end_of_epoch, list_offsets
+from tests.broker.net.kafka.test_fetch import Fetcher, offsets_of
+from tests.broker.net.kafka.test_offsets import end_of_epoch, list_offsets
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.api.context import Session
 from broker.api.pacing import Pacer
-from broker.api.produce import Produce
+from broker.api.records.produce import Produce
 from broker.metrics.registry import Metrics
 from broker.net import connection as module
 from broker.net.connection import Connection, Exchange

@@ -10,7 +10,7 @@ import trio
 
 from broker.api.context import Session
 from broker.api.pacing import Pacer
-from broker.api.produce import LARGE, PIECE
+from broker.api.records.produce import LARGE, PIECE
 from broker.metrics.registry import Metrics
 from broker.net.channel import Channel
 from broker.net.connection import Connection, Exchange

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from broker.api.context import Context
-from broker.api.metadata import MetadataApi
+from broker.api.topics.metadata import MetadataApi
 from broker.net import listener
 from protocol.errors import ErrorCode
 from protocol.request import MetadataRequest

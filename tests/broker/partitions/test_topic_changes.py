@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from broker.api import topics as topics_api
+from broker.api.topics import topics as topics_api
 from broker.log.directory.checkpoint import CLEAN_MARKER, RECOVERY_POINTS, read_offsets
 from broker.log.errors import NotReadyError
 from broker.log.io.disk import Disk

@@ -1,4 +1,4 @@
-"""The cache of fetch sessions: its bounds, and who gives way to whom. (Sessions at work: net/test_kafka_fetch.py.)"""
+"""The cache of fetch sessions: its bounds, and who gives way to whom. (Sessions at work: net/kafka/test_fetch.py.)"""
 
 from collections.abc import Iterator
 from random import Random
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.api import fetch_sessions
-from broker.api.fetch_sessions import (
+from broker.api.fetch import sessions as fetch_sessions
+from broker.api.fetch.sessions import (
     EVICTION_S,
     STEP,
     ClosedPartitions,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.api.producers import BLOCK_SIZE
+from broker.api.records.producers import BLOCK_SIZE
 from broker.metadata.sqlite import SqliteMetadataStore
 from protocol.errors import ErrorCode
 from protocol.records.builder import build_batch

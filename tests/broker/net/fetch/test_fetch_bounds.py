@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.api import fetch
+from broker.api.fetch import fetch
 from protocol.errors import ErrorCode
 from protocol.request import FetchPartition, FetchRequest, PartitionRecords, ProduceRequest
 from tests.broker.clients import RawClient, Running, batch, fetch_request, running

@@ -6,9 +6,9 @@ Source: org.apache.kafka.controller.QuorumController, FeatureControlManager; org
 from collections.abc import Callable, Mapping
 
 from broker.api.addresses import Advertised
+from broker.api.cluster.features import FEATURES
 from broker.api.context import Context
 from broker.api.errors import RequestError
-from broker.api.features import FEATURES
 from broker.api.handler import Handler
 from broker.metadata.store import MetadataStore
 from protocol.errors import ErrorCode

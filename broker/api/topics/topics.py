@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from broker.api.config_entries import TopicEntries
+from broker.api.configs.config_entries import TopicEntries
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler

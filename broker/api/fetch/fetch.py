@@ -25,9 +25,8 @@ from typing import Any
 import trio
 
 from broker.api.context import Context
-from broker.api.epochs import check_leader_epoch, diverged
 from broker.api.errors import EXPECTED, RequestError, describe
-from broker.api.fetch_sessions import (
+from broker.api.fetch.sessions import (
     LONG_STEP,
     STEP,
     ConnectionSessions,
@@ -36,6 +35,7 @@ from broker.api.fetch_sessions import (
     FetchSessions,
     SessionPartition,
 )
+from broker.api.records.epochs import check_leader_epoch, diverged
 from broker.log.descriptions import LogRead
 from broker.log.errors import IndexCorruptError
 from broker.log.index import transaction as log_index

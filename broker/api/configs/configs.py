@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from broker.api.config_entries import TopicEntries, broker_entries, cluster_entries
+from broker.api.configs.config_entries import TopicEntries, broker_entries, cluster_entries
+from broker.api.configs.loggers import check_levels, logger_entries, set_levels
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
-from broker.api.loggers import check_levels, logger_entries, set_levels
 from broker.metadata.topic import check_name
 from broker.partitions.partitions import Partitions
 from broker.partitions.topic_changes import Change, UnknownTopicError

@@ -6,9 +6,9 @@ from functools import partial
 import trio
 
 from broker.api.context import Context
-from broker.api.epochs import check_leader_epoch
 from broker.api.errors import EXPECTED, describe_in
 from broker.api.handler import Handler
+from broker.api.records.epochs import check_leader_epoch
 from broker.log.errors import IndexCorruptError
 from broker.log.index.time import TimestampOffset
 from broker.log.partition_log import PartitionLog

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.api.features import FEATURES
+from broker.api.cluster.features import FEATURES
 from protocol.errors import ErrorCode
 from tests.broker.clients import RawClient, Running
 from tests.broker.kafka_client import KafkaClient, kafka_client

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.api import metadata
+from broker.api.topics import metadata
 from protocol.errors import ErrorCode
 from protocol.kafka.values import TOPIC_OPERATIONS
 from tests.broker.clients import RawClient, Running

@@ -12,7 +12,7 @@ from typing import ClassVar
 from broker.api.addresses import Advertised
 from broker.api.context import Context
 from broker.api.handler import Family, Handler
-from broker.api.producers import TransactionsUnservedError
+from broker.api.records.producers import TransactionsUnservedError
 from broker.groups.commits import Committer, OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.registry import GroupRegistry

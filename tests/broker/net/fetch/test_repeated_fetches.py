@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from broker.api import fetch_sessions
 from broker.api.context import Context, Session
-from broker.api.fetch import Fetch, Fetches
-from broker.api.fetch_sessions import (
+from broker.api.fetch import sessions as fetch_sessions
+from broker.api.fetch.fetch import Fetch, Fetches
+from broker.api.fetch.sessions import (
     LONG_STEP,
     STEP,
     ClosedPartitions,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.api.metadata import MetadataApi
+from broker.api.topics.metadata import MetadataApi
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from tests.broker.clients import Running, batch, running

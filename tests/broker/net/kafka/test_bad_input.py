@@ -19,7 +19,7 @@ from protocol.records.compression import Codec, compress
 from protocol.request import MetadataRequest
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import BY_NAME, KafkaClient, kafka_client
-from tests.broker.net.test_kafka_fetch import Fetcher
+from tests.broker.net.kafka.test_fetch import Fetcher
 from tests.broker.net.test_serving import damaged
 from tests.protocol.kafka.malformed import VICTIM, Malformed, framed, malformed
 from tests.protocol.kafka.messages import body, frame

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
+from broker.api.cluster.features import SERVED_FEATURES
 from broker.api.context import Context
-from broker.api.features import SERVED_FEATURES
 from broker.api.handler import Handler
 from protocol.errors import ErrorCode
 from protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse

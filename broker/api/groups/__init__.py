@@ -1,0 +1,4 @@
+"""Requests about consumer groups.
+
+Start with `kafka_groups`; `native_groups` serves the same groups over the native protocol.
+"""
