@@ -68,6 +68,8 @@ MYPYC = (
     "broker/partitions/partition.py",
     "broker/api/dispatch.py",
     "broker/api/fetch/fetch.py",
+    "broker/api/fetch/fetches.py",
+    "broker/api/fetch/look.py",
     "broker/api/records/produce.py",
     "broker/net/channel.py",
     "broker/net/connection.py",

@@ -29,7 +29,7 @@ from broker.api.cluster.greeting import GreetingApi
 from broker.api.cluster.security import SecurityApi
 from broker.api.configs.configs import ConfigsApi
 from broker.api.dispatch import Dispatcher
-from broker.api.fetch.fetch import Fetches
+from broker.api.fetch.fetches import Fetches
 from broker.api.fetch.sessions import FetchSessions
 from broker.api.groups.kafka_groups import group_families
 from broker.api.groups.native_groups import NativeGroupsApi

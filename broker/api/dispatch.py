@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from broker.api.context import Context, Session
 from broker.api.errors import EXPECTED, describe
-from broker.api.fetch.fetch import Fetch, Fetches
+from broker.api.fetch.fetch import Fetch
+from broker.api.fetch.fetches import Fetches
 from broker.api.handler import Family, Handler
 from broker.api.records import produce
 from broker.partitions.partitions import Partitions

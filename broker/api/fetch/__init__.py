@@ -1,4 +1,5 @@
 """Fetch: slices of partitions, returned at once or when enough data has arrived.
 
-Start with `fetch.Fetches`; `sessions` keeps the partitions of each client (KIP-227) and tracks which have changed.
+Start with `fetches`. `look` reads within the size limits; `session` tracks the partitions of a client that have changed
+(KIP-227), and `sessions` caches them.
 """

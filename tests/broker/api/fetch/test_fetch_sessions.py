@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.api.fetch import sessions as fetch_sessions
-from broker.api.fetch.sessions import (
-    EVICTION_S,
-    STEP,
-    ClosedPartitions,
-    FetchSession,
-    FetchSessionError,
-    FetchSessions,
-)
+from broker.api.fetch.session import MAX_EPOCH, STEP, FetchSession, FetchSessionError
+from broker.api.fetch.sessions import EVICTION_S, ClosedPartitions, FetchSessions
 from protocol.errors import ErrorCode
 from protocol.kafka.values import ForgottenPartitions, KafkaFetchPartition
 
@@ -123,7 +117,7 @@ def test_a_session_that_grows_past_the_bound_of_all_ends(monkeypatch: pytest.Mon
 
 def test_the_epoch_after_the_last_is_the_first() -> None:
     session = FetchSession()
-    session.epoch = fetch_sessions.MAX_EPOCH
+    session.epoch = MAX_EPOCH
     assert session.advance() == 1
 
 

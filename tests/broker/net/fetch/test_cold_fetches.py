@@ -12,7 +12,8 @@ import trio
 import trio.testing
 
 from broker.api.context import Context, Session
-from broker.api.fetch.fetch import Fetch, Fetches
+from broker.api.fetch.fetch import Fetch
+from broker.api.fetch.fetches import Fetches
 from broker.api.fetch.sessions import FetchSessions
 from broker.api.pacing import Pacer
 from broker.log.io.page_cache import Cachestat, missing_by_mincore

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.api.fetch import fetch
+from broker.api.fetch import look
 from protocol.errors import ErrorCode
 from protocol.request import FetchPartition, FetchRequest, PartitionRecords, ProduceRequest
 from tests.broker.clients import RawClient, Running, batch, fetch_request, running
@@ -45,7 +45,7 @@ async def test_more_than_a_reply_can_hold_is_not_waited_for(broker: Running, max
 async def test_a_reply_stays_below_what_a_frame_can_say_whatever_is_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "MAX_REPLY_BYTES", 400)
+    monkeypatch.setattr(look, "MAX_REPLY_BYTES", 400)
     async with running(tmp_path, {"fetch.max.bytes": 2**31 - 1}) as broker:
         client = await broker.connect()
         await filled(client, "orders", 8)
@@ -78,7 +78,7 @@ async def test_a_reply_keeps_few_files_open_and_every_partition_has_its_turn(
     broker: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fetch of thousands of partitions took every descriptor there was, and appends of others failed for it."""
-    monkeypatch.setattr(fetch, "MAX_SLICES", 3)
+    monkeypatch.setattr(look, "MAX_SLICES", 3)
     client = await broker.connect()
     await filled(client, "orders", 8)
     left = partitions_of("orders", 8)

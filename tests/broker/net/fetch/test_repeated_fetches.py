@@ -11,15 +11,10 @@ import trio
 
 from broker.api.context import Context, Session
 from broker.api.fetch import sessions as fetch_sessions
-from broker.api.fetch.fetch import Fetch, Fetches
-from broker.api.fetch.sessions import (
-    LONG_STEP,
-    STEP,
-    ClosedPartitions,
-    ConnectionSessions,
-    FetchSession,
-    FetchSessions,
-)
+from broker.api.fetch.fetch import Fetch
+from broker.api.fetch.fetches import Fetches
+from broker.api.fetch.session import LONG_STEP, STEP, FetchSession
+from broker.api.fetch.sessions import ClosedPartitions, ConnectionSessions, FetchSessions
 from broker.api.pacing import Pacer
 from broker.partitions.read_ahead import ReadAhead, ReadLimits
 from protocol.errors import ErrorCode
@@ -272,8 +267,8 @@ def test_sessions_of_connections_have_a_budget(monkeypatch: pytest.MonkeyPatch) 
 
 def test_closed_partitions_are_detached_a_few_at_a_time() -> None:
     closed = ClosedPartitions()
-    closed.add(of_size(3 * fetch_sessions.STEP))
-    assert len(closed) == 2 * fetch_sessions.STEP
+    closed.add(of_size(3 * STEP))
+    assert len(closed) == 2 * STEP
     closed.detach()
     closed.detach()
     assert len(closed) == 0

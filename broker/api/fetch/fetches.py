@@ -1,0 +1,143 @@
+"""Begin fetches in their sessions, resume the pending ones, and return responses."""
+
+from collections.abc import Hashable, Iterator
+
+from broker.api.context import Context
+from broker.api.fetch.fetch import Fetch
+from broker.api.fetch.session import FetchSession, FetchSessionError
+from broker.api.fetch.sessions import ConnectionSessions, FetchSessions
+from broker.partitions.partitions import Partitions
+from broker.partitions.read_ahead import ReadAhead
+from protocol.kafka.values import (
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    NO_SESSION,
+    KafkaFetchRequest,
+    KafkaFetchResponse,
+)
+from protocol.request import FetchRequest
+from protocol.response import FetchResponse
+
+
+class Fetches:
+    """Begins fetches, each in the session that it belongs to, and answers them."""
+
+    def __init__(self, partitions: Partitions, sessions: FetchSessions, reads: ReadAhead) -> None:
+        self._partitions = partitions
+        self.sessions = sessions
+        self._own = ConnectionSessions(sessions.closed)
+        self._reads = reads
+
+    def begin(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse:
+        """Serve from the data available now, or return a pending `Fetch`.
+
+        A pending one is to go on by `look_again`, `expire` or `work` until one of them returns the response, or to be
+        `abandon`ed.
+        """
+        try:
+            fetch = self._open(request, context.session)
+        except FetchSessionError as error:
+            return _refused(error)
+        return self._take_step(fetch, self._begin(fetch))
+
+    def look_again(self, fetch: Fetch) -> Fetch | FetchResponse:
+        """Go on with a fetch that was woken; returns as `begin` does."""
+        fetch.withdraw()
+        return self._take_step(fetch, fetch.look())
+
+    def expire(self, fetch: Fetch) -> Fetch | FetchResponse:
+        """Go on with a fetch whose time is over; it may need a task, but does not wait again."""
+        fetch.withdraw()
+        return self._take_step(fetch, fetch.look() if fetch.expire() else iter(()))
+
+    async def work(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse:
+        """Do what a fetch needs a task for; returns the fetch if it has to wait then."""
+        is_pending = is_answered = False
+        try:
+            await fetch.take_steps(context)
+            await fetch.warm_up(self._reads, context)
+            is_pending = not (fetch.is_enough or fetch.is_cold)
+            if is_pending:
+                return fetch
+            for _ in fetch.gather():
+                await context.checkpoint()
+            response = self._register_and_answer(fetch)
+            for _ in fetch.settle():
+                await context.checkpoint()
+            is_answered = True
+        except FetchSessionError as error:
+            return _refused(error)
+        finally:
+            if not is_pending:
+                self._close(fetch, keep=is_answered)
+        return response
+
+    def abandon(self, fetch: Fetch) -> None:
+        """Give up a pending fetch: it will not be answered."""
+        fetch.withdraw()
+        self._close(fetch, keep=False)
+
+    def _take_step(self, fetch: Fetch, steps: Iterator[None]) -> Fetch | FetchResponse:
+        """Look, unless there is so much to look at that it takes a task; returns as `begin` does."""
+        is_pending = is_answered = False
+        try:
+            if next(steps, fetch) is None:
+                fetch.steps = steps
+            is_pending = fetch.needs_task or not fetch.is_enough
+            if is_pending:
+                return fetch
+            for _ in fetch.gather():
+                pass
+            response = self._register_and_answer(fetch)
+            for _ in fetch.settle():
+                pass
+            is_answered = True
+        except FetchSessionError as error:
+            return _refused(error)
+        finally:
+            if not is_pending:
+                self._close(fetch, keep=is_answered)
+        return response
+
+    def forget(self, connection: Hashable) -> None:
+        """Release what is kept for a connection that has gone."""
+        self._own.forget(connection)
+
+    def _open(self, request: FetchRequest, connection: Hashable) -> Fetch:
+        """Find or make the session. Raises FetchSessionError."""
+        sessions = self.sessions
+        if isinstance(request, KafkaFetchRequest) and request.replica_id < 0:
+            epoch = request.session_epoch
+            if epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}:
+                session = sessions.find(request.session_id, epoch, uses_topic_ids=request.uses_topic_ids)
+                session.advance()
+                return Fetch(request, session, self._partitions, tells_all=False)
+            sessions.remove(request.session_id)
+            if epoch == INITIAL_SESSION_EPOCH:
+                session = FetchSession(uses_topic_ids=request.uses_topic_ids)
+                return Fetch(request, session, self._partitions, tells_all=True, wants_session=True)
+        return Fetch(request, self._own.take(connection), self._partitions, tells_all=True, connection=connection)
+
+    def _begin(self, fetch: Fetch) -> Iterator[None]:
+        for _ in fetch.begin(self.sessions):
+            self.sessions.closed.detach()
+            yield
+
+    def _register_and_answer(self, fetch: Fetch) -> FetchResponse:
+        """Return the response; the session of a first fetch is kept, if there is room."""
+        if fetch.wants_session:
+            self.sessions.register(fetch.session)
+        return fetch.response()
+
+    def _close(self, fetch: Fetch, *, keep: bool = True) -> None:
+        """Give the session back, unless it is kept for its client."""
+        session = fetch.session
+        if session.id == NO_SESSION:
+            if keep and fetch.connection is not None:
+                self._own.put(fetch.connection, session)
+            else:
+                self.sessions.closed.add(session)
+
+
+def _refused(error: FetchSessionError) -> KafkaFetchResponse:
+    return KafkaFetchResponse(partitions=(), error=error.code, asked=())

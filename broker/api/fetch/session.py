@@ -1,0 +1,311 @@
+"""A fetch session: the partitions that a client fetches, and which of them may have changed.
+
+Every fetch belongs to a session. With an incremental session (KIP-227) a request names only changes to the partitions,
+and the response contains only partitions that have changed:
+
+    full fetch, epoch 0     -> `FetchSessions.register`: the session gets an id
+    incremental, epoch n    -> `FetchSessions.find` and `update`: the request adds, changes and forgets partitions;
+                               epoch n + 1 comes next
+    full fetch, epoch -1    -> `FetchSessions.remove`
+
+All other fetches name all of their partitions and get all of them back. Each connection keeps a session of its own for
+them (`ConnectionSessions`), invisible to the client, because most of these fetches repeat the previous one.
+
+A partition is `pending` while it may have something to report: after the client requested it differently, after its log
+reported a change (each entry is enlisted with its `Partition`), or when the last fetch did not return everything. A
+fetch reads only pending partitions, so a thousand idle ones cost little. A partition that does not exist stays pending
+until it is created.
+
+Loops over all partitions of a request are generators that yield after every STEP partitions.
+
+Invariants:
+1. A partition that is not pending has nothing to read, no error, and nothing that its client does not know.
+2. Pending partitions are in the order in which they are served next: those whose data was sent move to the end.
+
+Source: kafka.server.FetchSession. Followers do not fetch from this broker, so no session is privileged.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from broker.partitions.partition import Partition
+from broker.partitions.waiters import FetchWaiter
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.values import (
+    NO_SESSION,
+    UNKNOWN_TOPIC_NAME,
+    DivergedPartition,
+    KafkaFetchPartition,
+    TopicNames,
+)
+from protocol.request import FetchPartition
+from protocol.response import FetchedPartition
+
+MAX_EPOCH = MAX_ID = (1 << 31) - 1
+STEP = 256  # partitions between two yields: about 1 ms where each has to be read
+LONG_STEP = 8192  # that are only gone through: about 0.5 ms
+NOT_TOLD = -1  # for an offset
+
+Index: TypeAlias = int | tuple[int, int]  # a partition; of one that is named again, and its place in the request
+Finder: TypeAlias = Callable[[str, int], Partition | None]
+
+
+_NONE: dict[Index, "SessionPartition"] = {}
+
+
+class FetchSessionError(ProtocolError):
+    """A fetch in a session that is not there, or not in that state. The client begins anew with a full fetch."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class SessionPartition:
+    """One partition of a session: how it was last asked for, its answer, and what its client knows."""
+
+    __slots__ = (
+        "_is_committed",
+        "_log_start_offset",
+        "_session",
+        "asked",
+        "found",
+        "high_watermark",
+        "partition",
+        "turn",
+    )
+
+    def __init__(self, session: "FetchSession", asked: FetchPartition) -> None:
+        self._session = session
+        self.asked = asked
+        self.found: FetchedPartition | None = None  # by the latest look; not kept where it holds a file open
+        self.turn = 0  # of the session's latest full fetch that named it
+        self.partition: Partition | None = None  # where it is enlisted
+        self._is_committed = False  # and at which isolation level
+        self.high_watermark = self._log_start_offset = NOT_TOLD
+
+    def attach(self, partition: Partition | None) -> None:
+        """Be told when this partition grows for readers at the session's isolation level, and no other."""
+        is_committed = self._session.is_committed
+        if partition is not self.partition or is_committed is not self._is_committed:
+            if self.partition is not None:
+                self.partition.dismiss(self)
+            self.partition, self._is_committed = partition, is_committed
+            if partition is not None:
+                partition.enlist(self, committed=is_committed)
+
+    def grown(self, size: int) -> None:
+        """So many bytes became readable."""
+        session = self._session
+        session.pending[self] = None
+        if session.waiter is not None:
+            session.waiter.grown(size)
+
+    def moved(self) -> None:
+        """Note a change that no fetch waits for."""
+        self._session.pending[self] = None
+
+    def wake(self) -> None:
+        """Have the waiting fetch look again."""
+        self._session.pending[self] = None
+        self._session.wake()
+
+    def is_news(self, found: FetchedPartition) -> bool:
+        """Whether the client must be told: there are records, an error, other epochs, or offsets have moved."""
+        return (
+            found.high_watermark != self.high_watermark
+            or not _is_sound(found)
+            or found.log_start_offset != self._log_start_offset
+            or len(found.records) > 0
+        )
+
+    def take(self, found: FetchedPartition) -> bool:
+        """Take the answer of a look; returns whether it is news to the client."""
+        self.found = found
+        return self.is_news(found)
+
+    def told(self, found: FetchedPartition) -> None:
+        """Take it that the client knows this. After an error it is told again that all is well."""
+        self.high_watermark = found.high_watermark if _is_sound(found) else NOT_TOLD
+        self._log_start_offset = found.log_start_offset
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the client knows all that there is to know of the partition."""
+        if self.partition is None:
+            return False
+        log = self.partition.log
+        return log.high_watermark == self.high_watermark and log.log_start_offset == self._log_start_offset
+
+
+def _is_sound(found: FetchedPartition) -> bool:
+    return found.error is ErrorCode.NONE and type(found) is not DivergedPartition
+
+
+class FetchSession:
+    """The partitions that one client fetches. `id` is NO_SESSION unless it is kept for its client."""
+
+    __slots__ = (
+        "_count",
+        "_kind",
+        "_topics",
+        "_turn",
+        "created_at",
+        "epoch",
+        "evictable_key",
+        "id",
+        "is_committed",
+        "order",
+        "pending",
+        "size",
+        "used_at",
+        "uses_topic_ids",
+        "waiter",
+    )
+
+    def __init__(self, now: float = 0.0, *, uses_topic_ids: bool = False) -> None:
+        self.id = NO_SESSION
+        self.epoch = 1  # of the next request
+        self.uses_topic_ids = uses_topic_ids
+        self.is_committed = False  # whether the latest fetch was for committed records only
+        self.created_at = self.used_at = now
+        self.evictable_key: tuple[int, int] | None = None  # where the cache has it
+        self.size = 0  # as the cache last counted it
+        self.pending: OrderedDict[SessionPartition, None] = OrderedDict()
+        self.waiter: FetchWaiter | None = None  # of the fetch that waits
+        self.order: list[SessionPartition] = []  # of the latest full fetch
+        self._topics: dict[str | bytes, dict[Index, SessionPartition]] = {}
+        self._count = 0
+        self._turn = 0
+        self._kind: Hashable = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def follow(self, asked: Sequence[FetchPartition], *, kind: Hashable = None, merges: bool = True) -> Iterator[None]:
+        """Make these all of the session's partitions. What is asked as before is not looked at again.
+
+        `kind`: what else the answers depend on. `merges`: a partition that is named twice counts once, as it was named
+        last (Kafka's rule); else both count.
+        """
+        self._turn += 1
+        is_same_kind, self._kind = kind == self._kind, kind
+        turn, uses_topic_ids, name, indexes = self._turn, self.uses_topic_ids, None, _NONE
+        self.order = order = []
+        for number, one in enumerate(asked, 1):
+            topic = one.topic_id if uses_topic_ids else one.topic  # type: ignore[attr-defined]
+            if topic is not name:
+                name, indexes = topic, self._topics.get(topic, _NONE)
+            index: Index = one.partition
+            entry = indexes.get(index)
+            if entry is not None and entry.turn == turn and not merges:
+                index = one.partition, number
+                entry = indexes.get(index)
+            if entry is None or entry.asked != one or not is_same_kind:
+                entry = self._ask(topic, index, one)
+                indexes = self._topics[topic]
+            if entry.turn != turn:
+                entry.turn = turn
+                order.append(entry)
+            if number % STEP == 0:
+                yield
+        if len(order) < self._count:
+            yield from self._forget_others()
+
+    def _forget_others(self) -> Iterator[None]:
+        """Remove what the latest full fetch did not name."""
+        there = [(topic, index) for topic, indexes in self._topics.items() for index in indexes]
+        for number, (topic, index) in enumerate(there, 1):
+            if self._topics[topic][index].turn != self._turn:
+                self.forget(topic, index)
+            if number % STEP == 0:
+                yield
+
+    def add(self, asked: KafkaFetchPartition) -> None:
+        """Add a partition to the session, or replace how it is asked for."""
+        topic = asked.topic_id if self.uses_topic_ids else asked.topic
+        known = self._topics.get(topic, _NONE).get(asked.partition)
+        if known is not None and asked.topic == UNKNOWN_TOPIC_NAME:  # it was deleted; it keeps the name it had
+            asked = replace(asked, topic=known.asked.topic)
+        self._ask(topic, asked.partition, asked)
+
+    def _ask(self, topic: str | bytes, index: Index, asked: FetchPartition) -> SessionPartition:
+        indexes = self._topics.setdefault(topic, {})
+        entry = indexes.get(index)
+        if entry is None:
+            entry = indexes[index] = SessionPartition(self, asked)
+            self._count += 1
+        entry.asked = asked
+        self.pending[entry] = None
+        return entry
+
+    def forget(self, topic: str | bytes, index: Index) -> None:
+        """Remove a partition, if it is in the session."""
+        indexes = self._topics.get(topic, _NONE)
+        entry = indexes.pop(index, None)
+        if entry is not None:
+            self._count -= 1
+            self.pending.pop(entry, None)
+            entry.attach(None)
+            if not indexes:
+                del self._topics[topic]
+
+    def change_isolation(self) -> Iterator[None]:
+        """Switch between committed records and all records; each partition is looked at again."""
+        self.is_committed = not self.is_committed
+        entries = [entry for indexes in self._topics.values() for entry in indexes.values()]
+        for number, entry in enumerate(entries, 1):
+            self.pending[entry] = None
+            if number % STEP == 0:
+                yield
+
+    def advance(self) -> int:
+        """Begin the next request; gives the epoch of the one after it.
+
+        One that still waits (its client gave it up) ends.
+        """
+        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+        self.wake()
+        return self.epoch
+
+    def wake(self) -> None:
+        """Have the waiting fetch look again."""
+        if self.waiter is not None:
+            self.waiter.wake()
+
+    def find(self, entry: SessionPartition, get: Finder, names: TopicNames) -> Partition | None:
+        """Find the partition of an entry as things are now. A topic id that had no name may have one by now."""
+        asked = entry.asked
+        if asked.topic == UNKNOWN_TOPIC_NAME and type(asked) is KafkaFetchPartition and asked.topic_id != NO_TOPIC_ID:
+            asked = entry.asked = replace(asked, topic=names(asked.topic_id) or UNKNOWN_TOPIC_NAME)
+        partition = get(asked.topic, asked.partition)
+        entry.attach(partition)
+        return partition
+
+    def close(self) -> Iterator[SessionPartition]:
+        """Empty the session; returns its partitions, which must be detached. Each is freed as it is taken."""
+        closed = _drain(self._topics, self.order, self.pending)
+        self._topics, self.order, self.pending = {}, [], OrderedDict()
+        self._count = 0
+        self.wake()
+        return closed
+
+
+def _drain(
+    topics: dict[str | bytes, dict[Index, SessionPartition]],
+    order: list[SessionPartition],
+    pending: OrderedDict[SessionPartition, None],
+) -> Iterator[SessionPartition]:
+    """Yield all partitions of a session, and remove each from wherever it is."""
+    while topics:
+        _, indexes = topics.popitem()
+        while indexes:
+            _, entry = indexes.popitem()
+            pending.pop(entry, None)
+            if order:
+                order.pop()
+            yield entry
