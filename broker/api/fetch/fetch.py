@@ -32,15 +32,16 @@ from protocol.kafka.values import (
 from protocol.request import FetchRequest, Isolation
 from protocol.response import FetchedPartition, FetchResponse
 
-MAX_LOOKS = 8  # while the way to slices is read from the disk: segment, index, headers, and the same over a gap
+MAX_LOOKS = 8  # while index and header pages are read from disk; a gap between batches takes several
 
 
 class Fetch:
     """A fetch of the partitions of a session, begun by `Fetches`.
 
-    `tells_all`: each partition is answered, in the order of the session's latest full fetch; else only news are.
+    With `tells_all` the response has every partition, in the order of the session's latest full fetch; otherwise only
+    partitions that have changed for the client.
 
-    After each look it is answered if it `is_enough`; goes on in a task if it `needs_task`; else it has to `wait`.
+    After each look the fetch is answered if it `is_enough`, continues in a task if it `needs_task`, or has to `wait`.
     """
 
     def __init__(
@@ -54,44 +55,44 @@ class Fetch:
         wants_session: bool = False,
     ) -> None:
         self.session = session
-        self.connection = connection  # whose session it is
-        self.wants_session = wants_session  # the client asks to have the session kept for it
-        self.steps: Iterator[None] | None = None  # what is left of the look of a large fetch
+        self.connection = connection  # the connection that owns the session, if any does
+        self.wants_session = wants_session  # the client asks for an incremental session
+        self.steps: Iterator[None] | None = None  # the rest of a large fetch's look
         self._request = request
         self._epoch = session.epoch
         self._partitions = partitions
         self._tells_all = tells_all
         self._news: list[SessionPartition] = []
-        self._found: list[FetchedPartition] = []  # the answer, put together by `gather`
-        self._asked: list[Any] | None = None  # for what; None: as the request says
+        self._found: list[FetchedPartition] = []  # the response's partitions, filled by `gather`
+        self._asked: list[Any] | None = None  # how each of them was requested; None: the same as in the request
         self._failures: dict[Partition, Exception] = {}
-        self._missed: dict[Partition, object] = {}  # whose file was not there, with the layout of its log then
+        self._missed: dict[Partition, object] = {}  # file was missing, with the layout then
         self._look = Look(request, partitions)
         self._waiter: FetchWaiter | None = None
         self._is_committed = request.isolation is Isolation.READ_COMMITTED
-        self._is_over = False  # it has waited for as long as it may
+        self._is_over = False  # max_wait_ms has passed
 
     @property
     def max_wait_ms(self) -> int:
-        """How long it may wait in all."""
+        """Total time that this fetch may wait, in ms."""
         return self._request.max_wait_ms
 
     @property
     def needs_task(self) -> bool:
-        """Whether it goes on in a task: a large fetch looks in pieces, and a cold one reads from the disk."""
+        """Whether to continue in a task: a large fetch looks in pieces, and a cold one reads from disk."""
         return self.steps is not None or self.is_cold
 
     @property
     def is_cold(self) -> bool:
-        """Whether something has to be read from the disk first."""
+        """Whether pages have to be read from disk before the response."""
         return bool(self._look.cold_lookups or self._look.cold_slices)
 
     @property
     def is_enough(self) -> bool:
-        """Whether to answer at once.
+        """Whether to answer now.
 
-        Enough data, data of a sealed segment, an error that the client should see, nothing there that could be waited
-        for, no wish to wait, its time is over, or a session that has gone on without this fetch.
+        True with enough data, data of a sealed segment or an error to report; when no requested partition exists, when
+        the client does not want to wait or has waited long enough, and when a later request has advanced the session.
         """
         request, look = self._request, self._look
         return (
@@ -105,32 +106,32 @@ class Fetch:
         )
 
     def wait(self, ready: Callable[[], None]) -> None:
-        """Have `ready` called, once, when it is worth to look again. It must only take note (see `FetchWaiter`)."""
+        """Call `ready` once when another look may find enough data. `ready` may only set a flag (see `FetchWaiter`)."""
         self._waiter = self.session.waiter = FetchWaiter(self._look.missing_bytes(self._request.min_bytes), ready)
         if self._look.size:
             self._release_files()
 
     def expire(self) -> bool:
-        """Let whatever there is be enough from now on; returns whether that takes another look."""
+        """Accept any amount of data from now on; return whether that takes another look."""
         self._is_over = True
         return bool(self.session.pending or self._look.size)
 
     def withdraw(self) -> None:
-        """Stop waiting, if it does."""
+        """Stop waiting for data."""
         if self._waiter is not None and self.session.waiter is self._waiter:
             self.session.waiter = None
         self._waiter = None
 
     async def take_steps(self, context: Context) -> None:
-        """Finish a large look, letting others run in between. Raises FetchSessionError."""
+        """Finish a large look, yielding to other tasks. Raises FetchSessionError."""
         steps, self.steps = self.steps, None
         for _ in steps or ():
             await context.checkpoint()
 
     async def warm_up(self, reads: ReadAhead, context: Context) -> None:
-        """Have what is to be answered read from the disk, so far that an error can still be told.
+        """Read the slices of the response into the page cache, as far as errors can still be reported.
 
-        What is not there after so many looks is left out of the answer.
+        Partitions whose index and header pages are still missing after MAX_LOOKS looks get no records this time.
         """
         consumer = context.session
         for _ in range(MAX_LOOKS):
@@ -151,7 +152,7 @@ class Fetch:
             await self._look_again(context)
 
     async def _attempt(self, partition: Partition, read: Callable[[], Awaitable[object]]) -> None:
-        """Read something of a partition's; what goes wrong is told for that partition."""
+        """Run a read for a partition; an error is reported for that partition alone."""
         try:
             await read()
         except IndexCorruptError as damage:
@@ -166,9 +167,9 @@ class Fetch:
             self._fail(partition, error)
 
     def _is_lost(self, partition: Partition) -> bool:
-        """Whether a file that is not there should be: for the second time in a log in which nothing has changed.
+        """Whether a file is missing for the second time although the log's layout has not changed.
 
-        Else its segment, or the whole of the log, was removed meanwhile: the next look goes to another one.
+        Otherwise the segment or the whole log was removed in the meantime, and the next look reads another file.
         """
         layout = partition.log.layout
         is_lost = self._missed.get(partition) is layout
@@ -180,7 +181,7 @@ class Fetch:
         partition.cannot_read(error)
 
     def begin(self, sessions: FetchSessions) -> Iterator[None]:
-        """Take the request into the session, then look for the first time."""
+        """Apply the request to the session, then look for the first time."""
         request, session = self._request, self.session
         if self._tells_all:
             session.uses_topic_ids = isinstance(request, KafkaFetchRequest) and request.uses_topic_ids
@@ -195,7 +196,7 @@ class Fetch:
         yield from self.look()
 
     def look(self) -> Iterator[None]:
-        """Look at the partitions that may have something new; yields after every STEP of them."""
+        """Read the pending partitions; yields after every STEP of them."""
         session, partitions = self.session, self._partitions
         look = self._look = Look(self._request, partitions, self._failures)
         pending = session.pending
@@ -218,7 +219,7 @@ class Fetch:
                     yield
 
     def _is_at_end(self, entry: SessionPartition, found: FetchedPartition) -> bool:
-        """Whether there is nothing to read until the partition reports a change."""
+        """Whether the client has read everything until the partition reports a change."""
         if self._is_committed:
             return entry.asked.offset >= found.last_stable_offset
         return entry.asked.offset == found.high_watermark
@@ -228,12 +229,12 @@ class Fetch:
             await context.checkpoint()
 
     def _release_files(self) -> None:
-        """Let no file stay open for the answer while there is too little of it."""
+        """Close the files of the slices found so far while the fetch waits for more."""
         for entry in self._news:
             entry.found = None
 
     def gather(self) -> Iterator[None]:
-        """Put the answer together by the latest look, for `response`; yields between every LONG_STEP partitions."""
+        """Collect the results of the latest look for `response`; yields after every LONG_STEP partitions."""
         request = self._request
         entries = self.session.order if self._tells_all else self._news
         is_as_asked = self._tells_all and len(entries) == len(request.partitions)
@@ -249,21 +250,21 @@ class Fetch:
                 self._asked += [entry.asked for entry in piece]
 
     def response(self) -> FetchResponse:
-        """The answer, after `gather`. `settle` must follow."""
+        """Return the response after `gather`. Call `settle` afterwards."""
         session = self.session
         if session.epoch != self._epoch:
             error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             return KafkaFetchResponse(partitions=(), error=error, session_id=session.id, asked=())
         found, self._found = tuple(self._found), []
         count = len(session.order if self._tells_all else self._news)
-        assert len(found) == count, "an entry without an answer is pending, and pending ones were looked at"
+        assert len(found) == count, "an entry without a result is pending, and the look has read all pending ones"
         if not isinstance(self._request, KafkaFetchRequest):
             return FetchResponse(partitions=found)
         asked = None if self._asked is None else tuple(self._asked)
         return KafkaFetchResponse(partitions=found, session_id=session.id, asked=asked)
 
     def settle(self) -> Iterator[None]:
-        """Take it that the client knows the answer; yields after every STEP partitions."""
+        """Record in the session what the response tells the client; yields after every STEP partitions."""
         pending, keeps = self.session.pending, self._tells_all
         for number, entry in enumerate(self._news, 1):
             found = entry.found
@@ -282,7 +283,7 @@ class Fetch:
 
 
 def _kind(request: FetchRequest) -> Hashable:
-    """What the answer for a partition depends on, apart from how the partition is asked for."""
+    """Return the fields of a request, besides its partitions, on which the result of each partition depends."""
     if isinstance(request, KafkaFetchRequest):
         return request.isolation, request.replica_id, request.knows_zstd, request.uses_topic_ids
     return request.isolation

@@ -20,7 +20,7 @@ from protocol.response import FetchResponse
 
 
 class Fetches:
-    """Begins fetches, each in the session that it belongs to, and answers them."""
+    """Begins each fetch in its session and returns its response, now or later."""
 
     def __init__(self, partitions: Partitions, sessions: FetchSessions, reads: ReadAhead) -> None:
         self._partitions = partitions
@@ -31,8 +31,8 @@ class Fetches:
     def begin(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse:
         """Serve from the data available now, or return a pending `Fetch`.
 
-        A pending one is to go on by `look_again`, `expire` or `work` until one of them returns the response, or to be
-        `abandon`ed.
+        Continue a pending one with `look_again`, `expire` or `work` until one of them returns the response, or give it
+        up with `abandon`.
         """
         try:
             fetch = self._open(request, context.session)
@@ -41,17 +41,17 @@ class Fetches:
         return self._take_step(fetch, self._begin(fetch))
 
     def look_again(self, fetch: Fetch) -> Fetch | FetchResponse:
-        """Go on with a fetch that was woken; returns as `begin` does."""
+        """Resume a fetch that was woken; returns as `begin` does."""
         fetch.withdraw()
         return self._take_step(fetch, fetch.look())
 
     def expire(self, fetch: Fetch) -> Fetch | FetchResponse:
-        """Go on with a fetch whose time is over; it may need a task, but does not wait again."""
+        """Resume a fetch whose wait time has passed; it may need a task, but does not wait again."""
         fetch.withdraw()
         return self._take_step(fetch, fetch.look() if fetch.expire() else iter(()))
 
     async def work(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse:
-        """Do what a fetch needs a task for; returns the fetch if it has to wait then."""
+        """Run the part of a fetch that needs a task; returns the fetch if it then has to wait."""
         is_pending = is_answered = False
         try:
             await fetch.take_steps(context)
@@ -73,12 +73,12 @@ class Fetches:
         return response
 
     def abandon(self, fetch: Fetch) -> None:
-        """Give up a pending fetch: it will not be answered."""
+        """Give up a pending fetch without a response."""
         fetch.withdraw()
         self._close(fetch, keep=False)
 
     def _take_step(self, fetch: Fetch, steps: Iterator[None]) -> Fetch | FetchResponse:
-        """Look, unless there is so much to look at that it takes a task; returns as `begin` does."""
+        """Take the first step of a look, and answer if that completes it; returns as `begin` does."""
         is_pending = is_answered = False
         try:
             if next(steps, fetch) is None:
@@ -100,11 +100,11 @@ class Fetches:
         return response
 
     def forget(self, connection: Hashable) -> None:
-        """Release what is kept for a connection that has gone."""
+        """Close the session of a connection that has closed."""
         self._own.forget(connection)
 
     def _open(self, request: FetchRequest, connection: Hashable) -> Fetch:
-        """Find or make the session. Raises FetchSessionError."""
+        """Find or create the session. Raises FetchSessionError."""
         sessions = self.sessions
         if isinstance(request, KafkaFetchRequest) and request.replica_id < 0:
             epoch = request.session_epoch
@@ -124,13 +124,13 @@ class Fetches:
             yield
 
     def _register_and_answer(self, fetch: Fetch) -> FetchResponse:
-        """Return the response; the session of a first fetch is kept, if there is room."""
+        """Return the response, after registering the session of a client that asked for one, if there is room."""
         if fetch.wants_session:
             self.sessions.register(fetch.session)
         return fetch.response()
 
     def _close(self, fetch: Fetch, *, keep: bool = True) -> None:
-        """Give the session back, unless it is kept for its client."""
+        """Return the session to its connection, or close it, unless it is an incremental one."""
         session = fetch.session
         if session.id == NO_SESSION:
             if keep and fetch.connection is not None:

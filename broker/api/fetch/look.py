@@ -26,19 +26,19 @@ from protocol.kafka.values import (
 from protocol.request import FetchPartition, FetchRequest, Isolation
 from protocol.response import AbortedTransaction, FetchedPartition
 
-# Partitions of one reply that can have records: each slice keeps a file open until it is sent, beyond those that the
-# broker keeps open for itself. The others have their turn in the next fetch.
+# Maximum partitions with records in one response: each slice holds a file open until it is sent, in addition to the
+# files that logs keep open. The remaining partitions are served by the next fetch.
 MAX_SLICES = 128
 MAX_REPLY_BYTES = (
     1 << 30
-)  # with the batch that is always whole and what surrounds it, less than a frame's length can say
+)  # with the first batch, which is always whole, and the response's fields, this fits into a frame's 32-bit length
 
 
-MAX_CHECKED_BYTES = 1 << 20  # of a slice, before its reply begins; the sender asks for the rest in its turn
+MAX_CHECKED_BYTES = 1 << 20  # of a slice, checked for residency before the response begins; the sender checks the rest
 NO_FAILURES: Mapping[Partition, Exception] = {}
 NO_RECORDS: Sized = b""
 NONE_ABORTED: tuple[AbortedTransaction, ...] = ()
-# Kafka answers these before it reads a log, with an empty list of aborted transactions; beside other errors it is null.
+# Kafka returns these errors before it reads the log, with no aborted transactions; with others the list is null.
 BEFORE_READING = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -47,11 +47,11 @@ BEFORE_READING = frozenset(
         ErrorCode.INVALID_REQUEST,
     }
 )
-UNREADABLE = (OSError, StorageError, CorruptBatchError)  # what is the disk's doing, not the request's
+UNREADABLE = (OSError, StorageError, CorruptBatchError)  # caused by the disk, not by the request
 
 
 class Look:
-    """One look at partitions: what of each can be sent now, within the size limits."""
+    """Read partitions one after another and count what the response may still hold."""
 
     __slots__ = (
         "_failures",
@@ -73,7 +73,7 @@ class Look:
     def __init__(
         self, request: FetchRequest, partitions: Partitions, failures: Mapping[Partition, Exception] = NO_FAILURES
     ) -> None:
-        """`failures`: partitions that could just not be read."""
+        """`failures` maps partitions whose read has just failed to the error to report."""
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
         self._is_committed = request.isolation is Isolation.READ_COMMITTED
@@ -82,19 +82,19 @@ class Look:
             self._replica_id, self._knows_zstd = request.replica_id, request.knows_zstd
         self._slices = 0  # partitions with records
         self.size = 0
-        self.unknown = 0  # partitions that are not there
-        self.failed = False  # one that is there cannot be read as asked
-        self.cold_lookups: list[tuple[Partition, ColdReadError]] = []  # the way to a slice is not in memory
-        self.cold_slices: list[tuple[Partition, FileSlice]] = []  # the slice itself is not, or not its beginning
+        self.unknown = 0  # partitions that do not exist
+        self.failed = False  # an existing partition cannot be read as requested
+        self.cold_lookups: list[tuple[Partition, ColdReadError]] = []  # index or header pages are not resident
+        self.cold_slices: list[tuple[Partition, FileSlice]] = []  # the beginning of the slice is not resident
         self._failures = failures
-        self.lags = False  # some of it comes from a sealed segment
+        self.lags = False  # some records come from a sealed segment
 
     def missing_bytes(self, min_bytes: int) -> int:
-        """What is to come until there is enough to answer with: what no reply can hold is not waited for."""
+        """Return how many bytes are missing for a response; never more than a response can hold."""
         return min(min_bytes, max(self._most, 1)) - self.size
 
     def at(self, asked: FetchPartition, partition: Partition | None) -> FetchedPartition:
-        """The answer for one partition, the next in turn."""
+        """Read one partition, the next in order, and return its part of the response."""
         try:
             if partition is None:
                 raise self._gone(asked)
@@ -108,7 +108,7 @@ class Look:
             return self._refused(asked, partition, error)
         log, records, aborted = partition.log, NO_RECORDS, None
         if self._is_committed:
-            aborted = NONE_ABORTED if found is None or not found.aborted else _told(found.aborted)
+            aborted = NONE_ABORTED if found is None or not found.aborted else _aborted_transactions(found.aborted)
         if found is not None and found.slice is not None:
             records = found.slice
         return FetchedPartition(
@@ -122,7 +122,7 @@ class Look:
         )
 
     def _gone(self, asked: FetchPartition) -> Exception:
-        """The error for a partition that is not served; one that is offline is told at once."""
+        """Return the error for a partition that is not served; an offline one is reported at once."""
         error = self._partitions.missing(asked.topic, asked.partition)
         if isinstance(error, UnknownTopicError):
             self.unknown += 1
@@ -131,27 +131,27 @@ class Look:
         return error
 
     def _check(self, asked: KafkaFetchPartition, partition: Partition) -> None:
-        """What only Kafka's clients can get wrong."""
+        """Validate the fields that only Kafka's protocol has. Raises ProtocolError."""
         if asked.topic_id != NO_TOPIC_ID and self._partitions.topic_name(asked.topic_id) != asked.topic:
-            raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {asked.topic!r} has another id by now")
+            raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {asked.topic!r} now has another id")
         if asked.current_leader_epoch >= 0:
             check_leader_epoch(partition, asked.current_leader_epoch)
         if self._replica_id >= 0:
             knows_epoch = asked.current_leader_epoch >= 0
             code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
             name = f"{partition.topic}-{partition.index}"
-            raise RequestError(code, f"broker {self._replica_id} is no replica of {name}")
+            raise RequestError(code, f"broker {self._replica_id} is not a replica of {name}")
         if not self._knows_zstd and partition.log.config.compression_type == "zstd":
-            message = f"{asked.topic} has compression.type=zstd, for clients from Fetch version 10 on"
+            message = f"{asked.topic} has compression.type=zstd, which requires Fetch version 10 or later"
             raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
     def _take(self, asked: FetchPartition, partition: Partition) -> LogRead | None:
-        """Read the records of one partition and count them; None if there are none to send."""
+        """Read the records of one partition and count their size; return None if there are none to send."""
         if asked.max_bytes < 0 or self._most < 0:
             message = f"max_bytes of {asked.topic}-{asked.partition} is negative: {min(asked.max_bytes, self._most)}"
             raise RequestError(ErrorCode.INVALID_FETCH_SIZE, message)
         if asked.offset == (partition.log.last_stable_offset if self._is_committed else partition.log.high_watermark):
-            return None  # nearly always: there is nothing yet
+            return None  # the usual case: no new records
         if self._failures and partition in self._failures:
             raise self._failures[partition]
         try:
@@ -183,17 +183,17 @@ class Look:
     def _refused(self, asked: FetchPartition, partition: Partition | None, error: Exception) -> FetchedPartition:
         code, message = describe(error)
         self.failed = self.failed or partition is not None
-        told = None if type(asked) is KafkaFetchPartition else partition  # Kafka tells no offsets with an error
+        known = None if type(asked) is KafkaFetchPartition else partition  # Kafka returns no offsets with an error
         return FetchedPartition(
             topic=asked.topic,
             partition=asked.partition,
             error=code,
             message=message,
-            log_start_offset=-1 if told is None else told.log.log_start_offset,
-            high_watermark=-1 if told is None else told.log.high_watermark,
+            log_start_offset=-1 if known is None else known.log.log_start_offset,
+            high_watermark=-1 if known is None else known.log.high_watermark,
             aborted_transactions=NONE_ABORTED if code in BEFORE_READING else None,
         )
 
 
-def _told(aborted: Iterable[log_index.AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
+def _aborted_transactions(aborted: Iterable[log_index.AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
     return tuple([AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted])

@@ -46,11 +46,11 @@ from protocol.request import FetchPartition
 from protocol.response import FetchedPartition
 
 MAX_EPOCH = MAX_ID = (1 << 31) - 1
-STEP = 256  # partitions between two yields: about 1 ms where each has to be read
-LONG_STEP = 8192  # that are only gone through: about 0.5 ms
-NOT_TOLD = -1  # for an offset
+STEP = 256  # partitions between two yields where each is read: about 1 ms
+LONG_STEP = 8192  # partitions between two yields where they are only iterated: about 0.5 ms
+NOT_TOLD = -1  # in place of an offset that the client does not know
 
-Index: TypeAlias = int | tuple[int, int]  # a partition; of one that is named again, and its place in the request
+Index: TypeAlias = int | tuple[int, int]  # a partition's index; for a repeated one also its position in the request
 Finder: TypeAlias = Callable[[str, int], Partition | None]
 
 
@@ -58,7 +58,7 @@ _NONE: dict[Index, "SessionPartition"] = {}
 
 
 class FetchSessionError(ProtocolError):
-    """A fetch in a session that is not there, or not in that state. The client begins anew with a full fetch."""
+    """The session does not exist or expects another epoch. The client starts again with a full fetch."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ class FetchSessionError(ProtocolError):
 
 
 class SessionPartition:
-    """One partition of a session: how it was last asked for, its answer, and what its client knows."""
+    """One partition of a session: how it was last requested, its result, and the offsets that the client knows."""
 
     __slots__ = (
         "_is_committed",
@@ -82,14 +82,14 @@ class SessionPartition:
     def __init__(self, session: "FetchSession", asked: FetchPartition) -> None:
         self._session = session
         self.asked = asked
-        self.found: FetchedPartition | None = None  # by the latest look; not kept where it holds a file open
-        self.turn = 0  # of the session's latest full fetch that named it
-        self.partition: Partition | None = None  # where it is enlisted
-        self._is_committed = False  # and at which isolation level
+        self.found: FetchedPartition | None = None  # result of the latest look; dropped if it holds a file open
+        self.turn = 0  # number of the latest full fetch that named it
+        self.partition: Partition | None = None  # the partition where this entry is enlisted
+        self._is_committed = False  # the isolation level at which it is enlisted
         self.high_watermark = self._log_start_offset = NOT_TOLD
 
     def attach(self, partition: Partition | None) -> None:
-        """Be told when this partition grows for readers at the session's isolation level, and no other."""
+        """Enlist with this partition, and no other, for growth at the session's isolation level."""
         is_committed = self._session.is_committed
         if partition is not self.partition or is_committed is not self._is_committed:
             if self.partition is not None:
@@ -99,23 +99,23 @@ class SessionPartition:
                 partition.enlist(self, committed=is_committed)
 
     def grown(self, size: int) -> None:
-        """So many bytes became readable."""
+        """Note that `size` more bytes became readable."""
         session = self._session
         session.pending[self] = None
         if session.waiter is not None:
             session.waiter.grown(size)
 
     def moved(self) -> None:
-        """Note a change that no fetch waits for."""
+        """Note a change that does not end a fetch's wait."""
         self._session.pending[self] = None
 
     def wake(self) -> None:
-        """Have the waiting fetch look again."""
+        """Note a change and let the waiting fetch look again."""
         self._session.pending[self] = None
         self._session.wake()
 
     def is_news(self, found: FetchedPartition) -> bool:
-        """Whether the client must be told: there are records, an error, other epochs, or offsets have moved."""
+        """Whether to report this to the client: records, an error, a diverged epoch, or offsets that have moved."""
         return (
             found.high_watermark != self.high_watermark
             or not _is_sound(found)
@@ -124,18 +124,18 @@ class SessionPartition:
         )
 
     def take(self, found: FetchedPartition) -> bool:
-        """Take the answer of a look; returns whether it is news to the client."""
+        """Keep the result of a look; return whether it is news to the client."""
         self.found = found
         return self.is_news(found)
 
     def told(self, found: FetchedPartition) -> None:
-        """Take it that the client knows this. After an error it is told again that all is well."""
+        """Record what the response tells the client. After an error, the next success is reported again."""
         self.high_watermark = found.high_watermark if _is_sound(found) else NOT_TOLD
         self._log_start_offset = found.log_start_offset
 
     @property
     def is_known(self) -> bool:
-        """Whether the client knows all that there is to know of the partition."""
+        """Whether the client knows the partition's current offsets."""
         if self.partition is None:
             return False
         log = self.partition.log
@@ -147,7 +147,7 @@ def _is_sound(found: FetchedPartition) -> bool:
 
 
 class FetchSession:
-    """The partitions that one client fetches. `id` is NO_SESSION unless it is kept for its client."""
+    """The partitions that one client fetches. `id` is NO_SESSION unless it is a registered incremental session."""
 
     __slots__ = (
         "_count",
@@ -169,15 +169,15 @@ class FetchSession:
 
     def __init__(self, now: float = 0.0, *, uses_topic_ids: bool = False) -> None:
         self.id = NO_SESSION
-        self.epoch = 1  # of the next request
+        self.epoch = 1  # expected of the next request
         self.uses_topic_ids = uses_topic_ids
-        self.is_committed = False  # whether the latest fetch was for committed records only
+        self.is_committed = False  # isolation level of the latest fetch
         self.created_at = self.used_at = now
-        self.evictable_key: tuple[int, int] | None = None  # where the cache has it
-        self.size = 0  # as the cache last counted it
+        self.evictable_key: tuple[int, int] | None = None  # key in the cache's index of evictable sessions
+        self.size = 0  # partitions, as last counted by the cache
         self.pending: OrderedDict[SessionPartition, None] = OrderedDict()
-        self.waiter: FetchWaiter | None = None  # of the fetch that waits
-        self.order: list[SessionPartition] = []  # of the latest full fetch
+        self.waiter: FetchWaiter | None = None  # of the fetch that is waiting
+        self.order: list[SessionPartition] = []  # partitions in the order of the latest full fetch
         self._topics: dict[str | bytes, dict[Index, SessionPartition]] = {}
         self._count = 0
         self._turn = 0
@@ -187,10 +187,10 @@ class FetchSession:
         return self._count
 
     def follow(self, asked: Sequence[FetchPartition], *, kind: Hashable = None, merges: bool = True) -> Iterator[None]:
-        """Make these all of the session's partitions. What is asked as before is not looked at again.
+        """Replace the session's partitions; those requested as before do not become pending.
 
-        `kind`: what else the answers depend on. `merges`: a partition that is named twice counts once, as it was named
-        last (Kafka's rule); else both count.
+        `kind` holds the other parameters on which results depend. With `merges`, a partition named twice counts once,
+        as named last (Kafka's rule); otherwise both count.
         """
         self._turn += 1
         is_same_kind, self._kind = kind == self._kind, kind
@@ -217,7 +217,7 @@ class FetchSession:
             yield from self._forget_others()
 
     def _forget_others(self) -> Iterator[None]:
-        """Remove what the latest full fetch did not name."""
+        """Remove the partitions that the latest full fetch did not name."""
         there = [(topic, index) for topic, indexes in self._topics.items() for index in indexes]
         for number, (topic, index) in enumerate(there, 1):
             if self._topics[topic][index].turn != self._turn:
@@ -226,10 +226,10 @@ class FetchSession:
                 yield
 
     def add(self, asked: KafkaFetchPartition) -> None:
-        """Add a partition to the session, or replace how it is asked for."""
+        """Add a partition to the session, or update how it is requested."""
         topic = asked.topic_id if self.uses_topic_ids else asked.topic
         known = self._topics.get(topic, _NONE).get(asked.partition)
-        if known is not None and asked.topic == UNKNOWN_TOPIC_NAME:  # it was deleted; it keeps the name it had
+        if known is not None and asked.topic == UNKNOWN_TOPIC_NAME:  # deleted; keep its last known name
             asked = replace(asked, topic=known.asked.topic)
         self._ask(topic, asked.partition, asked)
 
@@ -255,7 +255,7 @@ class FetchSession:
                 del self._topics[topic]
 
     def change_isolation(self) -> Iterator[None]:
-        """Switch between committed records and all records; each partition is looked at again."""
+        """Switch between committed records and all records; every partition becomes pending."""
         self.is_committed = not self.is_committed
         entries = [entry for indexes in self._topics.values() for entry in indexes.values()]
         for number, entry in enumerate(entries, 1):
@@ -264,21 +264,21 @@ class FetchSession:
                 yield
 
     def advance(self) -> int:
-        """Begin the next request; gives the epoch of the one after it.
+        """Begin the next request and return the epoch expected of the one after it.
 
-        One that still waits (its client gave it up) ends.
+        Wakes a fetch that is still waiting, which its client must have given up.
         """
         self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
         self.wake()
         return self.epoch
 
     def wake(self) -> None:
-        """Have the waiting fetch look again."""
+        """Let the waiting fetch look again."""
         if self.waiter is not None:
             self.waiter.wake()
 
     def find(self, entry: SessionPartition, get: Finder, names: TopicNames) -> Partition | None:
-        """Find the partition of an entry as things are now. A topic id that had no name may have one by now."""
+        """Look up the current partition of an entry. A topic id that was unknown may have a name now."""
         asked = entry.asked
         if asked.topic == UNKNOWN_TOPIC_NAME and type(asked) is KafkaFetchPartition and asked.topic_id != NO_TOPIC_ID:
             asked = entry.asked = replace(asked, topic=names(asked.topic_id) or UNKNOWN_TOPIC_NAME)
@@ -287,7 +287,7 @@ class FetchSession:
         return partition
 
     def close(self) -> Iterator[SessionPartition]:
-        """Empty the session; returns its partitions, which must be detached. Each is freed as it is taken."""
+        """Empty the session; return an iterator over its partitions, which must be detached as they are yielded."""
         closed = _drain(self._topics, self.order, self.pending)
         self._topics, self.order, self.pending = {}, [], OrderedDict()
         self._count = 0
@@ -300,7 +300,7 @@ def _drain(
     order: list[SessionPartition],
     pending: OrderedDict[SessionPartition, None],
 ) -> Iterator[SessionPartition]:
-    """Yield all partitions of a session, and remove each from wherever it is."""
+    """Yield the partitions of a session, removing each from all three collections."""
     while topics:
         _, indexes = topics.popitem()
         while indexes:

@@ -24,19 +24,19 @@ from protocol.kafka.values import (
 )
 
 EVICTION_S = 120.0  # Kafka's min.incremental.fetch.session.eviction.ms
-MAX_PARTITIONS = 200_000  # of all sessions: about 90 MB. Kafka bounds the sessions only, and each may have any number
+MAX_PARTITIONS = 200_000  # of all incremental sessions: about 90 MB. Kafka bounds only the number of sessions
 MAX_PARTITIONS_OF_CONNECTIONS = 100_000  # of all connections: about 45 MB
 MAX_PARTITIONS_OF_CONNECTION = 20_000  # beyond this, a fetch looks up its partitions each time
 
 
 class ClosedPartitions:
-    """Partitions of closed sessions, which are detached from their logs a few at a time.
+    """Partitions of closed sessions, detached from their logs a few at a time.
 
-    Whoever adds partitions to sessions calls `detach` at each step, so that these cannot become many.
+    Callers that add partitions to sessions call `detach` at each step, so that the backlog stays small.
     """
 
     def __init__(self) -> None:
-        self._left: deque[Iterator[SessionPartition]] = deque()  # of each session
+        self._left: deque[Iterator[SessionPartition]] = deque()  # one iterator per session
         self._count = 0
 
     def __len__(self) -> int:
@@ -62,15 +62,15 @@ class ClosedPartitions:
 
 
 class ConnectionSessions:
-    """The sessions of connections whose fetches name all partitions, by a key of the connection.
+    """Sessions of connections that send full fetches, keyed by connection.
 
-    A fetch takes its connection's session out and puts it back when it is answered.
+    A fetch takes its connection's session out and puts it back after the response.
     """
 
     def __init__(self, closed: ClosedPartitions) -> None:
         self._closed = closed
-        self._sessions: OrderedDict[Hashable, FetchSession] = OrderedDict()  # the longest unused first
-        self.partition_count = 0  # of those that are not taken out
+        self._sessions: OrderedDict[Hashable, FetchSession] = OrderedDict()  # least recently used first
+        self.partition_count = 0  # of the sessions that are not taken out
 
     def take(self, connection: Hashable) -> FetchSession:
         """Return the session of a connection, or a new one."""
@@ -81,7 +81,7 @@ class ConnectionSessions:
         return session
 
     def put(self, connection: Hashable, session: FetchSession) -> None:
-        """Keep a session for the connection's next fetch, if there is room; others give way to it."""
+        """Keep a session for the connection's next fetch, evicting others; close it if it is too large."""
         session.size = len(session)
         if not 0 < session.size <= MAX_PARTITIONS_OF_CONNECTION:
             self._closed.add(session)
@@ -92,7 +92,7 @@ class ConnectionSessions:
             self.forget(next(iter(self._sessions)))
 
     def forget(self, connection: Hashable) -> None:
-        """Close the session of a connection that has gone."""
+        """Close the session of a connection, if it has one."""
         session = self._sessions.pop(connection, None)
         if session is not None:
             self.partition_count -= session.size
@@ -100,26 +100,26 @@ class ConnectionSessions:
 
 
 class FetchSessions:
-    """The sessions that are kept for clients."""
+    """The cache of incremental sessions (KIP-227)."""
 
     def __init__(
         self, *, slots: int, clock: Callable[[], float], random: Random, closed: ClosedPartitions | None = None
     ) -> None:
-        """`slots`: max.incremental.fetch.session.cache.slots. `clock` gives seconds, of any origin."""
+        """`slots` is max.incremental.fetch.session.cache.slots. `clock` returns monotonic seconds."""
         self.closed = ClosedPartitions() if closed is None else closed
         self._slots = slots
         self._clock = clock
         self._random = random
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the one not used for the longest time first
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
         self._evictable: SortedSet[tuple[int, int]] = SortedSet()  # (partitions, id) of those older than EVICTION_S
         self.partition_count = 0
-        self.evicted = 0  # since the start
+        self.evicted = 0  # since startup
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def find(self, session_id: int, epoch: int, *, uses_topic_ids: bool) -> FetchSession:
-        """The session that a request of this epoch belongs to. Raises FetchSessionError."""
+        """Return the session of a request with this epoch. Raises FetchSessionError."""
         session = self._sessions.get(session_id)
         if session is None:
             raise FetchSessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id}")
@@ -141,10 +141,10 @@ class FetchSessions:
         asked: Iterable[KafkaFetchPartition],
         forgotten: Iterable[ForgottenPartitions],
     ) -> Iterator[None]:
-        """Take what a request says into its session, which is in use now.
+        """Apply the changes of an incremental request to its session, and mark the session as used.
 
-        A session that is left without partitions ends. So does one that would grow past the bound of all: raises
-        FetchSessionError.
+        Removes a session that is left without partitions. Raises FetchSessionError when the session was evicted in the
+        meantime, or, after removing it, when all sessions together would exceed MAX_PARTITIONS.
         """
         for number, partition in enumerate(asked, 1):
             session.add(partition)
@@ -165,7 +165,7 @@ class FetchSessions:
             session.id = NO_SESSION
 
     def register(self, session: FetchSession) -> bool:
-        """Give a new session its id and keep it, if there is room."""
+        """Assign an id to a new session and keep it; return False if there is no room."""
         if not self._has_room_for(len(session)):
             return False
         session.id = self._new_id()
@@ -175,7 +175,7 @@ class FetchSessions:
         return True
 
     def remove(self, session_id: int) -> None:
-        """End a session, if it is there."""
+        """Close a session, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._evictable.discard(session.evictable_key)
@@ -183,7 +183,7 @@ class FetchSessions:
             self.closed.add(session)
 
     def _touch(self, session: FetchSession) -> None:
-        """A session is in use now, with as many partitions as it has now."""
+        """Mark a session as used now and update the partition counts."""
         now = session.used_at = self._clock()
         self._sessions.move_to_end(session.id)
         self.partition_count += len(session) - session.size
@@ -196,13 +196,13 @@ class FetchSessions:
                 self._evictable.add(key)
 
     def _has_room_for(self, partitions: int) -> bool:
-        """Whether there is a slot, or one can be made, for a session of so many partitions."""
+        """Whether a slot is free, or can be freed, for a session of this many partitions."""
         if self.partition_count + partitions > MAX_PARTITIONS:
             return False
         return len(self._sessions) < self._slots or self._evict(partitions)
 
     def _evict(self, partitions: int) -> bool:
-        """End the session that has to give way to one of so many partitions; False if none has."""
+        """Evict a session for one of this many partitions; return False if none can be evicted."""
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))
@@ -224,7 +224,7 @@ class FetchSessions:
 
 
 def _each(forgotten: Iterable[ForgottenPartitions]) -> Iterator[tuple[ForgottenPartitions, int]]:
-    """Yield each partition with its topic, and once more -1: a request may name many topics without partitions."""
+    """Yield each partition with its topic, then -1 per topic, so that topics without partitions count as steps too."""
     for topic in forgotten:
         for index in topic.partitions:
             yield topic, index
