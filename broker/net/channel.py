@@ -1,18 +1,18 @@
-"""One client's socket in the serving turn: receives, begins requests, answers them, and never waits.
+"""One client's socket in the serving turn: receives, begins requests and sends replies without blocking.
 
-    ready    receive, and begin every request that order and limits allow:
-               produce   queued; written at the end of the turn, together with what came from others
-               fetch     answered with what there is, or pending
-               others    a task for the handler
-    finish   encode and send what is done, in order; then requests go on that had to wait for that
+    ready    receive, and begin every request that ordering and limits allow:
+               produce   queued; written at the end of the turn together with those of other connections
+               fetch     answered from available data, or pending
+               others    a task runs the handler
+    finish   encode and send finished replies in order, then begin requests that were waiting for that
 
-As in Kafka, whose channels are muted while a request is processed, nothing more of a connection is begun while one of
-its requests is handled; only produces are begun behind each other. What comes meanwhile stays in the socket.
+Kafka mutes a channel while it processes a request. Likewise, while a request of this connection is being handled, no
+other is begun, except for consecutive produces. Bytes that arrive in the meantime stay in the socket.
 
 Invariants:
-1. Every request but a produce is begun once everything before it is answered and sent.
-2. While a reply does not fit into the socket, nothing more is begun.
-3. Nothing here is called back into: what happens elsewhere takes note by `ServingTurn.due` or `again`.
+1. Every request other than a produce is begun after all replies before it have been sent.
+2. While a reply does not fit into the socket, no request is begun.
+3. Callbacks from elsewhere only schedule the channel, with `ServingTurn.due` or `again`.
 """
 
 import logging
@@ -42,9 +42,9 @@ from protocol.response import Response
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 64 << 10  # one read: some 300 small requests; larger frames are received into a buffer of their own
-MAX_RECEIVE_BYTES = 1 << 20  # into that: half a millisecond
-MAX_REQUESTS = 64  # begun in a turn, then others have theirs
+RECEIVE_BYTES = 64 << 10  # per read: about 300 small requests; larger frames are received into their own buffer
+MAX_RECEIVE_BYTES = 1 << 20  # per read into such a buffer: half a millisecond
+MAX_REQUESTS = 64  # begun per turn and connection
 READING = EPOLLIN | EPOLLRDHUP
 FAILED = EPOLLHUP | EPOLLERR  # always reported
 
@@ -55,7 +55,7 @@ class Channel:
     def __init__(
         self, sock: socket.socket, session: Session, services: Services, closed: Callable[["Channel"], None]
     ) -> None:
-        """Takes part in turns from now on; `closed` is called at the end. Raises OSError."""
+        """Register with the serving turn. `closed` is called once, when the channel has closed. Raises OSError."""
         self.connection = Connection(
             session,
             services.wire,
@@ -75,22 +75,22 @@ class Channel:
         self._sender = Sender(sock, session, services, self)
         self._large = LargeWork(self.connection, services, self)
         self._interest = READING
-        self._share: Share | None = None  # of the large frame that is being received
-        self._lacks_room = False  # for that frame
-        self._next: tuple[Any, Any, int] | None = None  # decoded, to be begun once all before it is sent
-        self._handled: Exchange | None = None  # nothing more is begun until it is answered
-        self._fetch: PendingFetch | None = None  # it, if it is one
-        self._waiting: trio.CancelScope | None = None  # of its task, if that is of no use without the peer
-        self._is_behind = False  # there may be whole frames that are not begun
-        self._has_ended = False  # nothing more is received
+        self._share: Share | None = None  # budget held by the large frame being received
+        self._lacks_room = False  # that frame waits for budget
+        self._next: tuple[Any, Any, int] | None = None  # decoded; begun once all earlier replies are sent
+        self._handled: Exchange | None = None  # the request being handled; no other is begun until it is answered
+        self._fetch: PendingFetch | None = None  # that request, if it is a pending fetch
+        self._waiting: trio.CancelScope | None = None  # its task, if it waits only for the peer's sake
+        self._is_behind = False  # complete frames may be buffered whose requests are not begun
+        self._has_ended = False  # no more bytes will be received
         self._is_stopping = False
-        self._is_broken = False  # nothing more is begun: the channel closes once all is answered
+        self._is_broken = False  # no more requests are begun; the channel closes once all are answered
         services.turn.add(self, self._fd, READING)
 
     # -- turns --
 
     def ready(self, events: int) -> None:
-        """Receive or send what epoll says is possible; with 0, go on with what was left over."""
+        """Receive or send as epoll reports; with 0, continue with what was left over from the last turn."""
         if self.is_closed:
             return
         try:
@@ -105,7 +105,7 @@ class Channel:
             self._lost(error)
 
     def finish(self, now: float) -> None:
-        """Send the replies that are done, at the end of a turn."""
+        """Send finished replies at the end of a turn."""
         if self.is_closed:
             return
         try:
@@ -119,14 +119,14 @@ class Channel:
             self._lost(error)
 
     def broke(self) -> None:
-        """End the connection, for a defect of ours."""
+        """Close the connection after an unexpected exception."""
         self.close()
 
     def _settled(self) -> None:
         self._turn.due(self)
 
     def _proceed(self) -> None:
-        """See to what comes next: requests that had to wait, the peer, or the end."""
+        """Schedule what comes next: requests that had to wait, receiving, or closing."""
         if self.is_closed:
             return
         connection = self.connection
@@ -149,9 +149,9 @@ class Channel:
     # -- life --
 
     def stop(self) -> None:
-        """Take no more requests; what was received is answered, then the channel closes.
+        """Receive no more; answer the requests that were received, then close.
 
-        A request that waits (for data, for a group) and has no answer by now gets none: nothing will come.
+        A request that waits for data or for a group is dropped without a reply, since nothing will arrive for it.
         """
         self._is_stopping = True
         if self._fetch is not None:
@@ -162,19 +162,19 @@ class Channel:
             shutdown(self._sock, socket.SHUT_RD)
 
     def is_overdue(self, now: float, idle_s: float) -> bool:
-        """Whether the peer takes too long; see `Connection.is_overdue`."""
+        """Whether the peer exceeds a time limit; see `Connection.is_overdue`."""
         slow_peer_s = self._services.slow_peer_s
         return self.connection.is_overdue(now, slow_peer_s=slow_peer_s, idle_s=idle_s, is_receiving=self.is_receiving)
 
     def close(self) -> None:
-        """Close the socket and give back what was reserved."""
+        """Close the socket and release everything reserved for the connection."""
         if self.is_closed:
             return
         self.is_closed = True
         self._turn.remove(self._fd)
         if self._fetch is not None:
             self._fetch.close()
-            self._fetch = None  # else both wait for the garbage collector
+            self._fetch = None  # breaks a reference cycle
         if self._waiting is not None:
             self._waiting.cancel()
         self._next = None
@@ -193,14 +193,14 @@ class Channel:
 
     @property
     def _is_of_no_use(self) -> bool:
-        """Whether the request that is handled waits for something, and only for its peer's sake."""
+        """Whether the request being handled only waits, so that it can be dropped when the peer disconnects."""
         return self._fetch is not None or self._waiting is not None
 
     # -- receive --
 
     @property
     def is_receiving(self) -> bool:
-        """Whether we wait for the peer: only then is its silence its own."""
+        """Whether the channel waits for bytes from the peer; only then does the idle timeout apply."""
         return not (self._is_behind or self._lacks_room or self._has_ended or self._is_broken) and self._may_begin
 
     def _readable(self, events: int) -> None:
@@ -208,7 +208,7 @@ class Channel:
             self._receive()
         elif events & FAILED or (events & EPOLLRDHUP and self._is_of_no_use):
             self.close()
-        elif events & EPOLLRDHUP:  # there is something to be read before the end
+        elif events & EPOLLRDHUP:  # bytes may be left to read before the end of the stream
             self._set_interest(self._interest & ~READING)
         elif not self.is_left_over:
             self._set_interest(self._interest & ~EPOLLIN)
@@ -233,7 +233,7 @@ class Channel:
             self._has_ended = True
 
     def _reserve(self, size: int) -> None:
-        """Before a large frame gets memory: stop receiving until all connections together hold few enough bytes."""
+        """Reserve memory for a large frame; receiving stops until the budget of all connections allows it."""
         if self._share is None:
             self._share = Share()
         self._lacks_room = not self._services.inflight.grow(self._share, size, self._room_granted)
@@ -252,16 +252,16 @@ class Channel:
 
     @property
     def _may_begin(self) -> bool:
-        """Whether order and limits allow another request to be begun, or at least decoded."""
+        """Whether ordering and limits allow another request to be decoded."""
         return (
             self._handled is None and not self._large.is_decoding and not self._sender and not self.connection.is_full
         )
 
     def _advance(self) -> None:
-        """Begin the requests that have come whole, as far as order and limits allow."""
+        """Begin the requests that have been received completely, as far as ordering and limits allow."""
         connection, turn = self.connection, self._turn
         begin_produce, context = self._services.dispatcher.begin_produce, connection.context
-        run: Exchange | None = None  # the produces in a row
+        run: Exchange | None = None  # of consecutive produces
         now, left = turn.began_at, MAX_REQUESTS
         if self._next is not None:
             self._begin_next()
@@ -301,7 +301,7 @@ class Channel:
             now = run.handled_at = turn.guard.begin("produce")
 
     def _new_exchange(self, api: str, call: Any) -> Exchange:
-        """Begin a request: give it its place among the replies."""
+        """Add an exchange to the reply queue."""
         exchange = Exchange(self._turn.began_at, self._services.api_metrics(api), call)
         exchange.begun_at = exchange.handled_at = self._turn.guard.begin(api)
         self.connection.add(exchange)
@@ -314,7 +314,7 @@ class Channel:
             self._share = None
 
     async def _begin_large(self, exchange: Exchange, request: ProduceRequest) -> None:
-        """Queue a produce that takes longer than its turn."""
+        """Queue a produce that takes longer than a turn."""
         begin = self._services.dispatcher.begin_large_produce
         produce = await begin(request, self.connection.context, self._turn.write_queued)
         exchange.produces.append((exchange.call, produce))
@@ -323,7 +323,7 @@ class Channel:
         self._turn.due(self)
 
     def _begin_next(self) -> None:
-        """Begin the next request, unless replies before it are not sent yet."""
+        """Begin the next request once all replies before it are sent."""
         if not self.connection.is_answered:
             self._turn.due(self)
             return
@@ -351,7 +351,7 @@ class Channel:
             self.close()
 
     async def _handle(self, request: Any) -> None:
-        """Have a request answered that is no produce or fetch."""
+        """Run the handler of a request other than produce and fetch."""
         handle, context = self._services.dispatcher.handle, self.connection.context
         response: Response | None = None
         if request.may_wait:
@@ -370,24 +370,24 @@ class Channel:
             self._take_response(response)
 
     def _take_response(self, response: Response) -> None:
-        """The request that was handled has its response."""
+        """Store the response of the request being handled."""
         assert self._handled is not None
         self._handled.response = response
         self._handled = self._fetch = None
         self._turn.due(self)
 
     def _refuse(self, error: ProtocolError) -> None:
-        """Answer a frame that is no request. The stream itself is still in step, unless it was a FrameError.
+        """Handle a frame that could not be decoded. After anything but a FrameError the next frame can still be found.
 
-        Where the protocol has no answer to it but to close, or nobody knows where the next frame begins, the channel
-        closes once everything before it is answered. A frame that only takes long is decoded in a task.
+        When the protocol has no error reply for it, or the next frame cannot be found, the channel closes after
+        everything before it is answered. A frame that is merely large (LargeMessageError) is decoded in a task.
         """
         if isinstance(error, LargeMessageError):
             self._large.decode()
             return
         refusal = self._services.wire.refusal(error)
         if refusal is None:
-            self._services.tell_closed(self._session, error)
+            self._services.log_closed(self._session, error)
         else:
             exchange = self._new_exchange("invalid", refusal.call)
             exchange.response = refusal.response
@@ -398,7 +398,7 @@ class Channel:
     # -- replies --
 
     def _answer(self, now: float) -> None:
-        """Send the replies that are done, and take note of the first one that is not."""
+        """Send finished replies, and watch the first unfinished one."""
         connection = self.connection
         items = connection.take_replies(now)
         if connection.released:
@@ -415,7 +415,7 @@ class Channel:
             self._large.encode()
 
     def _send(self) -> None:
-        """Send as far as the socket takes it."""
+        """Send as much as the socket accepts."""
         connection = self.connection
         state = self._sender.send()
         if state == SENT:

@@ -1,16 +1,16 @@
-"""One client's side of the protocol, without a socket: bytes in, requests out; replies in, bytes and slices out.
+"""The state of one connection, without I/O: bytes in, requests out; responses in, bytes and slices out.
 
     receive -> FrameReader -> next_request -> Exchange -> (handled elsewhere) -> take_replies -> (socket) -> sent
 
-An `Exchange` keeps the place of what is answered together: one request, or the produces that came in a row. It is added
-when its request is begun, and its reply leaves when it is done and everything before it has left.
+An `Exchange` is an entry of the reply queue: one request, or consecutive produces that are answered together. It is
+added when its request is begun; its reply is sent when it is done and all replies before it have been sent.
 
 Invariants:
-1. Replies leave in the order in which their exchanges were added.
-2. At the limits on what is unanswered, `next_request` gives nothing until something was answered.
-3. Nothing here reads a clock or knows a socket: times (perf_counter seconds) are given. Only `encode_large` waits.
-4. Frames and replies that take long (`codec/bounds.py`) are decoded and encoded by a worker thread, one at a time.
-5. Large requests and responses are not freed here, which would take long, too: `released` has them once they are done.
+1. Replies are sent in the order in which their exchanges were added.
+2. The caller checks `is_full` before `next_request`, so the number and size of unanswered requests are bounded.
+3. Nothing here reads a clock or a socket: times (perf_counter seconds) are arguments. Only `encode_large` is async.
+4. Large frames and replies (`codec/bounds.py`) are decoded and encoded in a worker thread, one at a time.
+5. Large requests and responses are not freed here, since that would hold the event loop: they move to `released`.
 """
 
 import math
@@ -31,14 +31,14 @@ from protocol.frame import FrameReader
 from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError, ReplyTooLargeError
 from protocol.response import ErrorResponse, Response
 
-LARGE_REQUEST_BYTES = 16 << 10  # of a frame: its request may have so many parts that freeing them takes a millisecond
-MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; one full frame above it is still taken, so nothing gets stuck
+LARGE_REQUEST_BYTES = 16 << 10  # frame size above which freeing the request may take a millisecond
+MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; may be exceeded by one frame, so that any frame can be served
 
 
 class Exchange:
-    """What is answered together: the produces that came in a row, or one other request. Sizes in bytes, times in s.
+    """Consecutive produces, or one other request, and their replies. Sizes are in bytes, times in seconds.
 
-    The produces are begun, written and answered together, so each is timed as all of them.
+    Consecutive produces are begun, written and answered together, so each is measured with the times of all.
     """
 
     __slots__ = (
@@ -57,15 +57,15 @@ class Exchange:
     )
 
     def __init__(self, received_at: float, metrics: RequestMetrics, call: Any) -> None:
-        """For a request by its call (see Wire); of produces it is the first one's."""
+        """`call` is the request's (see `Wire`), or that of the first produce."""
         self.received_at = self.begun_at = self.handled_at = self.done_at = received_at
         self.metrics = metrics
         self.count = self.size = 0
-        self.share: Share | None = None  # of the bytes in flight, if a large frame is among the requests
-        self.reply_share: Share | None = None  # of the bytes of replies, if it is a long one
+        self.share: Share | None = None  # of queued.max.request.bytes, if a request came in a large frame
+        self.reply_share: Share | None = None  # of warmlog.queued.max.reply.bytes, if the reply is large
         self.produces: list[tuple[Any, Produce]] = []  # with their calls
         self.call = call
-        self.response: Response | None = None  # of another request
+        self.response: Response | None = None  # of a request other than produce
 
     @property
     def done(self) -> bool:
@@ -79,7 +79,7 @@ class Exchange:
         return True
 
     def released(self) -> list[Any]:
-        """Give up the requests and responses, and return them."""
+        """Return the requests and responses, dropping all references to them."""
         owned = [self.response, getattr(self.call, "request", None)]
         for call, produce in self.produces:
             owned.append(getattr(call, "request", None))
@@ -89,7 +89,7 @@ class Exchange:
         return owned
 
     def notify(self, settled: Callable[[], None]) -> None:
-        """Call back when some produce that is not settled yet is. For other requests, whoever answers them tells."""
+        """Call `settled` when the first unfinished produce is done. Other requests report their response themselves."""
         for _, produce in self.produces:
             if not produce.done:
                 produce.notify(settled)
@@ -97,7 +97,7 @@ class Exchange:
 
 
 class Connection:
-    """The state of one connection. Belongs to whoever moves its bytes (`Channel`)."""
+    """The state of one connection; its `Channel` moves the bytes."""
 
     __slots__ = (
         "_decoded",
@@ -132,37 +132,37 @@ class Connection:
         self._pacer = pacer
         self._max_requests = max_requests
         self._exchanges: deque[Exchange] = deque()
-        self._leaving: list[Exchange] = []  # encoded, and not yet sent
+        self._leaving: list[Exchange] = []  # encoded but not sent
         self._unanswered_requests = 0
         self._unanswered_bytes = 0
-        self.large_frame: memoryview | None = None  # waits for `decode_large`
-        self._decoded: tuple[Any, Any, int] | ProtocolError | None = None  # by it
-        self.large_reply: Exchange | None = None  # the first one; waits for `encode_large`
-        self._encoded: list[Sized] | None = None  # by it
-        self.released: list[Any] = []  # large requests and responses that are done, to be freed in pieces
-        self.must_close = False  # once what was taken is sent
+        self.large_frame: memoryview | None = None  # to be decoded by `decode_large`
+        self._decoded: tuple[Any, Any, int] | ProtocolError | None = None  # its result
+        self.large_reply: Exchange | None = None  # head of the queue, to be encoded by `encode_large`
+        self._encoded: list[Sized] | None = None  # its result
+        self.released: list[Any] = []  # large requests and responses that are no longer used, to be freed in pieces
+        self.must_close = False  # after the replies taken so far are sent
         self.last_received = now
         self.last_sent = -math.inf
-        self.waits_since = math.inf  # for the peer to take something of a reply
-        self._slow_since = 0.0  # `waits_since` when the peer was too slow for the first time
+        self.waits_since = math.inf  # since when the peer has not read from its socket
+        self._slow_since = 0.0  # the value of `waits_since` at the first check that exceeded the limit
 
     # -- requests --
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take what was received; then ask for requests. `data` must not change afterwards."""
+        """Add received bytes, which must not change afterwards; call `next_request` next."""
         self.reader.feed(data)
         self.last_received = now
 
     def received(self, count: int, now: float) -> None:
-        """As `receive`, for bytes that were received into the reader's buffer for a large frame."""
+        """Account for bytes that were received directly into the reader's buffer for a large frame."""
         self.reader.received(count)
         self.last_received = now
 
     def next_request(self) -> tuple[Any, Any, int] | None:
-        """Decode the next whole frame: its call, the request, and its size; None if there is no whole one.
+        """Decode the next complete frame to (call, request, size in bytes); return None if there is none.
 
-        Raises FrameError where the stream is out of step, LargeMessageError where `decode_large` must be called before
-        this is called again, and other ProtocolErrors for a frame that is no request.
+        Raises FrameError when frame boundaries are lost, LargeMessageError when `decode_large` must run before the next
+        call, and other ProtocolErrors for a frame that is not a valid request.
         """
         decoded, self._decoded = self._decoded, None
         if decoded is not None:
@@ -180,7 +180,7 @@ class Connection:
         return call, request, len(frame)
 
     def decode_large(self) -> None:
-        """Decode the large frame, for the next `next_request`. Takes long: call it in a worker thread."""
+        """Decode the large frame for the next `next_request`. Call it in a worker thread: it takes long."""
         frame, self.large_frame = self.large_frame, None
         assert frame is not None
         try:
@@ -191,15 +191,15 @@ class Connection:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is unanswered that nothing more is taken."""
+        """Whether the limits on unanswered requests are reached."""
         return self._unanswered_requests >= self._max_requests or self._unanswered_bytes > MAX_UNANSWERED_BYTES
 
     def add(self, exchange: Exchange) -> None:
-        """Give an exchange its place among the replies."""
+        """Append an exchange to the reply queue."""
         self._exchanges.append(exchange)
 
     def count(self, exchange: Exchange, size: int) -> None:
-        """Count one more request of an exchange, of so many bytes, against the limits until it is answered."""
+        """Count another request of an exchange, of `size` bytes, against the limits until it is answered."""
         exchange.count += 1
         exchange.size += size
         self._unanswered_requests += 1
@@ -209,19 +209,19 @@ class Connection:
 
     @property
     def is_answered(self) -> bool:
-        """Whether every request that was begun is answered, and its reply sent."""
+        """Whether the replies of all requests begun so far have been sent."""
         return not self._exchanges and not self._leaving
 
     @property
     def has_unsent(self) -> bool:
-        """Whether replies were taken that are not `sent` yet."""
+        """Whether `take_replies` has returned replies that are not `sent`."""
         return bool(self._leaving)
 
     def take_replies(self, now: float) -> list[Sized]:
-        """Encode the replies that are done, up to the first that is not: bytes, and slices as they were given.
+        """Encode finished replies up to the first unfinished one, as bytes and file slices.
 
-        At a produce with acks=0 that has failed it stops, and `must_close` is set: closing is the only way to say so.
-        At one that takes long to encode it stops, and `large_reply` is set, until `encode_large` was awaited.
+        Stops at a failed produce with acks=0 and sets `must_close`, since closing is the only way to report the error.
+        Stops at a reply that takes long to encode and sets `large_reply`; await `encode_large`, then call this again.
         """
         items: list[Sized] = []
         exchanges, leaving = self._exchanges, self._leaving
@@ -252,9 +252,9 @@ class Connection:
         return items
 
     async def encode_large(self, max_bytes: int = NO_LIMIT) -> int:
-        """Encode the large reply, for the next `take_replies`; returns how many bytes it takes.
+        """Encode the large reply for the next `take_replies`; return its size in bytes without file slices.
 
-        Raises ReplyTooLargeError for more than `max_bytes`: then call it again with more, or `refuse_large` first.
+        Raises ReplyTooLargeError beyond `max_bytes`: call it again with a higher limit, or call `refuse_large` first.
         """
         exchange = self.large_reply
         assert exchange is not None
@@ -269,7 +269,7 @@ class Connection:
         return sum([len(item) for item in items if not isinstance(item, FileSlice)])
 
     def refuse_large(self, error: ReplyTooLargeError) -> None:
-        """Let the large reply be an error."""
+        """Replace the large reply by an error."""
         assert self.large_reply is not None
         self.released.append(self.large_reply.response)
         self.large_reply.response = ErrorResponse(error=error.code, message=f"{error} (warmlog.reply.max.bytes)")
@@ -279,9 +279,9 @@ class Connection:
         self._encoded, self.must_close = [], True
 
     def _encode(self, exchange: Exchange, items: list[Sized], limit: int, max_bytes: int) -> None:
-        """Add the replies to `items`.
+        """Append the encoded replies to `items`.
 
-        Raises LargeMessageError where that takes more work than the limit, and ReplyTooLargeError.
+        Raises LargeMessageError when that takes more work than `limit`, and ReplyTooLargeError beyond `max_bytes`.
         """
         encode = self._wire.encode
         if exchange.response is not None:
@@ -297,12 +297,12 @@ class Connection:
                 break
 
     def watch_first(self, settled: Callable[[], None]) -> None:
-        """Call back when something of the first reply that is missing is there."""
+        """Call `settled` when the next unfinished produce of the first exchange is done."""
         if self._exchanges:
             self._exchanges[0].notify(settled)
 
     def sent(self, now: float) -> Sequence[Share]:
-        """Account for the replies that were taken, all of which are sent; returns the shares to give back."""
+        """Note that all replies taken so far are sent; return the shares to release."""
         shares: list[Share] = []
         for exchange in self._leaving:
             self._unanswered_requests -= exchange.count
@@ -318,13 +318,13 @@ class Connection:
         return shares
 
     def unanswered_shares(self) -> list[Share]:
-        """The shares of everything that is not answered, for a connection that ends."""
+        """Return the shares of all unanswered requests, for a connection that closes."""
         unanswered = (*self._exchanges, *self._leaving)
         shares = [share for exchange in unanswered for share in (exchange.share, exchange.reply_share)]
         return [share for share in shares if share is not None]
 
     def abandon(self) -> list[Any]:
-        """Give up the large requests and responses of a connection that ends, and return them."""
+        """Return the large requests and responses of a connection that closes, dropping all references to them."""
         owned = self.released
         for exchange in self._exchanges:
             if exchange is self.large_reply or (exchange.size > LARGE_REQUEST_BYTES and not exchange.produces):
@@ -337,15 +337,14 @@ class Connection:
     # -- time --
 
     def is_overdue(self, now: float, *, slow_peer_s: float, idle_s: float, is_receiving: bool) -> bool:
-        """Whether the peer takes too long: to take its reply, or to say something while it is its turn.
+        """Whether the peer takes too long to read its reply, or to send bytes while the broker waits for them.
 
-        Within a frame, as for a reply, the slow-peer limit holds, between requests the idle limit. `is_receiving`:
-        whether we wait for the peer. While a request is handled, a fetch waits, or we wait for room, what the peer
-        sends stays in the socket, and its silence says nothing.
+        The slow-peer limit applies to replies and within a frame, the idle limit between requests. `is_receiving` tells
+        whether the broker reads from the socket; while it does not, the peer's bytes stay there and do not count.
         """
         if now - self.waits_since > slow_peer_s:
             if self.waits_since == self._slow_since:
-                return True  # at the second look: after a freeze of the whole machine, the socket has its turn first
+                return True  # only at the second check: after a pause of the whole machine, the socket is served first
             self._slow_since = self.waits_since
         if not is_receiving:
             return False

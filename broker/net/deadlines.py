@@ -1,6 +1,6 @@
-"""One timer for everything that waits for a time: a fetch's `max_wait_ms` costs two dictionary operations, and no task.
+"""One timer for all deadlines: a fetch's `max_wait_ms` costs two dictionary operations and no task.
 
-Deadlines are rounded up to ticks; the task sleeps until the first tick at which something is due.
+Deadlines are rounded up to ticks. One task sleeps until the first tick at which a deadline expires.
 """
 
 import math
@@ -10,29 +10,29 @@ from typing import Protocol
 import trio
 
 TICK_S = 0.001
-SPARE_TICKS = 1_000  # so many that nothing waits for any more are kept before they are swept out
+SPARE_TICKS = 1_000  # unused ticks kept in the heap before it is rebuilt
 
 
 class Expiring(Protocol):
-    """What waits for a time."""
+    """An object with a deadline."""
 
     def expire(self) -> None:
-        """Take note that the time is over. Must not add or remove deadlines."""
+        """Note that the deadline has passed. Must not add or remove deadlines."""
 
 
 class Deadlines:
-    """Who waits until when. Belongs to the loop."""
+    """All deadlines of a broker. Used on the event loop only."""
 
     def __init__(self) -> None:
         self._due: dict[int, dict[Expiring, None]] = {}  # by tick of trio's clock
-        self._ticks: list[int] = []  # a heap of the ticks above, and of some that are not there any more
+        self._ticks: list[int] = []  # heap of the keys of `_due`, and of some that were removed from it
         self._sleep = trio.CancelScope()
 
     def __len__(self) -> int:
         return sum(map(len, self._due.values()))
 
     def add(self, waiting: Expiring, delay_s: float) -> int:
-        """Call `waiting.expire()` after so many seconds; returns the tick, for `remove`."""
+        """Call `waiting.expire()` after `delay_s` seconds; return the tick, which `remove` needs."""
         tick = math.ceil((trio.current_time() + delay_s) / TICK_S)
         found = self._due.get(tick)
         if found is not None:
@@ -49,7 +49,7 @@ class Deadlines:
         return tick
 
     def remove(self, waiting: Expiring, tick: int) -> None:
-        """Take back what was added; nothing happens if its time has come already."""
+        """Remove a deadline; does nothing if it has expired."""
         found = self._due.get(tick)
         if found is not None:
             found.pop(waiting, None)
@@ -57,7 +57,7 @@ class Deadlines:
                 del self._due[tick]
 
     async def run(self) -> None:
-        """Call what is due, until cancelled."""
+        """Expire deadlines until cancelled."""
         while True:
             with trio.CancelScope(deadline=self._next_deadline()) as self._sleep:
                 await trio.sleep_forever()

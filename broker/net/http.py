@@ -1,9 +1,8 @@
 """The HTTP listener.
 
-`/metrics` for Prometheus, `/healthz` and `/readyz` for whoever watches the process, `/` for people: three fixed answers
-and a page of metrics, over h11. What a peer can do is bounded: its head by `MAX_HEAD_BYTES`, its silence by `IDLE_S`,
-its slowness to read by `SEND_S`, all peers together by `MAX_CONNECTIONS`, past which new ones are closed at
-once. A body is not read.
+`/metrics` is for Prometheus, `/healthz` and `/readyz` are for supervisors, and `/` lists them for people. Requests are
+parsed with h11. Limits: `MAX_HEAD_BYTES` for a request's head, `IDLE_S` between requests, `SEND_S` for the peer to read
+a response, `MAX_CONNECTIONS` for all peers; further connections are closed at once. Request bodies are not read.
 """
 
 import logging
@@ -20,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 100
 MAX_HEAD_BYTES = 16_384
-IDLE_S = 60  # longer than scrapers usually wait between two requests, so that they keep their connection
+IDLE_S = 60  # longer than usual scrape intervals, so that scrapers keep their connection
 SEND_S = 30
 LINGER_S = 1
 PLAIN = "text/plain; charset=utf-8"
@@ -40,7 +39,7 @@ class HttpListener:
     def __init__(
         self, sock: socket.socket, registry: CollectorRegistry, not_ready: Callable[[], Mapping[str, object] | None]
     ) -> None:
-        """`not_ready` gives what `/readyz` says while nothing is served, None once it is."""
+        """`not_ready` returns the body of `/readyz` while the broker is not serving, and None once it is."""
         self._sock = sock
         self._registry = registry
         self._not_ready = not_ready
@@ -63,11 +62,11 @@ class HttpListener:
                     scope.cancel()
 
     def stop(self) -> None:
-        """Finish what is being answered and return from `serve`."""
+        """Finish the responses in progress and return from `serve`."""
         self._stop.set()
 
     async def _converse(self, stream: trio.SocketStream) -> None:
-        """Answer one connection's requests. Whatever fails ends this connection, never the broker."""
+        """Serve one connection. An error closes this connection and never stops the broker."""
         self._connections += 1
         try:
             async with stream:
@@ -81,7 +80,7 @@ class HttpListener:
                     if connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
                         await _send(connection, stream, (error.error_status_hint, PLAIN, b"bad request\n"), close=True)
         except (trio.BrokenResourceError, trio.TooSlowError):
-            pass  # the peer is gone, or does not read
+            pass  # the peer has disconnected or does not read
         except Exception as error:
             logger.warning("http: a request failed: %s: %s", type(error).__name__, error)
             logger.debug("http: a request failed", exc_info=error)
@@ -89,11 +88,11 @@ class HttpListener:
             self._connections -= 1
 
     async def _answer_next(self, connection: h11.Connection, stream: trio.SocketStream) -> bool:
-        """Read a request and answer it. False: the connection is to be closed."""
+        """Read a request and answer it; return False to close the connection."""
         request = await self._next_request(connection, stream)
         if request is None:
             return False
-        # A request without a body has ended here; what follows another is not read.
+        # A request without a body is complete here. A body is not read, so its connection has to be closed.
         close = connection.next_event() is h11.NEED_DATA or connection.their_state is not h11.DONE
         answer = await self._answer(request.method.decode(), request.target.decode().partition("?")[0])
         return await _send(connection, stream, answer, head=request.method == b"HEAD", close=close)
@@ -114,7 +113,7 @@ class HttpListener:
         if method not in {"GET", "HEAD"}:
             return 405, PLAIN, b"only GET and HEAD\n"
         if path == "/metrics":
-            # In a worker: a thousand series take milliseconds to write down.
+            # In a worker thread: formatting a thousand series takes milliseconds.
             return 200, CONTENT_TYPE_LATEST, await trio.to_thread.run_sync(generate_latest, self._registry)
         if path == "/healthz":
             return 200, PLAIN, b"ok\n"
@@ -142,7 +141,7 @@ async def _send(
         await stream.send_all(data)
     if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
         return True
-    # Closing while there is something unread resets the connection, and the peer may lose the answer.
+    # Closing with unread bytes in the socket resets the connection, and the peer may lose the response.
     await stream.send_eof()
     with trio.move_on_after(LINGER_S):
         async for _ in stream:

@@ -1,15 +1,15 @@
-"""The bounds on bytes of all connections together: requests that are not answered, and replies that are not sent.
+"""Memory budgets shared by all connections: for unanswered requests and for unsent replies.
 
-`queued.max.request.bytes` bounds what was received. Only frames too large for a connection's own read are counted; the
-small ones are bounded by the number of connections. A frame's share grows as it arrives: what is only announced takes
-no room from those who send.
+`queued.max.request.bytes` bounds received requests. Only frames larger than one read count; small ones are bounded by
+the number of connections. A frame's share grows as its bytes arrive, so that an announced size alone takes no budget
+from connections that send.
 
-`warmlog.queued.max.reply.bytes` bounds replies of more than `large_work.FREE_REPLY_BYTES`. A reply's share is the most
-that it may take while it is encoded, and then what it takes, until it is sent.
+`warmlog.queued.max.reply.bytes` bounds replies of more than `large_work.FREE_REPLY_BYTES`. While a reply is encoded its
+share is the maximum size, then the actual size until it is sent.
 
 Invariants:
-1. The shares together stay within the bound, but for that of the oldest frame, which never waits: it arrives, is
-   answered, and makes room. So nothing is stuck when the room is full of parts.
+1. The sum of the shares stays within the budget, except for the oldest share, which never waits: its frame arrives, is
+   answered, and frees its budget. So incomplete frames cannot block each other forever.
 """
 
 from collections.abc import Callable
@@ -18,25 +18,25 @@ import trio
 
 
 class Share:
-    """What one frame holds, in bytes: a request's until it is answered, a reply's until it is sent."""
+    """Bytes held by one frame: a request until it is answered, or a reply until it is sent."""
 
     __slots__ = ("granted", "size", "wanted")
 
     def __init__(self) -> None:
         self.size = 0
-        self.wanted = 0  # more, as soon as there is room
+        self.wanted = 0  # additional bytes, waiting for budget
         self.granted: Callable[[], None] | None = None
 
 
 class InflightBytes:
-    """The shares of all frames, oldest first."""
+    """A budget and its shares, oldest first."""
 
     def __init__(self, max_bytes: int) -> None:
-        """With `max_bytes` -1 there is no bound."""
+        """`max_bytes` of -1 means unlimited."""
         self._max_bytes = max_bytes
         self._held_bytes = 0
         self._shares: dict[Share, None] = {}
-        self._waiting: dict[Share, None] = {}  # in the order in which they asked
+        self._waiting: dict[Share, None] = {}  # in the order of their requests
 
     @property
     def held_bytes(self) -> int:
@@ -44,9 +44,9 @@ class InflightBytes:
         return self._held_bytes
 
     def grow(self, share: Share, size: int, granted: Callable[[], None]) -> bool:
-        """Let a frame hold `size` more bytes if there is room; otherwise call `granted` once it does.
+        """Add `size` bytes to a share and return True, or return False and call `granted` once they are added.
 
-        The first call gives a share its place in the order of age. `granted` must only take note.
+        A share's age counts from its first call. `granted` may only set a flag or schedule work.
         """
         self._shares.setdefault(share)
         share.wanted = size
@@ -57,13 +57,13 @@ class InflightBytes:
         return False
 
     async def reserve(self, share: Share, size: int) -> None:
-        """Let a frame hold so many bytes more, once there is room. If this is cancelled, `release` must follow."""
+        """Wait until `size` bytes are added to a share. Call `release` if this is cancelled."""
         granted = trio.Event()
         if not self.grow(share, size, granted.set):
             await granted.wait()
 
     def shrink(self, share: Share, size: int) -> None:
-        """Let a frame hold no more than so many bytes."""
+        """Reduce a share to `size` bytes."""
         freed = share.size - size
         if freed > 0 and share in self._shares:
             share.size = size
@@ -71,7 +71,7 @@ class InflightBytes:
             self._grant_waiting()
 
     def release(self, share: Share) -> None:
-        """Give a share back, waiting or not; nothing happens if that was done, or if it belongs to another bound."""
+        """Release a share, waiting or not; does nothing for one that was released or belongs to another budget."""
         if share in self._shares:
             del self._shares[share]
             self._waiting.pop(share, None)

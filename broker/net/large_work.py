@@ -1,11 +1,11 @@
-"""What takes long for a connection: decode large frames and encode large replies in a worker thread, free both.
+"""Decode large frames and encode large replies of a connection in a worker thread, and free both in pieces.
 
-A reply of up to FREE_REPLY_BYTES is encoded without asking for room. A longer one waits for its share of
-`warmlog.queued.max.reply.bytes`, and is encoded again; one beyond `warmlog.reply.max.bytes` becomes an error.
+A reply of up to FREE_REPLY_BYTES is encoded without reserving memory. A larger one waits for its share of
+`warmlog.queued.max.reply.bytes` and is encoded again; one beyond `warmlog.reply.max.bytes` is replaced by an error.
 
 Invariants:
 1. At most one frame is decoded, and one reply encoded, for a connection at a time.
-2. After the connection was closed, what a worker still uses is freed when the worker is done.
+2. After the connection has closed, objects that a worker still uses are freed when the worker is done.
 """
 
 from functools import partial
@@ -23,14 +23,14 @@ FREE_REPLY_BYTES = 1 << 20
 
 
 class LargeWork:
-    """The tasks of one connection. Belongs to its channel, which has another turn when one has ended."""
+    """Decoding and encoding tasks of one connection; its channel is scheduled when one of them ends."""
 
     __slots__ = ("_connection", "_decoding", "_encoding", "_owner", "_services")
 
     def __init__(self, connection: Connection, services: Services, owner: Served) -> None:
         self._connection = connection
         self._services = services
-        self._owner: Served | None = owner  # None once closed: else both wait for the garbage collector
+        self._owner: Served | None = owner  # None once closed, which breaks a reference cycle
         self._decoding: trio.CancelScope | None = None
         self._encoding: trio.CancelScope | None = None
 
@@ -40,13 +40,13 @@ class LargeWork:
         return self._decoding is not None
 
     def decode(self) -> None:
-        """Have the connection's large frame decoded; then its channel goes on."""
+        """Start to decode the connection's large frame; its channel continues afterwards."""
         assert self._owner is not None
         self._decoding = trio.CancelScope()
         self._services.turn.spawn(self._owner, self._decode)
 
     def encode(self) -> None:
-        """Have the connection's large reply encoded, unless that is under way; then its channel is finished."""
+        """Start to encode the connection's large reply, unless that is in progress; its channel is due afterwards."""
         if self._encoding is None:
             assert self._owner is not None
             self._encoding = trio.CancelScope()
@@ -58,12 +58,12 @@ class LargeWork:
             self._services.turn.run_beside(partial(self._services.pacer.free, owned))
 
     def free_released(self) -> None:
-        """Free what the connection needs no more."""
+        """Free the objects that the connection has released."""
         owned, self._connection.released = self._connection.released, []
         self.free(owned)
 
     def close(self) -> None:
-        """Cancel what waits for a worker, and free everything large that the connection has."""
+        """Cancel tasks that wait for a worker, and free the connection's large requests and responses."""
         self._owner = None
         for task in (self._decoding, self._encoding):
             if task is not None:
@@ -71,7 +71,7 @@ class LargeWork:
         self._free_all()
 
     def _free_all(self) -> None:
-        if self._decoding is None and self._encoding is None:  # else a worker may use it
+        if self._decoding is None and self._encoding is None:  # otherwise a worker may still use them
             self.free(self._connection.abandon())
 
     async def _decode(self) -> None:
@@ -107,15 +107,15 @@ class LargeWork:
             services.replies.shrink(share, await self._encode_or_refuse())
 
     async def _encode_or_refuse(self) -> int:
-        """Encode the large reply, or an error where it takes more than it may; returns how many bytes that takes.
+        """Encode the large reply, or an error if it exceeds the limit; return the encoded size in bytes.
 
-        An error for everything that was asked for may take too much as well: then the connection must close.
+        An error reply with an entry for every requested item may exceed the limit, too; then the connection closes.
         """
         connection, max_bytes = self._connection, self._services.max_reply_bytes
         try:
             return await connection.encode_large(max_bytes)
         except ReplyTooLargeError as error:
-            self._services.tell_refused(connection.session, error)
+            self._services.log_refused(connection.session, error)
             connection.refuse_large(error)
         try:
             return await connection.encode_large(max_bytes)

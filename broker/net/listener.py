@@ -1,8 +1,4 @@
-"""Accepting connections: one listening socket, its limits, and the connections that came in by it.
-
-Owns: the accept loop, the tuning of accepted sockets, the limit on connections, the search for silent peers, and the
-stop with a deadline.
-"""
+"""Accept connections on one listening socket, within its limits, and close those that are idle or too slow."""
 
 import errno
 import logging
@@ -21,33 +17,30 @@ from broker.net.services import Services
 
 logger = logging.getLogger(__name__)
 
-# No descriptors or memory left: accepting again at once would spin, since the peer stays in the queue.
+# Out of descriptors or memory: accepting again at once would spin, since the connection stays in the backlog.
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 EXHAUSTED_PAUSE_S = 0.5
-ACCEPTS_PER_TURN = 64  # then others get the loop: each accept costs about 30 us with its task
-SILENCE_CHECK_S = 1.0
-COMPLAINT_PAUSE_S = 10.0
+ACCEPTS_PER_TURN = 64  # before other tasks run: each accept costs about 30 us
+OVERDUE_CHECK_S = 1.0
+WARNING_PAUSE_S = 10.0
 
-# Between two ends on one machine nothing is gained by more in flight than fits into the processor's cache: 1 MiB
-# fetches were a quarter (one connection) to a half (four) faster than with the megabytes of the kernel's own sizing.
+# Between two ends on one machine, more bytes in flight than fit into the processor's cache cost speed: 1 MiB fetches
+# were 25 % (one connection) to 50 % (four) faster than with the megabytes that the kernel chooses.
 SAME_MACHINE_BUFFER_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a listener allows.
+    """Limits of a listener: open connections, idle time, and socket buffer sizes in bytes (-1: the kernel's)."""
 
-    Connections at once, the silence after which one is closed, and socket buffers in bytes (-1: the system's).
-    """
-
-    max_connections: Callable[[], int]  # as it is in force
+    max_connections: Callable[[], int]  # the current setting
     max_idle_s: float
     send_buffer_bytes: int
     receive_buffer_bytes: int
 
 
 def bind(address: tuple[str, int], backlog: int) -> socket.socket:
-    """A non-blocking listening socket; port 0 takes a free one. Raises OSError."""
+    """Return a non-blocking listening socket; port 0 selects a free port. Raises OSError."""
     family, _, _, _, resolved = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -70,23 +63,23 @@ class Listener:
         self._services = services
         self._limits = limits
         self._channels: set[Channel] = set()
-        self._complain_at = -math.inf  # by trio's clock
-        self._accepting = trio.CancelScope()  # cancelled by `stop`, be it before `serve` has begun
+        self._warn_at = -math.inf  # no warning before this time of trio's clock
+        self._accepting = trio.CancelScope()  # cancelled by `stop`, possibly before `serve` is called
         self._emptied = trio.Event()
 
     @property
     def connections(self) -> int:
-        """Connections open now."""
+        """Number of open connections."""
         return len(self._channels)
 
     async def serve(self) -> None:
-        """Accept connections, which are served by the turn. Returns when `stop` was called and all of them have ended.
+        """Accept connections, which the serving turn serves, until `stop` is called and all of them have closed.
 
-        Cancelled, it closes those that have not.
+        Closes the remaining ones when cancelled.
         """
         try:
             async with trio.open_nursery() as watching:
-                watching.start_soon(self._close_silent)  # to the end: a stop waits for slow peers, too
+                watching.start_soon(self._close_overdue)  # until the end, since stopping waits for slow peers
                 with self._accepting:
                     await self._accept()
                 trio.lowlevel.notify_closing(self._sock)
@@ -102,7 +95,7 @@ class Listener:
                 channel.close()
 
     def stop(self) -> None:
-        """Accept no more, and have every connection end after what it has received."""
+        """Accept no more connections, and close each one after it has answered what it received."""
         self._accepting.cancel()
 
     async def _accept(self) -> None:
@@ -119,25 +112,25 @@ class Listener:
             except OSError as error:
                 await self._accept_failed(error)
                 return
-            self._welcome(sock, peer)
+            self._open(sock, peer)
 
     async def _accept_failed(self, error: OSError) -> None:
-        """A peer that has gone already is no matter; for want of descriptors we wait until some are given back."""
+        """Ignore a peer that has disconnected; out of descriptors, warn and pause until some may be free."""
         if error.errno in _EXHAUSTED:
-            self._complain("cannot accept: %s", error.strerror)
+            self._warn("cannot accept connections: %s", error.strerror)
             self._services.metrics.refused_connections["descriptors"].add()
             await trio.sleep(EXHAUSTED_PAUSE_S)
 
-    def _complain(self, message: str, *arguments: object) -> None:
-        """Warn, but only now and then: the counter has them all, and who connects without end must not fill the log."""
+    def _warn(self, message: str, *arguments: object) -> None:
+        """Log a rate-limited warning; the metric counts every refused connection."""
         now = trio.current_time()
-        if now >= self._complain_at:
-            self._complain_at = now + COMPLAINT_PAUSE_S
+        if now >= self._warn_at:
+            self._warn_at = now + WARNING_PAUSE_S
             logger.warning(f"%s: {message}", self.name, *arguments)  # noqa: G004  # the messages are those above
 
-    def _welcome(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+    def _open(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         if len(self._channels) >= self._limits.max_connections():
-            self._complain("%d connections are all there may be, %s:%d refused", len(self._channels), *peer[:2])
+            self._warn("refused %s:%d: %d connections are open, the maximum", *peer[:2], len(self._channels))
             self._services.metrics.refused_connections["max_connections"].add()
             sock.close()
             return
@@ -146,7 +139,7 @@ class Listener:
             self._tune(sock, is_local=peer[0] == local[0])
             session = Session(listener=self.name, peer=peer[:2], local=local[:2])
             self._channels.add(Channel(sock, session, self._services, self._closed))
-        except OSError:  # gone already
+        except OSError:  # the peer has disconnected
             sock.close()
 
     def _closed(self, channel: Channel) -> None:
@@ -155,9 +148,9 @@ class Listener:
             self._emptied.set()
 
     def _tune(self, sock: socket.socket, *, is_local: bool) -> None:
-        """Replies leave at once; the kernel sizes the buffers unless it is told otherwise or the peer is near.
+        """Disable Nagle's algorithm, enable keepalive, and set buffer sizes that are configured or for a local peer.
 
-        TCP_NOTSENT_LOWAT stays unlimited: a low one costs bulk fetches a third.
+        TCP_NOTSENT_LOWAT stays unlimited: a low value makes bulk fetches a third slower.
         """
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -169,9 +162,9 @@ class Listener:
         if self._limits.receive_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.receive_buffer_bytes)
 
-    async def _close_silent(self) -> None:
+    async def _close_overdue(self) -> None:
         while True:
-            await sleep_until_wakeup(SILENCE_CHECK_S)
+            await sleep_until_wakeup(OVERDUE_CHECK_S)
             now = perf_counter()
             for channel in list(self._channels):
                 if channel.is_overdue(now, self._limits.max_idle_s):

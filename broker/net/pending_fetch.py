@@ -1,4 +1,4 @@
-"""A fetch that cannot be answered in its turn: it waits for data, for its time to be over, or for a task."""
+"""A fetch that cannot be answered in the turn in which it was received: it waits for data, its deadline, or a task."""
 
 from typing import TypeAlias
 
@@ -16,10 +16,10 @@ FetchReply: TypeAlias = FetchResponse | ErrorResponse
 
 
 class PendingFetch:
-    """The one fetch of a connection that is pending.
+    """The pending fetch of a connection.
 
-    Data and time only take note and make the connection due, which then calls `resume`. Reads from the disk, and looks
-    at many partitions, have a task.
+    New data and the deadline only set a flag and make the connection due, which then calls `resume`. A fetch that reads
+    from disk or has many partitions runs in a task.
     """
 
     __slots__ = (
@@ -39,28 +39,28 @@ class PendingFetch:
     def __init__(
         self, fetch: Fetch, context: Context, dispatcher: Dispatcher, owner: Served, turn: ServingTurn
     ) -> None:
-        """Wait for what the fetch needs; `owner` becomes due when it may have it."""
+        """Start to wait; `owner` becomes due when the fetch may have its response."""
         self._fetch = fetch
         self._context = context
         self._dispatcher = dispatcher
         self._owner = owner
         self._turn = turn
-        self._found: Fetch | FetchReply | None = None  # by the task
+        self._found: Fetch | FetchReply | None = None  # result of the task
         self._is_woken = False
-        self._is_over = False  # its time
+        self._is_over = False  # max_wait_ms has passed
         self._is_closed = False
         self._working: trio.CancelScope | None = None  # the task
         self._tick = NO_TICK
         self._wait()
 
     def expire(self) -> None:
-        """Take note that its time is over."""
+        """Note that max_wait_ms has passed."""
         self._is_over = True
         self._tick = NO_TICK
         self._wake()
 
     def resume(self) -> FetchReply | None:
-        """Return the response if there is enough by now, or go on waiting."""
+        """Return the response if the fetch has enough data now; otherwise continue to wait and return None."""
         if not self._is_woken or self._working is not None:
             return None
         self._is_woken = False
@@ -74,7 +74,7 @@ class PendingFetch:
         return found
 
     def close(self) -> None:
-        """Give it up: it will not be answered."""
+        """Give up the fetch without a response."""
         self._end()
         if self._working is not None:
             self._working.cancel()
@@ -102,7 +102,7 @@ class PendingFetch:
             self._tick = self._turn.deadlines.add(self, fetch.max_wait_ms / 1000)
 
     async def _work(self) -> None:
-        """Do what the fetch needs a task for."""
+        """Run the part of the fetch that needs a task."""
         assert self._working is not None
         found: Fetch | FetchReply | None = None
         with self._working:

@@ -1,6 +1,6 @@
-"""Replies onto a non-blocking socket, in the order given: bytes by send, slices of files by sendfile.
+"""Send replies on a non-blocking socket in order: bytes with send(2), file slices with sendfile(2).
 
-`send` goes as far as it can and says why it stopped. What is not in memory is read by a task meanwhile.
+`send` sends as much as it can and returns why it stopped. A task reads slices that are not in the page cache.
 """
 
 import socket
@@ -15,12 +15,12 @@ from broker.net.sendfile import COLD, FULL, SENT, SliceSend, TruncatedSliceError
 from broker.net.services import Services
 from broker.net.turn import Served
 
-LARGE_BYTES = 1 << 20  # sent by itself: to join it with what precedes it would copy it
-SMALL_SLICE_BYTES = 4 << 10  # up to this, copying costs less than a system call of its own, and needs no open file
+LARGE_BYTES = 1 << 20  # a piece of this size is sent by itself: joining it with others would copy it
+SMALL_SLICE_BYTES = 4 << 10  # up to this size, copying a slice is cheaper than a sendfile call and frees the file
 
 
 class Sender:
-    """The replies of one connection that are not sent yet."""
+    """The unsent replies of one connection."""
 
     __slots__ = (
         "_fd",
@@ -37,7 +37,7 @@ class Sender:
     )
 
     def __init__(self, sock: socket.socket, session: Session, services: Services, owner: Served) -> None:
-        """`owner` has another turn when `send` is worth calling again, after it has returned COLD."""
+        """After `send` has returned COLD, `owner` gets another turn once it is worth calling again."""
         self._sock = sock
         self._fd = sock.fileno()
         self._session = session
@@ -45,9 +45,9 @@ class Sender:
         self._slices = services.slices
         self._owner: Served | None = owner
         self._out: deque[bytes | memoryview | SliceSend] = deque()
-        self._reading: trio.CancelScope | None = None  # of the task that has the first slice in hand
-        self._has_thread = False  # inside the socket
-        self.error: Exception | None = None  # why that task failed
+        self._reading: trio.CancelScope | None = None  # scope of the task that reads the first slice
+        self._has_thread = False  # a worker thread is sending on the socket
+        self.error: Exception | None = None  # raised in that task
         self.is_closed = False
 
     def __bool__(self) -> bool:
@@ -55,21 +55,21 @@ class Sender:
         return bool(self._out)
 
     def put(self, items: Sequence[Sized]) -> None:
-        """Put replies behind those that are there. Raises TruncatedSliceError, OSError."""
+        """Append replies. Raises TruncatedSliceError, OSError."""
         for item in items:
             if not isinstance(item, FileSlice):
                 if item:
-                    self._out.append(item)  # type: ignore[arg-type]  # whatever is no slice is bytes
+                    self._out.append(item)  # type: ignore[arg-type]  # anything but a slice is bytes
             elif item.length <= SMALL_SLICE_BYTES and item.warm_length == item.length:
                 self._out.append(self._slices.copy(item, self._session))
             else:
                 self._out.append(self._slices.begin(item, self._session))
 
     def send(self) -> int:
-        """Send as far as possible; returns what it came to.
+        """Send as much as possible and return why it stopped.
 
-        SENT: everything is. FULL: the socket is. COLD: something is being read. MORE: others should have their turn.
-        Raises OSError, TruncatedSliceError.
+        SENT: everything is sent. FULL: the socket's buffer is full. COLD: a slice is being read from disk. MORE: other
+        connections should be served first. Raises OSError, TruncatedSliceError.
         """
         if self._reading is not None:
             return COLD
@@ -88,9 +88,9 @@ class Sender:
         return SENT
 
     def close(self) -> None:
-        """Drop what is left. Closes the socket, once no thread uses it any more."""
+        """Drop unsent replies and close the socket, as soon as no thread uses it."""
         self.is_closed = True
-        self._owner = None  # else both wait for the garbage collector
+        self._owner = None  # breaks a reference cycle
         self._out.clear()
         if self._reading is not None:
             self._reading.cancel()
@@ -100,9 +100,9 @@ class Sender:
             self._sock.close()
 
     def _send_bytes(self) -> bool:
-        """Send the bytes up to the next slice in one call; False if the socket is full.
+        """Send the bytes before the next slice in one call; return False if the socket's buffer is full.
 
-        MSG_MORE holds a reply's head back for the slice that follows, so that they share a packet.
+        MSG_MORE lets a reply's header share a packet with the slice that follows.
         """
         out = self._out
         pieces: list[bytes | memoryview] = []
@@ -134,7 +134,7 @@ class Sender:
         return state
 
     async def _read_and_send(self) -> None:
-        """Have the next chunk of the first slice read; where it does not stay in memory, send it by a thread."""
+        """Read the next chunk of the first slice; if it does not stay in memory, send it from a worker thread."""
         sending = self._out[0]
         assert isinstance(sending, SliceSend)
         assert self._reading is not None
@@ -164,7 +164,7 @@ class Sender:
 
 
 def shutdown(sock: socket.socket, how: int) -> None:
-    """Shut a socket down; one that is not connected any more is down already."""
+    """Shut a socket down, ignoring that it may have been disconnected."""
     try:
         sock.shutdown(how)
     except OSError:

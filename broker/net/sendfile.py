@@ -1,12 +1,12 @@
-"""Zero-copy: slices of files to sockets by sendfile(2), never waiting for the disk.
+"""Send file slices to sockets with sendfile(2) without blocking the event loop on disk reads.
 
 trio has no sendfile, so the system call is made on the socket's descriptor.
 
-| the next chunk is                | it goes                                                              |
-|----------------------------------|----------------------------------------------------------------------|
-| in memory                        | at once, as far as the socket takes it                               |
-| not in memory                    | once it has been read by a thread (`SlicePath.bring`)                |
-| gone from memory again and again | by a thread (`SlicePath.send_beside`), which then waits for the disk |
+| the next chunk is                 | it is sent                                                            |
+|-----------------------------------|-----------------------------------------------------------------------|
+| resident                          | at once, as far as the socket's buffer allows                         |
+| not resident                      | after a worker thread has read it (`SlicePath.bring`)                 |
+| evicted again before it was sent  | by a worker thread (`SlicePath.send_beside`), which waits for the disk |
 """
 
 import os
@@ -20,19 +20,19 @@ from broker.log.io.files import FileSlice
 from broker.log.io.residency import KNOWN_S
 from broker.partitions.read_ahead import ReadAhead
 
-CHUNK_BYTES = 1 << 20  # then other sockets have their turn: 1 MiB takes about half a millisecond over loopback
-SEND_THREADS = 2  # for what does not stay in memory: then there is no speed to be had anyway
+CHUNK_BYTES = 1 << 20  # per turn of a socket: 1 MiB takes about half a millisecond over loopback
+SEND_THREADS = 2  # for chunks that do not stay resident, where the disk limits the speed
 
-# What became of a slice: all of it is sent, the socket is full, it is not in memory, or there is more to send.
+# Result of sending a slice: all of it is sent, the socket's buffer is full, it is not resident, or more is left.
 SENT, FULL, COLD, MORE = range(4)
 
 
 class TruncatedSliceError(Exception):
-    """The file ended before the slice did: the reply's promised length cannot be kept."""
+    """The file ended before the slice, so the length announced in the reply cannot be kept."""
 
 
 class SliceSend:
-    """A slice on its way to one socket. Holds its file open, whatever happens to the log meanwhile."""
+    """A slice being sent to one socket. Keeps its file open even if the log deletes the segment."""
 
     __slots__ = ("end", "known_end", "known_until", "piece", "position")
 
@@ -40,17 +40,17 @@ class SliceSend:
         self.piece = piece
         self.position = piece.position
         self.end = piece.position + piece.length
-        self.known_end = piece.position + piece.warm_length  # up to there it was seen to be in memory
+        self.known_end = piece.position + piece.warm_length  # up to here the slice was found resident
         self.known_until = perf_counter() + KNOWN_S
 
     @property
     def chunk_bytes(self) -> int:
-        """Size of the next chunk."""
+        """Size of the next chunk in bytes."""
         return min(self.end - self.position, CHUNK_BYTES)
 
 
 class SlicePath:
-    """What the slices of all connections go through. Belongs to the loop."""
+    """Sends the slices of all connections. Used on the event loop only."""
 
     def __init__(self, reads: ReadAhead) -> None:
         self._reads = reads
@@ -58,12 +58,12 @@ class SlicePath:
         self._limiter = trio.CapacityLimiter(SEND_THREADS)
 
     def begin(self, piece: FileSlice, consumer: Hashable) -> SliceSend:
-        """Begin to send a slice."""
+        """Start to send a slice to a consumer."""
         self._reads.begun(consumer, piece)
         return SliceSend(piece)
 
     def copy(self, piece: FileSlice, consumer: Hashable) -> bytes:
-        """Read a slice that is in memory. Raises TruncatedSliceError, OSError."""
+        """Return the bytes of a resident slice. Raises TruncatedSliceError, OSError."""
         self._reads.begun(consumer, piece)
         data = piece.read_all()
         if len(data) < piece.length:
@@ -72,7 +72,7 @@ class SlicePath:
         return data
 
     def send_chunk(self, fd: int, sending: SliceSend, consumer: Hashable) -> int:
-        """Send the next chunk as far as the socket takes it; returns SENT, FULL, COLD or MORE.
+        """Send as much of the next chunk as the socket accepts; return SENT, FULL, COLD or MORE.
 
         Raises TruncatedSliceError, OSError.
         """
@@ -86,7 +86,7 @@ class SlicePath:
         return self._took(sending, count, _send_some(fd, sending.piece.descriptor.fd, position, count), consumer)
 
     async def bring(self, sending: SliceSend, consumer: Hashable) -> bool:
-        """Have the next chunk read into memory; False if it does not stay there. Raises OSError."""
+        """Read the next chunk into the page cache; return False if it does not stay there. Raises OSError."""
         position, count = sending.position, sending.chunk_bytes
         is_there = await self._reads.bring(consumer, sending.piece, position, count)
         if is_there:
@@ -94,13 +94,16 @@ class SlicePath:
         return is_there
 
     async def send_beside(self, fd: int, sending: SliceSend, consumer: Hashable) -> int:
-        """As `send_chunk`, by a thread. The socket must stay open until this returns, even if it is cancelled."""
+        """Send the next chunk from a worker thread; returns and raises as `send_chunk`.
+
+        The socket must stay open until this returns, even when it is cancelled.
+        """
         position, count = sending.position, sending.chunk_bytes
         send = partial(_send_some, fd, sending.piece.descriptor.fd, position, count)
         return self._took(sending, count, await trio.to_thread.run_sync(send, limiter=self._limiter), consumer)
 
     def forget(self, consumer: Hashable) -> None:
-        """A consumer has gone: what is to be read for it need not be."""
+        """Stop reading ahead for a consumer that has disconnected."""
         self._reads.forget(consumer)
 
     def _took(self, sending: SliceSend, count: int, sent: int, consumer: Hashable) -> int:
@@ -115,7 +118,7 @@ class SlicePath:
 
 
 def _send_some(out: int, source: int, position: int, count: int) -> int:
-    """Send until all is gone or the socket is full; how many bytes went, or -1 where the file ends. Raises OSError."""
+    """Send up to `count` bytes; return how many the socket accepted, or -1 at the end of the file. Raises OSError."""
     sent = 0
     try:
         while sent < count:

@@ -1,4 +1,4 @@
-"""What all connections of a listener share."""
+"""Handlers, limits and metrics that all connections of a listener share."""
 
 import logging
 import math
@@ -17,16 +17,17 @@ from protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-TELL_PAUSE_S = 10.0
+LOG_PAUSE_S = 10.0
 
 
 class Services:
-    """Handlers, limits and metrics; and when something was last told of a connection."""
+    """The dependencies of a channel, and the rate limit of log lines about peers."""
 
     __slots__ = (
         "_api_metrics",
         "dispatcher",
         "inflight",
+        "log_at",
         "max_frame_bytes",
         "max_reply_bytes",
         "max_requests",
@@ -35,7 +36,6 @@ class Services:
         "replies",
         "slices",
         "slow_peer_s",
-        "tell_at",
         "turn",
         "wire",
     )
@@ -57,32 +57,32 @@ class Services:
         self.max_reply_bytes = max_reply_bytes
         self.max_requests = max_requests
         self.slow_peer_s = slow_peer_s
-        self.tell_at = -math.inf  # in perf_counter seconds
+        self.log_at = -math.inf  # in perf_counter seconds
         self._api_metrics: dict[str, RequestMetrics] = {}
 
     def api_metrics(self, api: str) -> RequestMetrics:
-        """The histograms of an API on this listener."""
+        """Return the histograms of an API on this listener."""
         found = self._api_metrics.get(api)
         if found is None:
             found = self._api_metrics[api] = self.metrics.requests(api, self.wire.name)
         return found
 
     def release(self, shares: Iterable[Share]) -> None:
-        """Give shares back, of whichever bound they are."""
+        """Release shares of either budget."""
         for share in shares:
             self.inflight.release(share)
             self.replies.release(share)
 
-    def tell_closed(self, session: Session, error: ProtocolError) -> None:
-        """Log why a connection had to be closed; only now and then: who sends nonsense may do so without end."""
-        self._tell(session, "closed", error)
+    def log_closed(self, session: Session, error: ProtocolError) -> None:
+        """Log why a connection is closed. Rate-limited, since a peer may send invalid frames without end."""
+        self._log(session, "closed", error)
 
-    def tell_refused(self, session: Session, error: ProtocolError) -> None:
-        """Log why a client got no reply but an error; only now and then."""
-        self._tell(session, "refused a request", error)
+    def log_refused(self, session: Session, error: ProtocolError) -> None:
+        """Log why a request is answered with an error instead of its reply. Rate-limited."""
+        self._log(session, "refused a request", error)
 
-    def _tell(self, session: Session, what: str, error: ProtocolError) -> None:
+    def _log(self, session: Session, what: str, error: ProtocolError) -> None:
         now = perf_counter()
-        if now >= self.tell_at:
-            self.tell_at = now + TELL_PAUSE_S
+        if now >= self.log_at:
+            self.log_at = now + LOG_PAUSE_S
             logger.info("%s: %s:%d: %s: %s", session.listener, *session.peer, what, error)

@@ -1,17 +1,18 @@
-"""The serving turn: one task serves every socket that is ready, all of them together.
+"""The serving turn: one task serves all ready sockets together.
 
     epoll -> turn:  receive from each ready socket, begin its requests       (produce: appends are queued)
-                    one write per partition, for everything that came         Writer.write_queued
-                    send every reply that is done, also to fetches that the writes satisfied
+                    one write per partition for all requests of the turn     Writer.write_queued
+                    send all finished replies, also those of fetches that these writes satisfied
 
-All sockets are registered once with an epoll of our own, whose descriptor is the only one that trio waits for. So a
-request costs no task switch, no `epoll_ctl` and no checkpoint, and whatever came at the same time shares its writes.
+All sockets are registered once with an epoll instance, whose descriptor is the only one that trio waits for. So a
+request costs no task switch, no `epoll_ctl` and no checkpoint, and requests that arrive together share their writes.
 
-What cannot be answered in its turn is *pending*: its connection's reply queue keeps its place, and `due` brings the
-connection back when it is settled. Only handlers that are async functions, and reads from the disk, get a task.
+A request that cannot be answered in its turn is *pending*: it keeps its position in its connection's reply queue, and
+`due` schedules the connection when the response is ready. Only async handlers and disk reads run in tasks.
 
-Bounds: a turn takes requests for `RECEIVE_S` at most, then it writes and answers; what is ready and was not served is
-first in the next turn. A connection begins at most `channel.MAX_REQUESTS` in a turn. Every `STRETCH_S` other tasks run.
+Bounds: a turn begins requests for at most `RECEIVE_S`, then it writes and answers; ready sockets that were not served
+come first in the next turn. A connection begins at most `channel.MAX_REQUESTS` in a turn. Other tasks run every
+`STRETCH_S`.
 """
 
 import logging
@@ -29,38 +30,38 @@ from broker.net.deadlines import Deadlines
 
 logger = logging.getLogger(__name__)
 
-MAX_EVENTS = 512  # of one look: their handling ends long before, where that matters
-RECEIVE_S = 0.0025  # for a turn's requests; writing and answering them takes about as long again
-STRETCH_S = 0.001  # of turns without a checkpoint, which costs as much as half a request
-PROMPT_S = 0.0002  # from a reply to the peer's next request: a local client's that waits for nothing else
-CAN_LINGER = len(sched_getaffinity(0)) > 1  # else it is the peer whose time we would take
-PROMPT_TURNS = 16  # in a row make a prompt client: with as few as two at work no connection comes so often
+MAX_EVENTS = 512  # per epoll call; RECEIVE_S usually ends a turn before
+RECEIVE_S = 0.0025  # to begin a turn's requests; writing and answering them takes about as long again
+STRETCH_S = 0.001  # of turns between two checkpoints; a checkpoint costs as much as half a request
+PROMPT_S = 0.0002  # from a reply to the next request of a local client that does nothing in between
+CAN_LINGER = len(sched_getaffinity(0)) > 1  # on a single processor, lingering would take time from the client
+PROMPT_TURNS = 16  # consecutive prompt requests before lingering; two active clients never reach this
 
 
 class Served(Protocol):
-    """What takes part in turns: a connection with its socket."""
+    """A connection that takes part in turns."""
 
-    is_due: bool  # in the list of those to be finished; False at first
-    is_left_over: bool  # in the list of those that go on in the next turn; False at first
+    is_due: bool  # scheduled for `finish`; initially False
+    is_left_over: bool  # scheduled to continue in the next turn; initially False
 
     def ready(self, events: int) -> None:
-        """Receive or send what epoll says is possible; with 0, go on with what was left over."""
+        """Receive or send as epoll reports; with 0, continue with what was left over from the last turn."""
 
     def finish(self, now: float) -> None:
-        """Send the replies that are done."""
+        """Send finished replies."""
 
     def broke(self) -> None:
-        """End the connection, for a defect of ours."""
+        """Close the connection after an unexpected exception."""
 
 
 class ServingTurn:
-    """The turns of a broker, for all of its listeners. Belongs to the loop."""
+    """The turns of a broker, for all of its listeners. Used on the event loop only."""
 
     def __init__(self, write_queued: Callable[[], None], guard: LoopGuard) -> None:
-        """Calls `write_queued` at the end of each turn, before the replies."""
+        """`write_queued` is called at the end of each turn, before replies are sent."""
         self.deadlines = Deadlines()
         self.guard = guard
-        self.began_at = self.ends_at = 0.0  # when this turn began, and takes no more requests
+        self.began_at = self.ends_at = 0.0  # start of this turn, and the time after which it begins no requests
         self.write_queued = write_queued
         self._epoll = select.epoll()
         self._served: dict[int, Served] = {}
@@ -68,11 +69,11 @@ class ServingTurn:
         self._left_over: list[Served] = []
         self._due: list[Served] = []
         self._in_turn = False
-        self._settled = trio.Event()  # something became due, or was left over, between turns
+        self._settled = trio.Event()  # set when a connection is scheduled between turns
         self._has_spawned = False
         self._nursery: trio.Nursery | None = None
-        self._last_fd = -1  # the last one that was served alone
-        self._prompt_turns = 0  # in a row in which it came at once after its reply
+        self._last_fd = -1  # the last socket that was ready alone
+        self._prompt_turns = 0  # consecutive turns in which it was ready right after its reply
         self._finished_at = 0.0
 
     def __len__(self) -> int:
@@ -80,18 +81,18 @@ class ServingTurn:
 
     @property
     def lingers(self) -> bool:
-        """Whether the loop stays awake for a prompt client."""
+        """Whether the loop polls instead of sleeping, for a prompt client."""
         return self._prompt_turns >= PROMPT_TURNS
 
     # -- for connections --
 
     def add(self, served: Served, fd: int, events: int) -> None:
-        """Serve a socket from now on. Raises OSError."""
+        """Start to serve a socket. Raises OSError."""
         self._epoll.register(fd, events)
         self._served[fd] = served
 
     def change(self, fd: int, events: int) -> None:
-        """Wait for other events of a socket."""
+        """Change the events to wait for on a socket."""
         self._epoll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
@@ -101,27 +102,27 @@ class ServingTurn:
             self._epoll.unregister(fd)
 
     def due(self, served: Served) -> None:
-        """Finish a connection at the end of this turn, or in one that begins at once."""
+        """Schedule a connection for `finish` in this turn, or in one that begins at once."""
         if not served.is_due:
             served.is_due = True
             self._due.append(served)
             self._wake()
 
     def again(self, served: Served) -> None:
-        """Continue with a connection in the next turn."""
+        """Schedule a connection to continue in the next turn."""
         if not served.is_left_over:
             served.is_left_over = True
             self._left_over.append(served)
             self._wake()
 
     def spawn(self, served: Served, run: Callable[[], Awaitable[None]]) -> None:
-        """Run what has to wait for a connection as a task of its own, which is cancelled with the turns."""
+        """Run a task for a connection; it is cancelled with the turns, and an exception closes the connection."""
         assert self._nursery is not None, "connections are served while `run` runs"
         self._has_spawned = True
         self._nursery.start_soon(_run_for, served, run)
 
     def run_beside(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run what belongs to no connection as a task, which is cancelled with the turns; nothing after their end."""
+        """Run a task that belongs to no connection; it is cancelled with the turns. Does nothing after their end."""
         if self._nursery is not None:
             self._nursery.start_soon(_run_beside, run)
 
@@ -152,7 +153,7 @@ class ServingTurn:
             await self._take_turns()
 
     async def _take_turns(self) -> None:
-        """Take turns as long as anything is ready; other tasks run every `STRETCH_S`."""
+        """Take turns while connections are ready; other tasks run every `STRETCH_S`."""
         ends_at = perf_counter() + STRETCH_S
         while self._take_turn():
             if self._has_spawned or perf_counter() > ends_at:
@@ -161,10 +162,9 @@ class ServingTurn:
                 ends_at = perf_counter() + STRETCH_S
 
     async def _linger(self) -> bool:
-        """Keep the loop awake for a prompt client; whether anything came.
+        """Poll for a prompt client for `PROMPT_S`; return whether any socket became ready.
 
-        Falling asleep and being woken costs a virtual machine more than a small request does. Everyone else has their
-        turn meanwhile.
+        On a virtual machine, sleeping and waking up costs more than serving a small request. Other tasks run meanwhile.
         """
         until = perf_counter() + PROMPT_S
         while perf_counter() < until:
@@ -188,7 +188,7 @@ class ServingTurn:
             served, events = ready.popleft()
             try:
                 served.ready(events)
-            except Exception:  # the error boundary of a connection: a defect ends this one, the others go on
+            except Exception:  # error boundary of a connection: a defect closes this one only
                 logger.exception("a connection failed")
                 served.broke()
             now = perf_counter()
@@ -211,13 +211,13 @@ class ServingTurn:
         return bool(ready)
 
     def _note_prompt_client(self, fd: int) -> None:
-        """Count how often one connection alone comes right after its reply."""
+        """Count consecutive turns in which one connection alone is ready right after its reply."""
         is_prompt = fd == self._last_fd and perf_counter() - self._finished_at < PROMPT_S
         self._prompt_turns = self._prompt_turns + 1 if is_prompt else 0
         self._last_fd = fd
 
     def _finish(self) -> None:
-        """Write what was queued, then answer."""
+        """Write the queued appends, then send replies."""
         self.guard.begin("produce")
         self.write_queued()
         due, self._due = self._due, []
@@ -234,7 +234,7 @@ class ServingTurn:
 
 
 async def _run_for(served: Served, run: Callable[[], Awaitable[None]]) -> None:
-    """The same error boundary for a task."""
+    """Run a connection's task within the same error boundary."""
     try:
         await run()
     except Exception:
@@ -246,4 +246,4 @@ async def _run_beside(run: Callable[[], Awaitable[None]]) -> None:
     try:
         await run()
     except Exception:
-        logger.exception("work that belongs to no connection failed")
+        logger.exception("a background task of the serving turn failed")

@@ -1,4 +1,4 @@
-"""What a listener needs of a wire format: frames to requests, responses to bytes."""
+"""The two wire formats behind one interface: frames to requests, responses to bytes."""
 
 from collections.abc import Sized
 from typing import Any, NamedTuple, Protocol
@@ -17,50 +17,51 @@ from protocol.response import ErrorResponse, Response
 from protocol.weight import weight
 
 LOOP_WORK = ENGINE.loop_work
-MAX_VALUES = 1024  # within a response that is encoded on the event loop: about 1 ms where its table converts them
+MAX_VALUES = 1024  # in a response encoded on the event loop: about 1 ms where the field tables convert them
 
 
 class Refusal(NamedTuple):
-    """The answer to a frame that is no request that can be served; `call` as in Wire."""
+    """The reply to a frame that cannot be served; `call` as in `Wire`."""
 
     call: Any
     response: Response
 
 
 class Wire(Protocol):
-    """One wire format on one listener.
+    """The wire format of a listener.
 
-    `call` is what the format needs of a request to encode its reply: the request's id, or more.
+    `call` holds the part of a request that is needed to encode its reply, such as the request id.
     """
 
     name: str
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Request]:
-        """Decode a frame to (call, request), which is the context's request from here on. Raises ProtocolError.
+        """Decode a frame to (call, request), and set the context's version. Raises ProtocolError.
 
-        limit: units of work after which LargeMessageError is raised. Then call it in a worker thread with NO_LIMIT.
+        `limit` is in units of work; beyond it LargeMessageError is raised. Then call this in a worker thread with
+        NO_LIMIT.
         """
 
     def encode(
         self, call: Any, response: Response, *, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
     ) -> list[Sized]:
-        """Encode the reply's frame: bytes and, for a fetch, the slices as they were given. limit: as in `decode`.
+        """Encode a reply to a frame: bytes and, for a fetch, its file slices. `limit` as in `decode`.
 
-        max_bytes: of all but the slices. Raises ReplyTooLargeError.
+        Raises ReplyTooLargeError when everything but the slices takes more than `max_bytes`.
         """
 
     def refusal(self, error: ProtocolError) -> Refusal | None:
-        """How a frame that `decode` or the framing refused is answered; None: the connection must close."""
+        """Return the reply to a frame that could not be decoded; None if the connection must close."""
 
 
 class NativeWire:
-    """The msgpack protocol."""
+    """The native protocol, encoded with msgpack."""
 
     name = "native"
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[int, Any]:
         """Decode a frame to (request id, request); the first one must be a hello. Raises ProtocolError."""
-        del limit  # what may be in a frame is bounded
+        del limit  # the content of a native frame is bounded
         request_id, request = native_codec.decode_request(frame)
         version = context.session.protocol_version
         if version is None:
@@ -69,7 +70,7 @@ class NativeWire:
             version = 0
         context.version = version
         if version < FIRST_WITH_COMMITTED_FETCH and isinstance(request, FetchRequest):
-            request = replace(request, isolation=Isolation.READ_UNCOMMITTED)  # its reply names no aborted transactions
+            request = replace(request, isolation=Isolation.READ_UNCOMMITTED)  # the reply cannot list aborted ones
         return request_id, request
 
     def encode(
@@ -79,7 +80,7 @@ class NativeWire:
         return native_codec.encode_response(call, response, limit, max_bytes)
 
     def refusal(self, error: ProtocolError) -> Refusal:
-        """Every refusal has a reply, with request id 0 where the frame's could not be read."""
+        """Return an error reply, with request id 0 if the frame's could not be read."""
         return Refusal(getattr(error, "request_id", 0), ErrorResponse(error=error.code, message=str(error)))
 
 
@@ -92,7 +93,7 @@ class KafkaWire:
         self._codec = codec
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Any]:
-        """A frame as (call, request). What the client calls itself stands in every request. Raises ProtocolError."""
+        """Decode a frame to (call, request), and set the session's client id. Raises ProtocolError."""
         call = self._codec.decode(frame, limit)
         context.session.client_id = call.client_id
         context.version = call.version
@@ -102,19 +103,19 @@ class KafkaWire:
         self, call: Any, response: Response, *, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
     ) -> list[Sized]:
         """Encode the reply's frame."""
-        if limit != NO_LIMIT:  # an error, and what the tables make of a response, is computed before it is written
+        if limit != NO_LIMIT:  # error entries and converted values are built before encoding starts
             source = call.request if type(response) is ErrorResponse else response
             if weight(source, MAX_VALUES) > MAX_VALUES:
                 raise LargeMessageError(f"a reply of more than {MAX_VALUES} values")
         return self._codec.encode(call, response, limit=limit, max_bytes=max_bytes)
 
     def refusal(self, error: ProtocolError) -> Refusal | None:
-        """What can be read is answered by the API's own reply; for anything else the protocol has no words."""
+        """Return the API's own error reply if the request could be read; other frames have none in this protocol."""
         return Refusal(error.call, error.response) if isinstance(error, RefusedError) else None
 
 
 class OutOfTurnError(ProtocolError):
-    """A request before the hello."""
+    """A request before hello."""
 
     code = ErrorCode.INVALID_REQUEST
 

@@ -22,7 +22,7 @@ FOREVER_MS = 2**31 - 1
 
 @pytest.fixture
 def eager_silence_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "SILENCE_CHECK_S", 0.02)
+    monkeypatch.setattr(listener, "OVERDUE_CHECK_S", 0.02)
 
 
 async def opened(broker: Running) -> trio.SocketStream:
