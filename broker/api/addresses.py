@@ -1,14 +1,13 @@
-"""The address that a client is told to come back to.
+"""The address advertised to a client.
 
-Owns: the choice. Must not know: which replies carry it.
+The first of these that applies:
+1. The listener's entry in `advertised.listeners`.
+2. `localhost`, for a client that reached a container through its default gateway: it used a port that the container
+   engine maps on the host, so it runs on the host, from where the container's own address is not reachable.
+3. The local address of the client's socket: the client has connected to it, so it can again.
 
-In this order:
-1. `advertised.listeners`, where it names the listener.
-2. `localhost`, for a client that reached a container through its default gateway: it came by a port that the engine
-   maps on the host, so it is on the host (or came through it), and the container's own address means nothing there.
-3. The address at which the client arrived: the local address of its socket. It reached us there, so it can again.
-
-The second is right for equal ports and clients on the host only: the first such client is logged, with the line to set.
+The second rule is correct only for clients on the host and for a port mapped to the same number. So the first such
+client is logged, with the setting that replaces the guess.
 """
 
 import logging
@@ -23,7 +22,7 @@ from broker.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# What the engines leave in a container: Docker, Podman; and the variable that systemd-nspawn and Podman set.
+# Files that Docker and Podman create in a container, and the variable that systemd-nspawn and Podman set.
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 CONTAINER_VARIABLE = "container"
 ROUTES = Path("/proc/net/route")
@@ -32,31 +31,31 @@ _IPV4_MAPPED = "::ffff:"
 
 
 class Advertised:
-    """What the clients of a broker are told."""
+    """Chooses the address to advertise to each client."""
 
     def __init__(self, settings: Callable[[], Settings], *, gateway: str | None) -> None:
-        """`settings` as they are in force; `gateway`: the container's default gateway, None outside of one."""
+        """`settings` returns the current settings; `gateway` is the container's default gateway, None outside one."""
         self._settings = settings
         self._gateway = gateway
-        self._has_told = False
+        self._has_warned = False
 
     def of(self, session: Session) -> tuple[str, int]:
-        """(host, port) for the client of a session."""
+        """Return (host, port) for the client of a session."""
         explicit = self._settings().advertised(session.listener)
         if explicit is not None:
             return explicit
         host, port = session.local
         if self._gateway is not None and _plain(session.peer[0]) == self._gateway:
-            self._tell(session)
+            self._warn(session)
             return "localhost", port
         return _plain(host), port
 
-    def _tell(self, session: Session) -> None:
-        if not self._has_told:
-            self._has_told = True
+    def _warn(self, session: Session) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning(
-                "%s: a client came through the default gateway %s, by a port mapped on the host, and is told to come "
-                "back to localhost:%d; for clients on other machines, or another port on the host, set "
+                "%s: a client connected through the default gateway %s, so by a port mapped on the host; advertising "
+                "localhost:%d to it. For clients on other machines, or for another port on the host, set "
                 "advertised.listeners=%s://HOST:PORT",
                 session.listener,
                 self._gateway,
@@ -66,7 +65,7 @@ class Advertised:
 
 
 def container_gateway(settings: Settings) -> str | None:
-    """The default gateway's IPv4 address, if this is a container (`warmlog.container`) and it has one."""
+    """Return the default gateway's IPv4 address if the broker runs in a container (`warmlog.container`), else None."""
     is_container = settings.warmlog_container == "yes" or (
         settings.warmlog_container == "auto" and _looks_like_container()
     )
@@ -74,7 +73,7 @@ def container_gateway(settings: Settings) -> str | None:
 
 
 def default_gateway(routes: Path) -> str | None:
-    """The gateway of the default route in a table like /proc/net/route; None if there is none, or no such table."""
+    """Return the gateway of the default route in a file like /proc/net/route; None without a route or a file."""
     try:
         lines = routes.read_text(encoding="ascii").splitlines()[1:]
     except OSError:
@@ -91,5 +90,5 @@ def _looks_like_container() -> bool:
 
 
 def _plain(host: str) -> str:
-    """An IPv4 address without the coat that a socket for both families gives it; an IPv6 one without its scope."""
+    """Strip the IPv4-mapped prefix of a dual-stack socket's address, or the scope of an IPv6 address."""
     return host.removeprefix(_IPV4_MAPPED).partition("%")[0]

@@ -1,7 +1,7 @@
-"""The context of a request: who sent it, in which version, and what answering it may cost.
+"""The context of a request: its session, its version, and its share of the event loop's time.
 
-Every handler of both protocols gets it, produce and fetch included, through the one `Dispatcher`; what depends on the
-sender of a request (authorization, quotas, tracing) belongs there.
+The `Dispatcher` passes it to every handler of both protocols, including produce and fetch. What depends on the sender
+of a request (authorization, quotas, tracing) belongs there.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable
@@ -16,10 +16,10 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Session:
-    """A connection's session. Also the key for what is kept of the connection elsewhere.
+    """A connection's session; also the key for state that other modules keep for the connection.
 
-    `peer` and `local` are (host, port): the client's address, and the one at which it reached the broker. `client_id`
-    is the name that the client gave last. `protocol_version` is None until the client has said hello (native listener).
+    `peer` and `local` are (host, port): the client's address, and the broker's address to which it connected.
+    `client_id` is the most recent one. `protocol_version` is None before hello (native listener only).
     """
 
     listener: str
@@ -31,17 +31,17 @@ class Session:
 
 
 class Context:
-    """The request that a connection is handling. One object per connection, which moves on from request to request.
+    """The request that a connection is handling. One object per connection, reused for each request.
 
-    A connection's requests are begun one after the other, and one that is awaited is answered before the next one is
-    decoded, so a context holds for as long as its handler runs; keep nothing of it beyond that but the session.
+    A context is valid while its handler runs, since a request whose handler is awaited is answered before the next one
+    is decoded. Afterwards, only the session may be kept.
     """
 
     __slots__ = ("_pacer", "_piece_end", "session", "version")
 
     def __init__(self, session: Session, pacer: Pacer) -> None:
         self.session = session
-        self.version = 0  # of the API (Kafka), or of the protocol (native)
+        self.version = 0  # of the API (Kafka) or of the protocol (native)
         self._pacer = pacer
         self._piece_end = 0.0
 
@@ -50,10 +50,10 @@ class Context:
         self._piece_end = self._pacer.piece_end()
 
     async def checkpoint(self) -> None:
-        """Let others run if this request has held the event loop for a piece. Costs 0.1 us otherwise.
+        """Yield to other tasks if this request has held the event loop for a piece. Costs 0.1 us otherwise.
 
-        Call it in every loop whose length the client, or the size of the broker, decides. What is read before it may
-        have changed after it.
+        Call it in every loop whose length depends on the client or on the size of the broker. State that was read
+        before it may have changed afterwards.
         """
         if self._pacer.is_over(self._piece_end):
             await self.pause()
@@ -64,12 +64,12 @@ class Context:
         return self._pacer.is_over(self._piece_end)
 
     async def pause(self) -> None:
-        """Let others run, and begin another piece."""
+        """Yield to other tasks, then begin another piece."""
         await self._pacer.pause()
         self._piece_end = self._pacer.piece_end()
 
     async def map(self, function: Callable[..., A], *arguments: Iterable[Any]) -> tuple[A, ...]:
-        """Call a function with each of the arguments, as the builtin does, in pieces."""
+        """Return the results of the builtin `map` as a tuple, computed in pieces."""
         is_over = self._pacer.is_over
         results = []
         for each in zip(*arguments, strict=True):
@@ -79,9 +79,9 @@ class Context:
         return tuple(results)
 
     async def answer(self, answer: Callable[[Q], A], questions: Iterable[Q]) -> tuple[A, ...]:
-        """Answer each question, in order and in pieces, equal questions once.
+        """Return the answer to each question in order, computed in pieces and once for equal questions.
 
-        `answer` must be cheap and must not change anything.
+        `answer` must be cheap and without side effects.
         """
         is_over = self._pacer.is_over
         answers: dict[Q, A] = {}
@@ -96,7 +96,7 @@ class Context:
         return tuple(given)
 
     async def answer_at_length(self, answer: Callable[[Q], Awaitable[A]], questions: Iterable[Q]) -> tuple[A, ...]:
-        """Answer each question as `answer` does, where a single answer may take several pieces."""
+        """Do the same as `answer` with an async function, for answers that take several pieces each."""
         answers: dict[Q, A] = {}
         given = []
         for question in questions:
@@ -108,7 +108,7 @@ class Context:
         return tuple(given)
 
     async def repeated(self, keys: Iterable[Q]) -> set[Q]:
-        """Find the keys that occur more than once, in pieces."""
+        """Return the keys that occur more than once, found in pieces."""
         is_over = self._pacer.is_over
         seen: set[Q] = set()
         repeated: set[Q] = set()
@@ -120,7 +120,7 @@ class Context:
         return repeated
 
     async def empty(self, values: dict[Q, Any] | set[Q]) -> None:
-        """Empty a set or a dictionary in pieces: freeing 100,000 keys in one go takes several milliseconds."""
+        """Clear a set or a dictionary in pieces: freeing 100,000 keys at once takes several milliseconds."""
         is_over = self._pacer.is_over
         while values:
             if isinstance(values, dict):

@@ -1,8 +1,7 @@
-"""From request to handler.
+"""Pass each request to its handler, and turn exceptions into error responses.
 
-Every request of both protocols goes through one of `begin_produce`, `fetch_now` and `handle`, with its context: whether
-the sender may do this, how much of it, and who wants to know is decided here. Produce is queued, everything else is
-awaited. A handler's failure becomes a response.
+Every request of both protocols goes through one of `begin_produce`, `fetch_now` and `handle` with its context, so that
+authorization, quotas and tracing have a single place. Produces are queued; other handlers are awaited.
 """
 
 import logging
@@ -25,7 +24,7 @@ DEFECT = ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker
 
 
 class Dispatcher:
-    """Gives each request to its handler; a failure becomes an answer, never an exception of the connection."""
+    """Calls the handler of each request; its exceptions become error responses and never reach the connection."""
 
     def __init__(self, partitions: Partitions, fetches: Fetches, families: Iterable[Family]) -> None:
         self._partitions = partitions
@@ -38,28 +37,28 @@ class Dispatcher:
 
     @property
     def apis(self) -> Collection[str]:
-        """What is handled beside produce and fetch, by the `api` of the requests."""
+        """The `api` of every request handled, except produce and fetch."""
         return self._handlers.keys()
 
     def begin_produce(self, request: ProduceRequest, context: Context) -> produce.Produce | None:
         """Queue a produce request; the caller writes it with `Writer.write_queued`.
 
-        Returns None, with nothing queued, for one that takes longer: then await `begin_large_produce`.
+        Returns None and queues nothing for a request that takes longer: await `begin_large_produce` instead.
         """
         return produce.begin(request, context, self._partitions)
 
     async def begin_large_produce(
         self, request: ProduceRequest, context: Context, write: Callable[[], None]
     ) -> produce.Produce:
-        """Queue a request that names many partitions, or a topic that has to be created first.
+        """Queue a produce to many partitions, or to a topic that must be created first.
 
-        `write` is called after each piece (`Writer.write_queued`).
+        Calls `write` (`Writer.write_queued`) after each piece.
         """
         context.start()
         return await produce.begin_in_pieces(request, context, self._partitions, write)
 
     def fetch_now(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse | ErrorResponse:
-        """Serve from the data available now, or return a pending `Fetch`, which is to be given up by `abandon`."""
+        """Serve from the data available now, or return a pending `Fetch`; `abandon` gives it up."""
         context.start()
         try:
             return self._fetches.begin(request, context)
@@ -76,7 +75,7 @@ class Dispatcher:
             return _defect("fetch", context, error)
 
     async def fetch_work(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse | ErrorResponse:
-        """Do what a pending fetch needs a task for; it may be pending again."""
+        """Run the part of a pending fetch that needs a task; it may be pending again."""
         try:
             return await self._fetches.work(fetch, context)
         except Exception as error:  # noqa: BLE001  # the boundary
@@ -87,11 +86,11 @@ class Dispatcher:
         self._fetches.abandon(fetch)
 
     def forget(self, session: Session) -> None:
-        """Release what is kept for a connection that has gone."""
+        """Release the state kept for a connection that has closed."""
         self._fetches.forget(session)
 
     async def handle(self, request: Request, context: Context) -> Response:
-        """Answer any other request; an unexpected failure is logged and answered UNKNOWN_SERVER_ERROR."""
+        """Answer any other request. An unexpected exception is logged and answered with UNKNOWN_SERVER_ERROR."""
         context.start()
         try:
             response: Response = await self._handlers[request.api](request, context)

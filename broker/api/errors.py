@@ -1,4 +1,4 @@
-"""One table from exception to the code and sentence that a client gets."""
+"""The one table from exceptions to the error codes and messages of responses."""
 
 from broker.log.errors import (
     InvalidProducerEpochError,
@@ -24,7 +24,7 @@ MAX_MESSAGE_LENGTH = 480  # characters, of at most four bytes each
 
 
 class RequestError(ProtocolError):
-    """A request that is refused for what it asks, with the code that Kafka has for it."""
+    """A request that is refused because of its content, with Kafka's error code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (InvalidTransactionStateError, ErrorCode.INVALID_TXN_STATE),
     (TransactionCoordinatorFencedError, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     (NotReadyError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
-    (LogError, ErrorCode.KAFKA_STORAGE_ERROR),  # the others: out of service, or an index that cannot be made anew
+    (LogError, ErrorCode.KAFKA_STORAGE_ERROR),  # all others: a failed log, or an index that cannot be rebuilt
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (MetadataError, ErrorCode.KAFKA_STORAGE_ERROR),
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
@@ -53,8 +53,8 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (SettingError, ErrorCode.INVALID_CONFIG),
 )
 
-# What a request may run into by its own or the disk's fault; anything else is a defect of ours and goes to the error
-# boundary of the dispatcher.
+# Exceptions caused by the request or the disk. Any other exception is a defect and reaches the dispatcher's error
+# boundary.
 EXPECTED: tuple[type[Exception], ...] = (ProtocolError, *(kind for kind, _ in _CODES))
 
 
@@ -69,14 +69,14 @@ def describe(error: Exception) -> tuple[ErrorCode, str]:
 
 
 def shortened(message: str) -> str:
-    """Cut a message that quotes too much of a request: a classic string holds 32,767 bytes."""
+    """Truncate a message that quotes a long part of a request, where a string may have 32,767 bytes."""
     if len(message) <= MAX_MESSAGE_LENGTH:
         return message
     return f"{message[:MAX_MESSAGE_LENGTH]}... ({len(message):,} characters)"
 
 
 def describe_in(partition: Partition | None, partitions: Partitions, error: Exception) -> tuple[ErrorCode, str]:
-    """The same for what went wrong inside a partition: whatever it was, if the partition has gone meanwhile."""
+    """Describe an exception raised by a partition; if that was removed meanwhile, its absence is the error."""
     if partition is not None and partitions.get(partition.topic, partition.index) is not partition:
         error = partitions.missing(partition.topic, partition.index)
     return describe(error)

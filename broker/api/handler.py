@@ -1,15 +1,15 @@
-"""What a handler of requests is: the shape that every family of them has."""
+"""The interface of request handlers and of the classes that provide them."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from broker.api.context import Context
 
-Handler: TypeAlias = Callable[[Any, Context], Awaitable[Any]]  # a request and who asks, to the response
+Handler: TypeAlias = Callable[[Any, Context], Awaitable[Any]]  # (request, context) -> response
 
 
 class Family(Protocol):
-    """Handlers that belong together."""
+    """A class that handles several related requests."""
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Each handler by the `api` of the requests it answers."""
+        """Return the handlers by the `api` of their requests."""

@@ -1,8 +1,8 @@
-"""Share the event loop between requests that take long and everybody else.
+"""Share the event loop between long requests and all other tasks.
 
-A request that names thousands of things is answered in pieces of about `PIECE_S`. Between two pieces every other task
-that is ready runs once. Requests that take long at the same time queue: only one of them gets a piece per pass of the
-loop, so a second client waits for one piece, however many connections ask for much.
+A request with thousands of entries is answered in pieces of about `PIECE_S`. Between two pieces every other ready task
+runs once. Concurrent long requests queue: one of them gets one piece per pass of the loop, so other clients wait for a
+single piece, however many long requests there are.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ PIECE_S = 0.002  # a pass of the loop costs some 0.05 ms; a client needs two or 
 
 
 class Pacer:
-    """Where long requests wait for their next piece. One per broker; for the event loop only."""
+    """The queue of long requests that wait for their next piece. One per broker; used on the event loop only."""
 
     __slots__ = ("_paused", "_queue", "_worker")
 
@@ -29,20 +29,20 @@ class Pacer:
 
     @staticmethod
     def piece_end() -> float:
-        """When a piece that begins now should end, in perf_counter seconds."""
+        """Return when a piece that begins now should end, in perf_counter seconds."""
         return perf_counter() + PIECE_S
 
     @staticmethod
     def is_over(piece_end: float) -> bool:
-        """Whether a piece has taken its time."""
+        """Return whether a piece has used up its time."""
         return perf_counter() >= piece_end
 
     async def in_worker(self, work: Callable[[], T]) -> T:
-        """Run what cannot be done in pieces in a thread, one at a time."""
+        """Run work that cannot be split into pieces in a worker thread, one call at a time."""
         return await trio.to_thread.run_sync(work, limiter=self._worker)
 
     async def free(self, owned: list[Any]) -> None:
-        """Free what is in a list, which must hold the last references to it, in pieces."""
+        """Free the objects in a list in pieces. The list must hold the last references to them."""
         piece_end = self.piece_end()
         for _ in release(owned):
             if self.is_over(piece_end):
@@ -50,7 +50,7 @@ class Pacer:
                 piece_end = self.piece_end()
 
     async def pause(self) -> None:
-        """Let all others run, those that paused before included."""
+        """Let all other tasks run, including requests that paused earlier."""
         self._paused += 1
         try:
             if self._paused > 1:

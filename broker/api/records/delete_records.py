@@ -1,4 +1,4 @@
-"""DeleteRecords: users move the beginnings of logs.
+"""DeleteRecords: advance log start offsets.
 
 Source: kafka.server.ReplicaManager.deleteRecordsOnLocalLog, kafka.cluster.Partition.deleteRecordsOnLeader.
 """
@@ -18,19 +18,19 @@ HIGH_WATERMARK = -1  # as an offset: everything that consumers can read
 
 
 class RecordsApi:
-    """Answers DeleteRecords. Segments that lie wholly before a new start go with the next round of retention."""
+    """Answers DeleteRecords. The next retention run deletes segments that lie entirely below the log start offset."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handler by API."""
         return {DeleteRecordsRequest.api: self.delete}
 
     async def delete(self, request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
-        """Move all starts, then write them down once, then answer: what is deleted stays deleted.
+        """Advance all log start offsets, write them to the checkpoint once, then answer, so that deletions are durable.
 
-        Of a partition that is named twice the last offset counts.
+        For a partition named twice, the last offset counts.
         """
         asked: dict[tuple[str, int], RecordsToDelete] = {}
         for each in request.partitions:
@@ -55,7 +55,7 @@ class RecordsApi:
         return DeleteRecordsResponse(partitions=tuple(outcomes))
 
     def _move_start(self, asked: RecordsToDelete) -> tuple[DeletedRecords, Partition | None]:
-        """Move the start of one log; returns the outcome, and the partition if its start moved."""
+        """Advance the start of one log; return the outcome, and the partition if its start has moved."""
         partition = self._partitions.get(asked.topic, asked.partition)
         try:
             if partition is None:
@@ -71,7 +71,7 @@ class RecordsApi:
 
 
 def _check_policy(partition: Partition) -> None:
-    """Raise for logs whose records are kept by key, and for those that are the broker's own."""
+    """Raise PolicyViolationError for compacted topics and InvalidTopicError for internal ones."""
     if is_internal(partition.topic):
         raise InvalidTopicError(f"records of the internal topic {partition.topic!r} cannot be deleted")
     config = partition.log.config

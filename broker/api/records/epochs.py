@@ -1,8 +1,7 @@
-"""Leader epochs: the check of what a client takes for the current one, and OffsetForLeaderEpoch.
+"""Validate the leader epochs in requests, and answer OffsetForLeaderEpoch.
 
-A consumer remembers in which epoch it read its last record. When it hears of another epoch, it asks where its own
-ended: if that is before where it stands, the log was cut behind it, and it knows (KIP-320). Source:
-kafka.cluster.Partition.
+A consumer remembers the leader epoch of the last record it read. When the epoch changes, it asks for the end offset of
+that epoch: if it lies before the consumer's position, the log was truncated (KIP-320). Source: kafka.cluster.Partition.
 """
 
 from collections.abc import Mapping
@@ -27,19 +26,19 @@ NO_EPOCH = -1
 
 
 class FencedLeaderEpochError(ProtocolError):
-    """The client knows an older epoch than we: it has to ask for metadata."""
+    """The client's epoch is older than the broker's; the client has to refresh its metadata."""
 
     code = ErrorCode.FENCED_LEADER_EPOCH
 
 
 class UnknownLeaderEpochError(ProtocolError):
-    """The client knows a newer epoch than we: it may try again."""
+    """The client's epoch is newer than the broker's; the client may retry."""
 
     code = ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> None:
-    """Compare a client's leader epoch with the log's. NO_EPOCH skips the check; other negative epochs are too old.
+    """Compare a client's leader epoch with the log's. NO_EPOCH skips the check; other negative epochs are fenced.
 
     Raises FencedLeaderEpochError, UnknownLeaderEpochError.
     """
@@ -51,9 +50,9 @@ def check_leader_epoch(partition: Partition, epoch: int) -> None:
 
 
 def diverged(partition: Partition, asked: KafkaFetchPartition) -> DivergedPartition | None:
-    """Compare the epoch of the client's last record with the log; None if the log goes on from that record.
+    """Compare the epoch of the client's last record with the log; return None if they have not diverged.
 
-    Raises RequestError: the log does not know the epoch, or starts behind the offset.
+    Raises RequestError if the log does not know the epoch or starts after the offset.
     Source: kafka.cluster.Partition.readRecords.
     """
     log = partition.log
@@ -88,13 +87,13 @@ class EpochsApi:
         self._partitions = partitions
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handler by API."""
         return {OffsetForLeaderEpochRequest.api: self.offset_for_leader_epoch}
 
     async def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest, context: Context
     ) -> OffsetForLeaderEpochResponse:
-        """One answer per question, in that order."""
+        """Return the end offset of each epoch, in the order of the request."""
         return OffsetForLeaderEpochResponse(partitions=await context.answer(self._find, request.partitions))
 
     def _find(self, query: EpochQuery) -> EpochEnd:
@@ -109,7 +108,7 @@ class EpochsApi:
 
 
 def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
-    """The largest epoch not above this one, and its end; the current one has an end even if it has written nothing."""
+    """Return the largest epoch up to this one with its end offset; the current epoch has one even without records."""
     log = partition.log
     found = log.end_offset_of_epoch(epoch)
     if found[0] == UNDEFINED and epoch == log.leader_epoch:

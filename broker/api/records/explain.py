@@ -1,4 +1,4 @@
-"""Explain: the way of a fetch through the files of a log (native protocol). See `broker.log.explain`."""
+"""Explain how a fetch would be served from the files of a log (native protocol). See `broker.log.explain`."""
 
 from collections.abc import Mapping
 
@@ -16,32 +16,32 @@ from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.native.explain import ExplainRequest, ExplainResponse
 
-MAX_EXPLANATIONS = 1  # at once: nobody is in a hurry, and each may read a whole segment
-MAX_LOOKS = 4  # while segments come and go
+MAX_EXPLANATIONS = 1  # concurrent ones: each may read a whole segment, and none is urgent
+MAX_LOOKS = 4  # attempts while segments are rolled or removed
 
 
 class ExplainApi:
-    """Answers explain, in a worker: it reads from the disk what is not in memory."""
+    """Answers explain in a worker thread, since it may read from disk."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
         self._threads = trio.CapacityLimiter(MAX_EXPLANATIONS)
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handler by API."""
         return {ExplainRequest.api: self._explain}
 
     async def _explain(self, request: ExplainRequest, _: Context) -> ExplainResponse:
         if (request.offset is None) == (request.timestamp is None):
-            raise RequestError(ErrorCode.INVALID_REQUEST, "explain: an offset or a timestamp, one of the two")
+            raise RequestError(ErrorCode.INVALID_REQUEST, "explain: give either an offset or a timestamp")
         if request.timestamp is not None and request.timestamp < 0:
-            raise RequestError(ErrorCode.INVALID_REQUEST, "explain: there is no record of a time before 1970")
+            raise RequestError(ErrorCode.INVALID_REQUEST, "explain: the timestamp must not be negative")
         partition = self._partitions.require(request.topic, request.partition)
         found = await self._look(partition.log, request)
         return msgspec.convert(found, ExplainResponse, from_attributes=True)
 
     async def _look(self, log: PartitionLog, request: ExplainRequest) -> Explanation:
-        """What is seen in the log as it is: where segments change under the look, it is another one's files."""
+        """Explain from a snapshot of the log; try again if its segments changed in the meantime."""
         for attempt in range(1, MAX_LOOKS + 1):
             snapshot = log.snapshot()
             try:
@@ -52,7 +52,7 @@ class ExplainApi:
             else:
                 if attempt == MAX_LOOKS or not log.has_changed(snapshot):
                     return found
-        raise AssertionError("the last look raises or returns")
+        raise AssertionError("the last attempt raises or returns")
 
 
 def _explained(snapshot: LogSnapshot, request: ExplainRequest) -> Explanation:

@@ -1,6 +1,6 @@
-"""Idempotent producers on the native protocol: how far one of them is in its partitions.
+"""The position of an idempotent producer in its partitions (native protocol).
 
-A producer that starts again with its old id finds out what of its records is stored, and goes on behind it.
+A producer that restarts with its previous id learns which of its records are stored, and continues after them.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class NativeProducersApi:
         self._partitions = partitions
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handler by API."""
         return {DescribeProducerRequest.api: self._describe_producer}
 
     async def _describe_producer(self, request: DescribeProducerRequest, context: Context) -> DescribeProducerResponse:

@@ -1,4 +1,4 @@
-"""ListOffsets: offsets by time, and the ends of logs. Source: kafka.server.ReplicaManager.fetchOffset."""
+"""ListOffsets: offsets by time, and the start and end of logs. Source: kafka.server.ReplicaManager.fetchOffset."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -36,7 +36,7 @@ from protocol.response import FoundOffset, ListOffsetsResponse
 NOTHING = TimestampOffset(-1, -1)
 _EARLIEST = frozenset({EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP})
 _REMOTE = frozenset({LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP})
-MAX_TIME_LOOKUPS = 4  # at once: each may read and open batches; more would only take the disk from the fetches
+MAX_TIME_LOOKUPS = 4  # concurrent ones: each may read and decompress batches, competing with fetches for the disk
 
 
 class RepeatedQuestionError(ProtocolError):
@@ -46,13 +46,13 @@ class RepeatedQuestionError(ProtocolError):
 
 
 class UnsupportedTimeError(ProtocolError):
-    """A time below 0 that means nothing, or nothing in the version of the request."""
+    """A negative timestamp that has no meaning, or none in the version of the request."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class OffsetsApi:
-    """Answers ListOffsets. Lookups by time read the log, so they run in workers, a few at a time."""
+    """Answers ListOffsets. Lookups by time read the log, so they run in worker threads, a few at a time."""
 
     def __init__(self, partitions: Partitions, metrics: Metrics) -> None:
         self._partitions = partitions
@@ -60,12 +60,12 @@ class OffsetsApi:
         self._threads = trio.CapacityLimiter(MAX_TIME_LOOKUPS)
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handler by API."""
         return {ListOffsetsRequest.api: self.list_offsets}
 
     async def list_offsets(self, request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
-        """One answer per question, in that order. Kafka refuses a partition that is asked for twice, once."""
-        is_kafka = isinstance(request, KafkaListOffsetsRequest)  # ours may ask for several times
+        """Answer each query in order. As in Kafka, a partition queried twice gets one entry, with an error."""
+        is_kafka = isinstance(request, KafkaListOffsetsRequest)  # native clients may query several timestamps
         repeated = await _repeated(request, context) if is_kafka else set()
         found: list[FoundOffset] = []
         refused: set[tuple[str, int]] = set()
@@ -75,7 +75,7 @@ class OffsetsApi:
                 found.append(await self._find(query, request.isolation))
             elif place not in refused:
                 refused.add(place)
-                error = RepeatedQuestionError(f"{query.topic}-{query.partition} is asked for more than once")
+                error = RepeatedQuestionError(f"{query.topic}-{query.partition} is named more than once in the request")
                 found.append(self._refused(query, error))
             if context.is_piece_over:
                 await context.pause()
@@ -87,7 +87,9 @@ class OffsetsApi:
         partition = self._partitions.get(query.topic, query.partition)
         try:
             if isinstance(query, KafkaOffsetQuery) and query.error is not ErrorCode.NONE:
-                raise UnsupportedTimeError(f"no time of this version: {query.timestamp}")
+                raise UnsupportedTimeError(
+                    f"timestamp {query.timestamp} is not supported in this version of ListOffsets"
+                )
             if partition is None:
                 raise self._partitions.missing(query.topic, query.partition)
             if isinstance(query, KafkaOffsetQuery):
@@ -108,7 +110,7 @@ class OffsetsApi:
         return FoundOffset(topic=query.topic, partition=query.partition, error=code, message=message)
 
     async def _search(self, partition: Partition, timestamp: int, isolation: Isolation) -> TimestampOffset:
-        """Find the first record at or past a time, or that with the largest one, in a worker; NOTHING without one."""
+        """Find the first record at or after a time, or the one with the maximum timestamp; NOTHING if there is none."""
         log = partition.log
         find = log.largest_timestamp if timestamp == MAX_TIMESTAMP else partial(log.offset_for_time, timestamp)
         while True:
@@ -125,9 +127,9 @@ class OffsetsApi:
 
 
 def _special(log: PartitionLog, timestamp: int, end: int) -> TimestampOffset | None:
-    """Return the offset that one of Kafka's special values stands for; None if it is a time to search for.
+    """Return the offset for one of Kafka's special timestamps; None for a time to search for.
 
-    `end`: where the log ends for the reader.
+    `end` is the end of the log at the reader's isolation level.
     """
     if timestamp == LATEST_TIMESTAMP:
         return TimestampOffset(-1, end, log.leader_epoch)
@@ -137,9 +139,9 @@ def _special(log: PartitionLog, timestamp: int, end: int) -> TimestampOffset | N
 
 
 async def _repeated(request: ListOffsetsRequest, context: Context) -> set[tuple[str, int]]:
-    """Find the partitions that are named more than once, in pieces.
+    """Return the partitions that are named more than once, found in pieces.
 
-    A pair of each partition is not kept: freeing 100,000 of them takes several milliseconds.
+    Uses a set of indexes per topic, since freeing 100,000 tuples would take several milliseconds.
     """
     seen: dict[str, set[int]] = {}
     repeated: set[tuple[str, int]] = set()
@@ -156,11 +158,11 @@ async def _repeated(request: ListOffsetsRequest, context: Context) -> set[tuple[
 
 
 def _end_for(isolation: Isolation, log: PartitionLog) -> int:
-    """Return the offset below which readers at an isolation level read."""
+    """Return the end of the log at an isolation level."""
     return log.last_stable_offset if isolation is Isolation.READ_COMMITTED else log.high_watermark
 
 
 def _first_epoch(log: PartitionLog) -> int:
-    """The epoch of the first record; of an empty log that of the record to come."""
+    """Return the epoch of the first record, or the current epoch if the log is empty."""
     start = log.log_start_offset
     return log.leader_epoch if start == log.log_end_offset else log.epoch_of(start)

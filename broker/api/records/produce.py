@@ -1,8 +1,8 @@
-"""Produce: batches onto the ends of partitions.
+"""Produce: append batches to partitions.
 
-Requests that came together are written together: `begin` queues every batch and never waits; the `Produce` it returns
-is done when all of them are written (and synced, where that was asked for). A request that names many partitions, or
-the first one of a topic, takes `begin_in_pieces`.
+Requests that arrive together are written together: `begin` queues every batch without waiting, and the `Produce` it
+returns is done when all of them are written, and flushed if that was requested. A request with many partitions, or one
+that creates a topic, takes `begin_in_pieces`.
 """
 
 import logging
@@ -34,12 +34,12 @@ from protocol.response import ProducedPartition, ProduceResponse, RecordError
 
 logger = logging.getLogger(__name__)
 
-PIECE: Final = 64  # partitions queued and written at once: some 0.6 ms, each in a file of its own
-LARGE: Final = 512  # partitions whose outcomes are not gathered in one go
-ADMIN_CLIENT_ID: Final = "__admin_client"  # of who may write to internal topics (org.apache.kafka.admin.AdminUtils)
-_LENGTH: Final = Struct(">8xi")  # of a batch behind its base offset and this field
+PIECE: Final = 64  # partitions queued and written at once, each to its own file: about 0.6 ms
+LARGE: Final = 512  # partitions above which the response is built in pieces
+ADMIN_CLIENT_ID: Final = "__admin_client"  # may write to internal topics (org.apache.kafka.admin.AdminUtils)
+_LENGTH: Final = Struct(">8xi")  # a batch's length, counted from the end of this field
 _ATTRIBUTES_AT: Final = 22  # the low byte
-# Errors that are told without the log start offset (source: kafka.server.ReplicaManager.appendToLocalLog).
+# Errors reported without the log start offset (source: kafka.server.ReplicaManager.appendToLocalLog).
 _WITHOUT_LOG_START = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -55,18 +55,18 @@ _WITHOUT_LOG_START = frozenset(
 
 
 class NotOneBatchError(InvalidRecordError):
-    """The records of a partition are not one batch of the current format; told before its log is looked at."""
+    """The records of a partition are not exactly one batch of the current format; raised before reading its log."""
 
 
 class Produce:
-    """A produce request on its way: one entry per partition, an Append or what was refused at once."""
+    """A produce request in progress: one entry per partition, an Append or an immediate error."""
 
     __slots__ = ("_done", "_entries", "_response", "acks")
 
     def __init__(self, acks: int, entries: list[Append | ProducedPartition]) -> None:
         self.acks = acks
         self._entries = entries
-        self._done = 0  # so many from the first on are
+        self._done = 0  # number of leading entries that are done
         self._response: ProduceResponse | None = None
 
     @property
@@ -76,11 +76,11 @@ class Produce:
 
     @property
     def done(self) -> bool:
-        """Whether `response` can be had."""
+        """Whether all appends are done, so that `response` may be called."""
         return self._next() is None
 
     def notify(self, settled: Callable[[], None]) -> None:
-        """Call back when the first append that is not settled yet is, at once if there is none."""
+        """Call `settled` when the first unfinished append is done, or at once if there is none."""
         waited_for = self._next()
         if waited_for is None:
             settled()
@@ -88,7 +88,7 @@ class Produce:
             waited_for.notify(settled)
 
     def _next(self) -> Append | None:
-        """Return the first append that is not settled yet. Those before it are not looked at again."""
+        """Return the first unfinished append. Entries before it are not checked again."""
         entries, number = self._entries, self._done
         while number < len(entries):
             entry = entries[number]
@@ -100,13 +100,13 @@ class Produce:
         return None
 
     def released(self) -> list[Any]:
-        """Give up what belongs to a produce that is answered, and return it."""
+        """Return the entries and the response after the reply, dropping all references to them."""
         owned = [self._entries, self._response]
         self._entries, self._response = [], None
         return owned
 
     async def respond(self, context: Context) -> None:
-        """Make the response in pieces."""
+        """Build the response in pieces."""
         self._response = ProduceResponse(partitions=await context.map(_outcome, self._entries))
 
     def response(self) -> ProduceResponse:
@@ -117,9 +117,9 @@ class Produce:
 
 
 def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> Produce | None:
-    """Check and queue every batch of the request. Never waits; what is refused is an entry with its error.
+    """Validate and queue every batch of the request without waiting; a refused batch becomes an entry with its error.
 
-    Returns None, with nothing queued, for a request that has to be begun in pieces.
+    Returns None and queues nothing for a request that needs `begin_in_pieces`.
     """
     if len(request.partitions) > PIECE:
         return None
@@ -138,9 +138,9 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
 async def begin_in_pieces(
     request: ProduceRequest, context: Context, partitions: Partitions, write: Callable[[], None]
 ) -> Produce:
-    """Create the topics that the request is the first to use, then queue its batches and write them piece by piece.
+    """Create missing topics if that is enabled, then queue the batches and write them piece by piece.
 
-    Topics that are being created are waited for. A topic that cannot be created is refused in the response.
+    Waits for topics that are being created. A topic that cannot be created is an error in the response.
     """
     if not request.is_transactional and any(await context.map(_has_transaction, request.partitions)):
         return Produce(request.acks, [*await context.map(_without_transaction, request.partitions)])
@@ -168,12 +168,12 @@ async def _create(topic: str, partitions: Partitions) -> None:
 
 
 def _is_new(topic: str, partitions: Partitions) -> bool:
-    """Whether a topic does not exist, or not quite yet, and may be created by its first use."""
+    """Return whether a topic does not exist, or is being created, and may be created on first use."""
     return (not partitions.has(topic) or partitions.is_pending(topic)) and not is_internal(topic)
 
 
 class _Terms:
-    """The parts of one request that hold for each of its batches."""
+    """The fields of a request that apply to each of its batches."""
 
     __slots__ = ("_is_admin", "_is_one_batch_each", "_knows_zstd", "_partitions")
 
@@ -184,11 +184,11 @@ class _Terms:
         self._knows_zstd = request.knows_zstd
 
     def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
-        """Check the records of a partition and queue them, or return the error for the client."""
+        """Validate and queue the records of a partition, or return the error for the client."""
         try:
             topic, records = asked.topic, asked.records
             if not self._is_admin and is_internal(topic):
-                raise InvalidTopicError(f"{topic} is the broker's own: nobody else writes to it")
+                raise InvalidTopicError(f"{topic} is an internal topic: clients cannot write to it")
             if partition is None:
                 raise self._partitions.missing(topic, asked.partition)
             if self._is_one_batch_each:
@@ -206,7 +206,7 @@ def _has_transaction(asked: PartitionRecords) -> bool:
     """Whether the first batch belongs to a transaction."""
     records = asked.records
     if len(records) < HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
-        return False  # whatever it is
+        return False  # not a batch of magic 2; validated later
     return records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT != 0
 
 
@@ -224,14 +224,14 @@ def _without_transaction(asked: PartitionRecords) -> ProducedPartition:
 
 
 def _check_one_batch(records: memoryview) -> None:
-    """Raise NotOneBatchError for no batch, a batch of an old format, or a second whole batch.
+    """Raise NotOneBatchError for no batch, a batch of an old format, or a second complete batch.
 
-    Several batches could be stored in part by a retry. What else is wrong with a batch, the log finds.
+    A retry could store several batches partially. The log validates everything else.
     Source: org.apache.kafka.common.requests.ProduceRequest.validateRecords.
     """
     size = len(records)
     if not size:
-        raise NotOneBatchError("no batch at all")
+        raise NotOneBatchError("the request has no batch for this partition")
     if size >= HEADER_SIZE and records[MAGIC_POSITION] < MAGIC:
         raise NotOneBatchError(f"a batch of magic {records[MAGIC_POSITION]}: Produce takes magic 2 from version 3 on")
     if size < 2 * HEADER_SIZE:
@@ -246,9 +246,9 @@ def _check_one_batch(records: memoryview) -> None:
 
 
 def _refuse_zstd(records: memoryview) -> None:
-    """Refuse zstd to clients that could not read it themselves. Raises UnsupportedCompressionError."""
+    """Raise UnsupportedCompressionError for zstd from a client whose Produce version does not support it."""
     if read_header(records).attributes & CODEC_MASK == Codec.ZSTD:
-        raise UnsupportedCompressionError("a batch compressed by zstd, which Produce knows from version 7 on")
+        raise UnsupportedCompressionError("a batch compressed with zstd, which requires Produce version 7 or later")
 
 
 def _outcome(entry: Append | ProducedPartition) -> ProducedPartition:

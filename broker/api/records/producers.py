@@ -72,7 +72,7 @@ class ProducerIds:
         self._at_least: int | None = None  # what came with logs of another broker lies below
 
     async def take(self) -> int:
-        """An id that nobody has had. Raises MetadataError."""
+        """Return an id that was never assigned before. Raises MetadataError."""
         async with self._lock:
             if not self._block:
                 self._block = await self._take_block()
@@ -103,7 +103,7 @@ class ProducersApi:
         }
 
     async def init_producer_id(self, request: InitProducerIdRequest, _: Context) -> InitProducerIdResponse:
-        """An id of its own for each who asks, even for one that has an id: without transactions nobody can be fenced.
+        """Assign a new id to every caller, even to one that has an id: without transactions there is no fencing.
 
         (An idempotent client raises its epoch by itself, and asks for another id only when there is no higher one.)
         """
