@@ -27,11 +27,15 @@ class ClusterApi:
         return {DescribeClusterRequest.api: self.describe_cluster}
 
     async def describe_cluster(self, request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
-        """The one broker, by the address at which this client reaches it. It is the controller, too."""
+        """Return this broker, which is also the controller, at the address advertised to the client."""
         if request.endpoint_type == _CONTROLLERS:
-            raise RequestError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "asked for controllers, and this is a broker")
+            raise RequestError(
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE, "controller endpoints are not available on a broker listener"
+            )
         if request.endpoint_type != _BROKERS:
-            raise RequestError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"no endpoints are of type {request.endpoint_type}")
+            raise RequestError(
+                ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"unsupported endpoint type {request.endpoint_type}"
+            )
         node_id = self._partitions.node_id
         host, port = self._advertised.of(context.session)
         return DescribeClusterResponse(

@@ -1,4 +1,4 @@
-"""What Kafka's controllers answer, of a node that is its own controller.
+"""Requests to Kafka's controllers: quorum, features, broker registration. This node is its own controller.
 
 Source: org.apache.kafka.controller.QuorumController, FeatureControlManager; org.apache.kafka.raft.KafkaRaftClient.
 """
@@ -28,8 +28,8 @@ from protocol.kafka.controller_values import (
 )
 
 METADATA_LOG = TopicPartition(topic="__cluster_metadata", partition=0)
-LISTENER = "PLAINTEXT"  # Kafka's clients take no name with small letters
-QUORUM_EPOCH = 1  # of a leader that is never elected
+LISTENER = "PLAINTEXT"  # Kafka's clients accept uppercase listener names only
+QUORUM_EPOCH = 1  # constant, since there are no elections
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -74,14 +74,14 @@ class ControllerApi:
         return DescribeQuorumResponse(partitions=(described,), nodes=(node,))
 
     async def update_features(self, request: UpdateFeaturesRequest, context: Context) -> ControllerResponse:
-        """Check the new levels: every feature has one level here, so a change of any is refused."""
+        """Accept levels equal to the current ones and refuse all others: each feature supports a single level."""
         for update in request.updates:
             await context.checkpoint()
             self._check_update(update)
         return ControllerResponse()
 
     def _check_update(self, update: FeatureUpdate) -> None:
-        """Raise RequestError unless a feature already has the level asked for."""
+        """Raise RequestError unless the feature already has the requested level."""
         problem = None
         feature = FEATURES.get(update.name)
         if update.upgrade_type not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
@@ -100,9 +100,11 @@ class ControllerApi:
             )
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, _: Context) -> ControllerResponse:
-        """Refuse: this broker serves, and there is no other."""
+        """Refuse to unregister this broker, which is running, and any other, which does not exist."""
         if request.broker_id == self._node_id:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"broker {self._node_id} is the one that serves this request")
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, f"broker {self._node_id} is running and cannot be unregistered"
+            )
         raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not registered")
 
     async def _refuse_voters(self, _: AddRaftVoterRequest | RemoveRaftVoterRequest, __: Context) -> ControllerResponse:

@@ -1,7 +1,4 @@
-"""The first request of a connection, on either listener: what is spoken here.
-
-Owns: hello (native) and ApiVersions (Kafka). Must not know: what else is served.
-"""
+"""Negotiate versions in the first request of a connection: hello (native) or ApiVersions (Kafka)."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,14 +13,14 @@ from protocol.native.messages import VersionError, choose_version
 from protocol.request import HelloRequest
 from protocol.response import ErrorResponse, HelloResponse
 
-MAX_CLIENT_LENGTH = 255  # of a client's name; it is kept as long as its connection
+MAX_CLIENT_LENGTH = 255  # characters of a client id, which is kept as long as its connection
 
 
 class GreetingApi:
     """Answers hello and ApiVersions.
 
-    `hello` is the response but for the version, `api_versions` tells the APIs to Kafka's clients, and `features_epoch`
-    how often the metadata have changed.
+    `hello` is the response without the negotiated version. `api_versions` returns the versions of each Kafka API, and
+    `features_epoch` the number of changes to the metadata.
     """
 
     def __init__(
@@ -37,7 +34,7 @@ class GreetingApi:
         self._features_epoch = features_epoch
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handlers by API."""
         return {HelloRequest.api: self._hello, ApiVersionsRequest.api: self._api_versions}
 
     async def _hello(self, request: HelloRequest, context: Context) -> HelloResponse | ErrorResponse:

@@ -1,7 +1,7 @@
-"""Requests about security, answered as by a single Kafka node without it.
+"""Requests about security, answered like a Kafka broker without an authorizer.
 
-There are no ACLs, users or tokens to describe, and none can be made: nothing is kept that has no effect. Kafka without
-an authorizer refuses ACLs likewise; it keeps quotas and SCRAM credentials, which are refused here. Source:
+ACLs, quotas, credentials and tokens do not exist and cannot be created, since none of them would have an effect. Kafka
+without an authorizer also refuses ACLs, but stores quotas and SCRAM credentials, which are refused here. Source:
 kafka.server.AclApis, KafkaApis; org.apache.kafka.image.ClientQuotasImage, ScramImage.
 """
 
@@ -64,7 +64,7 @@ class SecurityApi:
         }
 
     async def _refuse_acls(self, _: Any, __: Context) -> None:
-        raise RequestError(ErrorCode.SECURITY_DISABLED, "no authorizer is configured: every client may do everything")
+        raise RequestError(ErrorCode.SECURITY_DISABLED, "no authorizer is configured, so every request is allowed")
 
     async def _refuse_sasl(self, _: Any, __: Context) -> None:
         raise RequestError(ErrorCode.ILLEGAL_SASL_STATE, "this listener is PLAINTEXT: connect without SASL")
@@ -79,20 +79,20 @@ class SecurityApi:
     async def describe_quotas(
         self, request: DescribeClientQuotasRequest, context: Context
     ) -> DescribeClientQuotasResponse:
-        """Check the filters; there are no quotas that they could match."""
+        """Validate the filters and return no quotas."""
         types: set[str] = set()
         for each in request.filters:
             await context.checkpoint()
             _check_filter(each)
             if each.entity_type in types:
-                raise RequestError(ErrorCode.INVALID_REQUEST, f"entity type {each.entity_type} is named twice")
+                raise RequestError(ErrorCode.INVALID_REQUEST, f"entity type {each.entity_type} occurs twice")
             types.add(each.entity_type)
         if _IP in types and len(types) > 1:
-            raise RequestError(ErrorCode.INVALID_REQUEST, "quotas of an ip have no user or client-id")
+            raise RequestError(ErrorCode.INVALID_REQUEST, "an ip filter cannot be combined with user or client-id")
         return DescribeClientQuotasResponse()
 
     async def alter_quotas(self, request: AlterClientQuotasRequest, context: Context) -> AlterClientQuotasResponse:
-        """Refuse quotas to be set; one to be removed is not there, which is no error."""
+        """Refuse to set quotas; removing one succeeds, since none exists."""
         results: list[Failure] = []
         for alteration in request.alterations:
             await context.checkpoint()
@@ -104,12 +104,12 @@ class SecurityApi:
     async def describe_credentials(
         self, request: DescribeUserScramCredentialsRequest, context: Context
     ) -> DescribeUserScramCredentialsResponse:
-        """Say of each user that it has no credentials."""
+        """Report RESOURCE_NOT_FOUND for each user."""
         results: list[UserResult] = []
         for user, times in Counter(request.users or ()).items():
             await context.checkpoint()
             if times > 1:
-                results.append(_refused(user, ErrorCode.DUPLICATE_RESOURCE, f"user {user} is named twice"))
+                results.append(_refused(user, ErrorCode.DUPLICATE_RESOURCE, f"user {user} occurs twice"))
             else:
                 results.append(_refused(user, ErrorCode.RESOURCE_NOT_FOUND, f"user {user} has no credentials"))
         return DescribeUserScramCredentialsResponse(results=tuple(results))
@@ -117,7 +117,7 @@ class SecurityApi:
     async def alter_credentials(
         self, request: AlterUserScramCredentialsRequest, context: Context
     ) -> AlterUserScramCredentialsResponse:
-        """Refuse credentials: nobody is asked for them."""
+        """Refuse to store credentials, since no listener authenticates clients."""
         results = []
         for user in dict.fromkeys(request.deletions):
             await context.checkpoint()
@@ -128,9 +128,9 @@ class SecurityApi:
             if user in deleted:
                 continue
             if times > 1:
-                results.append(_refused(user, ErrorCode.DUPLICATE_RESOURCE, f"user {user} is named twice"))
+                results.append(_refused(user, ErrorCode.DUPLICATE_RESOURCE, f"user {user} occurs twice"))
             else:
-                message = "credentials are not kept: no listener authenticates clients"
+                message = "credentials cannot be stored: no listener authenticates clients"
                 results.append(_refused(user, ErrorCode.UNSUPPORTED_SASL_MECHANISM, message))
         return AlterUserScramCredentialsResponse(results=tuple(results))
 
@@ -140,15 +140,15 @@ def _refused(user: str, error: ErrorCode, message: str) -> UserResult:
 
 
 def _check_filter(asked: QuotaFilter) -> None:
-    """Raise RequestError for a filter that makes no sense."""
+    """Raise RequestError for an invalid filter."""
     if not asked.entity_type:
-        raise RequestError(ErrorCode.INVALID_REQUEST, "an entity type is empty")
+        raise RequestError(ErrorCode.INVALID_REQUEST, "the entity type is empty")
     if asked.entity_type not in _ENTITY_TYPES:
         raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown entity type {asked.entity_type}")
     if asked.match_type not in {_EXACT, _DEFAULT, _ANY}:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown match type {asked.match_type}")
     if (asked.match is None) == (asked.match_type == _EXACT):
-        raise RequestError(ErrorCode.INVALID_REQUEST, "a name is given if and only if the match is exact")
+        raise RequestError(ErrorCode.INVALID_REQUEST, "an exact match needs a name, other matches must not have one")
 
 
 def _alter_quotas(alteration: QuotaAlteration) -> Failure:
@@ -160,7 +160,7 @@ def _alter_quotas(alteration: QuotaAlteration) -> Failure:
 
 
 def _check_alteration(alteration: QuotaAlteration) -> None:
-    """Raise RequestError unless all that the alteration does is to remove quotas."""
+    """Raise RequestError unless the alteration only removes quotas."""
     if not alteration.entity:
         raise RequestError(ErrorCode.INVALID_REQUEST, "the entity is empty")
     for entity_type, name in alteration.entity:
@@ -170,4 +170,4 @@ def _check_alteration(alteration: QuotaAlteration) -> None:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"the name of the {entity_type} is empty")
     if alteration.sets:
         names = ", ".join(alteration.sets)
-        raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"quotas are not enforced here, none can be set: {names}")
+        raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"quotas are not supported and cannot be set: {names}")

@@ -1,7 +1,6 @@
-"""Settings as Kafka's clients are told of them.
+"""Format effective settings as entries of responses: values, sources, synonyms.
 
-Owns: how settings in force become entries of a reply: what is left out, where a value comes from (source:
-kafka.server.ConfigHelper). Must not know: which settings there are, or who asks.
+Source: kafka.server.ConfigHelper.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -13,7 +12,7 @@ from broker.settings.topics import EffectiveSetting, effective_setting, effectiv
 from broker.settings.types import Kind, as_text, kind_of
 from protocol.kafka.values import ConfigEntry, ConfigSource, ConfigSynonym, ConfigType
 
-MAX_SHARED = 1000  # configurations; one takes some KB
+MAX_SHARED = 1000  # cached configurations of a few KB each
 _SOURCES = {
     "topic": ConfigSource.TOPIC,
     "broker": ConfigSource.DYNAMIC_BROKER,
@@ -32,22 +31,22 @@ _TYPES = {
 
 
 class TopicEntries:
-    """The settings of topics as entries of replies.
+    """The settings of topics as entries of responses.
 
-    Topics share nearly all of them, so those that a topic has from the broker are made once, until a setting of the
-    broker changes, and topics with equal settings of their own share all.
+    Entries inherited from the broker are built once until a broker setting changes, and topics with equal settings of
+    their own share one tuple.
     """
 
     def __init__(self, settings: LiveSettings) -> None:
         self._settings = settings
-        self._overrides = settings.overrides  # that hold for what is kept
+        self._overrides = settings.overrides  # for which the caches are valid
         self._inherited: dict[tuple[bool, bool], dict[str, ConfigEntry]] = {}
         self._shared: dict[Hashable, tuple[ConfigEntry, ...]] = {}
 
     def of(
         self, configs: Mapping[str, str], *, synonyms: bool = False, documentation: bool = False
     ) -> tuple[ConfigEntry, ...]:
-        """Return all settings of a topic with these of its own, by name: the same object for equal arguments."""
+        """Return all settings of a topic that sets `configs`, sorted by name: the same object for equal arguments."""
         if self._overrides is not self._settings.overrides or len(self._shared) >= MAX_SHARED:
             self._overrides = self._settings.overrides
             self._inherited.clear()
@@ -55,10 +54,10 @@ class TopicEntries:
         key = tuple(sorted(configs.items())), synonyms, documentation
         entries = self._shared.get(key)
         if entries is None:
-            entries = self._shared[key] = self._make(configs, synonyms=synonyms, documentation=documentation)
+            entries = self._shared[key] = self._build(configs, synonyms=synonyms, documentation=documentation)
         return entries
 
-    def _make(self, configs: Mapping[str, str], *, synonyms: bool, documentation: bool) -> tuple[ConfigEntry, ...]:
+    def _build(self, configs: Mapping[str, str], *, synonyms: bool, documentation: bool) -> tuple[ConfigEntry, ...]:
         inherited = self._inherited.get((synonyms, documentation))
         if inherited is None:
             inherited = self._inherited[synonyms, documentation] = {
@@ -74,13 +73,13 @@ class TopicEntries:
 
 
 def broker_entries(settings: LiveSettings, *, synonyms: bool, documentation: bool) -> list[ConfigEntry]:
-    """All settings of the broker as it runs, by name."""
+    """Return the broker's effective settings, sorted by name."""
     found = [_broker_setting(name, settings) for name in sorted(FIELDS)]
     return [_entry(setting, synonyms=synonyms, documentation=documentation, of_broker=True) for setting in found]
 
 
 def cluster_entries(settings: LiveSettings, *, synonyms: bool, documentation: bool) -> list[ConfigEntry]:
-    """What was set for all brokers while they run, by name."""
+    """Return the dynamic defaults set for all brokers, sorted by name."""
     found = [
         EffectiveSetting(name=name, value=text, kind=kind_of(FIELDS[name].type), origins=((name, text, "cluster"),))
         for name, text in sorted(settings.overrides.cluster.items())
@@ -89,7 +88,7 @@ def cluster_entries(settings: LiveSettings, *, synonyms: bool, documentation: bo
 
 
 def _broker_setting(name: str, settings: LiveSettings) -> EffectiveSetting:
-    """A setting by its own name: what stands in for it where it is not set follows, and never leads."""
+    """Return a setting's effective value. Its own name comes first among the origins, fallbacks follow."""
     field = FIELDS[name]
     value = as_text(getattr(settings.current, field.name))
     origins = () if value is None else tuple(settings.sources(name))

@@ -1,10 +1,7 @@
-"""Settings of topics, of the broker and of its loggers: described, changed, and what has any listed.
+"""Describe and alter the settings of topics, the broker and its loggers.
 
-Owns: what a change is (set, delete, append, subtract; all anew), and what of a request is refused before it comes to a
-setting, with Kafka's codes (source: kafka.server.ConfigAdminManager, ConfigHelper; ConfigurationControlManager). Must
-not know: which settings there are.
-
-Changes to one resource are made all or none; one resource's failure does not stop the others.
+Changes to one resource are applied together or not at all; a failure does not affect other resources. Source:
+kafka.server.ConfigAdminManager, ConfigHelper; org.apache.kafka.controller.ConfigurationControlManager.
 """
 
 import re
@@ -42,11 +39,11 @@ from protocol.kafka.values import (
     ResourceType,
 )
 
-KEYS_A_STEP = 4096  # of settings that are asked for by name: 0.3 ms
-MAX_CHANGES = 1000  # of one resource; no resource has so many settings
+KEYS_PER_PIECE = 4096  # requested names filtered at once: 0.3 ms
+MAX_CHANGES = 1000  # per resource; no resource has as many settings
 _BROKER_ID = re.compile(r"-?[0-9]{1,10}")
-# Kafka's settings of groups are for consumer groups of KIP-848, share and streams groups, those of client metrics for
-# KIP-714; neither is served.
+# Kafka has settings of groups for KIP-848, share and streams groups, and of client metrics for KIP-714; neither is
+# supported.
 _WITHOUT_SETTINGS: Mapping[int, str] = {
     ResourceType.GROUP: "a group",
     ResourceType.CLIENT_METRICS: "a client metrics subscription",
@@ -63,7 +60,7 @@ class ConfigsApi:
         self._topic_entries = TopicEntries(partitions.live_settings)
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handlers by API."""
         return {
             DescribeConfigsRequest.api: self.describe_configs,
             AlterConfigsRequest.api: self.alter_configs,
@@ -75,7 +72,7 @@ class ConfigsApi:
     async def list_resources(
         self, request: ListConfigResourcesRequest, context: Context
     ) -> ListConfigResourcesResponse:
-        """List what has settings: this broker, its loggers, and topics."""
+        """List the resources that have settings: this broker, its loggers, and topics."""
         types = frozenset(request.types) or _ALL_TYPES
         if not types <= _ALL_TYPES:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown resource types {sorted(types - _ALL_TYPES)}")
@@ -90,7 +87,7 @@ class ConfigsApi:
     # -- describe --
 
     async def describe_configs(self, request: DescribeConfigsRequest, context: Context) -> DescribeConfigsResponse:
-        """The settings of each resource as they are in force."""
+        """Return the effective settings of each resource."""
         described = partial(self._described, request, context)
         return DescribeConfigsResponse(resources=await context.answer_at_length(described, request.resources))
 
@@ -105,8 +102,8 @@ class ConfigsApi:
         if asked.keys:
             names = {entry.name for entry in entries}
             wanted = set[str]()
-            for start in range(0, len(asked.keys), KEYS_A_STEP):
-                wanted |= names.intersection(asked.keys[start : start + KEYS_A_STEP])
+            for start in range(0, len(asked.keys), KEYS_PER_PIECE):
+                wanted |= names.intersection(asked.keys[start : start + KEYS_PER_PIECE])
                 await context.checkpoint()
             entries = [entry for entry in entries if entry.name in wanted]
         return DescribedConfigs(resource_type=asked.resource_type, name=asked.name, configs=tuple(entries))
@@ -135,7 +132,7 @@ class ConfigsApi:
     # -- alter --
 
     async def alter_configs(self, request: AlterConfigsRequest, context: Context) -> AlterConfigsResponse:
-        """Change each resource on its own; one that is named twice is left alone."""
+        """Change each resource independently; refuse one that is named twice."""
         repeated = await context.repeated((asked.resource_type, asked.name) for asked in request.resources)
         altered = []
         for asked in request.resources:
@@ -149,7 +146,7 @@ class ConfigsApi:
     ) -> AlteredConfigs:
         try:
             if is_twice:
-                raise RequestError(ErrorCode.INVALID_REQUEST, "a resource stands twice in the request")
+                raise RequestError(ErrorCode.INVALID_REQUEST, "the resource occurs twice in the request")
             _check_changes(asked.changes)
             await self._alter(asked, request)
         except EXPECTED as error:
@@ -160,9 +157,11 @@ class ConfigsApi:
     async def _alter(self, asked: ConfigAlteration, request: AlterConfigsRequest) -> None:
         if asked.resource_type == ResourceType.TOPIC:
             if not asked.name:
-                raise RequestError(ErrorCode.INVALID_REQUEST, "there are no default settings of topics to alter")
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST, "default settings of topics cannot be altered: name a topic"
+                )
             check_name(asked.name)
-            if self._partitions.topic(asked.name) is None:  # without waiting for the lock that changes take
+            if self._partitions.topic(asked.name) is None:  # without waiting for the lock of topic changes
                 raise UnknownTopicError(f"no topic {asked.name!r}")
             change = self._topic_change(asked.changes, incremental=request.incremental)
             await self._partitions.alter(asked.name, change, validate_only=request.validate_only)
@@ -181,12 +180,12 @@ class ConfigsApi:
             await self._partitions.alter_broker(
                 _broker_change(asked, incremental=request.incremental), validate_only=request.validate_only
             )
-        except SettingError as error:  # Kafka's code for it; of a topic it is INVALID_CONFIG (KAFKA-13609)
+        except SettingError as error:  # as in Kafka, where topics have INVALID_CONFIG instead (KAFKA-13609)
             raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
     def _alter_levels(self, asked: ConfigAlteration, request: AlterConfigsRequest) -> None:
         if not request.incremental:
-            raise RequestError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed by IncrementalAlterConfigs")
+            raise RequestError(ErrorCode.INVALID_REQUEST, "change the levels of loggers with IncrementalAlterConfigs")
         self._check_broker(asked.name)
         check_levels(asked.changes)
         if not request.validate_only:
@@ -204,15 +203,15 @@ class ConfigsApi:
     def _check_broker(self, name: str) -> None:
         """Raise RequestError unless the name is this broker's id."""
         if _BROKER_ID.fullmatch(name) is None:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"a broker's id is a number, not {name!r}")
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"a broker id must be a number, not {name!r}")
         if int(name) != self._partitions.node_id:
             raise RequestError(
-                ErrorCode.INVALID_REQUEST, f"there is no broker {name}: this one has id {self._partitions.node_id}"
+                ErrorCode.INVALID_REQUEST, f"unknown broker {name}: the only broker has id {self._partitions.node_id}"
             )
 
 
 def _check_type(resource_type: int) -> None:
-    """Raise RequestError for a type of resource that Kafka does not have."""
+    """Raise RequestError for an unknown resource type."""
     if resource_type not in ResourceType.__members__.values():
         raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
 
@@ -223,29 +222,29 @@ def _check_named(asked: ConfigQuery | ConfigAlteration) -> None:
 
 
 def _refuse_changes(asked: ConfigAlteration) -> None:
-    """Raise RequestError for settings of a resource that has none: nothing is kept that has no effect."""
+    """Raise RequestError for changes to a resource that has no settings here."""
     if asked.changes:
         names = ", ".join(change.name for change in asked.changes)
         is_metrics = asked.resource_type == ResourceType.CLIENT_METRICS
         raise RequestError(
             ErrorCode.INVALID_REQUEST if is_metrics else ErrorCode.INVALID_CONFIG,
-            f"{_WITHOUT_SETTINGS[asked.resource_type]} has no settings here: {names}",
+            f"settings of {_WITHOUT_SETTINGS[asked.resource_type]} are not supported: {names}",
         )
 
 
 def _check_changes(changes: Sequence[ConfigChange]) -> None:
-    """Raise RequestError for changes that cannot be meant, whatever their settings are."""
+    """Raise RequestError for changes that are invalid regardless of the setting."""
     if len(changes) > MAX_CHANGES:
-        message = f"{len(changes)} changes to one resource: at most {MAX_CHANGES} are taken, it has fewer settings"
+        message = f"{len(changes)} changes to one resource exceed the maximum of {MAX_CHANGES}"
         raise RequestError(ErrorCode.INVALID_REQUEST, message)
     twice = [name for name, times in Counter(change.name for change in changes).items() if times > 1]
     if twice:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"settings that stand twice in the request: {', '.join(twice)}")
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"settings named twice in the request: {', '.join(twice)}")
     for change in changes:
         if change.operation not in ConfigOperation.__members__.values():
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"{change.name}: there is no operation {change.operation}")
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{change.name}: unknown operation {change.operation}")
         if change.value is None and change.operation != ConfigOperation.DELETE:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"{change.name}: no value is given")
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{change.name}: the value is missing")
 
 
 def _change(
@@ -255,7 +254,7 @@ def _change(
     kind_of_setting: Callable[[str], Kind | None],
     default_of: Callable[[str], str],
 ) -> Change:
-    """What makes new settings of old ones."""
+    """Return a function from a resource's own settings to the changed ones."""
 
     def change(own: Mapping[str, str]) -> Mapping[str, str]:
         found = dict(own) if incremental else {}
@@ -264,7 +263,9 @@ def _change(
                 found.pop(one.name, None)
             elif one.operation in _LIST_OPERATIONS:
                 if kind_of_setting(one.name) is not Kind.LIST:
-                    raise RequestError(ErrorCode.INVALID_CONFIG, f"{one.name} is no list to add to or take from")
+                    raise RequestError(
+                        ErrorCode.INVALID_CONFIG, f"{one.name} is not a list: it can be set and deleted only"
+                    )
                 found[one.name] = _joined(found.get(one.name, default_of(one.name)), one)
             else:
                 found[one.name] = one.value or ""
@@ -274,7 +275,7 @@ def _change(
 
 
 def _joined(text: str, change: ConfigChange) -> str:
-    """A list with what is appended behind it, or without what is subtracted."""
+    """Append members to a list, or subtract them from it."""
     members, given = parts(text), parts(change.value or "")
     if change.operation == ConfigOperation.SUBTRACT:
         return ",".join(member for member in members if member not in given)
@@ -282,7 +283,7 @@ def _joined(text: str, change: ConfigChange) -> str:
 
 
 def _broker_change(asked: ConfigAlteration, *, incremental: bool) -> Callable[[Overrides], Overrides]:
-    """What makes new overrides of the old ones: those of all brokers where no broker is named, else this one's."""
+    """Return a function that changes the overrides of this broker, or of all brokers if no broker is named."""
     change = _change(
         asked.changes, incremental=incremental, kind_of_setting=_broker_setting_kind, default_of=_broker_setting_default
     )

@@ -1,7 +1,4 @@
-"""The levels of the broker's loggers, as Kafka's clients see and change them (KIP-412).
-
-Owns: which loggers there are for them, and what Kafka's names of levels mean here. A level that is set holds until the
-broker stops. Must not know: requests.
+"""Describe and change the levels of the broker's loggers (KIP-412). A change lasts until the broker stops.
 
 Source: org.apache.kafka.server.logger.RuntimeLoggerManager.
 """
@@ -15,7 +12,7 @@ from protocol.kafka.values import ConfigChange, ConfigEntry, ConfigOperation, Co
 
 ROOT = "root"
 OWN_PACKAGES = frozenset({"broker", "protocol", "warmlog"})
-# Kafka's TRACE is missing: nothing here is told below DEBUG.
+# Without Kafka's TRACE, since nothing is logged below DEBUG.
 LEVELS = {
     "DEBUG": logging.DEBUG,
     "INFO": logging.INFO,
@@ -26,7 +23,7 @@ LEVELS = {
 
 
 def logger_entries() -> list[ConfigEntry]:
-    """Each logger with the level from which on it tells, by name."""
+    """Return each logger with its effective level, sorted by name."""
     return [
         ConfigEntry(name=name, value=_level_name(name), source=ConfigSource.DYNAMIC_BROKER_LOGGER)
         for name in sorted(_names())
@@ -34,24 +31,28 @@ def logger_entries() -> list[ConfigEntry]:
 
 
 def check_levels(changes: Sequence[ConfigChange]) -> None:
-    """Raise RequestError unless all of these can be made."""
+    """Raise RequestError unless all changes can be applied."""
     known = _names()
     for change in changes:
         if change.operation not in {ConfigOperation.SET, ConfigOperation.DELETE}:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"{change.name}: a level is set or deleted, it is no list")
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, f"{change.name}: a level is not a list: it can be set and deleted only"
+            )
         if change.name not in known:
-            raise RequestError(ErrorCode.INVALID_CONFIG, f"there is no logger {change.name!r}")
+            raise RequestError(ErrorCode.INVALID_CONFIG, f"unknown logger {change.name!r}")
         if change.operation == ConfigOperation.DELETE and change.name == ROOT:
-            raise RequestError(ErrorCode.INVALID_REQUEST, "the root logger has nobody to take a level from")
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, "the level of the root logger cannot be deleted: it has no parent"
+            )
         if change.operation == ConfigOperation.SET and change.value not in LEVELS:
             raise RequestError(
                 ErrorCode.INVALID_CONFIG,
-                f"{change.name}: expected a level of {', '.join(LEVELS)}, not {change.value!r}",
+                f"{change.name}: the level must be one of {', '.join(LEVELS)}, not {change.value!r}",
             )
 
 
 def set_levels(changes: Sequence[ConfigChange]) -> None:
-    """Make changes that `check_levels` has found good. Without a level of its own a logger has its parent's."""
+    """Apply changes validated by `check_levels`. A logger whose level is deleted inherits that of its parent."""
     for change in changes:
         level = logging.NOTSET if change.operation == ConfigOperation.DELETE else LEVELS[change.value or ""]
         _logger(change.name).setLevel(level)
@@ -67,6 +68,6 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _level_name(name: str) -> str:
-    """The least of the named levels that the logger tells."""
+    """Return the lowest named level that the logger emits."""
     level = _logger(name).getEffectiveLevel()
     return next((known for known, value in LEVELS.items() if level <= value), "FATAL")

@@ -107,8 +107,8 @@ OWN_WORDS = {
 #: Refused here, made by Kafka.
 REFUSED = {
     "set credentials": "UnsupportedSaslMechanismException",
-    "set a quota": "quotas are not enforced here",
-    "alter client metrics": "a client metrics subscription has no settings here",
+    "set a quota": "quotas are not supported and cannot be set",
+    "alter client metrics": "settings of a client metrics subscription are not supported",
 }
 #: With ids, paths and offsets of their own, or with the groups of other tests.
 ONE_BY_ONE = {"features", "quorum", "replication", "propose", "reassign", "groups", "list groups"}
