@@ -34,7 +34,7 @@ class Advertised:
     """Chooses the address to advertise to each client."""
 
     def __init__(self, settings: Callable[[], Settings], *, gateway: str | None) -> None:
-        """`settings` returns the current settings; `gateway` is the container's default gateway, None outside one."""
+        """Store a function that returns the current settings, and the container's default gateway if there is one."""
         self._settings = settings
         self._gateway = gateway
         self._has_warned = False

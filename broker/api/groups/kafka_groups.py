@@ -1,6 +1,4 @@
-"""Groups: Kafka's requests about members, offsets and groups as a whole, to the coordinator and back.
-
-Owns: the way from request to coordinator and from its answers to responses. Must not know: what a group does.
+"""Pass Kafka's requests about members, committed offsets and groups to the group coordinator.
 
 Source: kafka.server.KafkaApis (handleFindCoordinatorRequest and those of groups).
 """
@@ -57,11 +55,11 @@ from protocol.groups import (
 from protocol.kafka.group_records import OffsetAndMetadata
 from protocol.kafka.values import topic_id_text
 
-MEMBERS_A_STEP = 100  # that leave; another step is like another request
+MEMBERS_PER_PIECE = 100  # removed at once; each piece is like a request of its own
 
 
 def group_families(service: GroupService, partitions: Partitions, advertised: Advertised) -> list[Family]:
-    """The handlers of all that Kafka's clients ask about groups."""
+    """Return the handlers of all requests about groups."""
     registry, coordinator, commits = service.registry, service.coordinator, service.commits
     return [
         MembersApi(registry, coordinator, partitions.node_id, advertised),
@@ -71,19 +69,19 @@ def group_families(service: GroupService, partitions: Partitions, advertised: Ad
 
 
 class MembersApi:
-    """Where the coordinator is, and what members ask of it."""
+    """Answers FindCoordinator and the requests of group members."""
 
     def __init__(
         self, groups: GroupRegistry, coordinator: GroupCoordinator, node_id: int, advertised: Advertised
     ) -> None:
-        """`advertised`: where a client is told to come to."""
+        """`advertised`: the address that clients are given."""
         self._groups = groups
         self._coordinator = coordinator
         self._node_id = node_id
         self._advertised = advertised
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handlers by API."""
         return {
             FindCoordinatorRequest.api: self.find_coordinator,
             JoinGroupRequest.api: self.join,
@@ -93,7 +91,7 @@ class MembersApi:
         }
 
     async def find_coordinator(self, request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
-        """It is here, for every group. Who asks is about to use one, so the topic for them is made now."""
+        """Return this broker for every key, and create the coordinator's topic, which the client is about to use."""
         error, message = await self._check_coordinator(request.key_type)
         if error is not ErrorCode.NONE:
             failed = partial(FoundCoordinator, error=error, message=message)
@@ -105,48 +103,47 @@ class MembersApi:
     async def _check_coordinator(self, key_type: int) -> tuple[ErrorCode, str | None]:
         if key_type == CoordinatorType.GROUP:
             error = await self._groups.log.ensure()
-            return error, None if error is ErrorCode.NONE else "the topic in which groups are kept cannot be created"
+            return error, None if error is ErrorCode.NONE else "the topic of consumer groups cannot be created"
         if key_type == CoordinatorType.TRANSACTION:
             return TransactionsUnservedError.code, "transactions are not served: there is no coordinator for them"
-        return ErrorCode.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
+        return ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}"
 
     async def join(self, request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
-        """Waits for the rebalance."""
+        """Join a group; wait for the end of the rebalance."""
         return await self._coordinator.join(
             request, client_id=context.session.client_id, host=f"/{context.session.peer[0]}"
         )
 
     async def sync(self, request: SyncGroupRequest, _: Context) -> SyncGroupResponse:
-        """Waits for the leader."""
+        """Return the member's assignment; wait for the leader to send it."""
         return await self._coordinator.sync(request)
 
     async def heartbeat(self, request: HeartbeatRequest, _: Context) -> HeartbeatResponse:
-        """At once."""
+        """Extend the member's session, without waiting."""
         error = self._coordinator.heartbeat(request.group, request.member_id, request.instance_id, request.generation)
         return HeartbeatResponse(error=error)
 
     async def leave(self, request: LeaveGroupRequest, context: Context) -> LeaveGroupResponse:
         """Remove members: one entry per member, or none if the group itself is refused."""
-        error, errors = self._coordinator.leave(request.group, request.members[:MEMBERS_A_STEP])
+        error, errors = self._coordinator.leave(request.group, request.members[:MEMBERS_PER_PIECE])
         if error is not ErrorCode.NONE:
             return LeaveGroupResponse(error=error)
-        for start in range(MEMBERS_A_STEP, len(request.members), MEMBERS_A_STEP):
+        for start in range(MEMBERS_PER_PIECE, len(request.members), MEMBERS_PER_PIECE):
             await context.checkpoint()
-            errors += self._coordinator.leave(request.group, request.members[start : start + MEMBERS_A_STEP])[1]
+            errors += self._coordinator.leave(request.group, request.members[start : start + MEMBERS_PER_PIECE])[1]
         return LeaveGroupResponse(members=await context.map(_left, request.members, errors))
 
 
 class CommittedOffsetsApi:
-    """Offsets that groups commit."""
+    """Answers the requests about committed offsets."""
 
     def __init__(self, groups: GroupRegistry, commits: OffsetCommits, partitions: Partitions) -> None:
-        """Over the groups and the topics that there are."""
         self._groups = groups
         self._commits = commits
         self._partitions = partitions
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handlers by API."""
         return {
             OffsetCommitRequest.api: self.commit,
             OffsetFetchRequest.api: self.fetch,
@@ -154,7 +151,7 @@ class CommittedOffsetsApi:
         }
 
     async def commit(self, request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse:
-        """Answered when all that could be is written."""
+        """Commit offsets; return when all valid ones are written."""
         committer = Committer(
             generation=request.generation, member_id=request.member_id, instance_id=request.instance_id
         )
@@ -168,8 +165,8 @@ class CommittedOffsetsApi:
         return OffsetCommitResponse(partitions=await context.map(_committed, request.partitions, errors))
 
     async def fetch(self, request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
-        """What is committed. Nothing here is unstable: an open transaction's offsets are not known at all."""
-        all_of: dict[str, FetchedOffsets] = {}  # by group: one that is named twice is looked up once
+        """Return committed offsets."""
+        all_of: dict[str, FetchedOffsets] = {}  # all offsets by group, so that a repeated group is looked up once
         groups: list[FetchedOffsets] = []
         for asked in request.groups:
             found = all_of.get(asked.group) if asked.partitions is None else None
@@ -222,18 +219,17 @@ class CommittedOffsetsApi:
 
 
 class GroupsApi:
-    """Groups as administrators see them."""
+    """Answers the requests that list, describe and delete groups."""
 
-    types: ClassVar[frozenset[str]] = frozenset({"classic"})  # those that a broker here has
+    types: ClassVar[frozenset[str]] = frozenset({"classic"})  # supported group types, in lower case
 
     def __init__(self, groups: GroupRegistry, coordinator: GroupCoordinator, commits: OffsetCommits) -> None:
-        """Over the groups."""
         self._groups = groups
         self._coordinator = coordinator
         self._commits = commits
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handlers by API."""
         return {
             ListGroupsRequest.api: self.list_groups,
             DescribeGroupsRequest.api: self.describe,
@@ -241,7 +237,7 @@ class GroupsApi:
         }
 
     async def list_groups(self, request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
-        """Those of the states and types asked for."""
+        """List the groups of the requested states and types."""
         error = self._groups.available_all()
         if error is not ErrorCode.NONE:
             return ListGroupsResponse(error=error)
@@ -257,11 +253,11 @@ class GroupsApi:
         return ListGroupsResponse(groups=tuple(listed))
 
     async def describe(self, request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
-        """One entry per group."""
+        """Describe each group, in the order of the request."""
         return DescribeGroupsResponse(groups=await context.answer(self._coordinator.describe, request.groups))
 
     async def delete(self, request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
-        """One entry per group, however often it is named."""
+        """Delete each group independently; one entry per group, even if it is named repeatedly."""
         deleted: dict[str, DeletedGroup] = {}
         for name in request.groups:
             if name not in deleted:

@@ -1,12 +1,11 @@
-"""Groups on the native protocol: the broker divides the partitions, and tells a group with its lag.
+"""Consumer groups on the native protocol: the broker assigns the partitions and describes groups with their lag.
 
-Owns: what one native join is made of (a JoinGroup and a SyncGroup with Kafka's consumer protocol and its `range`
-assignor), and what a description adds to Kafka's. Must not know: the coordinator; it asks the handlers that Kafka's
-requests go to, so that both kinds of members live by the same rules.
+A native join is a JoinGroup followed by a SyncGroup with Kafka's consumer protocol and `range` assignor. They go to the
+handlers of Kafka's requests, so that native and Kafka clients can share a group under the same rules.
 
 Invariants:
-1. A member that joins and goes away before its answer is no member: who asked never heard of its id.
-2. Of a leader that is a native member the broker makes the assignment; of any other leader nothing is changed.
+1. A new member whose client disconnects before the response leaves the group, since the client does not know its id.
+2. The broker computes the assignment only if the leader is a native member.
 """
 
 from collections.abc import Iterable, Mapping
@@ -63,33 +62,33 @@ from protocol.native.groups import (
 )
 from protocol.response import ErrorResponse
 
-EVERY_CLIENTS_VERSION = 0  # of the consumer protocol: `range` needs nothing of the later ones
-LEAVE_TIMEOUT_S = 1  # of a member whose client went away; its session is soon over, too
+PROTOCOL_VERSION = 0  # of the consumer protocol: supported by every client and sufficient for `range`
+LEAVE_TIMEOUT_S = 1  # for a member whose client disconnected; otherwise its session times out
 
-# What a client is told where the coordinator has no more to say than the code.
+# Messages for errors that the coordinator returns without one.
 EXPLANATIONS = {
-    ErrorCode.INVALID_GROUP_ID: "the name of a group must not be empty",
-    ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member, or no longer",
-    ErrorCode.INVALID_SESSION_TIMEOUT: "the session time-out is not within what group.min.session.timeout.ms and"
-    " group.max.session.timeout.ms allow",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the members of this group divide partitions in another way than by 'range'",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.max.size allows",
-    ErrorCode.FENCED_INSTANCE_ID: "another member with the same instance id has taken this one's place",
+    ErrorCode.INVALID_GROUP_ID: "the group name must not be empty",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the member is unknown to the group; its session may have timed out",
+    ErrorCode.INVALID_SESSION_TIMEOUT: "the session timeout is outside the range from group.min.session.timeout.ms to"
+    " group.max.session.timeout.ms",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the members of this group do not support the 'range' assignor",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has reached group.max.size members",
+    ErrorCode.FENCED_INSTANCE_ID: "another member has joined with the same instance id",
 }
 
 
 class NativeGroupsApi:
-    """Answers the native protocol's own requests about groups, by asking the handlers of Kafka's."""
+    """Answers the native protocol's requests about groups by calling the handlers of Kafka's."""
 
     def __init__(self, groups: Iterable[Family], partitions: Partitions) -> None:
-        """`groups`: the families that answer what Kafka's clients ask about groups."""
+        """Collect the handlers of `groups`, the families that answer Kafka's requests about groups."""
         self._groups: dict[str, Handler] = {}
         for family in groups:
             self._groups.update(family.handlers())
         self._partitions = partitions
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handlers by API."""
         return {
             JoinConsumerGroupRequest.api: self.join,
             DescribeConsumerGroupsRequest.api: self.describe,
@@ -100,28 +99,30 @@ class NativeGroupsApi:
     async def join(
         self, request: JoinConsumerGroupRequest, context: Context
     ) -> JoinConsumerGroupResponse | ErrorResponse:
-        """Join, and wait for one's partitions."""
-        seat = _Seat(request)
+        """Join a group and wait for the assigned partitions."""
+        joining = _Joining(request)
         try:
-            while (response := await self._try_join(seat, context)) is None:
-                pass  # the next rebalance began before this one was over
+            while (response := await self._try_join(joining, context)) is None:
+                pass  # another rebalance began before this one ended
         except trio.Cancelled:
-            if seat.is_unheard_of:
-                await self._leave(seat, context)
+            if joining.is_unknown_to_client:
+                await self._leave(joining, context)
             raise
         return response
 
-    async def _try_join(self, seat: "_Seat", context: Context) -> JoinConsumerGroupResponse | ErrorResponse | None:
-        """One rebalance; None if another one follows on its heels."""
-        joined: JoinGroupResponse = await self._ask(seat.join_request(), context)
+    async def _try_join(
+        self, joining: "_Joining", context: Context
+    ) -> JoinConsumerGroupResponse | ErrorResponse | None:
+        """Take part in one rebalance; return None if the member has to join again."""
+        joined: JoinGroupResponse = await self._ask(joining.join_request(), context)
         if joined.error is ErrorCode.MEMBER_ID_REQUIRED:
-            seat.member_id = joined.member_id
+            joining.member_id = joined.member_id
             return None
         if joined.error is not ErrorCode.NONE:
             return _failed(joined)
-        seat.member_id = joined.member_id
+        joining.member_id = joined.member_id
         assignments = () if joined.skip_assignment else self._assign(joined)
-        synced: SyncGroupResponse = await self._ask(seat.sync_request(joined, assignments), context)
+        synced: SyncGroupResponse = await self._ask(joining.sync_request(joined, assignments), context)
         if synced.error is ErrorCode.REBALANCE_IN_PROGRESS:
             return None
         if synced.error is not ErrorCode.NONE:
@@ -134,28 +135,28 @@ class NativeGroupsApi:
         )
 
     def _assign(self, joined: JoinGroupResponse) -> tuple[MemberAssignment, ...]:
-        """By `range`, for all members; nothing where the members are not told, because another one leads."""
+        """Assign partitions to all members by `range`; empty for a follower, whose response lists no members."""
         wanted = {member.member_id: _topics_of(member.metadata) for member in sorted(joined.members, key=_range_order)}
         topics = {name: self._partitions.topic(name) for names in wanted.values() for name in names}
         counts = {name: topic.partitions for name, topic in topics.items() if topic is not None}
         return tuple(
             MemberAssignment(
                 member_id=member_id,
-                assignment=encode_assignment(Assignment(partitions=partitions), EVERY_CLIENTS_VERSION),
+                assignment=encode_assignment(Assignment(partitions=partitions), PROTOCOL_VERSION),
             )
             for member_id, partitions in assign_range(wanted, counts).items()
         )
 
-    async def _leave(self, seat: "_Seat", context: Context) -> None:
+    async def _leave(self, joining: "_Joining", context: Context) -> None:
         with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
-            await self._ask(seat.leave_request(), context)
+            await self._ask(joining.leave_request(), context)
 
     # -- describing --
 
     async def describe(
         self, request: DescribeConsumerGroupsRequest, context: Context
     ) -> DescribeConsumerGroupsResponse | ErrorResponse:
-        """Groups as Kafka describes them, with assignments opened, committed offsets and the ends of the logs."""
+        """Describe groups with decoded assignments, committed offsets and the logs' start and high watermark."""
         described = await self._ask(DescribeGroupsRequest(groups=request.groups), context)
         asked = tuple(OffsetFetchGroup(group=group) for group in request.groups)
         fetched = await self._ask(OffsetFetchRequest(groups=asked), context)
@@ -209,23 +210,23 @@ class NativeGroupsApi:
         return await self._groups[request.api](request, context)
 
 
-class _Seat:
-    """One who joins, and the requests of Kafka's that it takes."""
+class _Joining:
+    """A member that is joining, and its requests to the coordinator."""
 
     def __init__(self, request: JoinConsumerGroupRequest) -> None:
         self._request = request
         self.member_id = request.member_id
 
     @property
-    def is_unheard_of(self) -> bool:
-        """Whether it has an id of which its client does not know, and under which nobody will come back."""
+    def is_unknown_to_client(self) -> bool:
+        """Whether the member has an id that its client does not know, so that nobody can use it again."""
         has_new_id = self.member_id != NO_MEMBER and self._request.member_id == NO_MEMBER
         return has_new_id and self._request.instance_id is None
 
     def join_request(self) -> JoinGroupRequest:
-        """A new dynamic member is told its id first (KIP-394), so that it can be taken back."""
+        """Return the JoinGroup request. The first response to a new dynamic member has only its id (KIP-394)."""
         request = self._request
-        metadata = encode_subscription(Subscription(topics=request.topics), EVERY_CLIENTS_VERSION)
+        metadata = encode_subscription(Subscription(topics=request.topics), PROTOCOL_VERSION)
         return JoinGroupRequest(
             group=request.group,
             member_id=self.member_id,
@@ -237,7 +238,7 @@ class _Seat:
         )
 
     def sync_request(self, joined: JoinGroupResponse, assignments: tuple[MemberAssignment, ...]) -> SyncGroupRequest:
-        """For one's assignment, with everybody's where one leads."""
+        """Return the SyncGroup request, with all members' assignments if this member leads."""
         return SyncGroupRequest(
             group=self._request.group,
             generation=joined.generation,
@@ -249,8 +250,8 @@ class _Seat:
         )
 
     def leave_request(self) -> LeaveGroupRequest:
-        """Out again."""
-        leaving = LeavingMember(member_id=self.member_id, reason="the client went away before it was a member")
+        """Return the LeaveGroup request."""
+        leaving = LeavingMember(member_id=self.member_id, reason="the client disconnected before it was a member")
         return LeaveGroupRequest(group=self._request.group, members=(leaving,))
 
 
@@ -259,12 +260,12 @@ def _failed(response: JoinGroupResponse | SyncGroupResponse) -> ErrorResponse:
 
 
 def _range_order(member: JoinedMember) -> tuple[bool, str]:
-    """Static members first, by their instance ids (Kafka's AbstractPartitionAssignor.MemberInfo)."""
+    """Sort static members first, by instance id (Kafka's AbstractPartitionAssignor.MemberInfo)."""
     return (member.instance_id is None, member.instance_id or member.member_id)
 
 
 def _topics_of(metadata: bytes) -> tuple[str, ...]:
-    """What a member wants: nothing that we can give it where its metadata cannot be read."""
+    """Return the topics of a member's subscription; none if its metadata is malformed."""
     try:
         return decode_subscription(metadata).topics
     except MalformedError:

@@ -1,4 +1,4 @@
-"""Producers: the ids that idempotent ones ask for, and what partitions know of those that are active.
+"""Assign producer ids, and describe the active producers of partitions.
 
 Source: org.apache.kafka.coordinator.transaction.ProducerIdManager, kafka.coordinator.transaction.TransactionCoordinator
 (handleInitProducerId without a transactional id, handleListTransactions),

@@ -1,7 +1,7 @@
-"""Leaders and replicas of partitions, where there is one broker: ElectLeaders and partition reassignments.
+"""Leader elections and partition reassignments, for a single broker.
 
-Every partition has this broker as its only replica. An election is needed for none that is in service and possible for
-none that is offline; a reassignment to this broker changes nothing, one to others is refused. Source:
+This broker is the only replica of every partition. An election is not needed for an online partition and not possible
+for an offline one. A reassignment to this broker changes nothing; one to other brokers is refused. Source:
 org.apache.kafka.controller.ReplicationControlManager.
 """
 
@@ -24,8 +24,8 @@ from protocol.kafka.controller_values import (
     Reassignment,
 )
 
-# By the type of an election: of the preferred leader, unclean.
-_NOBODY_TO_ELECT = (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+# By election type: preferred, unclean.
+_NO_CANDIDATE = (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
 
 
 class AssignmentsApi:
@@ -43,8 +43,8 @@ class AssignmentsApi:
         }
 
     async def elect(self, request: ElectLeadersRequest, context: Context) -> ElectLeadersResponse:
-        """Say of each partition that its leader needs no election, or that it has none to elect."""
-        if not 0 <= request.election_type < len(_NOBODY_TO_ELECT):
+        """Report for each partition that an election is not needed, or that it has no candidate."""
+        if not 0 <= request.election_type < len(_NO_CANDIDATE):
             raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
 
         def elected(asked: TopicPartition) -> PartitionResult:
@@ -67,13 +67,13 @@ class AssignmentsApi:
             return _failed(asked, error)
         code, message = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
         if self._partitions.get(asked.topic, asked.partition) is None:
-            code, message = _NOBODY_TO_ELECT[election_type], "The only replica is offline."
+            code, message = _NO_CANDIDATE[election_type], "The only replica is offline."
         return PartitionResult(topic=asked.topic, partition=asked.partition, error=code, message=message)
 
     async def alter(
         self, request: AlterPartitionReassignmentsRequest, context: Context
     ) -> AlterPartitionReassignmentsResponse:
-        """Accept the assignment that there is, refuse any other."""
+        """Accept assignments equal to the current ones, refuse all others."""
 
         def altered(asked: Reassignment) -> PartitionResult:
             try:
@@ -85,7 +85,7 @@ class AssignmentsApi:
         return AlterPartitionReassignmentsResponse(partitions=await context.map(altered, request.partitions))
 
     def _check(self, asked: Reassignment) -> None:
-        """Raise RequestError or UnknownTopicError unless a partition is where it is to be."""
+        """Raise RequestError or UnknownTopicError unless the partition already has these replicas."""
         self._check_known(asked)
         replicas, node_id = asked.replicas, self._partitions.node_id
         if replicas is None:
@@ -94,21 +94,21 @@ class AssignmentsApi:
             raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the list of replicas is empty")
         if len(set(replicas)) < len(replicas):
             raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the list of replicas names a broker twice")
-        strangers = [broker for broker in replicas if broker != node_id]
-        if strangers:
+        unknown = [broker for broker in replicas if broker != node_id]
+        if unknown:
             raise RequestError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"there is no broker {strangers[0]}: the only one has id {node_id}",
+                f"unknown broker {unknown[0]}: the only broker has id {node_id}",
             )
 
     async def list_ongoing(
         self, _: ListPartitionReassignmentsRequest, __: Context
     ) -> ListPartitionReassignmentsResponse:
-        """List nothing: there is no other broker to which a partition could move."""
+        """Return an empty list, since there is no other broker to which a partition could move."""
         return ListPartitionReassignmentsResponse()
 
     def _check_known(self, asked: TopicPartition | Reassignment) -> None:
-        """Raise UnknownTopicError for a partition that there is not; offline ones there are."""
+        """Raise UnknownTopicError for a partition that does not exist. Offline partitions exist."""
         topic = self._partitions.topic(asked.topic)
         if topic is None or not 0 <= asked.partition < topic.partitions:
             raise UnknownTopicError(f"no partition {asked.topic}-{asked.partition}")

@@ -1,4 +1,4 @@
-"""Topics in detail, as `warmlog topic describe` shows them: settings, offsets, segments (native protocol)."""
+"""Describe settings, offsets and segments of topics, for `warmlog topic describe` (native protocol)."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ from protocol.response import (
     TopicDescription,
 )
 
-# What native clients are told of where a value comes from: whether it was set on the topic, on the broker, or nowhere.
+# The source of a value, as reported to native clients: set on the topic, on the broker, or nowhere.
 _SOURCES = {"topic": "topic", "broker": "broker", "cluster": "broker", "static": "broker", "default": "default"}
 
 
@@ -31,13 +31,13 @@ class DescribeTopicsApi:
         self._partitions = partitions
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handler by API."""
         return {DescribeTopicsRequest.api: self.describe}
 
     async def describe(self, request: DescribeTopicsRequest, _: Context) -> DescribeTopicsResponse:
-        """Settings, offsets and segments of each topic, once however often it is asked for.
+        """Return settings, offsets and segments of each topic; a topic named twice is described once.
 
-        Runs in workers: it asks for the times of segments, which are read from their indexes.
+        Runs in worker threads, since the timestamps of segments are read from their indexes.
         """
         return DescribeTopicsResponse(
             topics=tuple([await self._describe(name) for name in dict.fromkeys(request.topics)])
@@ -62,7 +62,7 @@ class DescribeTopicsApi:
         partition = self._partitions.get(topic, index)
         leader = self._partitions.node_id
         try:
-            if partition is None:  # offline, or deleted while others were described
+            if partition is None:  # offline, or deleted in the meantime
                 raise self._partitions.missing(topic, index)
             found = await trio.to_thread.run_sync(partition.log.describe)
         except EXPECTED as error:
@@ -81,7 +81,7 @@ class DescribeTopicsApi:
             flushed_offset=found.recovery_point,
             size=found.size,
             error=ErrorCode.NONE if found.failure is None else ErrorCode.KAFKA_STORAGE_ERROR,
-            message=None if found.failure is None else f"it takes no appends for now: {found.failure}",
+            message=None if found.failure is None else f"the log rejects appends: {found.failure}",
             segments=tuple(
                 SegmentDescription(
                     base_offset=segment.base_offset,

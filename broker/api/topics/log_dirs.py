@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: what lies in the data directories, and moves between them.
+"""DescribeLogDirs and AlterReplicaLogDirs: contents of the data directories, and moves between them.
 
 Source: kafka.server.ReplicaManager.describeLogDirs, alterReplicaLogDirs.
 """
@@ -49,7 +49,7 @@ class LogDirsApi:
     # -- describe --
 
     async def describe(self, request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
-        """Describe every data directory: those in service with those of its partitions that were asked for."""
+        """Describe every data directory; online ones with the requested partitions they hold."""
         directories = list(self._directories.live)
         asked = await self._asked(request, context)
         held: dict[DataDirectory, list[LogDirPartition]] = {directory: [] for directory in directories}
@@ -63,7 +63,9 @@ class LogDirsApi:
             held[directory] += map(_describe_move, moving)
         described = [await self._describe(directory, held[directory]) for directory in directories]
         offline = [
-            DescribedLogDir(path=path, error=ErrorCode.KAFKA_STORAGE_ERROR, message=f"it is offline: {reason}")
+            DescribedLogDir(
+                path=path, error=ErrorCode.KAFKA_STORAGE_ERROR, message=f"the directory is offline: {reason}"
+            )
             for path, reason in self._directories.offline.items()
         ]
         return DescribeLogDirsResponse(log_dirs=(*described, *offline))
@@ -83,7 +85,7 @@ class LogDirsApi:
         )
 
     async def _asked(self, request: DescribeLogDirsRequest, context: Context) -> Mapping[Partition, None]:
-        """The partitions asked for, each once; unknown ones are left out."""
+        """Return the requested partitions without duplicates and unknown ones."""
         if request.partitions is None:
             return dict.fromkeys(self._partitions)
         found: dict[Partition, None] = {}
@@ -119,7 +121,9 @@ class LogDirsApi:
         if target is None:
             raise RequestError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not a data directory")
         if len(future_directory(asked.topic, asked.partition)) > MAX_NAME_SIZE:
-            raise InvalidTopicError(f"{asked.topic}-{asked.partition}: the name is too long for a copy to be named")
+            raise InvalidTopicError(
+                f"{asked.topic}-{asked.partition} cannot be moved: its copy's directory name would be too long"
+            )
         return self._partitions.require(asked.topic, asked.partition), target
 
 

@@ -1,9 +1,7 @@
-"""Metadata: which topics there are and where, and topics that are created because a client asks for them.
+"""Metadata and DescribeTopicPartitions: topics and their leaders. Metadata also creates missing topics.
 
-Owns: the answer, and what of it is kept between requests. Must not know: how it is laid out.
-
-What is told of a topic is made once and told again as the same value until the topic or a leader's epoch changes: a
-client asks for a thousand topics every few minutes, and each of a thousand clients does.
+The description of a topic is cached until the topic or a leader epoch changes, since every client requests all of its
+topics every few minutes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +26,9 @@ from protocol.request import MetadataRequest
 from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
 NO_LEADER = -1
-_OFFLINE = -1  # in place of the leader's epoch
-NAMES_A_PIECE = 1000  # sorted in one go
-MAX_PARTITIONS_OF_PAGE = 2000  # Kafka's max.request.partition.size.limit
+_OFFLINE = -1  # in place of the leader epoch
+NAMES_PER_PIECE = 1000  # sorted at once
+MAX_PARTITIONS_PER_PAGE = 2000  # Kafka's max.request.partition.size.limit
 
 
 class MetadataApi:
@@ -40,19 +38,20 @@ class MetadataApi:
         self._partitions = partitions
         self._cluster_id = cluster_id
         self._advertised = advertised
-        self._told: dict[str, tuple[Topic, tuple[int, ...], TopicMetadata]] = {}  # by name: of what, epochs, what
+        # Descriptions by topic name, with the topic and the leader epochs for which they are valid.
+        self._cache: dict[str, tuple[Topic, tuple[int, ...], TopicMetadata]] = {}
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handlers by API."""
         return {
             MetadataRequest.api: self.metadata,
             DescribeTopicPartitionsRequest.api: self.describe_partitions,
         }
 
     async def metadata(self, request: MetadataRequest, context: Context) -> MetadataResponse:
-        """Brokers and topics, each once however often it is asked for.
+        """Return this broker and the requested topics without duplicates.
 
-        A topic that is missing is created if the client and `auto.create.topics.enable` allow it.
+        Creates missing topics if the client and `auto.create.topics.enable` allow it.
         """
         if request.topics is None:
             topics = [await self._describe(topic, context) for topic in self._partitions.topics()]
@@ -76,7 +75,7 @@ class MetadataApi:
     ) -> DescribeTopicPartitionsResponse:
         """Describe a page of partitions, topics by name, beginning at the cursor."""
         names = await self._names_from(request, context)
-        left = max(1, min(request.limit, MAX_PARTITIONS_OF_PAGE))
+        left = max(1, min(request.limit, MAX_PARTITIONS_PER_PAGE))
         start = 0 if request.cursor is None else request.cursor[1]
         found: list[TopicMetadata] = []
         for name in names:
@@ -93,9 +92,9 @@ class MetadataApi:
         return DescribeTopicPartitionsResponse(topics=tuple(found))
 
     async def _names_from(self, request: DescribeTopicPartitionsRequest, context: Context) -> Iterable[str]:
-        """Return the names of the topics asked for, in order, from the cursor's on. Raises RequestError.
+        """Return the requested topic names, sorted, starting with the cursor's. Raises RequestError.
 
-        Very many are sorted in pieces and merged while they are used.
+        Sorts in pieces that are merged on iteration, so that 100,000 names do not block the event loop.
         """
         if request.cursor is None:
             first = ""
@@ -113,7 +112,7 @@ class MetadataApi:
                 names[name] = None
             await context.checkpoint()
         left, pieces = iter(names), []
-        while piece := list(islice(left, NAMES_A_PIECE)):
+        while piece := list(islice(left, NAMES_PER_PIECE)):
             pieces.append(sorted(piece))
             await context.checkpoint()
         return merge(*pieces)
@@ -135,22 +134,22 @@ class MetadataApi:
             return TopicMetadata(name=name, error=code, message=message)
 
     async def _describe(self, topic: Topic, context: Context) -> TopicMetadata:
-        """Return what is kept of a topic, or make it; in pieces, also where a topic has very many partitions."""
+        """Return a topic's description from the cache, or build it in pieces."""
         name, replicas = topic.name, self._partitions.replicas(topic.name)
         epochs = await context.map(partial(self._leader_epoch, name), range(topic.partitions))
-        told = self._told.get(name)
-        if told is None or told[0] is not topic or told[1] != epochs:
-            if len(self._told) > len(self._partitions):  # more topics than partitions: some are gone
-                self._told = {name: told for name, told in self._told.items() if self._partitions.has(name)}
-            told = self._told[name] = topic, epochs, await _made(topic, epochs, replicas, context)
-        return told[2]
+        cached = self._cache.get(name)
+        if cached is None or cached[0] is not topic or cached[1] != epochs:
+            if len(self._cache) > len(self._partitions):  # more topics than partitions: some were deleted
+                self._cache = {name: kept for name, kept in self._cache.items() if self._partitions.has(name)}
+            cached = self._cache[name] = topic, epochs, await _build(topic, epochs, replicas, context)
+        return cached[2]
 
     def _leader_epoch(self, topic: str, index: int) -> int:
         partition = self._partitions.get(topic, index)
         return _OFFLINE if partition is None else partition.log.leader_epoch
 
 
-async def _made(
+async def _build(
     topic: Topic, epochs: Sequence[int], replicas: Sequence[tuple[int, ...]], context: Context
 ) -> TopicMetadata:
     return TopicMetadata(
@@ -161,14 +160,14 @@ async def _made(
 
 
 def _partition_metadata(index: int, epoch: int, replicas: tuple[int, ...]) -> PartitionMetadata:
-    """What is told of a partition; one that is offline has no leader (KRaftMetadataCache.getPartitionMetadata)."""
+    """Describe a partition; an offline one has no leader (KRaftMetadataCache.getPartitionMetadata)."""
     if epoch == _OFFLINE:
         return PartitionMetadata(
             partition=index,
             leader=NO_LEADER,
             leader_epoch=epoch,
             replicas=replicas,
-            in_sync=(),  # as of Kafka 4.1, where the last one left is told elsewhere (KIP-966)
+            in_sync=(),  # since Kafka 4.1, which reports the last in-sync replica elsewhere (KIP-966)
             error=ErrorCode.LEADER_NOT_AVAILABLE,
         )
     return PartitionMetadata(
@@ -177,7 +176,7 @@ def _partition_metadata(index: int, epoch: int, replicas: tuple[int, ...]) -> Pa
 
 
 async def _once(request: MetadataRequest, context: Context) -> list[str | bytes]:
-    """Return each name once, then every topic id that is unknown."""
+    """Return the names without duplicates, then all unknown topic ids."""
     known: dict[str, None] = {}
     unknown: list[bytes] = []
     for name, topic_id in asked_topics(request):

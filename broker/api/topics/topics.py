@@ -1,8 +1,7 @@
-"""Changes to topics: create, delete, alter, and more partitions.
+"""Create, delete and alter topics, and add partitions.
 
-Owns: what is refused before `Partitions` is asked (assignments to brokers, topics named twice), in Kafka's order
-(source: org.apache.kafka.controller.ReplicationControlManager, kafka.server.ControllerApis). Must not know: how a topic
-comes to be, or where its files are.
+Validates what `Partitions` does not know (broker assignments, duplicate names), in Kafka's order. Source:
+org.apache.kafka.controller.ReplicationControlManager, kafka.server.ControllerApis.
 """
 
 import math
@@ -35,9 +34,9 @@ from protocol.response import (
     TopicResult,
 )
 
-CLUSTER_METADATA = "__cluster_metadata"  # of Kafka's controllers; a topic of users would be taken for it
-# Kafka answers when its metadata have the topics, and makes their directories afterwards. Here they are waited for,
-# unless they are many: then for so long at most.
+CLUSTER_METADATA = "__cluster_metadata"  # reserved for the metadata log of Kafka's controllers
+# Kafka answers when the topics are in its metadata and creates their directories later. This broker creates the
+# directories first, but with more partitions than this it answers after `ANSWER_AFTER_S` at the latest.
 MANY_PARTITIONS = 200
 ANSWER_AFTER_S = 0.25
 _BROKER_CHOOSES = -1
@@ -51,7 +50,7 @@ class TopicsApi:
         self._entries = TopicEntries(partitions.live_settings)
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By API."""
+        """Return the handlers by API."""
         return {
             CreateTopicsRequest.api: self.create,
             DeleteTopicsRequest.api: self.delete,
@@ -62,7 +61,7 @@ class TopicsApi:
     # -- create --
 
     async def create(self, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
-        """Create each topic on its own; a name that stands there twice is created by neither."""
+        """Create each topic independently; refuse names that occur twice."""
         twice = await context.repeated(topic.name for topic in request.topics)
         plans = await context.map(partial(self._plan, twice=twice), request.topics)
         topics = [plan for plan in plans if isinstance(plan, Topic)]
@@ -75,11 +74,11 @@ class TopicsApi:
         return CreateTopicsResponse(topics=created)
 
     def _plan(self, asked: NewTopic, *, twice: set[str]) -> Topic | Exception:
-        """Return the topic to create, or why it is refused."""
+        """Return the topic to create, or the error for the client."""
         try:
             _refuse_twice(asked.name, twice)
             if asked.name == CLUSTER_METADATA:
-                raise RequestError(ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA} is no topic that can be created")
+                raise RequestError(ErrorCode.INVALID_REQUEST, f"the topic name {CLUSTER_METADATA} is reserved")
             plan = self._partitions.plan_topic
             if not isinstance(asked, KafkaNewTopic):
                 return plan(asked.name, asked.partitions, asked.configs)
@@ -108,14 +107,14 @@ class TopicsApi:
         )
 
     def _count(self, asked: KafkaNewTopic) -> int:
-        """The partition count asked for. Raises RequestError unless this broker can hold what is asked for."""
+        """Return the requested partition count. Raises RequestError for replicas or assignments on other brokers."""
         if asked.assignments:
             return self._assigned_count(asked)
         factor = asked.replication_factor
         if factor not in {_BROKER_CHOOSES, 1}:
             raise RequestError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"replication factor {factor}: there is one broker, so it is 1, or {_BROKER_CHOOSES} for the default",
+                f"replication factor {factor}: must be 1 or {_BROKER_CHOOSES} (default), since there is one broker",
             )
         return asked.partitions
 
@@ -128,7 +127,7 @@ class TopicsApi:
         if sorted(indexes) != list(range(len(indexes))):
             raise RequestError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                "assignments must name each partition once, from 0 on, without gaps",
+                "assignments must name each partition once, counting from 0 without gaps",
             )
         self._check_assignments([brokers for _, brokers in asked.assignments])
         return len(indexes)
@@ -139,17 +138,17 @@ class TopicsApi:
             if tuple(brokers) != (self._partitions.node_id,):
                 raise RequestError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"a partition is assigned to {list(brokers)}, and the one broker there is has id"
+                    f"a partition is assigned to {list(brokers)}, but the only broker has id"
                     f" {self._partitions.node_id}",
                 )
 
     # -- delete --
 
     async def delete(self, request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
-        """Delete each topic on its own; one that is named twice (by name or by id) is left alone."""
+        """Delete each topic independently; refuse one that is named twice, by name or by id."""
         if not self._partitions.settings.delete_topic_enable:
             raise RequestError(
-                ErrorCode.TOPIC_DELETION_DISABLED, "topics are not deleted: delete.topic.enable is false"
+                ErrorCode.TOPIC_DELETION_DISABLED, "topics cannot be deleted: delete.topic.enable is false"
             )
         twice = await context.repeated(name for name in request.topics if name != UNKNOWN_TOPIC_NAME)
         named = []
@@ -164,7 +163,7 @@ class TopicsApi:
     # -- alter --
 
     async def alter(self, request: AlterTopicsRequest, context: Context) -> AlterTopicsResponse:
-        """Change each topic on its own."""
+        """Change each topic independently."""
         altered = []
         for topic in request.topics:
             altered.append(await self._altered(topic))
@@ -184,7 +183,7 @@ class TopicsApi:
         return TopicResult(name=asked.name)
 
     async def create_partitions(self, request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
-        """Give each topic more partitions."""
+        """Increase the partition count of each topic."""
         twice = await context.repeated(topic.name for topic in request.topics)
         grown = []
         for topic in request.topics:
@@ -205,7 +204,7 @@ class TopicsApi:
         return TopicResult(name=asked.name)
 
     def _require(self, name: str) -> None:
-        """Raise UnknownTopicError without waiting for the lock that changes take; a request may name thousands."""
+        """Raise UnknownTopicError without waiting for the lock of topic changes: a request may name thousands."""
         if self._partitions.topic(name) is None:
             raise UnknownTopicError(f"no topic {name!r}")
 
@@ -215,7 +214,7 @@ class TopicsApi:
         if len(asked.assignments) != added:
             raise RequestError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{added} partitions are added, and assignments given for {len(asked.assignments)}",
+                f"{added} partitions are added, but assignments given for {len(asked.assignments)}",
             )
         self._check_assignments(asked.assignments)
 
@@ -234,7 +233,7 @@ def _deleted(name: str, *, twice: set[str], failures: Mapping[str, Exception]) -
 
 def _refuse_twice(name: str, twice: set[str]) -> None:
     if name in twice:
-        raise RequestError(ErrorCode.INVALID_REQUEST, "a topic stands twice in the request")
+        raise RequestError(ErrorCode.INVALID_REQUEST, "the topic occurs twice in the request")
 
 
 def _failed(name: str, error: Exception) -> TopicResult:

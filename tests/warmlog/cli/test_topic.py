@@ -92,14 +92,14 @@ def test_describe_shows_the_flushed_offset(run: Run) -> None:
 def test_a_partition_that_rejects_appends_is_shown_with_its_offsets(capsys: pytest.CaptureFixture[str]) -> None:
     partition = PartitionDescription(
         partition=0, leader=1, leader_epoch=2, log_start_offset=0, high_watermark=7, log_end_offset=9, flushed_offset=7,
-        size=900, segments=(), error=ErrorCode.KAFKA_STORAGE_ERROR, message="it takes no appends for now: a reason",
+        size=900, segments=(), error=ErrorCode.KAFKA_STORAGE_ERROR, message="the log rejects appends: a reason",
     )  # fmt: skip
     topic = TopicDescription(name="t", topic_id="id", partitions=(partition,))
     show_topic(topic, all_configs=False)
     lines = capsys.readouterr().out.splitlines()
-    assert "partition 0: it takes no appends for now: a reason" in lines
+    assert "partition 0: the log rejects appends: a reason" in lines
     assert any(line.split()[:6] == ["0", "0", "9", "9", "7", "7"] for line in lines)
-    assert description_json(topic)["partitions"][0]["failure"] == "it takes no appends for now: a reason"
+    assert description_json(topic)["partitions"][0]["failure"] == "the log rejects appends: a reason"
 
 
 def test_settings_are_changed_and_reset(run: Run) -> None:

@@ -41,7 +41,7 @@ async def page(client: KafkaClient, *topics: str, limit: int = 2000, cursor: Cur
 async def test_very_many_names_are_sorted_in_pieces(
     client: KafkaClient, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(metadata, "NAMES_A_PIECE", piece)
+    monkeypatch.setattr(metadata, "NAMES_PER_PIECE", piece)
     longest = 0
 
     def counted(names: Iterable[str]) -> list[str]:

@@ -115,7 +115,7 @@ async def test_what_was_told_of_topics_that_are_gone_is_forgotten(
         name = f"topic-{number}"
         await topics(client, name, create=True)
         await client.ask("DeleteTopics", topics=[{"name": name, "topic_id": NO_TOPIC_ID}], timeout_ms=0)
-    assert len(apis[-1]._told) <= 2
+    assert len(apis[-1]._cache) <= 2
 
 
 async def test_who_asks_is_told_that_everything_is_allowed(client: KafkaClient) -> None:
