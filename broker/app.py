@@ -1,15 +1,12 @@
-"""The only place that wires objects together: start order, stop order.
+"""Construct all objects of a broker; start and stop them in order.
 
-start   raise the limit on descriptors -> lock the data directories -> metadata -> bind every listener -> HTTP (not
-ready) -> open or recover logs -> accept -> ready
-stop    accept no more -> answer what was received, at most `warmlog.stop.timeout.ms` -> finish writes -> sync and close
-logs, leave the clean-shutdown marker -> HTTP
+start   raise the limit on descriptors -> bind every listener -> lock the data directories -> open the metadata -> HTTP
+        (not ready) -> open or recover the logs -> accept -> ready
+stop    stop accepting -> answer received requests, for at most `warmlog.stop.timeout.ms` -> finish writes -> flush and
+        close the logs, write the clean-shutdown marker -> HTTP
 """
 
-import gc
 import logging
-import resource
-import signal
 import socket
 import sys
 import time
@@ -62,17 +59,25 @@ from broker.metrics.loop_guard import LoopGuard
 from broker.metrics.registry import Metrics
 from broker.net.http import HttpListener
 from broker.net.inflight import InflightBytes
-from broker.net.listener import Limits, Listener, bind
+from broker.net.listener import Limits, Listener, bind, declare_listener_metrics
 from broker.net.sendfile import SlicePath
 from broker.net.services import Services
 from broker.net.turn import ServingTurn
 from broker.net.wire import KafkaWire, NativeWire, Wire
+from broker.partitions.log_metrics import declare_file_metrics, declare_log_metrics, declare_startup_metrics
 from broker.partitions.partition_metrics import declare_partition_metrics
 from broker.partitions.partitions import Partitions
 from broker.partitions.read_ahead import ReadAhead, ReadLimits
-from broker.partitions.startup import StartProgress
 from broker.partitions.storage import Storage
 from broker.partitions.writer import Writer
+from broker.process import (
+    SWITCH_INTERVAL_S,
+    connections_limit,
+    open_files_limit,
+    raise_descriptor_limit,
+    stop_on_signal,
+    tune_garbage_collector,
+)
 from broker.settings.live import LiveSettings
 from broker.settings.settings import Settings
 from protocol.kafka.api import Codec as KafkaCodec
@@ -81,49 +86,45 @@ from protocol.version import VERSION
 
 logger = logging.getLogger(__name__)
 
-# A pass of the garbage collector holds the loop for up to 0.5 us an object, and requests and connections leave nothing
-# in cycles. So passes are small, and those over all objects, which a large request would cause, are rare.
-YOUNG_OBJECTS, YOUNG_PASSES, MIDDLE_PASSES = 5_000, 2, 500
-SWITCH_S = 0.001  # for which a worker thread may keep the loop waiting for the interpreter lock
-# For the store, HTTP, the files that a worker opens for a moment, and the slices of a reply (up to MAX_SLICES of them).
-RESERVED_DESCRIPTORS = 256
-
 
 class StartError(Exception):
     """The broker cannot start.
 
-    A port is taken, the data directory is in use or cannot be served. `str()` is one line for people.
+    A port is taken, or the data directory is in use or cannot be served. `str()` is a one-line message for users.
     """
 
 
 class BrokenError(StartError):
-    """The broker served and cannot go on: the disk with the metadata has failed. `str()` is one line for people."""
+    """The running broker had to stop, since the disk with the metadata failed. `str()` is a message for users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where the listeners are, each "host:port", or "none" where one is off."""
+    """The address of each listener as "host:port", or "none" if it is disabled."""
 
     kafka: str
     native: str
     http: str
 
     def line(self) -> str:
-        """The line that says the broker is ready."""
+        """Return the line that reports readiness."""
         return f"ready kafka={self.kafka} native={self.native} http={self.http}"
 
 
 def run(settings: Settings, *, kafka: str, native: str, http: str, ready: Callable[[Addresses], None]) -> None:
-    """Serve in this thread until SIGTERM or SIGINT, then stop cleanly; see `serve`. Raises StartError."""
+    """Serve in this thread until SIGTERM or SIGINT, then stop cleanly, as `serve` does. Raises StartError."""
     guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
+
+    def settled(addresses: Addresses) -> None:
+        tune_garbage_collector()
+        ready(addresses)
 
     async def main() -> None:
         stop = trio.Event()
         failure: StartError | None = None
         async with trio.open_nursery() as nursery:
-            await nursery.start(_stop_on_signal, stop)
+            await nursery.start(stop_on_signal, stop)
             try:
-                settled = partial(_ready_and_settled, ready)
                 await serve(settings, kafka=kafka, native=native, http=http, ready=settled, stop=stop, guard=guard)
             except StartError as error:
                 failure = error
@@ -131,7 +132,7 @@ def run(settings: Settings, *, kafka: str, native: str, http: str, ready: Callab
         if failure is not None:
             raise failure
 
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     trio.run(main, clock=guard.clock)
 
 
@@ -147,10 +148,10 @@ async def serve(
 ) -> None:
     """Serve until `stop` is set.
 
-    `kafka`, `native` and `http` are "host:port" or "none". `ready` is called once all listeners accept. `guard` is the
-    one whose clock this loop was started with; without one, nobody watches what holds the loop.
+    `kafka`, `native` and `http` are "host:port" or "none". `ready` is called when all listeners accept connections.
+    `guard` is the clock of this event loop; without it, stalls are not reported.
 
-    Raises StartError. A cancelled serve still syncs and closes its logs.
+    Raises StartError. Flushes and closes the logs even if cancelled.
     """
     raise_descriptor_limit()
     with ExitStack() as stack, _start_errors():
@@ -165,12 +166,12 @@ async def serve(
 
 
 class Broker:
-    """One broker's objects, made in dependency order; `serve` runs them."""
+    """Constructs the objects of one broker in dependency order; `serve` runs them."""
 
     def __init__(self, settings: Settings, stack: ExitStack, guard: LoopGuard) -> None:
-        """Locks the data directories and opens the metadata.
+        """Lock the data directories and open the metadata; `stack` releases them.
 
-        `stack` lets go of them. Raises LogError, MetadataError, OSError.
+        Raises LogError, MetadataError, OSError.
         """
         self._settings = settings
         self._directories = stack.enter_context(self._open_directories())
@@ -194,7 +195,7 @@ class Broker:
         )
 
     def _join_directories(self) -> None:
-        """Open the other data directories by what the metadata know of them, and write down which there are.
+        """Open the other data directories, validated against the metadata, and store the current set there.
 
         Raises DataDirectoryError, MetadataError, OSError.
         """
@@ -203,14 +204,14 @@ class Broker:
         known = store.directories()
         directories.join(known, there_are, store.buried())
         for path, reason in directories.offline.items():
-            logger.error("data directory %s is out of service until the next start: %s", path, reason)
+            logger.error("data directory %s is offline until the next start: %s", path, reason)
         if directories.remembered() != known:
             store.set_directories(directories.remembered())
 
     async def serve(
         self, sockets: dict[str, socket.socket], ready: Callable[[Addresses], None], stop: trio.Event
     ) -> None:
-        """Open the logs, serve on the bound sockets until `stop`, close the logs."""
+        """Open the logs, serve on the bound sockets until `stop` is set, close the logs."""
         async with trio.open_nursery() as background:
             writer = Writer(
                 nursery=background,
@@ -262,7 +263,7 @@ class Broker:
                 ready(addresses)
                 await stop.wait()
                 self._not_ready = "stopping"
-                groups.stop()  # nobody who waits for a rebalance holds up the end
+                groups.stop()  # answers members that wait for a rebalance, so that they do not delay the stop
                 for listener in listeners:
                     listener.stop()
                 listening.cancel_scope.deadline = trio.current_time() + self._settings.warmlog_stop_timeout_ms / 1000
@@ -279,7 +280,10 @@ class Broker:
         return ReadAhead(nursery=background, residency=self._files.residency, metrics=self._metrics, limits=limits)
 
     async def _close_gate(self) -> None:
-        """From here on nobody waits for a disk on the loop; opening the logs did, with the kernel's read-ahead."""
+        """Enable residency checks, so that from here on no read on the event loop waits for a disk.
+
+        Opening the logs reads without them, which lets the kernel read ahead.
+        """
         paths = [str(path) for path in self._settings.data_paths]
         choose = partial(choose_method, self._settings.warmlog_gate, paths)
         self._files.residency.method = await trio.to_thread.run_sync(choose)
@@ -291,11 +295,11 @@ class Broker:
             files=self._files,
             store=self._store,
             clock=wall_clock_ms,
-            random=Random(),  # noqa: S311  # spreads rolls over time; no secret
+            random=Random(),  # noqa: S311  # jitter of rolls, not a secret
             budget=ProducerBudget(self._settings.warmlog_producers_max),
         )
         partitions = Partitions(storage, self._live_settings, writer, self._metrics)
-        self._declare_gauges(partitions)
+        self._declare_metrics(partitions)
         return partitions
 
     def _http(self, sock: socket.socket | None, partitions: Partitions) -> HttpListener | None:
@@ -317,7 +321,7 @@ class Broker:
     def _listeners(
         self, sockets: dict[str, socket.socket], partitions: Partitions, turn: ServingTurn, groups: GroupService
     ) -> list[Listener]:
-        """Those that are on, over the same handlers."""
+        """Return the enabled listeners, which share all handlers."""
         settings, codec = self._settings, KafkaCodec(topic_names=partitions.topic_name)
         inflight = InflightBytes(settings.queued_max_request_bytes)
         replies = InflightBytes(settings.warmlog_queued_max_reply_bytes)
@@ -336,26 +340,11 @@ class Broker:
         listeners = [
             Listener(sockets[wire.name], wire.name, services(wire), limits) for wire in wires if wire.name in sockets
         ]
-        self._metrics.gauge(
-            "warmlog_connections",
-            "Open connections.",
-            lambda: [((listener.name,), listener.connections) for listener in listeners],
-            ("listener",),
-        )
-        self._metrics.gauge(
-            "warmlog_inflight_bytes",
-            "Bytes of large requests that are received and not yet answered.",
-            lambda: [((), inflight.held_bytes)],
-        )
-        self._metrics.gauge(
-            "warmlog_reply_bytes",
-            "Bytes of large replies encoded and not yet sent.",
-            lambda: [((), replies.held_bytes)],
-        )
+        declare_listener_metrics(self._metrics, listeners, inflight, replies)
         return listeners
 
     def _families(self, partitions: Partitions, codec: KafkaCodec, groups: GroupService) -> list[Family]:
-        """The handlers of everything that is served beside produce and fetch."""
+        """Return the handlers of all requests except produce and fetch."""
         cluster_id = self._directories.cluster_id
         advertised = Advertised(lambda: partitions.settings, gateway=container_gateway(self._settings))
         hello = HelloResponse(
@@ -389,17 +378,7 @@ class Broker:
     def _fetches(self, partitions: Partitions) -> Fetches:
         slots = self._settings.max_incremental_fetch_session_cache_slots
         sessions = FetchSessions(slots=slots, clock=trio.current_time, random=SystemRandom())
-        self._metrics.gauge("warmlog_fetch_sessions", "Incremental fetch sessions.", lambda: [((), len(sessions))])
-        self._metrics.gauge(
-            "warmlog_fetch_session_partitions",
-            "Partitions in incremental fetch sessions.",
-            lambda: [((), sessions.partition_count)],
-        )
-        self._metrics.counter(
-            "warmlog_fetch_sessions_evicted_total",
-            "Fetch sessions evicted to make room for others.",
-            lambda: [((), sessions.evicted)],
-        )
+        sessions.declare(self._metrics)
         return Fetches(partitions, sessions, self._reads)
 
     def _services(
@@ -428,95 +407,26 @@ class Broker:
             slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
         )
 
-    def _declare_gauges(self, partitions: Partitions) -> None:
-        gauge = self._metrics.gauge
-        gauge("warmlog_build_info", "Always 1; the label is the version.", lambda: [((VERSION,), 1)], ("version",))
-        gauge(
+    def _declare_metrics(self, partitions: Partitions) -> None:
+        metrics = self._metrics
+        metrics.gauge(
+            "warmlog_build_info", "Always 1; the label is the version.", lambda: [((VERSION,), 1)], ("version",)
+        )
+        metrics.gauge(
             "warmlog_ready",
             "1 while the broker serves, 0 during startup and shutdown.",
             lambda: [((), self._not_ready is None)],
         )
-        self._declare_start(partitions.progress)
-        gauge("warmlog_partitions", "Partitions served.", lambda: [((), len(partitions))])
-        gauge(
-            "warmlog_offline_directories",
-            "Data directories that failed and are offline.",
-            lambda: [((), len(self._directories.offline))],
-        )
-        gauge(
-            "warmlog_offline_partitions",
-            "Partitions in offline data directories.",
-            lambda: [((), partitions.offline_count)],
-        )
-        gauge("warmlog_segments", "Segments of all logs.", lambda: [((), partitions.statistics().segments)])
-        gauge("warmlog_log_bytes", "Bytes of all log files.", lambda: [((), partitions.statistics().log_bytes)])
+        declare_startup_metrics(metrics, partitions.progress)
+        declare_log_metrics(metrics, partitions)
+        declare_file_metrics(metrics, self._files, self._directories)
         if self._settings.warmlog_metrics_partitions:
-            declare_partition_metrics(self._metrics, partitions)
-        gauge(
-            "warmlog_failed_logs",
-            "Failed logs, which reject appends until they are rebuilt.",
-            lambda: [((), sum(partition.log.failed for partition in partitions))],
-        )
-        gauge(
-            "warmlog_unflushed_bytes",
-            "Upper bound of the bytes that are appended and not yet flushed.",
-            lambda: [((), partitions.statistics().unflushed_bytes)],
-        )
-        self._metrics.counter(
-            "warmlog_page_faults_total",
-            "Page faults of the event loop's thread; major ones waited for the disk.",
-            self._files.page_faults.rows,
-            ("kind", "where"),
-        )
-        self._metrics.counter(
-            "warmlog_loop_holds_total",
-            "Stalls of the event loop longer than warmlog.loop.stall.log.ms.",
-            lambda: [((), self.guard.held)],
-        )
-        self._metrics.counter(
-            "warmlog_cold_pages_total",
-            "Pages that were not in memory when they were needed.",
-            lambda: [((place,), count) for place, count in self._files.residency.cold_pages.items()],
-            ("where",),
-        )
-        gauge(
-            "warmlog_unreadable_logs",
-            "Logs with a read error since startup.",
-            lambda: [((), sum(partition.is_unreadable for partition in partitions))],
-        )
-        gauge("warmlog_open_files", "Log and index files held open.", lambda: [((), self._files.statistics().open)])
-        gauge("warmlog_index_mappings", "Memory-mapped indexes.", lambda: [((), self._files.statistics().mappings)])
-        self._metrics.counter(
-            "warmlog_process_major_faults_total",
-            "Major page faults of the process, which waited for the disk.",
-            lambda: [((), resource.getrusage(resource.RUSAGE_SELF).ru_majflt)],
-        )
-
-    def _declare_start(self, progress: StartProgress) -> None:
-        """How far the start has come: with `/readyz`, all there is to be seen while logs are recovered."""
-        gauge = self._metrics.gauge
-        gauge(
-            "warmlog_recovery_seconds",
-            "Time that startup took to open the logs if any had to be recovered, otherwise 0.",
-            lambda: [((), progress.seconds if progress.recovered_logs else 0)],
-        )
-        gauge(
-            "warmlog_start_logs",
-            "Logs at startup by state: all, opened so far, recovered.",
-            lambda: [
-                (("all",), progress.logs),
-                (("opened",), progress.opened_logs),
-                (("recovered",), progress.recovered_logs),
-            ],
-            ("state",),
-        )
-        gauge(
-            "warmlog_start_scanned_bytes", "Bytes read by recovery at startup.", lambda: [((), progress.scanned_bytes)]
-        )
+            declare_partition_metrics(metrics, partitions)
+        self.guard.declare(metrics)
 
 
 async def _watch(watch: DiskWatch) -> None:
-    """Watch the disks. Raises BrokenError when nothing can be served any more."""
+    """Watch the disks. Raises BrokenError when the broker cannot continue."""
     try:
         await watch.run()
     except* DirectoryFailedError as group:
@@ -524,7 +434,7 @@ async def _watch(watch: DiskWatch) -> None:
 
 
 async def _open_unless(stop: trio.Event, partitions: Partitions) -> None:
-    """Open all logs; a stop that is asked for meanwhile is heard between two logs."""
+    """Open all logs; stop between two logs if `stop` is set."""
 
     async def give_up() -> None:
         await stop.wait()
@@ -538,33 +448,12 @@ async def _open_unless(stop: trio.Event, partitions: Partitions) -> None:
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
-def raise_descriptor_limit() -> None:
-    """Take all the descriptors the system allows: a log takes several, a client one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def open_files_limit(settings: Settings) -> int:
-    """`warmlog.open.files`, by default half of the process's limit: the other half is for connections and a reserve."""
-    if settings.warmlog_open_files >= 0:
-        return settings.warmlog_open_files
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-
-
-def connections_limit(settings: Settings) -> int:
-    """`max.connections`, or fewer, so that clients never take the descriptors that the logs need."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    reserve = min(RESERVED_DESCRIPTORS, limit // 4)
-    return max(1, min(settings.max_connections, limit - open_files_limit(settings) - reserve))
-
-
 def address_of(sock: socket.socket | None) -> str:
-    """A bound socket's "host:port", or "none"."""
+    """Return a bound socket's "host:port", or "none"."""
     if sock is None:
         return "none"
     host, port = sock.getsockname()[:2]
@@ -572,7 +461,7 @@ def address_of(sock: socket.socket | None) -> str:
 
 
 def _parse(address: str) -> tuple[str, int]:
-    """(host, port) of "host:port" or "[v6]:port". Raises StartError."""
+    """Parse "host:port" or "[v6]:port". Raises StartError."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise StartError(f"{address}: expected HOST:PORT")
@@ -588,7 +477,7 @@ def _bind(name: str, address: str, backlog: int) -> socket.socket:
 
 @contextmanager
 def _start_errors() -> Iterator[None]:
-    """What may stop a start by the user's or the machine's fault, as StartError, also out of a nursery's group."""
+    """Raise expected errors as StartError, including those in a nursery's exception group."""
     try:
         yield
     except (LogError, MetadataError) as error:
@@ -602,27 +491,8 @@ def _start_errors() -> Iterator[None]:
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> BaseException:
-    """The first exception in a group of groups."""
+    """Return the first exception of nested groups."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-async def _stop_on_signal(stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
-    """SIGTERM or SIGINT stops cleanly, also while the broker starts; further ones change nothing."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for _ in signals:
-            stop.set()
-
-
-def _ready_and_settled(ready: Callable[[Addresses], None], addresses: Addresses) -> None:
-    """What start-up made stays.
-
-    Keep the garbage collector from walking it over and over (its full passes hold the loop).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, YOUNG_PASSES, MIDDLE_PASSES)
-    ready(addresses)

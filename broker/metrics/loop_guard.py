@@ -26,6 +26,7 @@ from types import FrameType
 import trio
 from trio.lowlevel import Task
 
+from broker.metrics.registry import Metrics
 from broker.metrics.requests import LoopClock
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,14 @@ class LoopGuard(LoopClock, trio.abc.Clock):
         self._unlogged = 0
         self._ended = threading.Event()
         self._names = _TaskNames(self.begin)
+
+    def declare(self, metrics: Metrics) -> None:
+        """Declare the metric of stalls."""
+        metrics.counter(
+            "warmlog_loop_holds_total",
+            "Stalls of the event loop longer than warmlog.loop.stall.log.ms.",
+            lambda: [((), self.held)],
+        )
 
     @property
     def clock(self) -> trio.abc.Clock | None:

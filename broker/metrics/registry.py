@@ -7,6 +7,7 @@ therefore kept in plain objects (`broker.metrics.requests`); a collector per fam
 metrics are scraped.
 """
 
+import resource
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
@@ -154,6 +155,11 @@ class Metrics:
         self._declare_traffic()
         self._declare_log()
         ProcessCollector(registry=self.registry)
+        self.counter(
+            "warmlog_process_major_faults_total",
+            "Major page faults of the process, which waited for the disk.",
+            lambda: [((), resource.getrusage(resource.RUSAGE_SELF).ru_majflt)],
+        )
 
     def requests(self, api: str, listener: str) -> RequestMetrics:
         """Return the histograms of one API on one listener."""

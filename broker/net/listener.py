@@ -4,7 +4,7 @@ import errno
 import logging
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -12,7 +12,9 @@ import trio
 
 from broker.api.context import Session
 from broker.maintenance.wakeups import sleep_until_wakeup
+from broker.metrics.registry import Metrics
 from broker.net.channel import Channel
+from broker.net.inflight import InflightBytes
 from broker.net.services import Services
 
 logger = logging.getLogger(__name__)
@@ -169,3 +171,23 @@ class Listener:
             for channel in list(self._channels):
                 if channel.is_overdue(now, self._limits.max_idle_s):
                     channel.close()
+
+
+def declare_listener_metrics(
+    metrics: Metrics, listeners: Sequence[Listener], inflight: InflightBytes, replies: InflightBytes
+) -> None:
+    """Declare the metrics of connections and of the memory for large requests and replies."""
+    metrics.gauge(
+        "warmlog_connections",
+        "Open connections.",
+        lambda: [((listener.name,), listener.connections) for listener in listeners],
+        ("listener",),
+    )
+    metrics.gauge(
+        "warmlog_inflight_bytes",
+        "Bytes of large requests that are received and not yet answered.",
+        lambda: [((), inflight.held_bytes)],
+    )
+    metrics.gauge(
+        "warmlog_reply_bytes", "Bytes of large replies encoded and not yet sent.", lambda: [((), replies.held_bytes)]
+    )

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from broker.app import connections_limit, open_files_limit
+from broker.process import connections_limit, open_files_limit
 from broker.settings.settings import load_settings
 
 

@@ -16,6 +16,7 @@ from random import Random
 from sortedcontainers import SortedSet
 
 from broker.api.fetch.session import MAX_ID, STEP, FetchSession, FetchSessionError, SessionPartition
+from broker.metrics.registry import Metrics
 from protocol.errors import ErrorCode
 from protocol.kafka.values import (
     NO_SESSION,
@@ -114,6 +115,20 @@ class FetchSessions:
         self._evictable: SortedSet[tuple[int, int]] = SortedSet()  # (partitions, id) of those older than EVICTION_S
         self.partition_count = 0
         self.evicted = 0  # since startup
+
+    def declare(self, metrics: Metrics) -> None:
+        """Declare the metrics of sessions."""
+        metrics.gauge("warmlog_fetch_sessions", "Incremental fetch sessions.", lambda: [((), len(self))])
+        metrics.gauge(
+            "warmlog_fetch_session_partitions",
+            "Partitions in incremental fetch sessions.",
+            lambda: [((), self.partition_count)],
+        )
+        metrics.counter(
+            "warmlog_fetch_sessions_evicted_total",
+            "Fetch sessions evicted to make room for others.",
+            lambda: [((), self.evicted)],
+        )
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -1,0 +1,52 @@
+"""The process of a broker: limits on descriptors, garbage collection, thread switches, signals."""
+
+import gc
+import resource
+import signal
+
+import trio
+
+from broker.settings.settings import Settings
+
+# A garbage collection holds the event loop for up to 0.5 us per object, and requests and connections leave no cycles.
+# So young collections are small, and full ones, which a large request would trigger, are rare.
+YOUNG_OBJECTS, YOUNG_PASSES, MIDDLE_PASSES = 5_000, 2, 500
+SWITCH_INTERVAL_S = 0.001  # for which a worker thread may keep the event loop waiting for the GIL
+# For the metadata store, HTTP, files that workers open briefly, and the slices of a reply (up to MAX_SLICES of them).
+RESERVED_DESCRIPTORS = 256
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the limit on descriptors to the maximum: each log takes several, each client one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def open_files_limit(settings: Settings) -> int:
+    """Return `warmlog.open.files`, by default half of the process's limit; connections share the other half."""
+    if settings.warmlog_open_files >= 0:
+        return settings.warmlog_open_files
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
+
+def connections_limit(settings: Settings) -> int:
+    """Return `max.connections`, reduced so that clients leave the logs their descriptors."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    reserve = min(RESERVED_DESCRIPTORS, limit // 4)
+    return max(1, min(settings.max_connections, limit - open_files_limit(settings) - reserve))
+
+
+def tune_garbage_collector() -> None:
+    """Exclude the objects of startup from collections, and make full collections rare."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_PASSES, MIDDLE_PASSES)
+
+
+async def stop_on_signal(stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+    """Set `stop` on SIGTERM or SIGINT, also during startup; further signals have no effect."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            stop.set()
