@@ -66,7 +66,7 @@ def test_every_make_target_exists() -> None:
 
 def test_the_workload_that_it_names_exists() -> None:
     (name,) = re.findall(r'^make bench ARGS="(\S+) --rounds', TEXT, re.MULTILINE)
-    assert f'"{name}"' in (ROOT / "benchmarks" / "kafka_workloads.py").read_text()
+    assert f'"{name}"' in (ROOT / "benchmarks" / "workloads" / "kafka.py").read_text()
 
 
 @pytest.mark.parametrize(
