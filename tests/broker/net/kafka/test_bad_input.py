@@ -35,11 +35,12 @@ def resident_bytes() -> int:
 
 
 class Pair:
-    """A producer and a consumer that do nothing but work."""
+    """A producer and a consumer: a record goes from one to the other beside each malformed request."""
 
     def __init__(self, broker: Running) -> None:
         self._broker = broker
         self.rounds = 0
+        self.due = trio.Semaphore(0)
 
     async def run(self) -> None:
         address = self._broker.addresses.kafka
@@ -50,6 +51,7 @@ class Pair:
             fetcher = await Fetcher.of(consumer, native, 18)
             await fetcher.fetch({("pair", 0): 0})
             while True:
+                await self.due.acquire()
                 await fetcher.send({("pair", 0): self.rounds}, max_wait_ms=10_000)
                 sent = batch(b"%d" % self.rounds)
                 stored = await native.produce("pair", sent)
@@ -99,6 +101,7 @@ async def test_malformed_requests_of_every_api_and_version_beside_a_pair_that_no
 
         async def client() -> None:
             for bad in left:
+                pair.due.release()
                 with trio.fail_after(60):
                     answers = frames_in(await exchange(broker.addresses.kafka, bad))
                 assert len(answers) <= 1, bad.what
