@@ -51,7 +51,7 @@ class Served:
             )
         assert self.process.stdout is not None
         ready = next((line for line in self.process.stdout if line.startswith("ready")), None)
-        assert ready is not None, self.log
+        assert ready is not None, f"ended with {self.end()} before it was ready: {self.log}"
         addresses = dict(word.split("=") for word in ready.split()[1:])
         self.kafka, self._http = addresses["kafka"], addresses["http"]
         self.admin = AdminClient({"bootstrap.servers": self.kafka})
@@ -223,6 +223,28 @@ def test_a_broker_killed_on_a_full_disk_starts_there(disk: Mount, serve: Serve) 
     broker.read("orders", "late readers", stored + 20, start=stored - 50)
     assert broker.stop() == 0
     assert "Traceback" not in broker.log
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [("offset.OffsetIndex", "9, 9"), ("time.TimeIndex", "9")])
+def test_the_hole_of_an_index_is_checked_on_a_full_disk(disk: Mount, kind: str, arguments: str) -> None:
+    """A page fault in a hole would end the process with SIGBUS."""
+    module, name = kind.split(".")
+    program = f"""
+from broker.log.errors import IndexCorruptError
+from broker.log.index.{module} import {name}
+from broker.log.io.files import OpenFiles
+index = {name}(OpenFiles(), {str(disk.path / "0.index")!r}, 0, capacity_size={MIB})
+try:
+    index.sanity_check({arguments})
+except IndexCorruptError as error:
+    print(error)
+"""
+    with (disk.path / "0.index").open("wb") as file:
+        file.truncate(MIB // 24 * 24)
+    disk.fill()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not greater than its first" in done.stdout
 
 
 def test_a_metadata_file_that_cannot_grow_is_an_error_and_goes_on(tmp_path: Path) -> None:

@@ -84,14 +84,13 @@ class OffsetIndex(MappedIndex):
         All offsets of the segment lie below `next_base_offset`. A preallocated index that was never trimmed ends in
         zeros and fails this check, as intended.
         """
-        if self.file_size() % self.stride:
-            raise IndexCorruptError(self.base_offset, f"its size is not a multiple of {self.stride}")
+        self.check_size()
         if not self.entries:
             return
-        first, last = self.entry_at(0), self.last()
-        if self.entries > 1 and (last.offset <= first.offset or last.position <= first.position):
+        (first, first_position), (last, last_position) = self.stored_ends()
+        if self.entries > 1 and (last <= first or last_position <= first_position):
             raise IndexCorruptError(self.base_offset, "its last entry is not greater than its first")
-        if first.offset <= self.base_offset or last.offset >= next_base_offset:
+        if first <= 0 or self.base_offset + last >= next_base_offset:
             raise IndexCorruptError(self.base_offset, "an offset lies outside the segment")
-        if first.position < 0 or last.position >= log_size:
+        if first_position < 0 or last_position >= log_size:
             raise IndexCorruptError(self.base_offset, "a position lies outside the log file")

@@ -92,12 +92,11 @@ class TimeIndex(MappedIndex):
         A zero-padded index ends in (0, base offset) and fails this check: it would date every record to 1970 and make
         retention delete them (KAFKA-10207).
         """
-        if self.file_size() % self.stride:
-            raise IndexCorruptError(self.base_offset, f"its size is not a multiple of {self.stride}")
+        self.check_size()
         if not self.entries:
             return
-        first, last = self.entry_at(0), self.last()
-        if self.entries > 1 and (last.timestamp <= first.timestamp or last.offset <= first.offset):
+        (first, first_offset), (last, last_offset) = self.stored_ends()
+        if self.entries > 1 and (last <= first or last_offset <= first_offset):
             raise IndexCorruptError(self.base_offset, "its last entry is not greater than its first")
-        if first.timestamp < 0 or first.offset < self.base_offset or last.offset >= next_base_offset:
+        if first < 0 or first_offset < 0 or self.base_offset + last_offset >= next_base_offset:
             raise IndexCorruptError(self.base_offset, "an entry lies outside the segment")

@@ -192,10 +192,8 @@ def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
 
     Zeros are never an entry: the offset index has none for a segment's first batch, and no record dates from 1970.
     """
-    view, previous = (index.view() if index.entries else None), (0, -1)
-    for slot in range(index.entries):
-        assert view is not None, "there are entries"
-        fields = index.entry.unpack_from(view, slot * index.stride)
+    previous = (0, -1)
+    for slot, fields in enumerate(index.stored(range(index.entries))):
         offset = fields[0] if by_key else fields[1]
         if fields[0] <= previous[0] or fields[1] <= previous[1] or offset >= offset_limit:
             return slot

@@ -24,15 +24,22 @@ SEGMENTS, BATCHES = 20, 10  # one record each
 
 
 class CountingDisk(FaultyDisk):
-    """Counts what is read of files."""
+    """Counts what is read of log files."""
 
     def __init__(self) -> None:
         super().__init__()
         self.read_bytes = 0
+        self._logs: set[int] = set()
+
+    def open(self, path: str, flags: int) -> int:
+        fd = super().open(path, flags)
+        (self._logs.add if path.endswith(".log") else self._logs.discard)(fd)
+        return fd
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         data = super().pread(fd, size, position)
-        self.read_bytes += len(data)
+        if fd in self._logs:
+            self.read_bytes += len(data)
         return data
 
 
