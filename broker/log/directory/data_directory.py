@@ -241,10 +241,10 @@ class DataDirectory:
         """Release the disk reserve; return whether that freed any space. Raises OSError."""
         return self.reserve.give_up()
 
-    def keep_room(self) -> None:
-        """Fill the disk reserve as far as possible, for the next startup. Blocking."""
+    def keep_room(self, *, half: bool = False) -> None:
+        """Fill the disk reserve, or half of it, as far as possible, for the next startup. Blocking."""
         with suppress(OSError):  # the disk has failed
-            self.reserve.keep_for_startup(self.space().usable_bytes)
+            self.reserve.keep_for_startup(self.space().usable_bytes, half=half)
 
     def with_room(self, work: Callable[[], T]) -> T:
         """Run work that must succeed on a full disk: retry it with the disk reserve released. Raises OSError."""
@@ -253,7 +253,10 @@ class DataDirectory:
         except OSError as error:
             if not is_out_of_room(error) or not self.make_room():
                 raise
-            return work()
+            try:
+                return work()
+            finally:
+                self.keep_room(half=True)  # before somebody else takes it: a startup without any space fails
 
     def forget_hints(self, topic: str, partition: int) -> None:
         """Discard what the checkpoints recorded at startup for a partition that is gone."""

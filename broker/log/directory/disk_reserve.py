@@ -6,7 +6,7 @@ reserved as blocks of a file (`.reserve`), so that no append and no other proces
     usable >= a quarter of it    all of it is held; appends are accepted
     below that, or ENOSPC        appends are refused; half of it is released for groups, metadata and checkpoints, which
                                  continue unaffected
-    ENOSPC again                 a writer that must succeed releases the other half and retries
+    ENOSPC again                 a writer that must succeed releases the other half, retries, and reserves what is left
     startup, shutdown            all of it is released: recovery writes indexes, shutdown writes checkpoints and then
                                  reserves what space is left for the next startup
     space is available again     it is reserved again, then appends are accepted
@@ -106,11 +106,15 @@ class Reserve:
                 is_short = is_short or is_out_of_room(error)  # otherwise it is counted, not held
             self._room.is_short = is_short
 
-    def keep_for_startup(self, usable_bytes: int) -> None:
-        """Hold all of it, or else most of what is usable, so that the next startup can write. Raises OSError."""
+    def keep_for_startup(self, usable_bytes: int, *, half: bool = False) -> None:
+        """Hold all (or half) of it, or else most of what is usable, so that the next startup can write.
+
+        Raises OSError.
+        """
         with self._lock:
+            wanted = self.size // 2 if half else self.size
             # not the last eighth: the file system may need some of it to hold the rest
-            self._hold(min(self.size, self._held + usable_bytes // 8 * 7), usable_bytes)
+            self._hold(max(self._held, min(wanted, self._held + usable_bytes // 8 * 7)), usable_bytes)
 
     def _hold(self, size: int, usable_bytes: int) -> None:
         if size == self._held or size > self._held + usable_bytes:

@@ -223,7 +223,7 @@ def test_what_must_be_written_on_a_full_disk_has_its_room(path: Path) -> None:
         assert directory.reserve.held_bytes == 1 << 16
         assert directory.foreign_names() == []
         directory.write_checkpoints([log("a", 0)])
-        assert directory.reserve.held_bytes == 0
+        assert directory.reserve.held_bytes == 1 << 15, "what was not needed is reserved again"
         assert directory.room.is_short
         directory.keep_room()
         assert directory.reserve.held_bytes == 1 << 16

@@ -116,6 +116,12 @@ def test_a_stop_keeps_what_there_is_for_the_next_startup(room: Room, path: str) 
     disk.others = 9 * SIZE
     reserve.keep_for_startup(disk.usable)
     assert reserve.held_bytes == SIZE, "what is held is not let go"
+    reserve.keep_for_startup(disk.usable, half=True)
+    assert reserve.held_bytes == SIZE
+    reserve.give_up()
+    disk.others = 0
+    reserve.keep_for_startup(disk.usable, half=True)
+    assert reserve.held_bytes == SIZE // 2
 
 
 def test_what_runs_out_at_the_last_moment_is_noticed(room: Room, path: str) -> None:
