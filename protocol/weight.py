@@ -24,14 +24,15 @@ def weight(value: Any, limit: int) -> int:
     if isinstance(value, _FLAT):
         return len(value.partitions)
     total = 1
-    for name in value.__struct_fields__:
+    for name in _part_names(value.__class__):
         field = getattr(value, name)
         if type(field) is tuple:
             total += len(field)
             for each in field:
                 if total > limit or not isinstance(each, Value):
                     break
-                total += weight(each, limit - total) - 1
+                if _part_names(each.__class__):
+                    total += weight(each, limit - total) - 1
     return total
 
 
@@ -55,7 +56,7 @@ def release(owned: list[Any]) -> Iterator[None]:
             if getrefcount(value) > _ONLY_REFERENCE:  # somebody else has it, perhaps this list once more
                 pass
             elif isinstance(value, Value):
-                for name in _part_names(type(value)):
+                for name in _part_names(value.__class__):
                     piece.append(getattr(value, name))
             elif isinstance(value, list | tuple) and (len(value) > _SMALL or _has_parts(value)):
                 held.append(list(value))  # so that the end of the container is not the end of its values

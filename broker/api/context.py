@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from broker.api import pacing
 from broker.api.pacing import Pacer
 
 Q = TypeVar("Q", bound=Hashable)
@@ -55,13 +56,13 @@ class Context:
         Call it in every loop whose length depends on the client or on the size of the broker. State that was read
         before it may have changed afterwards.
         """
-        if self._pacer.is_over(self._piece_end):
+        if pacing.perf_counter() >= self._piece_end:
             await self.pause()
 
     @property
     def is_piece_over(self) -> bool:
         """Whether to `pause`: for short loops, where awaiting `checkpoint` each time costs as much as the work."""
-        return self._pacer.is_over(self._piece_end)
+        return pacing.perf_counter() >= self._piece_end
 
     async def pause(self) -> None:
         """Yield to other tasks, then begin another piece."""
@@ -70,11 +71,10 @@ class Context:
 
     async def map(self, function: Callable[..., A], *arguments: Iterable[Any]) -> tuple[A, ...]:
         """Return the results of the builtin `map` as a tuple, computed in pieces."""
-        is_over = self._pacer.is_over
         results = []
         for each in zip(*arguments, strict=True):
             results.append(function(*each))
-            if is_over(self._piece_end):
+            if pacing.perf_counter() >= self._piece_end:
                 await self.pause()
         return tuple(results)
 
@@ -83,7 +83,6 @@ class Context:
 
         `answer` must be cheap and without side effects.
         """
-        is_over = self._pacer.is_over
         answers: dict[Q, A] = {}
         given = []
         for question in questions:
@@ -91,7 +90,7 @@ class Context:
             if found is None:
                 found = answers[question] = answer(question)
             given.append(found)
-            if is_over(self._piece_end):
+            if pacing.perf_counter() >= self._piece_end:
                 await self.pause()
         return tuple(given)
 
@@ -109,23 +108,21 @@ class Context:
 
     async def repeated(self, keys: Iterable[Q]) -> set[Q]:
         """Return the keys that occur more than once, found in pieces."""
-        is_over = self._pacer.is_over
         seen: set[Q] = set()
         repeated: set[Q] = set()
         for key in keys:
             (repeated if key in seen else seen).add(key)
-            if is_over(self._piece_end):
+            if pacing.perf_counter() >= self._piece_end:
                 await self.pause()
         await self.empty(seen)
         return repeated
 
     async def empty(self, values: dict[Q, Any] | set[Q]) -> None:
         """Clear a set or a dictionary in pieces: freeing 100,000 keys at once takes several milliseconds."""
-        is_over = self._pacer.is_over
         while values:
             if isinstance(values, dict):
                 values.popitem()
             else:
                 values.pop()
-            if is_over(self._piece_end):
+            if pacing.perf_counter() >= self._piece_end:
                 await self.pause()

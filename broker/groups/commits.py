@@ -119,7 +119,7 @@ class OffsetCommits:
 
     def _partition_exists(self, topic: str, partition: int) -> bool:
         """Return whether a partition exists, online or offline."""
-        return self._partitions.get(topic, partition) is not None or self._partitions.is_offline(topic, partition)
+        return (topic, partition) in self._partitions.served or self._partitions.is_offline(topic, partition)
 
     async def _check_commit(self, name: str, committer: Committer) -> ErrorCode:
         """Return whether this client may commit; if so, the group exists afterwards.

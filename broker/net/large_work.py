@@ -25,24 +25,20 @@ FREE_REPLY_BYTES = 1 << 20
 class LargeWork:
     """Decoding and encoding tasks of one connection; its channel is scheduled when one of them ends."""
 
-    __slots__ = ("_connection", "_decoding", "_encoding", "_owner", "_services")
+    __slots__ = ("_connection", "_decoding", "_encoding", "_owner", "_services", "is_decoding")
 
     def __init__(self, connection: Connection, services: Services, owner: Served) -> None:
         self._connection = connection
         self._services = services
         self._owner: Served | None = owner  # None once closed, which breaks a reference cycle
+        self.is_decoding = False  # the next frame, so that nothing more can be begun
         self._decoding: trio.CancelScope | None = None
         self._encoding: trio.CancelScope | None = None
-
-    @property
-    def is_decoding(self) -> bool:
-        """Whether the next frame is being decoded, so that nothing more can be begun."""
-        return self._decoding is not None
 
     def decode(self) -> None:
         """Start to decode the connection's large frame; its channel continues afterwards."""
         assert self._owner is not None
-        self._decoding = trio.CancelScope()
+        self._decoding, self.is_decoding = trio.CancelScope(), True
         self._services.turn.spawn(self._owner, self._decode)
 
     def encode(self) -> None:
@@ -78,7 +74,7 @@ class LargeWork:
         assert self._decoding is not None
         with self._decoding:
             await self._services.pacer.in_worker(self._connection.decode_large)
-        self._decoding = None
+        self._decoding, self.is_decoding = None, False
         if self._owner is None:
             self._free_all()
         else:

@@ -68,6 +68,9 @@ class Partitions:
         self._writer = writer
         self._metrics = metrics
         self._map = TopicMap(lambda topic: assign_replicas([self.node_id], topic.partitions, 1, storage.random))
+        self.served: Mapping[tuple[str, int], Partition] = (
+            self._map.partitions
+        )  # for loops, which `get` would slow down
         self._configs = LogConfigs(settings)
         self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
         self.changes = TopicChanges(
@@ -140,9 +143,6 @@ class Partitions:
     def offline_count(self) -> int:
         """Return the number of partitions in offline data directories."""
         return len(self._map.offline)
-
-    def _is_served(self, topic: str, partition: int) -> bool:
-        return (topic, partition) in self._map.partitions
 
     def has(self, topic: str) -> bool:
         """Whether a topic exists."""
@@ -251,7 +251,7 @@ class Partitions:
         try:
             await trio.to_thread.run_sync(self._storage.finish_deletions)
             await self._open_topics(await trio.to_thread.run_sync(self._storage.store.load))
-            await trio.to_thread.run_sync(self._storage.warn_of_unserved, self._is_served, self.has)
+            await trio.to_thread.run_sync(self._storage.warn_of_unserved, lambda *place: place in self.served, self.has)
             self._all_open = True
             was_unclean = any(partition.log.recovery is not None for partition in self)
             if self._storage.directories.forget_unknown() or was_unclean:

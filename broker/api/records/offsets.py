@@ -84,7 +84,7 @@ class OffsetsApi:
         return ListOffsetsResponse(partitions=tuple(found))
 
     async def _find(self, query: OffsetQuery, isolation: Isolation) -> FoundOffset:
-        partition = self._partitions.get(query.topic, query.partition)
+        partition = self._partitions.served.get((query.topic, query.partition))
         try:
             if isinstance(query, KafkaOffsetQuery) and query.error is not ErrorCode.NONE:
                 raise UnsupportedTimeError(

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe
 from broker.log.partition_log import PartitionLog
-from broker.metadata.topic import MAX_NAME_LENGTH, InvalidTopicError, is_internal
+from broker.metadata.topic import INTERNAL_TOPICS, MAX_NAME_LENGTH, InvalidTopicError, is_internal
 from broker.partitions.partition import Append, Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
@@ -125,7 +125,8 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
         return None
     if not request.is_transactional and any(_has_transaction(asked) for asked in request.partitions):
         return Produce(request.acks, [_without_transaction(asked) for asked in request.partitions])
-    found = [partitions.get(asked.topic, asked.partition) for asked in request.partitions]
+    served = partitions.served
+    found = [served.get((asked.topic, asked.partition)) for asked in request.partitions]
     if None in found and any(_is_new(asked.topic, partitions) for asked in request.partitions):
         return None
     terms = _Terms(request, context, partitions)
@@ -148,11 +149,11 @@ async def begin_in_pieces(
         if _is_new(topic, partitions):
             await _create(topic, partitions)
         await context.checkpoint()
-    terms = _Terms(request, context, partitions)
+    terms, served = _Terms(request, context, partitions), partitions.served
     entries: list[Append | ProducedPartition] = []
     for start in range(0, len(request.partitions), PIECE):
         piece = request.partitions[start : start + PIECE]
-        entries += [terms.queue(asked, partitions.get(asked.topic, asked.partition)) for asked in piece]
+        entries += [terms.queue(asked, served.get((asked.topic, asked.partition))) for asked in piece]
         write()
         await context.checkpoint()
     return Produce(request.acks, entries)
@@ -187,7 +188,7 @@ class _Terms:
         """Validate and queue the records of a partition, or return the error for the client."""
         try:
             topic, records = asked.topic, asked.records
-            if not self._is_admin and is_internal(topic):
+            if topic in INTERNAL_TOPICS and not self._is_admin:
                 raise InvalidTopicError(f"{topic} is an internal topic: clients cannot write to it")
             if partition is None:
                 raise self._partitions.missing(topic, asked.partition)

@@ -5,7 +5,6 @@ topics every few minutes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from heapq import merge
 from itertools import islice
 
@@ -28,6 +27,7 @@ from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadat
 NO_LEADER = -1
 _OFFLINE = -1  # in place of the leader epoch
 NAMES_PER_PIECE = 1000  # sorted at once
+EPOCHS_PER_PIECE = 256  # looked up between two looks at the clock: about 50 us
 MAX_PARTITIONS_PER_PAGE = 2000  # Kafka's max.request.partition.size.limit
 
 
@@ -136,7 +136,7 @@ class MetadataApi:
     async def _describe(self, topic: Topic, context: Context) -> TopicMetadata:
         """Return a topic's description from the cache, or build it in pieces."""
         name, replicas = topic.name, self._partitions.replicas(topic.name)
-        epochs = await context.map(partial(self._leader_epoch, name), range(topic.partitions))
+        epochs = await self._leader_epochs(topic, context)
         cached = self._cache.get(name)
         if cached is None or cached[0] is not topic or cached[1] != epochs:
             if len(self._cache) > len(self._partitions):  # more topics than partitions: some were deleted
@@ -144,9 +144,17 @@ class MetadataApi:
             cached = self._cache[name] = topic, epochs, await _build(topic, epochs, replicas, context)
         return cached[2]
 
-    def _leader_epoch(self, topic: str, index: int) -> int:
-        partition = self._partitions.get(topic, index)
-        return _OFFLINE if partition is None else partition.log.leader_epoch
+    async def _leader_epochs(self, topic: Topic, context: Context) -> tuple[int, ...]:
+        """Return the leader epoch of each partition of a topic, in pieces."""
+        name, served = topic.name, self._partitions.served
+        epochs: list[int] = []
+        for start in range(0, topic.partitions, EPOCHS_PER_PIECE):
+            piece = range(start, min(start + EPOCHS_PER_PIECE, topic.partitions))
+            found = [served.get((name, index)) for index in piece]
+            epochs += [_OFFLINE if partition is None else partition.log.leader_epoch for partition in found]
+            if context.is_piece_over:
+                await context.pause()
+        return tuple(epochs)
 
 
 async def _build(
