@@ -208,7 +208,7 @@ def test_an_archive_goes_on_as_it_was_begun(write_partition: WritePartition, tmp
     archived(lake, asked(writer), partition_by="day")
     with pytest.raises(PipelineError, match="is partitioned by day, and cannot be continued with none"):
         archived(lake, asked(writer))
-    with pytest.raises(PipelineError, match=r"is of columns key,.* and cannot be continued with offset"):
+    with pytest.raises(PipelineError, match=r"is written with the columns key,.* and cannot be continued with offset"):
         archived(lake, asked(writer, columns="offset"), partition_by="day")
 
 

@@ -69,5 +69,5 @@ def test_more_keys_than_fit_into_memory_are_an_error_that_names_a_query(
     writer.segment([b"x"] * 200)
     failed = CliRunner().invoke(command, ["--path", str(writer.directory.parent), "--topic", "orders"])
     assert failed.exit_code == 1
-    assert "orders-0 has more than 0 MiB of different keys" in failed.stderr
+    assert "orders-0 has more than 0 MiB of distinct keys" in failed.stderr
     assert "docs/pipeline/jobs.md has a query for Spark" in failed.stderr

@@ -211,8 +211,8 @@ def test_offsets_and_times_choose_what_is_read(write_partition: WritePartition) 
         ({"maxTriggerDelay": "5m"}, "maxTriggerDelay needs minOffsetsPerTrigger"),
         ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "option maxTriggerDelay: 'soon' is not a time"),
         ({"maxRecordsPerPartition": "9", "onCorrupt": "stop"}, "onCorrupt=stop reads a partition in one split"),
-        ({"topic": "payments"}, "no topic payments in it"),
-        ({"topic": None, "assign": '{"orders":[3]}'}, "no partition 3 of orders"),
+        ({"topic": "payments"}, "has no topic payments"),
+        ({"topic": None, "assign": '{"orders":[3]}'}, "no partition 3 of topic orders"),
         ({"topic": None, "assign": '{"orders":[]}'}, "option assign"),
         ({"topic": None, "assign": "{}"}, "option assign"),
         ({"topic": None}, "no topic: give option"),
@@ -261,7 +261,7 @@ def test_the_log_start_and_what_is_flushed_are_taken_from_the_checkpoints(write_
     assert plan(data_dir, readUpTo="flushed").offsets() == list(range(3, 8))
     assert plan(writer.directory).offsets() == list(range(3, 10))
     assert plan(writer.directory, readUpTo="flushed").offsets() == list(range(3, 8))
-    with pytest.raises(DataLossError, match="offset 1 is gone: the log starts at 3"):
+    with pytest.raises(DataLossError, match="offset 1 was deleted: the log starts at 3"):
         plan(data_dir, startingOffsets='{"orders":{"0":1}}')
 
 

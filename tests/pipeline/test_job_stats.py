@@ -21,7 +21,7 @@ def test_what_tasks_have_done_is_added_up() -> None:
     tally = Tally(batches=3, bytes=300, skipped_batches=1, lost_offsets=2)
     tally.damaged.append(Damage(path="a.log", position=7, reason="broken"))
     one = JobStats(rows=10, tasks=1, decode_s=0.25)
-    one.take(tally)
+    one.add_tally(tally)
     whole = added([one, one, JobStats(write_s=1.5)])
     assert whole == JobStats(
         rows=20,
@@ -50,8 +50,8 @@ def test_a_report_is_json_and_a_line(tmp_path: Path) -> None:
     times = iter([100.0, 102.0])
     reporter = Reporter("archive", clock=lambda: next(times), now=lambda: datetime(2026, 11, 21, 10, tzinfo=UTC))
     reporter.add(JobStats(rows=1000, batches=4, bytes=2048, decode_s=0.12345, skipped_batches=2))
-    reporter.skipped(1 << 20)
-    reporter.tell(commits=1)
+    reporter.add_skipped_bytes(1 << 20)
+    reporter.set_details(commits=1)
     report = reporter.report()
     path = tmp_path / "report.json"
     path.write_text("an older one")

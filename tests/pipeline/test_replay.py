@@ -182,7 +182,7 @@ def test_a_topic_that_is_not_there_is_created_with_as_many_partitions(
         assert stored(client, target) == stored(client, source)
     client.create_topic(f"{source}-one", partitions=1)
     failed = CliRunner().invoke(command, [*common, "--table", str(tmp_path), "--to-topic", f"{source}-one"])
-    assert "has no partition 2, which records come from: add partitions" in failed.stderr, failed.output
+    assert "has no partition 2, but the source has: add partitions" in failed.stderr, failed.output
     assert stored(client, f"{source}-one") == {}
 
 

@@ -41,7 +41,7 @@ def test_without_java_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     with pytest.raises(PipelineError, match="Java 17 or newer: no `java` on the path, and JAVA_HOME is not set"):
         availability.check_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(PipelineError, match=f"there is none in JAVA_HOME, {tmp_path}"):
+    with pytest.raises(PipelineError, match=f"JAVA_HOME, {tmp_path}, has no bin/java"):
         availability.check_java()
 
 

@@ -24,7 +24,7 @@ from protocol.request import FetchPartition, FetchRequest, MetadataRequest, Prod
 from protocol.response import MetadataResponse, ProducedPartition, ProduceResponse
 from warmlog.client.blocking import Client
 from warmlog.client.producing.partitioner import partition_of
-from warmlog.pipeline.broker import BrokerConnection, PatientBroker, Retry, reply_error
+from warmlog.pipeline.broker import BrokerConnection, Retry, RetryingBroker, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.sink.attempts import EPOCHS, FETCH_BYTES, FIRST_ID, Identity, batch_identity, stream_identity
 from warmlog.pipeline.sink.options import WriteOptions, write_options
@@ -110,8 +110,8 @@ def options(broker: Broker, topic: str | None, **given: Any) -> WriteOptions:
 class Task:
     """An attempt at a task."""
 
-    def __init__(self, asked: WriteOptions, identity: Identity, patient: PatientBroker | None = None) -> None:
-        self._broker = patient or PatientBroker(asked.bootstrap, Retry(60), max_reply_bytes=FETCH_BYTES)
+    def __init__(self, asked: WriteOptions, identity: Identity, patient: RetryingBroker | None = None) -> None:
+        self._broker = patient or RetryingBroker(asked.bootstrap, Retry(60), max_reply_bytes=FETCH_BYTES)
         self._writer = TaskWriter(asked, identity, self._broker, now_ms=lambda: NOW_MS)
 
     def add(self, *rows: Rows) -> "Task":
@@ -206,24 +206,24 @@ def test_options_are_read_whatever_their_case_and_sparks_own_are_left_alone() ->
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ([("key", "string")], "no column value"),
+        ([("key", "string")], "column value is missing"),
         ([("value", "double")], "column value is double: it must be binary or string"),
         ([("value", "string"), ("Key", "int")], "column Key is int"),
-        ([("value", "string"), ("keys", "string")], "no column keys can be written; did you mean key"),
+        ([("value", "string"), ("keys", "string")], "column keys cannot be written; did you mean key"),
         (
             [("value", "string"), ("timestampType", "int"), ("Header", "string")],
-            "no column Header can be written; did you mean headers",
+            "column Header cannot be written; did you mean headers",
         ),
-        ([("value", "string"), ("VALUE", "string")], "column value is there twice"),
+        ([("value", "string"), ("VALUE", "string")], "the frame has column value twice"),
         ([("value", "string"), ("headers", "map<string,binary>")], "column headers is map"),
         ([("value", "string"), ("timestamp", "bigint")], "column timestamp is bigint"),
         ([("value", "string"), ("partition", "bigint")], "column partition is bigint"),
-        ([("value", "string")], "neither option topic nor a column topic"),
+        ([("value", "string")], "give option topic or a column topic"),
     ],
 )
 def test_a_frame_that_is_no_records_is_refused_by_its_column(columns: list[tuple[str, str]], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
-        check_columns(columns, topic="t" if "neither" not in message else None)
+        check_columns(columns, topic=None if "option topic" in message else "t")
 
 
 def test_a_frame_that_was_read_can_be_written_with_what_it_has_besides() -> None:
@@ -412,7 +412,7 @@ def test_a_row_that_goes_nowhere_is_told_before_any_is_sent(
 
 def test_a_topic_is_made_only_where_it_may_be(broker: Broker) -> None:
     task = Task(options(broker, "absent", auto_create=False), some_identity())
-    with pytest.raises(PipelineError, match="there is no topic absent, and autoCreate is false"):
+    with pytest.raises(PipelineError, match="topic absent does not exist, and autoCreate is false"):
         task.add(values(b"x"))
     task.die()
     Task(options(broker, "made"), some_identity()).add(values(b"x")).finish()
@@ -480,7 +480,7 @@ def test_a_micro_batch_is_not_the_one_before(broker: Broker, client: Client) -> 
         Task(options(broker, topic), stream_identity("q", batch_id, 0)).add(values(b"a", b"b")).finish()
     assert stored_values(broker, topic) == [b"a"] * 3 + [b"b"] * 3
     late = Task(options(broker, topic), stream_identity("q", 1, 0))
-    with pytest.raises(PipelineError, match="a later micro-batch was written already"):
+    with pytest.raises(PipelineError, match="a later micro-batch has been written already"):
         late.add(values(b"a"))
     late.die()
 
@@ -489,7 +489,7 @@ def test_rows_that_changed_are_told_or_let_be(broker: Broker, client: Client) ->
     topic, identity = new_topic(client), some_identity()
     Task(options(broker, topic), identity).add(values(b"a", b"b", b"c")).flush()
     changed = Task(options(broker, topic), identity).add(values(b"a", b"d"))
-    with pytest.raises(PipelineError, match="has stored 2 records that are none of its rows this time"):
+    with pytest.raises(PipelineError, match="has stored 2 records that match none of its rows now"):
         changed.finish()
     changed.die()
     assert Task(options(broker, topic, on_changed_rows="send"), identity).add(values(b"a", b"d")).finish().rows == 0
@@ -546,7 +546,7 @@ def test_two_attempts_at_a_time_and_one_after_them_store_each_row_once(
     assert stored_values(broker, topic) == sorted(row["value"] for row in rows)
 
 
-class Unlucky(PatientBroker):
+class Unlucky(RetryingBroker):
     """Loses the connection in place of some replies to produce requests, which the broker has carried out by then."""
 
     def __init__(self, bootstrap: str, lost: set[int]) -> None:
@@ -594,7 +594,7 @@ def test_a_broker_that_goes_and_comes_back_in_mid_job(tmp_path: Path) -> None:
 
 def test_a_broker_that_does_not_come_is_given_up() -> None:
     clock = count(0, 10)
-    patient = PatientBroker("127.0.0.1:1", patience(lambda: next(clock)))
+    patient = RetryingBroker("127.0.0.1:1", patience(lambda: next(clock)))
     task = Task(WriteOptions(bootstrap="127.0.0.1:1", topic="t"), some_identity(), patient)
     with pytest.raises(
         PipelineError, match=r"cannot connect to 127.0.0.1:1: .*; gave up after 30 s \(deliveryTimeoutMs\)"
@@ -616,7 +616,7 @@ def refusing(refusals: int) -> tuple[list[int], Callable[[MetadataResponse], Non
 
 def test_an_error_that_may_pass_is_waited_for(broker: Broker) -> None:
     asked, check = refusing(3)
-    with PatientBroker(broker.native, patience()) as patient:
+    with RetryingBroker(broker.native, patience()) as patient:
         connection = patient.connection()
         patient.ask(MetadataRequest(), MetadataResponse, check)
         assert patient.connection() is connection  # a reply came, so nothing was wrong with it
@@ -627,7 +627,7 @@ def test_an_error_that_does_not_pass_is_given_up_whatever_the_broker_replies(bro
     clock = count(0, 10)
     asked, check = refusing(1000)
     with (
-        PatientBroker(broker.native, patience(lambda: next(clock))) as patient,
+        RetryingBroker(broker.native, patience(lambda: next(clock))) as patient,
         pytest.raises(PipelineError, match=r"t-0: the disk is away; gave up after 30 s \(deliveryTimeoutMs\)"),
     ):
         patient.ask(MetadataRequest(), MetadataResponse, check)
@@ -635,7 +635,7 @@ def test_an_error_that_does_not_pass_is_given_up_whatever_the_broker_replies(bro
 
 
 class SlowBroker:
-    """In place of a PatientBroker: answers only when it is asked for a reply, and counts what is not answered."""
+    """In place of a RetryingBroker: answers only when it is asked for a reply, and counts what is not answered."""
 
     def __init__(self) -> None:
         self.retry = Retry()

@@ -280,7 +280,7 @@ def test_a_stream_whose_topic_was_made_anew(broker: Broker, client: Client) -> N
     client.delete_topic("anew")
     produced(client, "anew", 4, partitions=1)
     before = {"anew": {"0": 10}}
-    with pytest.raises(DataLossError, match="anew-0: offset 10 does not exist any more: the log ends at 4"):
+    with pytest.raises(DataLossError, match="anew-0: offset 10 no longer exists: the log ends at 4"):
         StreamReader(asked(broker, "anew")).latestOffset(before)
     reader = StreamReader(asked(broker, "anew", failOnDataLoss="false"))
     end = reader.latestOffset(before)

@@ -1,20 +1,20 @@
-"""A worker that is settled collects no longer what it had imported before."""
+"""A worker does not collect garbage among its imports."""
 
 import subprocess
 import sys
 
-SETTLED = """
+FREEZES = """
 import gc
-from warmlog.pipeline.session import settled
-assert settled(len, "abc") == 3
-there = gc.get_freeze_count()
-assert there > 0
+from warmlog.pipeline.session import call_frozen
+assert call_frozen(len, "abc") == 3
+frozen = gc.get_freeze_count()
+assert frozen > 0
 more = [[] for _ in range(1000)]
-settled(len, "abc")
-assert gc.get_freeze_count() <= there, "what tasks leave behind must be collected"
+call_frozen(len, "abc")
+assert gc.get_freeze_count() <= frozen, "what tasks leave behind must be collected"
 """
 
 
-def test_once_and_for_all() -> None:
-    """In a process of its own: it cannot be taken back."""
-    subprocess.run([sys.executable, "-c", SETTLED], check=True)
+def test_imports_are_frozen_once() -> None:
+    """In a separate process, because freezing cannot be undone."""
+    subprocess.run([sys.executable, "-c", FREEZES], check=True)

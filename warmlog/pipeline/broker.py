@@ -1,7 +1,7 @@
-"""Ask a broker from a thread without an event loop, and retry while it is unavailable.
+"""Send requests to a broker from a thread without an event loop, and retry while it is unavailable.
 
-`BrokerConnection` is one connection, without retries. `Retry` is the pipeline's only retry loop; `PatientBroker` joins
-the two.
+`BrokerConnection` is one connection, without retries. `Retry` is the pipeline's only retry policy; `RetryingBroker`
+combines the two.
 """
 
 import logging
@@ -28,7 +28,7 @@ R = TypeVar("R", bound=Value)
 T = TypeVar("T")
 
 DEFAULT_SETTINGS = Settings(client="warmlog pipeline")
-READ_PATIENCE_S = 60.0  # how long a read waits for a broker
+READ_TIMEOUT_S = 60.0  # how long a read retries before it fails
 FIRST_PAUSE_S = 0.1  # Kafka's retry.backoff.ms, doubled up to
 LONGEST_PAUSE_S = 1.0  # Kafka's retry.backoff.max.ms
 
@@ -36,8 +36,8 @@ LONGEST_PAUSE_S = 1.0  # Kafka's retry.backoff.max.ms
 API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 API_VERSIONS_REPLY = struct.pack(">i", 1)
 
-# Error codes of a topic, a partition or a group that a later request may not get.
-PASSING = frozenset(
+# Transient errors of a topic, a partition or a group: a retry may succeed.
+TRANSIENT = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -121,38 +121,38 @@ def _connect(bootstrap: str, settings: Settings) -> BlockingConnection:
 
 
 def _speaks_kafka(host: str, port: int) -> bool:
-    """Whether a Kafka listener answers at an address that has closed a native connection."""
-    with suppress(OSError), socket.create_connection((host, port), DEFAULT_SETTINGS.connect_timeout_s) as asked:
-        asked.settimeout(DEFAULT_SETTINGS.connect_timeout_s)
-        asked.sendall(API_VERSIONS_REQUEST)
-        reply = asked.recv(len(API_VERSIONS_REPLY) + 4, socket.MSG_WAITALL)
+    """Whether an address that closed a native connection is a Kafka listener."""
+    with suppress(OSError), socket.create_connection((host, port), DEFAULT_SETTINGS.connect_timeout_s) as connection:
+        connection.settimeout(DEFAULT_SETTINGS.connect_timeout_s)
+        connection.sendall(API_VERSIONS_REQUEST)
+        reply = connection.recv(len(API_VERSIONS_REPLY) + 4, socket.MSG_WAITALL)
         return reply[4:] == API_VERSIONS_REPLY
     return False
 
 
 def reply_error(code: ErrorCode, message: str | None, *, about: str = "") -> PipelineError:
-    """Return the error for a code in a reply: UnavailableError if trying again may help. `about`: what was asked."""
+    """Return the error for a code in a reply: UnavailableError if a retry may succeed. `about`: its subject."""
     text = message or code.name
-    kind = UnavailableError if code in PASSING else PipelineError
+    kind = UnavailableError if code in TRANSIENT else PipelineError
     return kind(f"{about}: {text}" if about else text)
 
 
 class Retry:
-    """Try again with doubling pauses while a broker is unavailable.
+    """Retry with exponential backoff while a broker is unavailable.
 
-    Patience is measured from the first failure since the last progress, so a job that progresses, or has nothing to
-    send for a while, never gives up. `setting`: the option that sets `patience_s`, for the error.
+    The timeout runs from the first failure since the last progress, so a job that makes progress, or is idle for a
+    while, never gives up. `setting`: the option that sets `timeout_s`, for the error message.
     """
 
     def __init__(
         self,
-        patience_s: float = READ_PATIENCE_S,
+        timeout_s: float = READ_TIMEOUT_S,
         *,
         setting: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._setting = f" ({setting})" if setting else ""
         self._clock = clock
         self._sleep = sleep
@@ -160,23 +160,23 @@ class Retry:
         self._pause_s = FIRST_PAUSE_S
 
     def progressed(self) -> None:
-        """Reset patience and pause."""
+        """Reset the timeout and the backoff."""
         self._failing_since = None
         self._pause_s = FIRST_PAUSE_S
 
     def wait(self, error: UnavailableError) -> None:
-        """Pause after an error. Raises UnavailableError with it once patience is over."""
+        """Back off after an error. Raises UnavailableError with it once the timeout is over."""
         now = self._clock()
         if self._failing_since is None:
             self._failing_since = now
-            _log.warning("%s; trying again", error)
-        if now - self._failing_since >= self._patience_s:
-            raise UnavailableError(f"{error}; gave up after {self._patience_s:g} s{self._setting}") from error
+            _log.warning("%s; retrying", error)
+        if now - self._failing_since >= self._timeout_s:
+            raise UnavailableError(f"{error}; gave up after {self._timeout_s:g} s{self._setting}") from error
         self._sleep(self._pause_s)
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 
     def call(self, act: Callable[[], T]) -> T:
-        """Call `act` until it does not raise UnavailableError. Raises what else it raises."""
+        """Call `act`, retrying while it raises UnavailableError; other exceptions propagate."""
         while True:
             try:
                 result = act()
@@ -187,8 +187,8 @@ class Retry:
                 return result
 
 
-class PatientBroker:
-    """A broker that may go away and come back: one connection at a time; a context manager. Not thread-safe."""
+class RetryingBroker:
+    """A connection to a broker that may restart, opened again when needed; a context manager. Not thread-safe."""
 
     def __init__(self, bootstrap: str, retry: Retry, *, max_reply_bytes: int = DEFAULT_SETTINGS.fetch_bytes) -> None:
         self._bootstrap = bootstrap
@@ -209,7 +209,7 @@ class PatientBroker:
             self._connection = None
 
     def ask(self, request: NativeRequest, response_type: type[R], check: Callable[[R], None] | None = None) -> R:
-        """Ask something idempotent, again while it, or `check` of the reply, raises UnavailableError.
+        """Send an idempotent request, retrying while it or `check` of its reply raises UnavailableError.
 
         Raises PipelineError.
         """

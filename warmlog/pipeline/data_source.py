@@ -60,7 +60,7 @@ class WarmlogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` takes; Spark asks when the source is registered, so workers are set up here."""
+        """Return the name for `format`. Spark calls this at registration, so it also selects the workers' Python."""
         use_this_python()
         return "warmlog"
 
@@ -78,13 +78,13 @@ class WarmlogDataSource(DataSource):
         return FilteredReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return a reader of a stream. Raises PipelineError if the schema or an option does not fit one."""
+        """Return a reader of a stream. Raises PipelineError if a stream cannot have the schema or an option."""
         from warmlog.pipeline.source.stream import StreamReader  # not needed by batch jobs
 
         return StreamReader(replace(self._read_options, columns=_columns(schema)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return a writer of a batch job. Raises PipelineError if options, frame or mode do not fit a log."""
+        """Return a writer of a batch job. Raises PipelineError if options, schema or mode are not valid for a topic."""
         from warmlog.pipeline.sink.options import write_options  # not needed by reads
         from warmlog.pipeline.sink.writer import batch_writer
 
@@ -103,12 +103,12 @@ def _columns(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         if SPARK_TYPES.get(field.name) != field.dataType:
             ours = ", ".join(f"{name} {kind.simpleString()}" for name, kind in SPARK_TYPES.items())
-            raise PipelineError(f"topics have no column {field.name} {field.dataType.simpleString()}, but {ours}")
+            raise PipelineError(f"topics have no column {field.name} {field.dataType.simpleString()}; they have {ours}")
     return tuple(field.name for field in schema.fields)
 
 
 class BatchReader(DataSourceReader):
-    """Reads what there is, once."""
+    """Reads the records that exist when the job is planned."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -124,14 +124,14 @@ class BatchReader(DataSourceReader):
 
 
 class FilteredReader(BatchReader):
-    """A BatchReader that takes Spark's filters.
+    """A BatchReader that accepts Spark's filters.
 
-    A class of its own, behind an option: Spark refuses a reader that takes filters unless its setting
-    spark.sql.python.filterPushdown.enabled is on, and does not tell a source whether it is.
+    A separate class, enabled by an option, because Spark rejects a reader that accepts filters unless its setting
+    spark.sql.python.filterPushdown.enabled is on, and a source cannot see whether it is.
     """
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802 - Spark's name
-        """Use what bounds offsets, times and partitions; return all, so that Spark applies them to what is left."""
+        """Narrow offsets, timestamps and partitions by the filters; return all, so that Spark applies them too."""
         for one in filters:
             _take_filter(self._bounds, one)
         return filters

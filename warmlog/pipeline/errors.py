@@ -2,12 +2,12 @@
 
 
 class PipelineError(Exception):
-    """A job cannot be done as asked."""
+    """A job cannot run as requested."""
 
 
 class DataLossError(PipelineError):
-    """Records that should have been read are gone; `failOnDataLoss=false` continues without them."""
+    """Records were deleted before they were read; `failOnDataLoss=false` continues without them."""
 
 
 class UnavailableError(PipelineError):
-    """The broker cannot be reached, or cannot answer yet; trying again may help."""
+    """The broker cannot be reached, or cannot answer yet; a retry may succeed."""

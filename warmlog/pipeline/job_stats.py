@@ -1,6 +1,6 @@
-"""What a job did, in numbers: counted in tasks, added up by the job, reported as JSON.
+"""Statistics of a job: counted by tasks, summed by the job, reported as JSON.
 
-Spark (up to 4.3) has no metrics for Python data sources, so what a worker counts comes back with its result.
+Spark (up to 4.3) has no metrics for Python data sources, so workers return their counts with their results.
 """
 
 import json
@@ -22,8 +22,8 @@ T = TypeVar("T")
 class JobStats:
     """Counts of a task, or of all tasks of a job. Times are seconds of workers, which run in parallel.
 
-    `bytes`: of the batches that were opened, as stored. `skipped_batches`: passed over because of their headers.
-    `skipped_bytes`: not read at all, because of the indexes. `damaged`: batches.
+    `bytes`: of the batches that were opened, as stored. `skipped_batches`: skipped by their headers. `skipped_bytes`:
+    not read at all, thanks to the indexes. `damaged`: batches.
     """
 
     rows: int = 0
@@ -43,7 +43,7 @@ class JobStats:
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
-    def take(self, tally: Tally) -> None:
+    def add_tally(self, tally: Tally) -> None:
         """Add the counts of a reader."""
         self.batches += tally.batches
         self.bytes += tally.bytes
@@ -61,14 +61,14 @@ def added(parts: Iterable[JobStats]) -> JobStats:
 
 
 class Stopwatch:
-    """Adds up how long calls take, in `seconds`."""
+    """Measures the total duration of calls in `seconds`."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self.seconds = 0.0
 
     def timed(self, act: Callable[P, T]) -> Callable[P, T]:
-        """Return a function that does the same and is timed, also when it raises."""
+        """Return a function that calls `act` and is timed, also when it raises."""
 
         def run(*arguments: P.args, **names: P.kwargs) -> T:
             started = self._clock()
@@ -80,7 +80,7 @@ class Stopwatch:
         return run
 
     def steps(self, iterator: Iterator[T]) -> Iterator[T]:
-        """Yield the same items, timing how long each takes to be made."""
+        """Yield the items of an iterator, timing how long it takes to produce each."""
         step = self.timed(iterator.__next__)
         while True:
             try:
@@ -92,7 +92,7 @@ class Stopwatch:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """A job's report. `elapsed_s`: wall-clock time. `details`: what only this kind of job reports."""
+    """A job's report. `elapsed_s`: wall-clock time. `details`: specific to the kind of job."""
 
     job: str
     started: str
@@ -101,7 +101,7 @@ class Report:
     details: dict[str, Any] = field(default_factory=dict)
 
     def form(self) -> dict[str, Any]:
-        """Return the report as it is written to a file."""
+        """Return the report as a JSON object."""
         rate = round(self.stats.rows / self.elapsed_s) if self.elapsed_s else 0
         times = {name: round(value, 3) for name, value in asdict(self.stats).items() if name.endswith("_s")}
         head = {"job": self.job, "started": self.started, "elapsed_s": round(self.elapsed_s, 3), "rows_per_s": rate}
@@ -132,15 +132,15 @@ class Reporter:
         """Add the counts of a task."""
         self._report.stats.add(part)
 
-    def skipped(self, size: int) -> None:
-        """Add bytes that a plan left out."""
+    def add_skipped_bytes(self, size: int) -> None:
+        """Add bytes that a plan left out thanks to the indexes."""
         self._report.stats.skipped_bytes += size
 
-    def tell(self, **details: Any) -> None:
-        """Set what only this kind of job reports."""
+    def set_details(self, **details: Any) -> None:
+        """Set values that are specific to this kind of job."""
         self._report.details.update(details)
 
     def report(self) -> Report:
-        """Return the report as of now."""
+        """Return the report so far."""
         self._report.elapsed_s = self._clock() - self._began
         return self._report

@@ -1,7 +1,7 @@
-"""Parse the options of a read or a write: texts by name, whatever their case.
+"""Parse the options of a read or a write: strings by name, ignoring the case of names.
 
-An unknown name or a bad value is an error that names the option. Tables of options are in `source.options` and
-`sink.options`; this module knows how values look.
+An unknown name or an invalid value is an error that names the option. Tables of options are in `source.options` and
+`sink.options`; this module has the parsers of values.
 """
 
 import json
@@ -16,18 +16,18 @@ from warmlog.pipeline.errors import PipelineError
 
 T = TypeVar("T")
 
-# What users of the Kafka connector write, by option.
-KAFKAS_NAMES = {"kafka.bootstrap.servers": "bootstrap"}
+# Names from Spark's Kafka connector that are accepted, and the options they stand for.
+CONNECTOR_NAMES = {"kafka.bootstrap.servers": "bootstrap"}
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
 
 class OptionTexts:
-    """The options given by a user, checked against a table of name to the form of its value.
+    """The options given by a user, checked against a table that describes the values of each option.
 
-    `kind` completes error messages ("of a read"). `aliases`: other names of an option. `ignored`: names, in lower
-    case, that belong to Spark itself.
+    `kind` completes error messages ("of a read"). `aliases`: further names of options. `ignored`: names, in
+    lower case, that belong to Spark itself.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class OptionTexts:
         return iter(self._texts)
 
     def text(self, name: str) -> str | None:
-        """Return a value as it was given, or None."""
+        """Return a value unparsed, or None."""
         return self._texts.get(name)
 
     def parsed(self, name: str, parse: Callable[[str], T], default: T) -> T:
-        """Return a value as `parse` reads it. Raises PipelineError if it raises ValueError, TypeError or KeyError."""
+        """Return a parsed value, or the default if none was given. Raises PipelineError for an invalid value."""
         if name not in self._texts:
             return default
         try:
@@ -72,7 +72,7 @@ class OptionTexts:
             raise self.bad(name) from None
 
     def bad(self, name: str) -> PipelineError:
-        """Return the error for a value that is not of its form."""
+        """Return the error for an invalid value."""
         return PipelineError(f"option {name}: {self._texts[name]!r} is not {self._table[name]}")
 
 
@@ -84,7 +84,7 @@ def _nearest(name: str, known: Mapping[str, str], table: Mapping[str, str]) -> s
 
 
 def nonempty(text: str) -> str:
-    """Return the text without surrounding blanks. Raises ValueError if nothing is left."""
+    """Return the text without surrounding whitespace. Raises ValueError if it is empty."""
     if not text.strip():
         raise ValueError("empty")
     return text.strip()
@@ -112,7 +112,7 @@ def count(text: str) -> int:
 
 
 def word(*words: str) -> Callable[[str], str]:
-    """Return a parser of one of these words, whatever its case."""
+    """Return a parser for one of these words, ignoring case."""
     return lambda text: {one: one for one in words}[text.strip().lower()]
 
 
@@ -131,12 +131,15 @@ def time_ms(text: str) -> int:
     return round(datetime.fromisoformat(text.strip()).timestamp() * 1000)
 
 
-def duration_ms(text: str) -> int:
-    """Parse `15m`, `30s`, `500ms`, `1h`, `1d`; milliseconds if there is no unit."""
+def duration_ms(text: str, *, default_unit: str = "ms") -> int:
+    """Parse `15m`, `30s`, `500ms`, `1h`, `1d`. Raises ValueError, or KeyError for an unknown unit.
+
+    `default_unit`: of a number without a unit; with an empty one, that is an error.
+    """
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
         raise ValueError("not a duration")
-    return round(float(found[1]) * _UNITS_MS[found[2] or "ms"])
+    return round(float(found[1]) * _UNITS_MS[found[2] or default_unit])
 
 
 def numbers(text: str) -> dict[str, dict[int, int]]:
@@ -156,7 +159,7 @@ def assignment(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def integer(number: Any) -> int:
-    """Return a value that is an int. Raises TypeError."""
+    """Return a value unchanged if it is an int. Raises TypeError."""
     if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError("not an integer")
     return number

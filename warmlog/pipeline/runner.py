@@ -9,16 +9,16 @@ from uuid import uuid4
 
 from warmlog.inspect.errors import InspectError
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
-from warmlog.pipeline.session import check_spark, settled
+from warmlog.pipeline.session import call_frozen, check_spark
 
-WATCH_S = 0.2  # between two checks of Spark's progress
+WATCH_S = 0.2  # interval between checks of Spark's progress
 
-LOCAL_BYTES = 2 << 30  # Spark takes 5 to 20 s to start, in which one process archives 2 GB and counts many more
+LOCAL_BYTES = 2 << 30  # one process archives this much in the 5 to 20 s that Spark takes to start
 
 Engine: TypeAlias = Literal["auto", "local", "spark"]
 S = TypeVar("S")
 T = TypeVar("T")
-Watch = Callable[[int, int], None]  # called with the number of tasks that are done, and of all
+Watch = Callable[[int, int], None]  # called with the number of completed tasks, and of all tasks
 
 
 class Runner(Protocol):
@@ -26,17 +26,17 @@ class Runner(Protocol):
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at a time."""
+        """Number of tasks that run at a time."""
 
     def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
-        """Run it. Raises PipelineError as the function does."""
+        """Call `work` for each split. Raises PipelineError if `work` does."""
 
 
 def choose_engine(engine: Engine, size: int, *, for_spark: bool) -> tuple[Literal["local", "spark"], str | None]:
-    """Choose the engine for a job that reads `size` bytes; return it, and a note if another one would be better.
+    """Choose the engine for a job that reads `size` bytes; return it, and a note if Spark is better but cannot run.
 
-    `for_spark`: a master was named, or spark-submit started the job. Raises PipelineError if Spark is asked for by name
-    and cannot run.
+    `for_spark`: a master was named, or spark-submit started the job. Raises PipelineError if Spark is requested and
+    cannot run.
     """
     if engine == "local" or (engine == "auto" and not for_spark and size <= LOCAL_BYTES):
         return "local", None
@@ -50,18 +50,18 @@ def choose_engine(engine: Engine, size: int, *, for_spark: bool) -> tuple[Litera
 
 
 class LocalRunner:
-    """Runs one split after the other in this process."""
+    """Runs splits in this process, one after the other."""
 
     def __init__(self, watch: Watch | None = None) -> None:
         self._watch = watch
 
     @property
     def parallelism(self) -> int:
-        """One."""
+        """Number of tasks that run at a time: one."""
         return 1
 
     def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
-        """Run it. Raises PipelineError as the function does."""
+        """Call `work` for each split. Raises PipelineError if `work` does."""
         results = []
         for done, split in enumerate(splits, start=1):
             results.append(work(split))
@@ -80,17 +80,17 @@ class SparkRunner:
 
     @property
     def parallelism(self) -> int:
-        """The cores of Spark's executors."""
+        """Number of cores of Spark's executors."""
         count: int = self._context.defaultParallelism
         return count
 
     def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
-        """Run it. Raises PipelineError where the function did."""
+        """Call `work` for each split in a worker. Raises PipelineError if `work` does."""
         if not splits:
             return []
         with self._watched(len(splits)), worker_errors():
             tasks = self._context.parallelize(splits, len(splits))
-            found: list[T] = tasks.map(partial(settled, work)).collect()
+            found: list[T] = tasks.map(partial(call_frozen, work)).collect()
         return found
 
     @contextmanager
@@ -122,7 +122,7 @@ class SparkRunner:
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise the pipeline's errors in workers as what they were there, instead of as Spark's traceback."""
+    """Raise pipeline errors from workers with their own type, instead of with Spark's traceback."""
     try:
         yield
     except (PipelineError, InspectError):
@@ -135,7 +135,7 @@ def worker_errors() -> Iterator[None]:
 
 
 def worker_error(text: str) -> PipelineError | None:
-    """Find a pipeline's error in the traceback that Spark makes of it; None for any other error."""
+    """Extract a pipeline error from Spark's traceback of a worker; None for any other error."""
     kinds = {kind.__name__: kind for kind in (UnavailableError, DataLossError)}
     for line in text.splitlines():
         name, colon, message = line.strip().partition(": ")

@@ -19,10 +19,10 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 LIBRARIES = ("pyspark", "pyarrow")
-OLDEST_JAVA = 17  # that Spark 4 runs on
+OLDEST_JAVA = 17  # the oldest that Spark 4 supports
 JAVA_TIMEOUT_S = 30.0
 DEFAULT_MASTER = "local[*]"
-PYTHON = "PYSPARK_PYTHON"  # which Python workers run
+PYTHON = "PYSPARK_PYTHON"  # the Python that workers run
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program it starts
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -47,7 +47,7 @@ def check_java() -> None:
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     needs = f"Spark needs Java {OLDEST_JAVA} or newer"
     if java is None:
-        where = f"there is none in JAVA_HOME, {home}" if home else "no `java` on the path, and JAVA_HOME is not set"
+        where = f"JAVA_HOME, {home}, has no bin/java" if home else "no `java` on the path, and JAVA_HOME is not set"
         raise PipelineError(f"{needs}: {where}")
     version = java_version(java)
     if version < OLDEST_JAVA:
@@ -70,7 +70,7 @@ def java_version(java: str) -> int:
 def spark_session(job: str, master: str | None = None) -> Iterator[Any]:
     """Start a session, and stop it at the end. Raises PipelineError if Spark cannot run.
 
-    Workers run this Python unless PYSPARK_PYTHON names another. Within spark-submit, master and settings are its own.
+    Workers run this Python unless PYSPARK_PYTHON names another. Under spark-submit, its master and settings apply.
     """
     check_spark()
     os.environ.setdefault(PYTHON, sys.executable)
@@ -92,33 +92,33 @@ def use_this_python() -> None:
     """Let the workers of a local master run this Python, unless the user has set PYSPARK_PYTHON.
 
     Otherwise they run whatever `python3` is on the path, which in a virtual environment that is not activated has
-    neither pyspark nor warmlog. Elsewhere than in the process of a driver this does nothing.
+    neither pyspark nor warmlog. Outside the process of a driver this does nothing.
     """
     from pyspark import SparkContext
 
-    context = SparkContext._active_spark_context  # noqa: SLF001 - there is no public way to ask without creating one
+    context = SparkContext._active_spark_context  # noqa: SLF001 - no public call returns it without creating one
     if context is not None and PYTHON not in os.environ and str(context.master).startswith("local"):
         context.pythonExec = sys.executable
 
 
 def _quiet(builder: Any) -> Any:
-    """Turn off the web page, progress bars and warnings of Spark: the job reports itself."""
+    """Turn off Spark's web UI, progress bars and warnings; the job reports its own progress."""
     log = Path(__file__).with_name("log4j2.properties").as_uri()
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     return builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log}")
 
 
 @cache
-def settle() -> None:
+def freeze_imports() -> None:
     """Exclude everything this worker has imported from garbage collection; later calls do nothing.
 
-    Spark's workers live on, and collect garbage after every task. A full collection of what Spark, Arrow and warmlog
-    have imported takes 35 ms, more than counting a gigabyte of records; frozen, it takes 2 µs.
+    Spark reuses workers, and collects garbage after every task. A full collection with the imports of Spark, Arrow and
+    warmlog takes 35 ms, longer than counting a gigabyte of records; with frozen imports it takes 2 µs.
     """
     gc.freeze()
 
 
-def settled(work: Callable[[S], T], split: S) -> T:
-    """Call a function in a worker that is settled."""
-    settle()
+def call_frozen(work: Callable[[S], T], split: S) -> T:
+    """Call a function in a worker after freezing its imports."""
+    freeze_imports()
     return work(split)

@@ -1,10 +1,9 @@
 """`warmlog pipeline count` and `archive`."""
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,6 @@ COUNT_COLUMNS = (
     Column("first offset", number=True),
     Column("end offset", number=True),
 )
-UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @click.command()
@@ -75,11 +73,14 @@ def _count_row(one: "Counted") -> tuple[object, ...]:
 
 def duration(value: str) -> float:
     """Parse `10s`, `500ms`, `5m` or `1h` into seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", value.strip())
-    seconds = float(found[1]) * UNITS_S[found[2]] if found else 0.0
-    if not seconds:
+    from warmlog.pipeline.options import duration_ms
+
+    milliseconds = 0
+    with suppress(ValueError, KeyError):
+        milliseconds = duration_ms(value, default_unit="")
+    if not milliseconds:
         raise click.BadParameter(f"{value!r} is not a duration like 10s, 500ms, 5m or 1h.")
-    return seconds
+    return milliseconds / 1000
 
 
 @click.command()

@@ -123,7 +123,7 @@ def running(
     engine, note = choose_engine(job.engine, reads, for_spark=for_spark)
     if note is not None:
         click.echo(f"warmlog: {note}", err=True)
-    reporter.tell(engine=engine)
+    reporter.set_details(engine=engine)
     with TaskProgress(name) as progress:
         watch = progress.show if progress.enabled else None
         if engine == "local":

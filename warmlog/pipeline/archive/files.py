@@ -1,6 +1,6 @@
-"""Write the records of a split as Parquet files: the task of an archive.
+"""Write the records of a split as Parquet files: one task of an archive job.
 
-1. Files are written in the run's directory under names that no other task uses, and synced when they are done.
+1. Files are written in the run's directory under names that no other task uses, and flushed when they are complete.
 2. Memory is bounded by `OPEN_BYTES` and one Arrow batch, however many hours are open.
 """
 
@@ -21,7 +21,7 @@ from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.source.input import AnySplit, first_offset_of, read_batches
 from warmlog.pipeline.source.reading import ReadRules
 
-MAX_OPEN_FILES = 32  # of one task; more hours than this at a time mean broken clocks, not an archive
+MAX_OPEN_FILES = 32  # of one task; records of more hours than this at a time mean wrong clocks
 ROW_GROUP_BYTES = 16 << 20  # large enough for readers of single columns, small enough to be buffered
 OPEN_BYTES = 64 << 20  # of all row groups that a task buffers
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,7 +76,7 @@ def archive_split(rules: FileRules, read_rules: ReadRules, split: AnySplit) -> W
         writing.timed(files.finish)()
     stats = JobStats(rows=files.rows, tasks=1, decode_s=decoding.seconds, write_s=writing.seconds)
     stats.read_s = reading.seconds - decoding.seconds  # a step reads a batch and decodes it
-    stats.take(tally)
+    stats.add_tally(tally)
     return Written(
         topic=split.topic,
         partition=split.partition,
@@ -88,14 +88,14 @@ def archive_split(rules: FileRules, read_rules: ReadRules, split: AnySplit) -> W
 
 
 def archiver(rules: FileRules, read_rules: ReadRules) -> partial[Written]:
-    """Return `archive_split` with its rules, to be sent to workers."""
+    """Return `archive_split` bound to its rules, to be sent to workers."""
     return partial(archive_split, rules, read_rules)
 
 
 class FileSet:
     """The files of one task, one for each hour or day; a context manager, which closes them. `finish` completes them.
 
-    `stem`: what their names begin with.
+    `stem`: prefix of their names.
     """
 
     def __init__(self, rules: FileRules, stem: str) -> None:
@@ -126,7 +126,7 @@ class FileSet:
         return made
 
     def finish(self) -> None:
-        """Write what is buffered, and sync all files. Raises OSError."""
+        """Write buffered rows, and flush all files. Raises OSError."""
         for file in self._open.values():
             file.finish()
         self._open.clear()
@@ -161,7 +161,7 @@ class _File:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is buffered as one row group."""
+        """Write buffered rows as one row group."""
         if self._waiting:
             import pyarrow as pa
 
@@ -179,7 +179,7 @@ class _File:
 
 
 def _parts(batch: Any, partition_by: PartitionBy) -> Iterator[tuple[str, Any]]:
-    """Yield (directory, rows) of a record batch; nearly always there is one."""
+    """Yield (directory, rows) of a record batch; usually there is one."""
     if partition_by == "none":
         yield "", batch
         return
@@ -199,4 +199,4 @@ def _period(number: int, partition_by: PartitionBy) -> str:
     try:
         return (EPOCH + number * _WIDTHS[partition_by]).strftime(_NAMES[partition_by])
     except OverflowError:
-        return "unknown"  # past the year 9999, as microseconds taken for milliseconds are
+        return "unknown"  # past the year 9999, for example microseconds that were sent as milliseconds

@@ -2,8 +2,8 @@
 
 1. The archive is its own checkpoint: a job begins where the archive's last commit ends.
 2. A batch takes at most `maxOffsetsPerTrigger` offsets, so a kill costs no more than one batch's work.
-3. The group's offsets at the broker follow the commits. They are for people and lag tools. A job commits them again
-   when it begins, in case the last one was killed between a commit and telling the broker.
+3. The group's offsets at the broker follow the commits, to monitor the lag. A job commits them again when it begins, in
+   case the last one was killed between a commit and the request to the broker.
 """
 
 import logging
@@ -34,22 +34,22 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DEFAULT_BATCH_OFFSETS = 10_000_000  # a gigabyte of small records: some seconds of work for a kill to cost
-MIN_SPLIT_OFFSETS = 250_000  # over the wire: a task costs some milliseconds, and leaves a file
+DEFAULT_BATCH_OFFSETS = 10_000_000  # a gigabyte of small records: a kill costs some seconds of work
+MIN_SPLIT_OFFSETS = 250_000  # behind a broker: a task costs some milliseconds, and writes a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
-    """How an archive is written: the same for as long as it exists."""
+    """How an archive is written; `partition_by` cannot change later."""
 
     partition_by: PartitionBy = "none"
     compression: str = "zstd"
 
 
 class ArchiveJob:
-    """Archives what is new, a batch at a time. The store must be locked.
+    """Archives new records, a batch at a time. The store must be locked.
 
-    Raises PipelineError if the archive was begun with other settings.
+    Raises PipelineError if the archive has other columns, or another partitioning.
     """
 
     def __init__(self, options: ReadOptions, store: ArchiveStore, settings: ArchiveSettings) -> None:
@@ -71,7 +71,7 @@ class ArchiveJob:
         self.commits = 0
 
     def pending_bytes(self) -> int:
-        """Return about how many bytes hold what is not archived yet. Raises PipelineError, InspectError, OSError."""
+        """Return the approximate size of the records to archive. Raises PipelineError, InspectError, OSError."""
         return choose_input(self._options).size(
             lambda extents: {
                 key: Range(start=start, end=max(end, start)) for key, (start, end) in self._pending(extents).items()
@@ -79,7 +79,7 @@ class ArchiveJob:
         )
 
     def run_once(self, run: Runner) -> Iterator[Commit]:
-        """Archive what exists now, in as many batches as it takes. Raises PipelineError, InspectError, OSError."""
+        """Archive the records that exist now, in batches. Raises PipelineError, InspectError, OSError."""
         self.commit_group()
         self._until = choose_input(self._options).look(
             lambda extents: {key_of(one): resolve_end(one, self._options) for one in extents}
@@ -88,7 +88,7 @@ class ArchiveJob:
             yield commit
 
     def step(self, run: Runner) -> Commit | None:
-        """Archive one batch; None if nothing is new. Raises PipelineError, InspectError, OSError."""
+        """Archive one batch; None if there are no new records. Raises PipelineError, InspectError, OSError."""
         lenient = self._positions is not None and not self._options.fail_on_data_loss
         plan = choose_input(self._split_options(run.parallelism)).plan(self._choose, lenient=lenient)
         if not any(wanted.end > wanted.start for wanted in plan.ranges.values()):
@@ -108,7 +108,7 @@ class ArchiveJob:
         return commit
 
     def commit_group(self) -> None:
-        """Commit the group's offsets as of the last batch; if the broker is unavailable, the next step does."""
+        """Commit the group's offsets as of the last batch; if the broker is unavailable, the next step tries again."""
         options = self._options
         if options.group is None or options.bootstrap is None or not self._positions:
             return
@@ -128,7 +128,7 @@ class ArchiveJob:
         return bool(self._stopped)
 
     def _split_options(self, parallelism: int) -> ReadOptions:
-        """Return options with a number of splits over the wire, unless one is given or a partition must be whole."""
+        """Return options with a number of splits for a broker, unless one is given or a partition must be one split."""
         options = self._options
         if options.path is not None or options.min_partitions is not None or options.on_corrupt == "stop":
             return options
@@ -149,14 +149,14 @@ class ArchiveJob:
         return {key: Range(start=starts[key], end=reached[key]) for key in wanted}
 
     def _pending(self, extents: Iterable[Extent]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return where to continue each partition, and where to stop."""
+        """Return the start and end of the pending offsets of each partition."""
         return {key_of(one): (self._start(one), self._end(one)) for one in extents}
 
     def _is_wanted(self, key: TopicPartition) -> bool:
         return key not in self._stopped and (self._until is None or key in self._until)
 
     def _start(self, extent: Extent) -> int:
-        """Return where to continue: behind the last commit; partitions that are new since, at their beginning."""
+        """Return where to continue: at the end of the last commit, or at the beginning of a new partition."""
         if self._positions is None:
             return resolve(extent, self._options).start
         position = self._positions.get(key_of(extent))
@@ -164,7 +164,7 @@ class ArchiveJob:
             return extent.start_offset
         end = last_of(extent, self._options)
         if self._options.flushed_only:
-            end = max(end, position.offset)  # recovery points are checkpointed late, and may go back
+            end = max(end, position.offset)  # recovery points are checkpointed late, and may decrease
         return continue_at(extent, position, end, self._lose)
 
     def _end(self, extent: Extent) -> int:
@@ -173,7 +173,7 @@ class ArchiveJob:
 
     def _lose(self, what: str, count: int) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{what} (failOnDataLoss=false archives what there is)")
+            raise DataLossError(f"{what} (failOnDataLoss=false archives what is left)")
         self._warn(what)
         self._lost += count
 
@@ -216,17 +216,17 @@ class ArchiveJob:
         stats.lost_offsets = commit.lost_offsets
         self.reporter.add(stats)
         self.commits += 1
-        self.reporter.tell(commits=self.commits, last_commit=commit.number)
+        self.reporter.set_details(commits=self.commits, last_commit=commit.number)
 
 
 def run_every(job: ArchiveJob, run: Runner, wait: Callable[[], Any]) -> Iterator[Commit]:
-    """Archive new records for ever, calling `wait` after each step; wait for a broker that is unavailable."""
+    """Archive new records without end, calling `wait` after each step, also if the broker is unavailable."""
     job.commit_group()
     while True:
         try:
             commit = job.step(run)
         except UnavailableError as error:
-            _log.warning("%s; trying again", error)
+            _log.warning("%s; retrying", error)
             commit = None
         if commit is not None:
             yield commit
@@ -236,7 +236,7 @@ def run_every(job: ArchiveJob, run: Runner, wait: Callable[[], Any]) -> Iterator
 def _check_same(store: ArchiveStore, last: Commit, columns: tuple[str, ...], partition_by: str) -> None:
     for name, begun, asked in (
         ("partitioned by", last.partition_by, partition_by),
-        ("of columns", ",".join(last.columns), ",".join(columns)),
+        ("written with the columns", ",".join(last.columns), ",".join(columns)),
     ):
         if begun != asked:
             raise PipelineError(

@@ -1,21 +1,21 @@
-"""The directory of an archive: what is in it, and how a batch of files becomes part of it in one step.
+"""The directory of an archive: its layout, and atomic commits of batches.
 
-    DIR/batch=00000007/_commit.json                      offsets, files, what was left out
+    DIR/batch=00000007/_commit.json                      offsets, files, losses and damage
     DIR/batch=00000007/hour=2026-11-20T10/orders-0-00000000000000001234-3f2a81c0.parquet
     DIR/.run-<id>/                                       files that a run is writing, not yet committed
-    DIR/_lock                                            held by the run that writes
+    DIR/_lock                                            locked by the run that writes
 
 Invariants:
 1. A batch and the offsets that it advances the archive to become visible together, when their directory is renamed to
-   `batch=N`. A listing finds all of a batch or nothing of it, and no other checkpoint could disagree. So a run that is
-   killed at any moment neither loses nor duplicates a record.
+   `batch=N`. A listing finds all of a batch or nothing of it, and there is no other checkpoint that could differ. So a
+   run that is killed at any moment neither loses nor duplicates a record.
 2. A committed file is never renamed, changed or removed. A batch number is used once: a second rename to it fails.
-3. The files of a batch were moved there by the run that commits it. A task that was given up, or outlived its run,
-   writes where nothing is taken from any more.
+3. The files of a batch were moved there by the run that commits it. A task that was abandoned, or outlives its run,
+   writes to a directory that no commit reads.
 4. A run begins where the last commit ended.
 
-Engines that list Parquet files skip names that begin with a dot or an underscore, and take `batch`, `hour` and `day`
-for partition columns.
+Engines that list Parquet files skip names that begin with a dot or an underscore, and treat `batch`, `hour` and `day`
+as partition columns.
 """
 
 import fcntl
@@ -54,7 +54,7 @@ class StagedFile:
 class Commit:
     """A commit. `spans`: by topic and partition (as text, for JSON), the offsets that the commit covers, end excluded.
 
-    `lost_offsets`: of these, how many were deleted before they were read, or lie between this commit and the last.
+    `lost_offsets`: number of these that were deleted before they were read, or lie between this commit and the last.
     `topic_ids`, `leader_epochs`: of the logs at the end of the spans, where they are known.
     """
 
@@ -70,7 +70,7 @@ class Commit:
     leader_epochs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def positions(self) -> dict[TopicPartition, Position]:
-        """Return where the next run begins."""
+        """Return the positions at which the next run begins."""
         return {
             (topic, int(partition)): Position(
                 offset=end,
@@ -83,7 +83,7 @@ class Commit:
 
 
 class ArchiveStore:
-    """The directory of an archive. Writers hold `locked`; anyone may read."""
+    """The directory of an archive. A writer must hold `locked`; readers need no lock."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -91,12 +91,12 @@ class ArchiveStore:
 
     @property
     def run_directory(self) -> Path:
-        """Where tasks of this run write."""
+        """Directory that the tasks of this run write to."""
         return self._run
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the archive's lock, after removing what earlier runs left. Raises PipelineError, OSError."""
+        """Hold the archive's lock, and remove files of earlier runs. Raises PipelineError, OSError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with open(self.directory / LOCK, "w") as lock:
             try:
@@ -115,7 +115,7 @@ class ArchiveStore:
             shutil.rmtree(path, ignore_errors=True)  # a task that outlives its run may still be writing
 
     def commits(self) -> Iterator[Commit]:
-        """Yield all commits, the oldest first. Raises PipelineError for one that cannot be read."""
+        """Yield all commits, oldest first. Raises PipelineError for one that cannot be read."""
         for number in self._numbers():
             yield self._read(number)
 

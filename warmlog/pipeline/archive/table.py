@@ -1,7 +1,7 @@
-"""An archive read back: the files of each partition, and their rows in offset order.
+"""Read an archive: the files of each partition, and their rows in offset order.
 
 1. Only files that a commit names are read.
-2. Rows come in offset order even where files of different hours overlap: a few row groups of each file are in memory at
+2. Rows come in offset order even where files of different hours overlap. A few row groups of each file are in memory at
    a time, never a whole file.
 """
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"(.+)-(\d+)-(\d{20})-[0-9a-f]{8}(?:-\d+)?\.parquet")
 class TableFile:
     """A file of one partition, and the offsets that its commit covers (end excluded): its rows lie within them.
 
-    `life`: counts how often the log was recreated or rewritten before; offsets increase within one life only.
+    `life`: how often the log was recreated or rewritten before; offsets increase only within one life.
     """
 
     path: str
@@ -35,17 +35,17 @@ class TableFile:
 
 
 def read_commits(directory: Path) -> list[Commit]:
-    """Return all commits of an archive. Raises PipelineError if the directory is none."""
+    """Return all commits of an archive. Raises PipelineError if the directory is not an archive."""
     if not directory.is_dir():
         raise PipelineError(f"{directory}: no such directory")
     found = list(ArchiveStore(directory).commits())
     if not found:
-        raise PipelineError(f"{directory} is not an archive: no batch was ever committed to it")
+        raise PipelineError(f"{directory} is not an archive: it has no commits")
     return found
 
 
 def table_files(directory: Path, commits: Sequence[Commit]) -> dict[TopicPartition, list[TableFile]]:
-    """Return the files of each partition, the oldest first. Raises PipelineError."""
+    """Return the files of each partition, oldest first. Raises PipelineError."""
     found: dict[TopicPartition, list[TableFile]] = {}
     store = ArchiveStore(directory)
     lives = _lives(commits)
@@ -53,9 +53,7 @@ def table_files(directory: Path, commits: Sequence[Commit]) -> dict[TopicPartiti
         for name in commit.files:
             match = _NAME.fullmatch(name.rpartition("/")[2])
             if match is None:
-                raise PipelineError(
-                    f"{store.batch_directory(commit.number)}: {name} is not the name of an archive's file"
-                )
+                raise PipelineError(f"{store.batch_directory(commit.number)}: {name} is not a file name of an archive")
             topic, partition, first = match[1], int(match[2]), int(match[3])
             _, end = commit.spans[topic][str(partition)]
             path = str(store.batch_directory(commit.number) / name)
@@ -99,7 +97,7 @@ def read_in_order(files: Sequence[TableFile], columns: Sequence[str]) -> Iterato
 
 
 def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
-    """Yield groups of files that one task has written: of different hours, and overlapping in offsets."""
+    """Yield groups of files that one task has written: they have different hours, and overlapping offsets."""
     group: list[TableFile] = []
     for file in sorted(files, key=lambda one: (one.life, one.first_offset, one.path)):
         if group and (group[0].life, group[0].first_offset) != (file.life, file.first_offset):

@@ -1,7 +1,8 @@
-"""The job behind `warmlog pipeline audit`: plan the segments of topics, add up, and compare with an archive.
+"""The job behind `warmlog pipeline audit`: audit the segments of topics, and compare an archive with them.
 
-An archive is compared by offsets and, where it has them, timestamps. What compaction or retention has taken from the
-log since is no fault; what the archive lacks, has twice, has differently, or has though the log never had it, is.
+An archive is compared by offsets and, where it has them, timestamps. Records that compaction or retention has removed
+from the log since are not faults. Records that are missing in the archive, are there twice, have another timestamp or
+were never in the log are faults.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,10 +35,10 @@ SHOWN_RUNS = 3  # of offsets, in a finding
 
 @dataclass(slots=True, kw_only=True)
 class Compared:
-    """Offsets in the log and the archive: in both, `different` ones among them, in one only, twice in the archive.
+    """Numbers of offsets: in both log and archive, `different` ones of these, in one only, twice in the archive.
 
-    `compacted`: in the archive only, because compaction took them from the log since. `earlier`: records of a topic of
-    the same name that was deleted since, which are not compared.
+    `compacted`: only in the archive, because compaction has removed them from the log. `earlier`: records of a deleted
+    topic of the same name, which are not compared.
     """
 
     topic: str
@@ -53,7 +54,7 @@ class Compared:
     stats: JobStats = field(default_factory=JobStats)
 
     def add(self, other: "Compared") -> None:
-        """Add another split of the partition."""
+        """Add the counts of another split of the partition."""
         for name in ("both", "different", "only_log", "only_table", "twice", "compacted", "earlier"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.findings += other.findings
@@ -61,7 +62,7 @@ class Compared:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionAudit:
-    """A partition, by hour. `epochs`: leader epochs with their first offsets. `changed`: segments not judged.
+    """Audit of a partition, by hour. `epochs`: leader epochs with their first offsets. `changed`: segments not checked.
 
     `unaccounted`: offsets from `first_offset` to `end_offset` that no count explains; 0 unless segments changed.
     """
@@ -88,13 +89,13 @@ class PartitionAudit:
 
 @dataclass(slots=True, kw_only=True)
 class Audit:
-    """What was found. `finding_count` includes findings that were not kept."""
+    """Result of an audit. `finding_count` includes findings that were not kept."""
 
     partitions: list[PartitionAudit]
     findings: list[Finding]
     finding_count: int
 
-    def tell(self, finding: Finding) -> None:
+    def add_finding(self, finding: Finding) -> None:
         """Add a finding."""
         self.findings.append(finding)
         self.finding_count += 1
@@ -118,20 +119,20 @@ def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: P
         findings=[],
         finding_count=0,
     )
-    for finding in _whole_findings(partitions):
-        audit.tell(finding)
+    for finding in _log_findings(partitions):
+        audit.add_finding(finding)
     cleaned = _cleaned(partitions, options)
     audited = run([task for one in partitions for task in _tasks(one, cleaned)], audit_segment)
     _add(audit, audited, reporter)
     if table is not None:
         _add_compared(audit, compare(run, options, table, cleaned), reporter)
     audit.findings.sort(key=lambda one: (one.topic, one.partition, one.path, one.position or 0))
-    reporter.tell(findings=audit.finding_count)
+    reporter.set_details(findings=audit.finding_count)
     return audit
 
 
 def cleaner_points(options: ReadOptions) -> Mapping[TopicPartition, int]:
-    """Return how far compaction has come in each partition, by the checkpoint in the data directory."""
+    """Return the end of the compacted offsets of each partition, from the checkpoint in the data directory."""
     try:
         return read_offsets(Disk(), str(_data_directory(options) / CLEANER_POINTS))
     except CheckpointError:
@@ -139,17 +140,17 @@ def cleaner_points(options: ReadOptions) -> Mapping[TopicPartition, int]:
 
 
 def _data_directory(options: ReadOptions) -> Path:
-    """Return the path, or the directory around it if it is a partition's."""
+    """Return the path, or its parent if it is a partition directory."""
     assert options.path is not None, "an audit reads directories"
     path = Path(options.path).absolute()
     return path if parse_partition_directory(path.name) is None else path.parent
 
 
 def _cleaned(partitions: Sequence[StoredPartition], options: ReadOptions) -> dict[TopicPartition, int]:
-    """Return how far compaction may have come.
+    """Return the largest possible end of the compacted offsets of each partition.
 
     While a broker is running, or after it was killed, the cleaner may be ahead of its checkpoint, which is written when
-    a whole log is done: as far as the active segment, but no further.
+    a whole log is done, but never beyond the base offset of the active segment.
     """
     directory = _data_directory(options)
     found = dict(cleaner_points(options))
@@ -175,7 +176,7 @@ def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) ->
         next_offset = segments[at + 1].base_offset if at + 1 < len(segments) else log_end
         at_rest = not running or is_idle(Path(segment.path))
         if next_offset <= partition.start_offset and at + 1 < len(segments):
-            continue  # below the log start offset: deleted, and waiting for retention
+            continue  # below the log start offset: deleted, and awaiting removal by retention
         yield SegmentTask(
             topic=partition.topic,
             partition=partition.partition,
@@ -189,14 +190,14 @@ def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) ->
         )
 
 
-def _whole_findings(partitions: Iterable[StoredPartition]) -> Iterator[Finding]:
+def _log_findings(partitions: Iterable[StoredPartition]) -> Iterator[Finding]:
     """Report logs without segments, and logs that end before their recovery point."""
     for one in partitions:
         path, end = one.directory, one.end_offset()
         if not one.segments:
-            yield Finding(topic=one.topic, partition=one.partition, kind="missing", what="no segments in it", path=path)
+            yield Finding(topic=one.topic, partition=one.partition, kind="missing", what="no segments", path=path)
         elif one.flushed_end is not None and one.flushed_end > end:
-            what = f"ends at offset {end}, but up to {one.flushed_end} was flushed"
+            what = f"ends at offset {end}, although everything below {one.flushed_end} was flushed"
             path = one.segments[-1].path
             yield Finding(topic=one.topic, partition=one.partition, kind="missing", what=what, path=path)
 
@@ -227,8 +228,8 @@ def _add_epochs(audit: Audit, partition: PartitionAudit, part: Audited) -> None:
             partition.epochs.append((epoch, offset))
         elif epoch < last:
             name = f"{partition.topic}-{partition.partition}"
-            what = f"leader epoch {epoch} from offset {offset} on, after {last} in the segments before"
-            audit.tell(
+            what = f"leader epoch {epoch} from offset {offset} on, after {last} in earlier segments"
+            audit.add_finding(
                 Finding(topic=partition.topic, partition=partition.partition, kind="epoch", what=what, path=name)
             )
 
@@ -238,7 +239,7 @@ def _add_epochs(audit: Audit, partition: PartitionAudit, part: Audited) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTask:
-    """A split of the log, and the files that may have its offsets."""
+    """A split of the log, and the files of the archive that may have its offsets."""
 
     split: Split
     files: tuple[TableFile, ...]
@@ -252,7 +253,7 @@ def compare(run: Runner, options: ReadOptions, table: Path, cleaned: Mapping[Top
     commits = read_commits(table)
     last = commits[-1].positions()
     if not set(options.topics.named) & {topic for topic, _ in last}:
-        raise PipelineError(f"{table}: nothing of {', '.join(options.topics.named)} in it")
+        raise PipelineError(f"{table} has no records of {', '.join(options.topics.named)}")
     partitions = {(one.topic, one.partition): one for one in wanted_partitions(options)}
     topic_ids = {key: one.topic_id for key, one in partitions.items()}
     files, others = _by_topic(table_files(table, commits), topic_ids)
@@ -260,14 +261,14 @@ def compare(run: Runner, options: ReadOptions, table: Path, cleaned: Mapping[Top
     plan = choose_input(options).plan(partial(_in_both, archived))
     tasks = [task for split in plan.splits for task in _table_tasks(split, files, cleaned)]
     found = [_other_topics(table, key, others.get(key, ()), key in archived) for key in partitions if key in last]
-    rules = replace(rules_of(options), on_corrupt="skip")  # damage was found by the audit of its segment
+    rules = replace(rules_of(options), on_corrupt="skip")  # the audit of the segment reports damage
     return [*found, *run(tasks, partial(compare_split, rules))]
 
 
 def _by_topic(
     files: Mapping[TopicPartition, Sequence[TableFile]], topic_ids: Mapping[TopicPartition, str | None]
 ) -> tuple[dict[TopicPartition, list[TableFile]], dict[TopicPartition, list[TableFile]]]:
-    """Divide the files of an archive into those of the topics in the log, and those of others of the same names."""
+    """Divide the files of an archive into those of the present topics, and those of earlier ones of the same names."""
     same: dict[TopicPartition, list[TableFile]] = {}
     others: dict[TopicPartition, list[TableFile]] = {}
     for key, listed in files.items():
@@ -278,7 +279,7 @@ def _by_topic(
 
 
 def _archived(commits: Sequence[Commit], topic_ids: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, Range]:
-    """Return the offsets of each partition, of the topic in the log, that the archive covers."""
+    """Return the offsets of each partition in the log that the archive covers."""
     found: dict[TopicPartition, Range] = {}
     for commit in commits:
         for (topic, partition), position in commit.positions().items():
@@ -292,19 +293,19 @@ def _archived(commits: Sequence[Commit], topic_ids: Mapping[TopicPartition, str 
 
 
 def _is_same(archived: str | None, in_log: str | None) -> bool:
-    """Whether topic ids name the same topic; an archive of version 0.1, or a copied directory, may not know its id."""
+    """Whether two topic ids are the same; an archive of version 0.1, or a copied directory, may have none."""
     return archived == in_log or None in {archived, in_log}
 
 
 def _other_topics(table: Path, key: TopicPartition, files: Sequence[TableFile], is_archived: bool) -> Compared:
-    """Count the records of earlier topics of a partition's name; report if nothing of the present one is archived."""
+    """Count the records of earlier topics of the same name; report a present one that is not in the archive."""
     done = Compared(topic=key[0], partition=key[1])
     if files:
         from pyarrow import parquet
 
         done.earlier = sum(parquet.read_metadata(file.path).num_rows for file in files)
     if not is_archived:
-        what = "the archive ends with a topic that was deleted since, and nothing of the one of that name now is in it"
+        what = "the archive has only records of a deleted topic of this name, and none of the present one"
         done.findings.append(Finding(topic=key[0], partition=key[1], kind="table", what=what, path=str(table)))
     return done
 
@@ -350,7 +351,7 @@ def _add_compared(audit: Audit, compared: Sequence[Compared], reporter: Reporter
 
 
 def compare_split(rules: ReadRules, task: TableTask) -> Compared:
-    """Compare one split. In a worker. Raises PipelineError, InspectError, OSError."""
+    """Compare one split with the archive. Runs in a worker. Raises PipelineError, InspectError, OSError."""
     import numpy as np
 
     watch = Stopwatch()
@@ -370,7 +371,7 @@ def compare_split(rules: ReadRules, task: TableTask) -> Compared:
         (only_log, "in the log, and not in the archive"),
         (only_table, "in the archive, and not in the log"),
         (twice, "in the archive more than once"),
-        (different, "of other records in the archive: their timestamps differ"),
+        (different, "different in the archive: their timestamps differ"),
     ):
         if len(offsets):
             done.findings.append(_finding(task, f"{_runs(offsets)} {'is' if len(offsets) == 1 else 'are'} {what}"))
@@ -393,7 +394,7 @@ def _log_rows(task: TableTask, rules: ReadRules, stats: JobStats) -> tuple[Any, 
     decoder = ArrowDecoder(task.split.topic, task.split.partition, ("offset", "timestamp"))
     steps, tally = read_batches(task.split, rules, decoder.add)
     parts = [(_numbers(batch, "offset"), _numbers(batch, "timestamp")) for batch in record_batches(decoder, steps)]
-    stats.take(tally)
+    stats.add_tally(tally)
     if not parts:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])

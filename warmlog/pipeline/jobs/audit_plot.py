@@ -1,4 +1,4 @@
-"""Draw an audit: what the log holds over time, and where something is wrong.
+"""Draw an audit: what the log holds over time, and where there are faults.
 
 Matplotlib, which comes with `warmlog[spark]`, is imported when a plot is drawn.
 """
@@ -17,7 +17,7 @@ FORMATS = (".svg", ".png")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 WIDTH_INCHES = 11.0
-MAX_ROWS = 40  # partitions; more rows cannot be told apart
+MAX_ROWS = 40  # of partitions; more rows are not legible
 MAX_BARS = 100  # more bars are thinner than a pixel or two
 BAR_HOURS = {1: "hour", 6: "6 hours", 24: "day", 24 * 7: "week", 24 * 30: "30 days", 24 * 365: "year"}
 HELD = {"records": "tab:blue", "markers": "tab:cyan", "compacted": "lightgray"}
@@ -70,7 +70,7 @@ def plot_audit(audit: Audit, path: Path) -> None:
 
 
 def verdict(audit: Audit, totals: Hour) -> str:
-    """Return one sentence: whether something is wrong, and how much."""
+    """Summarize the findings in one sentence."""
     offsets = sum(max(one.end_offset - one.first_offset, 0) for one in audit.partitions)
     if not audit.finding_count:
         return f"Nothing wrong: {offsets:,} offsets accounted for"
@@ -84,7 +84,7 @@ def verdict(audit: Audit, totals: Hour) -> str:
 
 
 def bar_hours(hours: Sequence[int]) -> int:
-    """Return how many hours a bar stands for, so that there are not too many of them."""
+    """Return the number of hours per bar, for at most about MAX_BARS bars."""
     span = max(hours) - min(hours) + 1 if hours else 1
     return next((width for width in BAR_HOURS if span <= width * MAX_BARS), max(BAR_HOURS))
 
@@ -97,7 +97,7 @@ def _totals(partitions: Sequence[PartitionAudit]) -> Hour:
 
 
 def _bars(hours: Sequence[Hour], width: int) -> dict[int, Hour]:
-    """Add hours up to bars of `width` hours, by number; hours at unknown times are left out."""
+    """Sum hours into bars of `width` hours, by number; hours at unknown times are left out."""
     bars: dict[int, Hour] = {}
     for hour in hours:
         if hour.hour is not None:
@@ -129,7 +129,7 @@ def _draw_bars(axes: Any, hours: Sequence[Hour], kinds: dict[str, str], width: i
 
 
 def _draw_partitions(axes: Any, partitions: Sequence[PartitionAudit], width: int, *, more: int) -> None:
-    """Draw a row for each partition: the darker, the more records; a red cross where something is wrong."""
+    """Draw a row for each partition: the darker, the more records; a red cross marks faults."""
     by_row = [_bars(one.hours, width) for one in partitions]
     most = max((bar.records for bars in by_row for bar in bars.values()), default=0) or 1
     faulty: list[tuple[Any, int]] = []

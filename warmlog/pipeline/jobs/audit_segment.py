@@ -1,16 +1,16 @@
 """Audit one segment: account for every offset, and check the indexes against the log.
 
 Invariants:
-1. A segment is a task: what is reported of it depends on the segment and on where the next one begins.
+1. A segment is a task: its report depends only on the segment and on where the next one begins.
 2. Every offset from the segment's first to before the next one's is counted: as a record, a marker, compacted, missing
-   or damaged. What is counted twice is counted as a duplicate, too. So
+   or damaged. An offset that is counted twice is also counted as a duplicate. So
    records + markers + compacted + missing + damaged - duplicates = next_offset - first_offset.
-3. Compaction may have taken what lies below `cleaned_until`, and nothing else.
+3. Only offsets below `cleaned_until` may have been removed by compaction.
 4. An index is read before its log, so that every entry must be in the log even beside a running broker.
 5. Memory is bounded by the window, the largest batch and the index.
 
-Records count for the hour of their timestamps. What is wrong between two batches counts for the hour of the second,
-what is wrong behind the last one for its hour.
+Records count for the hour of their timestamps. A fault between two batches counts for the hour of the second, a fault
+after the last batch for the hour of that one.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,8 +47,8 @@ class SegmentTask:
     """A segment to be audited.
 
     `first_offset`: where accounting begins, the base offset or the log start offset. `next_offset`: the base offset of
-    the next segment, or the log end offset. `end_position`: where the readable part ends. `cleaned_until`: how far
-    compaction may have come, 0 without. `at_rest`, `closed`: as in `SegmentEnd`.
+    the next segment, or the log end offset. `end_position`: where the readable part ends. `cleaned_until`: end of
+    the offsets that compaction may have removed, 0 without. `at_rest`, `closed`: as in `SegmentEnd`.
     """
 
     topic: str
@@ -80,7 +80,7 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class Hour:
-    """What an hour of a partition holds, in offsets (`bytes`, `damaged_batches`: in these).
+    """Counts of an hour of a partition, in offsets except `bytes` and `damaged_batches`.
 
     `hour`: since the epoch; None if no timestamp is known.
     """
@@ -122,9 +122,9 @@ class Hour:
 
 @dataclass(slots=True, kw_only=True)
 class Audited:
-    """What was found of a segment. `epochs`: leader epochs with their first offsets.
+    """Audit of a segment. `epochs`: leader epochs with their first offsets.
 
-    `changed`: compaction or retention took the file meanwhile, so it could not be judged.
+    `changed`: compaction or retention replaced the file meanwhile, so it could not be checked.
     """
 
     topic: str
@@ -140,7 +140,7 @@ class Audited:
         """Return the counts of an hour."""
         return self.hours.setdefault(hour, Hour(hour=hour))
 
-    def tell(self, finding: Finding) -> None:
+    def add_finding(self, finding: Finding) -> None:
         """Add a finding."""
         self.finding_count += 1
         if len(self.findings) < MAX_FINDINGS:
@@ -148,12 +148,12 @@ class Audited:
 
 
 def audit_segment(task: SegmentTask) -> Audited:
-    """Audit a segment. In a worker. Raises OSError."""
+    """Audit a segment. Runs in a worker. Raises OSError."""
     audited = Audited(topic=task.topic, partition=task.partition)
     watch = Stopwatch()
     try:
         watch.timed(SegmentAudit(task, audited).run)()
-    except FileNotFoundError:  # taken by retention or compaction since it was listed
+    except FileNotFoundError:  # removed by retention or compaction since it was listed
         audited.changed = True
     records = sum(hour.records for hour in audited.hours.values())
     audited.stats.add(JobStats(rows=records, tasks=1, read_s=watch.seconds))
@@ -175,7 +175,7 @@ class SegmentAudit:
         self._last_record = task.first_offset - 1
 
     def run(self) -> None:
-        """Read it. Raises OSError."""
+        """Audit the segment. Raises OSError."""
         indexes = list(self._open_indexes())
         with LogFile(self._task.segment.path) as file:
             self._audited.changed = file.identity != self._task.segment.identity
@@ -203,7 +203,7 @@ class SegmentAudit:
             position = following
 
     def _batch(self, buffer: memoryview, start: int, position: int, header: BatchHeader) -> None:
-        """Account for a sound batch. Raises ProtocolError if its records are not what the header says."""
+        """Account for an undamaged batch. Raises ProtocolError if its records do not match the header."""
         task, hour = self._task, self._audited.hour(_hour(header.max_timestamp))
         self._last_hour = hour.hour
         before = self._decoder.count
@@ -220,7 +220,7 @@ class SegmentAudit:
         elif found > span:
             hour.duplicates += found - span
             self._find("duplicate", f"{found} records in offsets {first} to {header.last_offset}", position)
-        self._meet_epoch(header, position)
+        self._check_epoch(header, position)
         self._expected = max(self._expected, header.next_offset)
         hour.bytes += header.size
         self._batches += 1
@@ -236,11 +236,11 @@ class SegmentAudit:
         elif first < self._expected:
             again = min(self._expected, end) - first
             hour.duplicates += again
-            self._find("duplicate", f"offsets {first} to {first + again - 1} are there before as well", position)
+            self._find("duplicate", f"offsets {first} to {first + again - 1} occurred before", position)
         self._in_damage = None
 
     def _gap(self, first: int, end: int, position: int | None, hour: Hour) -> None:
-        """Account for offsets that no batch has: behind damage, taken by compaction, or missing."""
+        """Account for offsets that no batch has: damaged, removed by compaction, or missing."""
         if self._in_damage is not None:
             self._in_damage.damaged += end - first
             return
@@ -251,7 +251,7 @@ class SegmentAudit:
             self._find("missing", f"offsets {first + compacted} to {end - 1} are missing", position)
 
     def _holes(self, count: int, header: BatchHeader, position: int, hour: Hour) -> None:
-        """Account for offsets inside a batch that no record has."""
+        """Account for offsets of a batch that no record has."""
         if header.base_offset < self._task.cleaned_until:
             hour.compacted += count
             return
@@ -260,7 +260,7 @@ class SegmentAudit:
         self._find("missing", what, position)
 
     def _damage(self, file: LogFile, position: int, following: int, end: int, reason: str) -> None:
-        """Account for a damaged batch: by its own header if that fits, else up to where reading continues."""
+        """Account for a damaged batch: by its header if that is plausible, else up to where reading continues."""
         self._audited.stats.damaged += 1
         header = self._plausible_header(file, position, following, end)
         if header is None:
@@ -278,7 +278,7 @@ class SegmentAudit:
         self._find("damage", what, position)
 
     def _plausible_header(self, file: LogFile, position: int, following: int, end: int) -> BatchHeader | None:
-        """Return the header of a damaged batch if its offsets fit between those around it."""
+        """Return the header of a damaged batch if its offsets fit between its neighbours'."""
         try:
             header = file.header(position)
             limit = file.header(following).base_offset if following < end else self._task.next_offset
@@ -287,7 +287,7 @@ class SegmentAudit:
         fits = self._expected <= header.base_offset < header.next_offset <= limit
         return header if fits and position + header.size == following else None
 
-    def _meet_epoch(self, header: BatchHeader, position: int) -> None:
+    def _check_epoch(self, header: BatchHeader, position: int) -> None:
         epochs, epoch = self._audited.epochs, header.leader_epoch
         if not epochs or epoch > epochs[-1][0]:
             epochs.append((epoch, header.base_offset))
@@ -311,19 +311,19 @@ class SegmentAudit:
             hour = self._audited.hour(number)
             hour.records += len(of_hour)
             hour.stretch(int(of_hour.min()), int(of_hour.max()))
-        if repeated:  # each stands where another offset of its batch should
+        if repeated:  # each takes the place of another offset of its batch
             hour = self._audited.hour(int(hours[0]))
             hour.duplicates += repeated
             hour.missing += repeated
-            self._find("duplicate", f"{repeated} offsets up to {self._last_record} are twice in a batch", None)
+            self._find("duplicate", f"{repeated} offsets up to {self._last_record} occur twice in a batch", None)
 
     def _end(self, end: int, indexes: list[IndexCheck]) -> None:
-        """Account for what follows the last batch, and finish the indexes."""
+        """Account for offsets after the last batch, and finish the indexes."""
         task = self._task
         if self._expected > task.next_offset:
             again = self._expected - task.next_offset
             self._audited.hour(self._last_hour).duplicates += again
-            what = f"offsets {task.next_offset} to {self._expected - 1} belong into the next segment"
+            what = f"offsets {task.next_offset} to {self._expected - 1} belong to the next segment"
             self._find("duplicate", what, None)
         elif self._expected < task.next_offset:
             self._gap(self._expected, task.next_offset, None, self._audited.hour(self._last_hour))
@@ -358,7 +358,7 @@ class SegmentAudit:
 
     def _find(self, kind: str, what: str, position: int | None, path: str | None = None) -> None:
         task = self._task
-        self._audited.tell(
+        self._audited.add_finding(
             Finding(
                 topic=task.topic,
                 partition=task.partition,

@@ -1,10 +1,10 @@
 """The job behind `warmlog pipeline compact-report`: what compaction would save, and which keys take most space.
 
-Compaction keeps the last record of each key. What it would remove is measured in bytes of keys and values, and as the
-same share of what the partition's files measure: on disk, records are in batches, perhaps compressed ones. The active
-segment, which compaction leaves alone, counts like all others.
+Compaction keeps the last record of each key. The saving is measured in bytes of keys and values, and scaled to the size
+of the partition's files, because on disk records are in batches that may be compressed. The active segment, which
+compaction does not change, counts like all others.
 
-A partition is a task, and its keys are grouped in memory: at most MAX_KEYS_BYTES of them. For more keys than that,
+A partition is a task, and its keys are grouped in memory: at most MAX_KEYS_BYTES of them. For more keys,
 `docs/pipeline/jobs.md` has a query for Spark.
 """
 
@@ -23,13 +23,13 @@ from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules
 
 COLUMNS = ("key", "value", "offset")
-MERGE_ROWS = 1 << 20  # records that are collected before they are merged with those before
+MERGE_ROWS = 1 << 20  # records to collect before they are merged with earlier ones
 MAX_KEYS_BYTES = 1 << 30  # of one task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKey:
-    """A key and what its records measure. `text`: UTF-8, else hexadecimal."""
+    """A key and the size of its records. `text`: the key in UTF-8, else hexadecimal."""
 
     text: str
     records: int
@@ -38,10 +38,10 @@ class TopKey:
 
 @dataclass(slots=True, kw_only=True)
 class Compactable:
-    """A partition. `bytes`, `saved_bytes`: of keys and values; with `stored`: as the files measure them.
+    """Report of a partition. `bytes`, `saved_bytes`: of keys and values; with `stored`: on disk.
 
-    `keyless`: records without a key, which no compacted topic may have. `dirty_ratio`: as the cleaner computes it; None
-    behind a broker.
+    `keyless`: records without a key, which compacted topics cannot have. `dirty_ratio`: as the cleaner computes it;
+    None behind a broker.
     """
 
     topic: str
@@ -62,7 +62,7 @@ class Compactable:
 def report_compaction(run: Runner, options: ReadOptions, top: int, reporter: Reporter) -> list[Compactable]:
     """Report what compaction would save in each partition. Raises PipelineError, InspectError, OSError.
 
-    `top`: how many keys to name.
+    `top`: number of keys to list.
     """
     plan = choose_input(options).plan(lambda extents: {key_of(one): resolve(one, options) for one in extents})
     parts: dict[TopicPartition, list[AnySplit]] = {key: [] for key in sorted(plan.ranges)}
@@ -81,7 +81,7 @@ def report_compaction(run: Runner, options: ReadOptions, top: int, reporter: Rep
 def compactable(
     rules: ReadRules, top: int, task: tuple[TopicPartition, Sequence[AnySplit]]
 ) -> tuple[Compactable, JobStats]:
-    """Group the records of one partition by key. In a worker. Raises PipelineError, InspectError, OSError."""
+    """Group the records of one partition by key. Runs in a worker. Raises PipelineError, InspectError, OSError."""
     (topic, partition), splits = task
     found, stats, watch = Compactable(topic=topic, partition=partition), JobStats(tasks=1), Stopwatch()
     table = watch.timed(_by_key)(found, splits, rules, stats)
@@ -98,7 +98,7 @@ def compactable(
 
 
 def _by_key(found: Compactable, splits: Sequence[AnySplit], rules: ReadRules, stats: JobStats) -> Any:
-    """Return a table of keys: how many records, their bytes, the bytes of the last one. None if there are no keys."""
+    """Return a table of keys: number of records, their bytes, the bytes of the last one. None if there are no keys."""
     merged, waiting, rows = None, [], 0
     for batch in _batches(splits, rules, stats):
         waiting.append(_sizes(batch, found))
@@ -118,7 +118,7 @@ def _batches(splits: Sequence[AnySplit], rules: ReadRules, stats: JobStats) -> I
         decoder = ArrowDecoder(split.topic, split.partition, COLUMNS)
         steps, tally = read_batches(split, rules, decoder.add)
         yield from record_batches(decoder, steps)
-        stats.take(tally)
+        stats.add_tally(tally)
 
 
 def _sizes(batch: Any, found: Compactable) -> Any:
@@ -148,8 +148,8 @@ def _merged(tables: Sequence[Any], found: Compactable) -> Any:
     merged = merged.rename_columns(["key", "records", "bytes", "last_bytes"])
     if merged["key"].nbytes > MAX_KEYS_BYTES:
         raise PipelineError(
-            f"{found.topic}-{found.partition} has more than {MAX_KEYS_BYTES >> 20} MiB of different keys, too many to"
-            " be grouped in memory: docs/pipeline/jobs.md has a query for Spark, which needs no such limit"
+            f"{found.topic}-{found.partition} has more than {MAX_KEYS_BYTES >> 20} MiB of distinct keys, too many to"
+            " group in memory: docs/pipeline/jobs.md has a query for Spark without this limit"
         )
     return merged
 
@@ -163,7 +163,7 @@ def _top_key(row: Mapping[str, Any]) -> TopKey:
 
 
 def _measure(found: Sequence[Compactable], options: ReadOptions) -> None:
-    """Add what the files of the partitions measure."""
+    """Add the sizes of the partitions' files."""
     cleaned = cleaner_points(options)
     stored = {(one.topic, one.partition): one for one in wanted_partitions(options)}
     for one in found:
@@ -175,7 +175,7 @@ def _measure(found: Sequence[Compactable], options: ReadOptions) -> None:
 
 
 def dirty_ratio(sizes: Mapping[int, int], cleaned_until: int) -> float:
-    """Return the share of bytes the cleaner has not seen, of all that it may clean (all but the active segment).
+    """Return the share of uncleaned bytes in the segments that may be cleaned (all but the active one).
 
     `sizes`: by the segments' base offsets. Source: org.apache.kafka.storage.internals.log.LogToClean.
     """

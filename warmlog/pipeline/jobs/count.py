@@ -1,6 +1,6 @@
 """The job behind `warmlog pipeline count`: count records by batch headers alone.
 
-A batch at an edge of what is asked for is opened; all others are counted by their headers, whose CRCs are not checked
+A batch at an edge of the requested offsets is decoded; all others are counted by their headers, without checking CRCs
 (`audit` does that).
 """
 
@@ -24,14 +24,14 @@ from warmlog.pipeline.source.planning import Piece, Split
 from warmlog.pipeline.source.ranges import key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules, SplitReader
 
-COUNT_WINDOW_BYTES = 4 << 10  # a header and what is around it; bodies need not be copied
+COUNT_WINDOW_BYTES = 4 << 10  # a header and its surroundings; bodies need not be copied
 # A worker counts this much in 20 to 30 ms if batches have 64 KiB; starting a task takes Spark about half of that.
 TASK_BYTES = 256 << 20
 
 
 @dataclass(slots=True, kw_only=True)
 class Counted:
-    """What a partition, or a part of it, holds. `first_offset`, `end_offset` (excluded): of its batches."""
+    """Counts of a partition or a part of it. `first_offset`, `end_offset` (excluded): of its batches."""
 
     topic: str
     partition: int
@@ -42,7 +42,7 @@ class Counted:
     end_offset: int | None = None
 
     def take(self, file: LogFile, position: int, header: BatchHeader, wanted: Wanted) -> None:
-        """Count a batch that the reader passed on, most likely one at an edge."""
+        """Count a batch that the reader passed on, usually one at an edge."""
         inside = header.base_offset >= wanted.first_offset and header.last_offset <= wanted.last_offset
         self.records += header.record_count if inside else _records_inside(file, position, header, wanted)
         self.batches += 1
@@ -87,7 +87,7 @@ class HeaderCounter(SplitReader):
         position, records, batches, skipped = piece.position, 0, 0, 0
         first, end = piece.first_offset, piece.end_offset
         begin: int | None = None
-        with suppress(ProtocolError):  # damage, which the reader will report
+        with suppress(ProtocolError):  # the reader reports damage
             for at, header in file.headers(position, piece.end_position):
                 following = header.base_offset + header.last_offset_delta + 1
                 if header.base_offset < first or following > end:
@@ -111,13 +111,13 @@ class HeaderCounter(SplitReader):
 
 def count_records(run: Runner, options: ReadOptions, reporter: Reporter) -> list[Counted]:
     """Count the records of each partition of a directory. Raises PipelineError, InspectError, OSError."""
-    assert options.path is not None, "a broker does not give headers alone"
+    assert options.path is not None, "a broker does not send headers without records"
     plan = choose_input(options).plan(lambda extents: {key_of(one): resolve(one, options) for one in extents})
     splits = [split for split in plan.splits if isinstance(split, Split)]
     parts = run(list(grouped(splits)), partial(count_splits, rules_of(options)))
     for _, stats in parts:
         reporter.add(stats)
-    reporter.skipped(plan.skipped_bytes)
+    reporter.add_skipped_bytes(plan.skipped_bytes)
     empty = [Counted(topic=topic, partition=partition) for topic, partition in plan.ranges]
     return by_partition([*empty, *(one for counted, _ in parts for one in counted)])
 
@@ -137,7 +137,7 @@ def grouped(splits: Iterable[Split]) -> Iterator[tuple[Split, ...]]:
 
 
 def count_splits(rules: ReadRules, splits: Sequence[Split]) -> tuple[list[Counted], JobStats]:
-    """Count splits one after the other. In a worker. Raises PipelineError, InspectError, OSError."""
+    """Count splits one after the other. Runs in a worker. Raises PipelineError, InspectError, OSError."""
     parts = [_count_split(rules, split) for split in splits]
     stats = added(one for _, one in parts)
     stats.tasks = 1
@@ -150,12 +150,12 @@ def _count_split(rules: ReadRules, split: Split) -> tuple[Counted, JobStats]:
     reader = HeaderCounter(split, rules, counted)
     reading.timed(lambda: deque(reader.run(), maxlen=0))()
     stats = JobStats(rows=counted.records, read_s=reading.seconds)
-    stats.take(reader.tally)
+    stats.add_tally(reader.tally)
     return counted, stats
 
 
 def by_partition(parts: Iterable[Counted]) -> list[Counted]:
-    """Add the parts up, by topic and partition."""
+    """Sum the parts by topic and partition."""
     found: dict[tuple[str, int], Counted] = {}
     for part in parts:
         found.setdefault((part.topic, part.partition), Counted(topic=part.topic, partition=part.partition)).add(part)

@@ -1,9 +1,9 @@
 """The job behind `warmlog pipeline replay`: send records of an archive, or of part of a topic, to a topic.
 
 1. A partition is one task, and its rows are sent in offset order. So records of one key keep their order, and with
-   `keep_partitions` every partition does.
+   `keep_partitions` those of every partition.
 2. Tasks write under an identity made of the replay's id and their partition. A replay that is run again under its id,
-   with the same records, leaves out what is stored already, as far as the sink can promise that.
+   with the same records, skips those that are already stored, within the guarantees of the sink.
 """
 
 import time
@@ -29,12 +29,12 @@ from warmlog.pipeline.source.reading import ReadRules
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "headers")
 SENT = ("key", "value", "timestamp", "headers")
-SLICE_ROWS = 1000  # sent at once if there is a rate
+SLICE_ROWS = 1000  # sent at a time if the rate is limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRules:
-    """Where to and how. `write`: the sink's options, None for a dry run. `rate`: records per second of one task."""
+    """Rules for sending. `write`: the sink's options, None for a dry run. `rate`: records per second of one task."""
 
     write: WriteOptions | None
     replay_id: str
@@ -44,7 +44,7 @@ class ReplayRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTask:
-    """One partition: splits of a log, or files with the bounds of what to send (times in ms, ends excluded)."""
+    """One partition: splits of a log, or files with the bounds of the records to send (times in ms, ends excluded)."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class ReplayTask:
 
 @dataclass(slots=True, kw_only=True)
 class Replayed:
-    """What a task did. `bytes`: of keys and values. `stored_before`: records that an earlier attempt had sent."""
+    """Result of a task. `bytes`: of keys and values. `stored_before`: records that an earlier attempt had sent."""
 
     topic: str
     partition: int
@@ -85,13 +85,13 @@ def plan_from_log(options: ReadOptions) -> list[ReplayTask]:
 
 
 def plan_from_table(directory: Path, options: ReadOptions) -> list[ReplayTask]:
-    """Return a task for each partition of an archive. Raises PipelineError if it does not have a topic."""
+    """Return a task for each partition of an archive. Raises PipelineError if it lacks a topic."""
     commits = read_commits(directory)
     files = table_files(directory, commits)
     archived = {*files, *commits[-1].positions()}  # a partition without records has a position, but no file
     missing = set(options.topics.named) - {topic for topic, _ in archived}
     if missing:
-        raise PipelineError(f"{directory}: no topic {', '.join(sorted(missing))} in it")
+        raise PipelineError(f"{directory} has no topic {', '.join(sorted(missing))}")
     wanted = sorted(key for key in archived if options.topics.wants(*key))
     return [_table_task(key, files.get(key, ()), options) for key in wanted]
 
@@ -113,9 +113,9 @@ def _bound(bound: Bound, key: TopicPartition) -> int | None:
 
 
 def prepare_target(bootstrap: str, topic: str, tasks: Sequence[ReplayTask], *, keep_partitions: bool) -> int | None:
-    """Create the topic that is replayed into, if there is none, with as many partitions as records come from.
+    """Create the target topic if it is missing, with as many partitions as the source.
 
-    Returns how many, or None if the topic exists. Raises PipelineError if it has too few partitions to keep them.
+    Returns their number, or None if the topic exists. Raises PipelineError if it has too few partitions to keep them.
     """
     needed = max((task.partition for task in tasks), default=0) + 1
     with BrokerConnection(bootstrap) as broker:
@@ -130,7 +130,7 @@ def prepare_target(bootstrap: str, topic: str, tasks: Sequence[ReplayTask], *, k
         raise reply_error(found.error, found.message, about=f"topic {topic}")
     if keep_partitions and len(found.partitions) < needed:
         raise PipelineError(
-            f"topic {topic} has no partition {needed - 1}, which records come from: add partitions (warmlog topic alter"
+            f"topic {topic} has no partition {needed - 1}, but the source has: add partitions (warmlog topic alter"
             f" {topic} --partitions {needed}), or leave out --keep-partitions"
         )
     return None
@@ -144,16 +144,16 @@ def size_of_tasks(tasks: Sequence[ReplayTask]) -> int:
 def replay(
     run: Runner, tasks: Sequence[ReplayTask], rules: ReplayRules, options: ReadOptions, reporter: Reporter
 ) -> list[Replayed]:
-    """Send what the tasks read. Raises PipelineError, InspectError, OSError."""
+    """Send the records of the tasks. Raises PipelineError, InspectError, OSError."""
     done = run(tasks, partial(replay_task, rules, rules_of(options)))
     for one in done:
         reporter.add(one.stats)
-    reporter.tell(id=rules.replay_id, stored_before=sum(one.stored_before for one in done))
+    reporter.set_details(id=rules.replay_id, stored_before=sum(one.stored_before for one in done))
     return done
 
 
 def replay_task(rules: ReplayRules, read_rules: ReadRules, task: ReplayTask) -> Replayed:
-    """Send one partition. In a worker. Raises PipelineError, InspectError, OSError."""
+    """Send one partition. Runs in a worker. Raises PipelineError, InspectError, OSError."""
     done = Replayed(topic=task.topic, partition=task.partition, stats=JobStats(tasks=1))
     watch = Stopwatch()
     batches = _counted(_paced(_rows(task, read_rules, done.stats), rules.rate), done)
@@ -167,7 +167,7 @@ def replay_task(rules: ReplayRules, read_rules: ReadRules, task: ReplayTask) -> 
 
 
 def _send(rules: ReplayRules, write: WriteOptions, task: ReplayTask, batches: Iterator[Any], done: Replayed) -> None:
-    from warmlog.pipeline.sink.attempts import batch_identity  # import pyarrow, in the worker
+    from warmlog.pipeline.sink.attempts import batch_identity  # these import pyarrow; in the worker
     from warmlog.pipeline.sink.rows import rows_of
     from warmlog.pipeline.sink.task import write_task
 
@@ -188,7 +188,7 @@ def _rows(task: ReplayTask, read_rules: ReadRules, stats: JobStats) -> Iterator[
         decoder = ArrowDecoder(split.topic, split.partition, COLUMNS)
         steps, tally = read_batches(split, read_rules, decoder.add)
         yield from record_batches(decoder, steps)
-        stats.take(tally)
+        stats.add_tally(tally)
         if tally.damaged and read_rules.on_corrupt == "stop":
             return
 
@@ -239,7 +239,7 @@ def _paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Any]:
-    """Yield the same rows, at most `rate` per second from the first one on."""
+    """Yield the rows in slices, at most `rate` rows per second from the first one on."""
     if rate is None:
         yield from batches
         return

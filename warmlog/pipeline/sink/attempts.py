@@ -1,18 +1,18 @@
-"""What attempts at the same task have in common: an identity, and the records stored under it.
+"""The producer identity that all attempts at a task share, and the records stored under it.
 
-Batch headers carry the producer id and epoch, so an attempt can find what earlier ones have stored. The broker tells
-how many records there are (`describe_producer`: sequences of an epoch count from 0) and where the last one is; they are
-read backwards from there, in steps that double, until the batch with sequence 0 is found.
+Batch headers carry the producer id and epoch, so an attempt can find what earlier ones have stored. The broker reports
+how many records there are (`describe_producer`: sequences of an epoch count from 0) and the offset of the last one;
+they are read backwards from there, in steps that double, until the batch with sequence 0 is found.
 
 Invariants:
-1. The identity depends on the rows alone. Batch job: the write id, the number of the write, and the frame's partition.
-   Stream: the query id (from its checkpoint), the micro-batch, and the frame's partition.
+1. All attempts at a task have the same identity. Batch job: the write id, the number of the write, and the frame's
+   partition. Stream: the query id (from its checkpoint), the micro-batch, and the frame's partition.
 2. The micro-batch is the epoch: the broker refuses writers of an earlier micro-batch once the next one writes, and
    keeps one state per task of a query instead of one per micro-batch.
 3. A stored record matches one row. Which one is decided by content (topic, key, value, headers; partition and time
-   where the row gives them), not by place: rows may come in another order than before. Rows that differ only in what
-   one of them leaves open may be taken for one another.
-4. Memory is a fingerprint (about 150 bytes) for each record that earlier attempts have stored.
+   where the row gives them), not by order, because rows may arrive in another order than before. Rows that differ only
+   in a partition or time that one of them does not give may be confused.
+4. Memory use is a fingerprint (about 150 bytes) for each record that earlier attempts have stored.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ from protocol.records.layout import BatchHeader
 from protocol.records.reader import Record, decoded_batches
 from protocol.request import EARLIEST_TIMESTAMP, FetchPartition, FetchRequest, ListOffsetsRequest, OffsetQuery
 from protocol.response import ListOffsetsResponse
-from warmlog.pipeline.broker import PatientBroker, reply_error
+from warmlog.pipeline.broker import RetryingBroker, reply_error
 from warmlog.pipeline.sink.rows import Headers
 
 FETCH_BYTES = 4 << 20
@@ -61,18 +61,18 @@ def _identity(kind: str, name: str, batch: int, task: int) -> Identity:
 
 
 def _producer_id(*parts: str | int) -> int:
-    """Hash the parts to 62 bits, where collisions are not to be expected."""
+    """Hash the parts to 62 bits, enough to make collisions improbable."""
     digest = blake2b(repr(parts).encode(), digest_size=8, person=b"warmlog sink").digest()
     return FIRST_ID | int.from_bytes(digest, "big") % FIRST_ID
 
 
 def fingerprint(topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    """Hash a record's content to 16 bytes, where collisions are not to be expected."""
+    """Hash a record's content to 16 bytes, enough to make collisions improbable."""
     return blake2b(packb((topic, key, value, headers)), digest_size=16).digest()
 
 
 class StoredRecords:
-    """Stored records, each to be matched by one row. `left`: not matched yet; `gone`: deleted from the log."""
+    """Stored records, each to be matched by one row. `left`: number not matched yet; `gone`: deleted from the log."""
 
     def __init__(self) -> None:
         self._records: dict[bytes, list[tuple[int, int | None]]] = defaultdict(list)
@@ -93,7 +93,7 @@ class StoredRecords:
         partition: int | None,
         time: int | None,
     ) -> bool:
-        """Match a row (key, value, headers) with a stored record; False if there is none. None: any will do."""
+        """Match a row (key, value, headers) with a stored record; False if there is none. None matches anything."""
         mark = fingerprint(topic, *row)
         places = self._records.get(mark, ())
         for at, (found_partition, found_time) in enumerate(places):
@@ -107,7 +107,7 @@ class StoredRecords:
 class StoredReader:
     """Reads back what was stored under an identity."""
 
-    def __init__(self, broker: PatientBroker, identity: Identity) -> None:
+    def __init__(self, broker: RetryingBroker, identity: Identity) -> None:
         self._broker = broker
         self._identity = identity
 
@@ -127,11 +127,11 @@ class StoredReader:
         into.gone += count - len(found)
 
     def records_at(self, topic: str, partition: int, offset: int, count: int) -> list[Record]:
-        """Return those of `count` records from an offset that were written under the identity."""
+        """Return the records of the identity among `count` offsets from this one."""
         return [record for _, record in self._written(topic, partition, offset, offset + count)]
 
     def _written(self, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[BatchHeader, Record]]:
-        """Yield the records between two offsets that were written under the identity."""
+        """Yield the records of the identity between two offsets."""
         mine = self._identity.producer_id, self._identity.producer_epoch
         while start < end:
             records = self._fetch(topic, partition, start)
@@ -141,7 +141,7 @@ class StoredReader:
                     yield from ((header, record) for record in decoded if record.offset < end)
                 start = header.next_offset
             if start == before:
-                return  # deleted since the broker was asked
+                return  # deleted since the broker reported them
 
     def _fetch(self, topic: str, partition: int, offset: int) -> memoryview:
         wanted = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=FETCH_BYTES)
@@ -168,5 +168,5 @@ class StoredReader:
 
 
 def _has_first_batch(found: Sequence[tuple[BatchHeader, Record]], start: int) -> bool:
-    """Whether the epoch's first batch is there in full (compaction may have taken records of it, or of others)."""
+    """Whether the epoch's first batch was read in full (compaction may have removed records of it, or of others)."""
     return bool(found) and found[0][0].base_sequence == 0 and found[0][0].base_offset >= start

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, cast
 
 from protocol.records.layout import Codec
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.options import KAFKAS_NAMES, OptionTexts, bootstrap, count, flag, nonempty, ordinal, word
+from warmlog.pipeline.options import CONNECTOR_NAMES, OptionTexts, bootstrap, count, flag, nonempty, ordinal, word
 
 OnChangedRows: TypeAlias = Literal["fail", "send"]
 
@@ -52,10 +52,10 @@ class WriteOptions:
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Parse and check the options of a write. Raises PipelineError."""
-    texts = OptionTexts(given, WRITE_TABLE, "of a write", aliases=KAFKAS_NAMES, ignored=_SPARKS_OWN)
+    texts = OptionTexts(given, WRITE_TABLE, "of a write", aliases=CONNECTOR_NAMES, ignored=_SPARKS_OWN)
     address = texts.parsed("bootstrap", bootstrap, None)
     if address is None:
-        raise PipelineError('no broker: option("bootstrap", ...) names one')
+        raise PipelineError('no broker address: give option("bootstrap", ...)')
     if "writeBatch" in texts and "writeId" not in texts:
         raise PipelineError("option writeBatch needs writeId: it numbers the batches of that name")
     return WriteOptions(

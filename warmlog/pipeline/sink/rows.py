@@ -1,10 +1,10 @@
-"""Rows to be written: which columns a frame may have, and how they become lists.
+"""Check the columns of a frame to be written, and convert its rows to lists.
 
 The schema is that of Spark's Kafka sink, with headers, partition and timestamp.
 
-1. A missing, misspelt or wrongly typed column is reported before the first task begins. Further columns are not
-   written, as by Spark's sink: a frame that was read has offsets, and a query adds columns of its own.
-2. What is wrong in a row is reported, with its column, before any row of the same Arrow batch is sent.
+1. A missing, misspelt or wrongly typed column is reported before the first task begins. Other columns are ignored, as
+   in Spark's sink: a frame that was read has offsets, and a query adds columns of its own.
+2. An invalid value is reported, with its column, before any row of the same Arrow batch is sent.
 
 Source: org.apache.spark.sql.kafka010.KafkaWriter.validateQuery.
 """
@@ -25,7 +25,7 @@ from warmlog.pipeline.errors import PipelineError
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 _BYTES = r"binary|string|varchar\(\d+\)|char\(\d+\)"
-# The types of each column, as Spark writes them, and for people.
+# The types of each column: a pattern for Spark's name, and the description for errors.
 COLUMN_TYPES: dict[str, tuple[str, str]] = {
     "key": (_BYTES, "binary or string"),
     "value": (_BYTES, "binary or string"),
@@ -35,18 +35,18 @@ COLUMN_TYPES: dict[str, tuple[str, str]] = {
     "timestamp": (r"timestamp", "timestamp"),
 }
 MICROSECONDS = 1000  # in a millisecond
-ROWS_AT_A_TIME = 10_000  # where Spark passes rows: as many as it puts into an Arrow batch
-# The most bytes that a record takes beside key, value and headers; and a header beside its key and value.
+ROWS_AT_A_TIME = 10_000  # converted together: as many as Spark puts into an Arrow batch
+# Upper bounds in bytes: of a record without its key, value and headers, and of a header without its key and value.
 RECORD_OVERHEAD = 40
 HEADER_OVERHEAD = 10
-SIMILAR = 0.8  # a column whose name is this similar to one that is absent (keys, Header) is taken for it, misspelt
-OF_THE_SOURCE = frozenset({"offset", "timestamptype"})  # which a frame that was read has, and nobody can write
+SIMILAR = 0.8  # a column whose name is this similar to an absent one (keys, Header) counts as misspelt
+READ_ONLY = frozenset({"offset", "timestamptype"})  # columns of a frame that was read, which cannot be written
 
 
 class Rows(NamedTuple):
     """Rows as lists of the same length; None for a column that the frame does not have. `times`: ms.
 
-    `largest`: no record of them takes more bytes in a batch, uncompressed.
+    `largest`: upper bound for the size of each record in a batch, in bytes, uncompressed.
     """
 
     values: list[bytes | None]
@@ -67,18 +67,18 @@ def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None) -> N
     absent = COLUMN_TYPES.keys() - set(names)
     for (name, kind), plain in zip(columns, names, strict=True):
         if plain not in COLUMN_TYPES:
-            if plain not in OF_THE_SOURCE and (meant := get_close_matches(plain, absent, n=1, cutoff=SIMILAR)):
-                raise PipelineError(f"no column {name} can be written; did you mean {meant[0]}?")
+            if plain not in READ_ONLY and (meant := get_close_matches(plain, absent, n=1, cutoff=SIMILAR)):
+                raise PipelineError(f"column {name} cannot be written; did you mean {meant[0]}?")
             continue
         if names.count(plain) > 1:
-            raise PipelineError(f"column {name} is there twice")
+            raise PipelineError(f"the frame has column {name} twice")
         pattern, readable = COLUMN_TYPES[plain]
         if not re.fullmatch(pattern, kind):
             raise PipelineError(f"column {name} is {kind}: it must be {readable}")
     if "value" not in names:
-        raise PipelineError(f"no column value, which records need; the frame has {', '.join(names) or 'no columns'}")
+        raise PipelineError(f"column value is missing; the frame has {', '.join(names) or 'no columns'}")
     if topic is None and "topic" not in names:
-        raise PipelineError("no topic: there is neither option topic nor a column topic")
+        raise PipelineError("no topic: give option topic or a column topic")
 
 
 def rows_of(batch: pa.RecordBatch, *, with_headers: bool = True) -> Rows:
@@ -125,7 +125,7 @@ def _milliseconds(column: pa.Array) -> list[int | None]:
 
 
 def _check_time(microseconds: int | None) -> None:
-    """Raise PipelineError if no record can have this time."""
+    """Raise PipelineError if a record cannot have this time."""
     if microseconds is not None and microseconds // MICROSECONDS < NO_TIMESTAMP:
         found = microseconds // MICROSECONDS
         raise PipelineError(f"column timestamp: {found} ms is before 1970, the earliest time of a record")
@@ -151,15 +151,15 @@ def _header_size(headers: Headers) -> int:
 
 
 def row_size_bound(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return the most bytes that a record takes in a batch, uncompressed."""
+    """Return an upper bound for the size of a record in a batch, in bytes, uncompressed."""
     return RECORD_OVERHEAD + len(key or b"") + len(value or b"") + _header_size(headers)
 
 
-# -- where Spark passes rows ------------------------------------------------------------------------------------------
+# -- for versions of Spark that pass rows -----------------------------------------------------------------------------
 
 
 def rows_of_spark(rows: Iterable[Any], names: Sequence[str], *, with_headers: bool = True) -> Iterator[Rows]:
-    """Convert Spark's rows, some at a time. `names`: of their columns. Raises PipelineError."""
+    """Convert Spark's rows, `ROWS_AT_A_TIME` at a time. `names`: of their columns. Raises PipelineError."""
     places = {name.lower(): at for at, name in enumerate(names)}
     if not with_headers:
         places.pop("headers", None)

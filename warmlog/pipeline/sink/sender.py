@@ -1,16 +1,17 @@
-"""Send batches to the broker, so that each is stored once.
+"""Send batches to the broker so that each is stored exactly once.
 
     send -> collected into a request -> in flight -> settled
-                                          |  the connection is lost, or the broker says "not now"
+                                          |  the connection is lost, or the error is transient
                                           +-> one batch at a time, in order, until all are settled
 
 Invariants:
 1. At most MAX_IN_FLIGHT requests and half of `buffer_bytes` are unanswered, or one request.
 2. At most one batch of a partition is unanswered. So when one is stored, all before it were known to be stored when it
-   was sent, and its sequence proves that nobody else has written under this identity since the partition was looked
-   up. (Of two in flight, the second could be taken after the first was refused, if another attempt filled the gap.)
-3. If the broker already has a batch that was sent once, another attempt sent it, and this one ends. If it was sent
-   twice, the stored records are compared.
+   was sent, and its sequence proves that no other attempt has written under this identity since the partition was
+   looked up. (Of two in flight, the second could be accepted after the first was rejected, if another attempt filled
+   the gap.)
+3. If the broker reports a batch as a duplicate that was sent only once, another attempt has sent it, and this attempt
+   fails. If it was sent twice, the stored records are compared.
 """
 
 from collections import deque
@@ -26,7 +27,7 @@ from protocol.records.layout import Codec
 from protocol.records.reader import Record, records_in
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse
-from warmlog.pipeline.broker import PASSING, PatientBroker, reply_error
+from warmlog.pipeline.broker import TRANSIENT, RetryingBroker, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.sink.attempts import Identity, StoredReader
 
@@ -37,7 +38,7 @@ TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LA
 
 @dataclass(slots=True, kw_only=True)
 class SinkBatch:
-    """A batch of one partition as it is sent. `resent`: the broker may have it from an earlier try."""
+    """A batch of one partition as it is sent. `resent`: an earlier try may have stored it."""
 
     topic: str
     partition: int
@@ -59,7 +60,7 @@ class SinkBatch:
 
 @dataclass(slots=True)
 class SentTally:
-    """What was stored. `bytes`: of batches as sent. `retries`: batches that were sent again."""
+    """Totals of what was stored. `bytes`: of batches as sent. `retries`: batches that were sent again."""
 
     rows: int = 0
     bytes: int = 0
@@ -70,7 +71,7 @@ class SentTally:
 class BatchSender:
     """Sends batches; `flush` at the end. Not thread-safe. `tally` counts what is stored."""
 
-    def __init__(self, broker: PatientBroker, identity: Identity, codec: Codec, buffer_bytes: int) -> None:
+    def __init__(self, broker: RetryingBroker, identity: Identity, codec: Codec, buffer_bytes: int) -> None:
         self._broker = broker
         self._retry = broker.retry
         self._identity = identity
@@ -120,7 +121,7 @@ class BatchSender:
         return len(self._in_flight) < MAX_IN_FLIGHT and self._in_flight_bytes + size <= self._max_bytes
 
     def _take_reply(self) -> None:
-        """Take the oldest reply, and send again what it refuses for now. Raises PipelineError."""
+        """Process the oldest reply, and send rejected batches again if that may succeed. Raises PipelineError."""
         try:
             failed = self._take_outcomes()
         except UnavailableError as error:
@@ -129,19 +130,19 @@ class BatchSender:
         if failed:
             while self._in_flight:  # batches sent one by one are answered by the next reply
                 self._take_reply()
-            self._wait_for_passing(failed)
+            self._back_off(failed)
             for batch, _ in failed:
                 self._deliver(batch)
 
     def _take_outcomes(self) -> list[tuple[SinkBatch, ProducedPartition]]:
-        """Take one reply; return what may be sent again. Raises UnavailableError, PipelineError."""
+        """Process one reply; return the batches to send again. Raises UnavailableError, PipelineError."""
         response = self._broker.connection().receive(ProduceResponse)
         batches = self._in_flight.popleft()
         self._in_flight_bytes -= sum(len(batch.encoded) for batch in batches)
         self._unanswered -= _keys(batches)
         failed = []
         for batch, outcome in zip(batches, response.partitions, strict=True):
-            if outcome.error in PASSING or outcome.error in TOO_LARGE:
+            if outcome.error in TRANSIENT or outcome.error in TOO_LARGE:
                 failed.append((batch, outcome))
             else:
                 self._settle(batch, outcome)
@@ -162,15 +163,15 @@ class BatchSender:
 
     # -- one at a time --
 
-    def _wait_for_passing(self, failed: Sequence[tuple[SinkBatch, ProducedPartition]]) -> None:
-        """Wait if the broker said "not now" of any of these. Raises PipelineError."""
+    def _back_off(self, failed: Sequence[tuple[SinkBatch, ProducedPartition]]) -> None:
+        """Back off if any of these has a transient error. Raises PipelineError."""
         for batch, outcome in failed:
-            if outcome.error in PASSING:
+            if outcome.error in TRANSIENT:
                 self._retry.wait(UnavailableError(str(_reply_error(batch, outcome))))
                 return
 
     def _deliver(self, batch: SinkBatch) -> None:
-        """Send a batch until it is stored; nothing else is in flight. Raises PipelineError."""
+        """Send a batch, retrying until it is stored; nothing else is in flight. Raises PipelineError."""
         while True:
             self.tally.retries += 1
             try:
@@ -183,13 +184,13 @@ class BatchSender:
             if outcome.error in TOO_LARGE:
                 self._deliver_halves(batch, outcome)
                 return
-            if outcome.error not in PASSING:
+            if outcome.error not in TRANSIENT:
                 self._settle(batch, outcome)
                 return
-            self._wait_for_passing([(batch, outcome)])
+            self._back_off([(batch, outcome)])
 
     def _deliver_halves(self, batch: SinkBatch, outcome: ProducedPartition) -> None:
-        """Deliver a batch that the topic finds too large. Raises PipelineError if a single record is."""
+        """Deliver the halves of a batch that is too large for the topic. Raises PipelineError if a single record is."""
         records = list(records_in(batch.encoded, check_crc=False))
         if len(records) == 1:
             raise _too_large(batch, records[0], outcome)
@@ -217,7 +218,7 @@ class BatchSender:
     # -- replies --
 
     def _settle(self, batch: SinkBatch, outcome: ProducedPartition) -> None:
-        """Count a batch that is stored. Raises PipelineError for one that never will be."""
+        """Count a batch that is stored. Raises PipelineError if it was rejected for good."""
         if outcome.error:
             raise _refused(batch, outcome)
         if outcome.duplicate is not UNSET and not (batch.resent and self._is_ours(batch, outcome.base_offset)):
@@ -228,7 +229,7 @@ class BatchSender:
         self.tally.batches += 1
 
     def _is_ours(self, batch: SinkBatch, offset: int) -> bool:
-        """Whether what is stored there is what was sent (times may be the broker's)."""
+        """Whether the records stored at an offset are those of the batch (the broker may have set timestamps)."""
         reader = StoredReader(self._broker, self._identity)
         stored = reader.records_at(batch.topic, batch.partition, offset, batch.count)
         sent = records_in(batch.encoded, check_crc=False)

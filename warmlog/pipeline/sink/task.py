@@ -1,12 +1,12 @@
-"""Turn the rows of one task into batches: which partition each row goes to, and when a batch is full.
+"""Build batches from the rows of one task: choose the partition of each row, and close batches that are full.
 
 Invariants:
-1. A row with a key goes where Kafka's Java client puts that key; one that names its partition goes there; others go
-   round the partitions in runs of SPREAD_ROWS, from one that depends on the task and its micro-batch. So where a row
-   goes depends on the rows alone, and attempts that send the same rows meet in the same sequences.
-2. No batch is larger than `batch_bytes`, uncompressed, unless it is a single record; open ones together take at most
-   half of `buffer_bytes` and what one Arrow batch adds.
-3. Sequences are consecutive in each partition, from what the broker says is stored.
+1. A row that names a partition goes there; a row with a key goes where Kafka's Java client puts that key; others rotate
+   through the partitions in runs of SPREAD_ROWS, beginning with one that depends on the task and its micro-batch. So
+   attempts that send the same rows send them to the same partitions with the same sequences.
+2. No batch is larger than `batch_bytes`, uncompressed, unless it is a single record; open batches together take at most
+   half of `buffer_bytes` plus one Arrow batch.
+3. Sequences are consecutive in each partition, and continue after those that the broker has stored.
 """
 
 import time
@@ -21,7 +21,7 @@ from protocol.records.builder import BatchBuilder
 from protocol.request import MetadataRequest
 from protocol.response import MetadataResponse, TopicMetadata
 from warmlog.client.producing.partitioner import partition_of
-from warmlog.pipeline.broker import PatientBroker, Retry, reply_error
+from warmlog.pipeline.broker import Retry, RetryingBroker, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, StoredReader, StoredRecords
 from warmlog.pipeline.sink.options import WriteOptions
@@ -37,7 +37,7 @@ Record: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]  # as the bu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """What a task did. `stored_before`: rows that earlier attempts had stored. `bytes`: of batches as sent."""
+    """Result of a task. `stored_before`: rows that earlier attempts had stored. `bytes`: of batches as sent."""
 
     rows: int = 0
     bytes: int = 0
@@ -47,7 +47,7 @@ class TaskReport:
 
 
 class _OpenBatch:
-    """A partition that is written to, and its open batch."""
+    """The open batch of a partition."""
 
     __slots__ = ("builder", "next_sequence", "partition", "topic")
 
@@ -59,7 +59,7 @@ class _OpenBatch:
 
 
 class _Target:
-    """A topic that is written to. `unkeyed`: rows so far without key or partition."""
+    """A topic to write to. `unkeyed`: number of rows so far without key or partition."""
 
     __slots__ = ("_first", "name", "open", "stored", "unkeyed")
 
@@ -88,7 +88,7 @@ class TaskWriter:
     """Writes the rows of one task; `finish` at the end. Not thread-safe. `now_ms`: the time of rows without one."""
 
     def __init__(
-        self, options: WriteOptions, identity: Identity, broker: PatientBroker, *, now_ms: Callable[[], int]
+        self, options: WriteOptions, identity: Identity, broker: RetryingBroker, *, now_ms: Callable[[], int]
     ) -> None:
         self._options = options
         self._identity = identity
@@ -99,7 +99,7 @@ class TaskWriter:
         self._stored_before = 0
 
     def add(self, rows: Rows) -> None:
-        """Write rows. Raises PipelineError; if a row is wrong, before any of them is sent."""
+        """Write rows. Raises PipelineError, for an invalid row before any of them is sent."""
         now_ms, count = self._now_ms(), len(rows.values)
         times = [now_ms] * count if rows.times is None else [now_ms if time is None else time for time in rows.times]
         headers: Sequence[Headers] = rows.headers or [()] * count
@@ -113,7 +113,7 @@ class TaskWriter:
         self._bound_open()
 
     def finish(self) -> TaskReport:
-        """Return when everything is stored. Raises PipelineError."""
+        """Send the rest, and wait until everything is stored. Raises PipelineError."""
         self._close_all()
         self._sender.flush()
         for target in self._targets.values():
@@ -127,7 +127,7 @@ class TaskWriter:
             stored_before=self._stored_before,
         )
 
-    # -- where rows go --
+    # -- partitions of rows --
 
     def _add_to(self, target: _Target, records: list[Record], largest: int, *, keyed: bool) -> None:
         """Add records of one topic that name no partition. `keyed`: whether any may have a key."""
@@ -147,7 +147,7 @@ class TaskWriter:
         self._spread(target, spread, largest)
 
     def _add_each(self, rows: Rows, records: list[Record]) -> None:
-        """Add records that each say where they go, or some of which are stored already."""
+        """Add records that may name a topic or partition, or may be stored already."""
         chosen: dict[int, tuple[_OpenBatch, list[Record]]] = {}
         for at, record in enumerate(records):
             target = self._target(self._topic_of(rows, at))
@@ -200,7 +200,7 @@ class TaskWriter:
         batch.builder.extend(some)
 
     def _is_full(self, batch: _OpenBatch, some: list[Record], largest: int) -> bool:
-        """Whether these records might make the batch too large, by the largest of them, or by one that is alone."""
+        """Whether the batch might be too large with these records, by their size bounds."""
         builder = batch.builder
         if not builder.count:
             return False
@@ -261,14 +261,14 @@ class TaskWriter:
         return _Target(name, batches, stored, self._identity.producer_id + self._identity.producer_epoch)
 
     def _metadata(self, name: str) -> TopicMetadata:
-        """Return the topic, created if that is allowed. Raises PipelineError."""
+        """Return the topic; create it if it is missing and that is allowed. Raises PipelineError."""
         request = MetadataRequest(topics=(name,), auto_create=self._options.auto_create)
 
         def check(reply: MetadataResponse) -> None:
             (topic,) = reply.topics
             if topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 why = "auto.create.topics.enable is off" if self._options.auto_create else "autoCreate is false"
-                raise PipelineError(f"there is no topic {name}, and {why}")
+                raise PipelineError(f"topic {name} does not exist, and {why}")
             if topic.error:
                 raise reply_error(topic.error, topic.message, about=f"topic {name}")
 
@@ -278,25 +278,25 @@ class TaskWriter:
         """Return the sequence to continue with. Raises PipelineError."""
         name = f"{position.topic}-{position.partition}"
         if position.producer_epoch > self._identity.producer_epoch:
-            raise PipelineError(f"{name}: a later micro-batch was written already: this one is outdated")
+            raise PipelineError(f"{name}: a later micro-batch has been written already")
         return position.last_sequence + 1 if position.producer_epoch == self._identity.producer_epoch else 0
 
     def _check_left(self, target: _Target) -> None:
-        """Raise PipelineError if an earlier attempt has stored what none of the rows is."""
+        """Raise PipelineError if an earlier attempt has stored records that match no row."""
         stored = target.stored
         if not (stored.left or stored.gone) or self._options.on_changed_rows == "send":
             return
         raise PipelineError(
             f"topic {target.name}: an earlier attempt at this task has stored {stored.left + stored.gone} records that"
-            f" are none of its rows this time ({stored.gone} of them are gone from the log): the query does not produce"
-            " the same rows twice, so some may be stored twice (onChangedRows=send accepts that)"
+            f" match none of its rows now ({stored.gone} of them are deleted from the log): the query does not return"
+            " the same rows each time, so some may be stored twice (onChangedRows=send accepts that)"
         )
 
 
 def write_task(options: WriteOptions, identity: Identity, rows: Iterable[Rows]) -> TaskReport:
     """Write the rows of one task, and wait until all are stored. Raises PipelineError."""
     retry = Retry(options.delivery_timeout_ms / 1000, setting="deliveryTimeoutMs")
-    with PatientBroker(options.bootstrap, retry, max_reply_bytes=FETCH_BYTES) as broker:
+    with RetryingBroker(options.bootstrap, retry, max_reply_bytes=FETCH_BYTES) as broker:
         writer = TaskWriter(options, identity, broker, now_ms=lambda: time.time_ns() // 1_000_000)
         for some in rows:
             writer.add(some)

@@ -1,7 +1,7 @@
-"""The writers that Spark calls: of batch jobs and of streams.
+"""Writers that Spark calls, for batch jobs and for streams.
 
-`write` runs in workers, once per task; `commit` and `abort` in a process beside the driver. Nothing is held back for a
-commit: readers see a record as soon as the broker has it.
+`write` runs in workers, once per task; `commit` and `abort` in a process beside the driver. Records are visible as soon
+as the broker has stored them, not only after `commit`.
 
 Source: pyspark.sql.datasource (SPARK-44076); org.apache.spark.sql.execution.streaming.MicroBatchExecution, which passes
 the query and the micro-batch to tasks as local properties.
@@ -31,7 +31,7 @@ from warmlog.pipeline.sink.rows import Rows, check_columns, rows_of, rows_of_spa
 from warmlog.pipeline.sink.task import TaskReport, write_task
 
 ARROW = "DataSourceStreamArrowWriter"
-ARROW_STREAMS = hasattr(datasource, ARROW)  # from Spark 4.1; before, streams are passed rows only
+ARROW_STREAMS = hasattr(datasource, ARROW)  # from Spark 4.1 on; earlier versions pass rows to streams
 _ArrowBase: Any = getattr(datasource, ARROW, DataSourceStreamWriter)
 
 QUERY_ID = "sql.streaming.queryId"
@@ -43,13 +43,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """What a task reports to the driver."""
+    """The report of a task to the driver."""
 
     report: TaskReport
 
 
 def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
-    """Return the writer of a batch job. Raises PipelineError if frame or mode do not fit a log."""
+    """Return the writer of a batch job. Raises PipelineError if schema or mode are not valid for a topic."""
     if overwrite:
         raise PipelineError('topics can only be appended to: mode("append")')
     check_columns(_typed(schema), topic=options.topic)
@@ -57,7 +57,7 @@ def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) 
 
 
 def stream_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
-    """Return the writer of a stream. Raises PipelineError if frame or mode do not fit a log."""
+    """Return the writer of a stream. Raises PipelineError if schema or mode are not valid for a topic."""
     if overwrite:
         raise PipelineError('topics can only be appended to: outputMode("append")')
     if options.write_id is not None:
@@ -86,20 +86,20 @@ class BatchWriter(DataSourceArrowWriter):
         return TaskMessage(write_task(self._options, identity, _rows(self._options, iterator)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report a job whose tasks are all done."""
+        """Report a job after all of its tasks are done."""
         report(self._options, messages, "done")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report a job of which a task has failed for good; what was written stays."""
+        """Report a job after a task has failed for good; records that were written stay."""
         report(self._options, messages, "failed")
 
 
 def _check_partitions_are_fixed(context: TaskContext) -> None:
     """Raise PipelineError if adaptive query execution is on.
 
-    It may merge or split the partitions of a shuffle by what it measured, differently each time. Then a task of a
-    second attempt has other rows than the first attempt's task of that number, and stores rows that others have stored.
-    Spark tells a task neither how many there are nor whether its input was shuffled, so it must be off in any case.
+    It may coalesce or split shuffle partitions by their measured sizes, differently in each run. Then a task of the
+    second run has other rows than the first run's task of that number, and stores rows again that others have stored. A
+    task cannot see how many tasks there are or whether its input was shuffled, so it must be off in any case.
     """
     if context.getLocalProperty(ADAPTIVE) != "false":
         raise PipelineError(
@@ -113,7 +113,7 @@ def _rows(options: WriteOptions, batches: Iterable[Any]) -> Iterator[Rows]:
 
 
 class _Stream:
-    """What the writers of streams have in common."""
+    """Base of the writers of streams."""
 
     _options: WriteOptions
 
@@ -121,18 +121,16 @@ class _Stream:
         context = _task()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise PipelineError(
-                "Spark does not tell which micro-batch this is: only micro-batch triggers are supported"
-            )
+            raise PipelineError("Spark passed no query id or micro-batch: only micro-batch triggers are supported")
         identity = stream_identity(query, int(batch), context.partitionId())
         return TaskMessage(write_task(self._options, identity, rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Report a micro-batch whose tasks are all done."""
+        """Report a micro-batch after all of its tasks are done."""
         report(self._options, messages, "done", batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Report a micro-batch of which a task has failed for good; it runs again when the query is restarted."""
+        """Report a micro-batch after a task has failed for good; it runs again when the query is restarted."""
         report(self._options, messages, "failed", batchId)
 
 
@@ -176,7 +174,7 @@ def report(
     if batch_id is not None:
         summary["batch_id"] = batch_id
     line = json.dumps(summary)
-    _log.info("written: %s", line)
+    _log.info("write report: %s", line)
     if options.report is not None:
         with open(options.report, "a", encoding="utf-8") as file:
             file.write(line + "\n")

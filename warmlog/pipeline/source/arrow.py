@@ -35,7 +35,7 @@ TYPES = {
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema that Spark has for these columns."""
+    """Return the schema that Spark expects for these columns."""
     return pa.schema([pa.field(name, TYPES[name]) for name in columns])
 
 
@@ -56,7 +56,7 @@ class ArrowDecoder:
 
     @property
     def is_full(self) -> bool:
-        """Whether to take the records now."""
+        """Whether enough records are collected to `take` them."""
         return self._builder.size >= CHUNK_BYTES or self._builder.count >= CHUNK_RECORDS
 
     def add(self, buffer: memoryview, position: int, header: BatchHeader, wanted: Wanted) -> None:
@@ -83,7 +83,7 @@ class ArrowDecoder:
             raise CorruptBatchError(str(error)) from error
 
     def take(self) -> pa.RecordBatch:
-        """Return the collected records, and start over."""
+        """Return the collected records and remove them."""
         taken = self._builder.take()
         makers: dict[str, Callable[[], pa.Array]] = {
             "key": lambda: _bytes_array(pa.binary(), taken.keys),
@@ -128,7 +128,7 @@ def _buffer(buffer: Any) -> pa.Buffer | None:
 
 
 def record_batches(decoder: ArrowDecoder, steps: Iterator[None]) -> Iterator[pa.RecordBatch]:
-    """Yield what the steps add to the decoder, as record batches."""
+    """Run the steps, and yield the records that they add to the decoder as record batches."""
     for _ in steps:
         if decoder.is_full:
             yield decoder.take()

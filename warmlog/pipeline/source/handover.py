@@ -1,12 +1,12 @@
-"""A stream's input from both: what existed when the query began from the directory, later records from the broker.
+"""Input of a stream with a directory and a broker: old records come from the directory, new ones from the broker.
 
 Invariants:
 1. A partition's hand-over offset is where its directory ended when the query began, and does not change during the
-   query: offsets below it are read from the directory, others from the broker. Both number records alike, so none is
-   read twice or left out, wherever a query is restarted.
-2. How far there is to read is the broker's word. What the directory does not have of it comes over the wire, also where
-   it turns out in a worker: its directory is not mounted, or retention took a segment from it.
-3. A directory of another topic of the same name (by its topic id) is refused.
+   query: offsets below it are read from the directory, others from the broker. Offsets are the same in both, so no
+   record is read twice or left out, wherever a query is restarted.
+2. The broker decides how far to read. Records that the directory lacks are read from the broker, even if only a worker
+   notices: its directory is not mounted, or retention removed a segment.
+3. A directory of another topic of the same name (by its topic id) is rejected.
 """
 
 import logging
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class HandoverInput:
-    """The partitions of a broker, whose directory is read first. `offsets`: hand-over offsets, once the query began."""
+    """Partitions of a broker whose directory is read first. `offsets`: of the hand-over, None before the query."""
 
     def __init__(self, options: ReadOptions) -> None:
         """`options` name a directory and a broker."""
@@ -43,17 +43,17 @@ class HandoverInput:
         return self._broker.look(see, lenient=lenient)
 
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
-        """Return the splits of what `choose` wants. Raises PipelineError, InspectError, OSError."""
+        """Return the splits of the chosen offsets. Raises PipelineError, InspectError, OSError."""
         topic_ids, ranges = self.look(lambda extents: (topic_ids_of(extents), choose(extents)), lenient=lenient)
         return Plan(splits=self._splits(topic_ids, ranges), ranges=ranges)
 
     def size(self, choose: Choice) -> int:
-        """Return about how many bytes hold what `choose` wants, by the broker. Raises PipelineError."""
+        """Return the approximate size of the chosen offsets, as the broker reports it. Raises PipelineError."""
         return self._broker.size(choose)
 
     def _splits(self, topic_ids: TopicIds, ranges: Ranges) -> list[AnySplit]:
         if self.offsets is not None and all(wanted.start >= self.offsets.get(key, 0) for key, wanted in ranges.items()):
-            return self._remote(ranges, topic_ids)  # everything is handed over: the directory is not needed any more
+            return self._remote(ranges, topic_ids)  # everything is handed over, and the directory no longer needed
         for _ in range(TRIES):
             with suppress(SegmentGoneError):
                 return self._both(topic_ids, ranges)
@@ -89,7 +89,7 @@ class HandoverInput:
             return {}
         missing = set(topics.named) - {one.topic for one in found}
         if missing and self.offsets is None:
-            raise PipelineError(f"{path}: no topic {', '.join(sorted(missing))} in it")
+            raise PipelineError(f"{path} has no topic {', '.join(sorted(missing))}")
         for one in found:
             _check_topic_id(one, topic_ids.get(one.topic))
         return {(one.topic, one.partition): one for one in found}

@@ -1,9 +1,9 @@
-"""Where records come from: a directory, a broker, or both. The same calls plan and read either.
+"""Plan and read a directory, a broker, or both, through the same interface.
 
 Invariants:
-1. An extent is valid only during the call that is given it: it may belong to a connection, or to a directory whose
+1. An extent is valid only during the call that it is passed to: it may belong to a connection, or to a directory whose
    segments a broker is about to replace.
-2. A plan that a broker's compaction or retention invalidates while it is made is made again.
+2. If a broker's compaction or retention invalidates a plan while it is made, planning starts again.
 """
 
 import logging
@@ -36,13 +36,13 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 AnySplit: TypeAlias = "Split | RemoteSplit"
-# Called with the extents of all partitions to be read; returns the offsets to read of each.
+# Called with the extents of all partitions to be read; returns the offsets to read from each.
 Choice: TypeAlias = Callable[[list[Extent]], dict[TopicPartition, Range]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Splits, the offsets of each partition that they cover, and how many bytes the indexes allow to leave out."""
+    """Splits, the offsets that they cover in each partition, and how many bytes they skip thanks to the indexes."""
 
     splits: list[AnySplit]
     ranges: dict[TopicPartition, Range]
@@ -59,10 +59,10 @@ class Input(Protocol):
         """Call a function with the extents of the partitions to be read; return its result."""
 
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
-        """Return the splits of the offsets that `choose` wants."""
+        """Return splits of the offsets that `choose` returns."""
 
     def size(self, choose: Choice) -> int:
-        """Return about how many bytes hold the offsets that `choose` wants: those of the segments."""
+        """Return the size in bytes of the segments with the offsets that `choose` returns."""
 
 
 def choose_input(options: ReadOptions) -> Input:
@@ -86,12 +86,12 @@ def plan_batch(options: ReadOptions, bounds: Bounds) -> Plan:
 
 
 def size_of(options: ReadOptions) -> int:
-    """Return about how many bytes a batch read reads. Raises PipelineError, InspectError, OSError."""
+    """Return the approximate size of a batch read in bytes. Raises PipelineError, InspectError, OSError."""
     return choose_input(options).size(lambda extents: {key_of(one): resolve(one, options) for one in extents})
 
 
 def rules_of(options: ReadOptions) -> ReadRules:
-    """Return how splits are read by these options."""
+    """Return the rules that these options set for reading splits."""
     return ReadRules(
         on_corrupt=options.on_corrupt,
         fail_on_data_loss=options.fail_on_data_loss,
@@ -110,11 +110,11 @@ class DirectoryInput:
         return self._with_partitions(lambda partitions: see(list(partitions)), lenient=lenient)
 
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
-        """Return the splits of what `choose` wants. Raises PipelineError, InspectError, OSError."""
+        """Return the splits of the chosen offsets. Raises PipelineError, InspectError, OSError."""
         return self._with_partitions(lambda partitions: self._plan(partitions, choose), lenient=lenient)
 
     def size(self, choose: Choice) -> int:
-        """Return the bytes of the segments with what `choose` wants. Raises PipelineError, InspectError, OSError."""
+        """Return the size of the segments with the chosen offsets. Raises PipelineError, InspectError, OSError."""
 
         def add_up(partitions: list[StoredPartition]) -> int:
             ranges = choose(list(partitions))
@@ -139,9 +139,9 @@ class DirectoryInput:
 
 
 def wanted_partitions(options: ReadOptions, *, lenient: bool = False) -> list[StoredPartition]:
-    """Return the partitions that the options ask for.
+    """Return the partitions that the options select.
 
-    Raises PipelineError if one that is named does not exist (unless `lenient`), InspectError, OSError.
+    Raises PipelineError if a named topic or partition does not exist (unless `lenient`), InspectError, OSError.
     """
     assert options.path is not None, "a directory input has a path"
     stored = find_partitions(options.path)
@@ -150,17 +150,17 @@ def wanted_partitions(options: ReadOptions, *, lenient: bool = False) -> list[St
         return found
     missing = set(options.topics.named) - {partition.topic for partition in stored}
     if missing:
-        raise PipelineError(f"{options.path}: no topic {', '.join(sorted(missing))} in it")
+        raise PipelineError(f"{options.path} has no topic {', '.join(sorted(missing))}")
     for topic, numbers in (options.topics.assigned or {}).items():
         existing = {partition.partition for partition in found if partition.topic == topic}
         if set(numbers) - existing:
-            raise PipelineError(f"{options.path}: no partition {min(set(numbers) - existing)} of {topic} in it")
+            raise PipelineError(f"{options.path} has no partition {min(set(numbers) - existing)} of topic {topic}")
     check_named(found, options)
     return found
 
 
 def read_batches(split: AnySplit, rules: ReadRules, handler: BatchHandler) -> tuple[Iterator[None], Tally]:
-    """Return steps, each of which passes one batch with a good CRC to the handler, and their tally. In a worker."""
+    """Return steps that each pass one batch with a valid CRC to the handler, and their tally. Runs in a worker."""
     if isinstance(split, Split):
         reader = SplitReader(split, rules, checked(handler))
         steps = reader.run() if split.bootstrap is None else _with_fallback(reader, split, rules, handler)
@@ -172,7 +172,7 @@ def read_batches(split: AnySplit, rules: ReadRules, handler: BatchHandler) -> tu
 
 
 def _with_fallback(reader: SplitReader, split: Split, rules: ReadRules, handler: BatchHandler) -> Iterator[None]:
-    """Read a split of a directory; from the offset at which the directory lacks records, from the broker."""
+    """Read a split of a directory, and from the first offset that the directory lacks, from the broker."""
     try:
         yield from reader.run()
     except (MissingDirectoryError, NotInDirectoryError) as error:
@@ -183,5 +183,5 @@ def _with_fallback(reader: SplitReader, split: Split, rules: ReadRules, handler:
 
 
 def first_offset_of(split: AnySplit) -> int:
-    """Return where a split begins."""
+    """Return the first offset of a split."""
     return split.pieces[0].first_offset if isinstance(split, Split) else split.first_offset

@@ -4,9 +4,8 @@
                 "partitions": {"0": {"offset": 1200, "leaderEpoch": 3}, "1": {"offset": 994, "leaderEpoch": 3}}}}
     {"orders": {"0": 1200, "1": 994}}                       as written by version 0.1, still read
 
-The topic id tells a topic from one that was deleted and created again under the same name. The leader epoch is one
-that no record before the offset exceeds: if the log has a higher one there now, it was truncated and written again
-(KIP-320).
+The topic id distinguishes a topic from a deleted one of the same name. No record before the offset has a higher leader
+epoch than this: if one has now, the log was truncated and written again (KIP-320).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from warmlog.pipeline.source.reading import deleted, recreated
 
 OffsetsForm: TypeAlias = dict[str, Any]
 Positions: TypeAlias = Mapping[TopicPartition, "Position"]
-# Called with what is lost and how many offsets; raises DataLossError, or logs and counts them.
+# Called with a description of the loss and its number of offsets; raises DataLossError, or logs and counts them.
 Lose: TypeAlias = Callable[[str, int], None]
 
 
@@ -32,14 +31,14 @@ class Position:
 
 
 def position_at(extent: Extent, offset: int, before: Position | None = None) -> Position:
-    """Return the position at an offset; `before` itself if nothing has changed, whatever the leader epoch is by now."""
+    """Return the position at an offset; `before` itself if offset and topic are the same, whatever the leader epoch."""
     if before is not None and (before.offset, before.topic_id) == (offset, extent.topic_id):
         return before
     return Position(offset=offset, topic_id=extent.topic_id, leader_epoch=extent.epoch_before(offset))
 
 
 def continue_at(extent: Extent, position: Position, end: int, lose: Lose) -> int:
-    """Return the offset at which to continue reading a log that ends at `end`, after reporting what is lost."""
+    """Return the offset at which to continue reading a log that ends at `end`; report losses to `lose`."""
     name = f"{extent.topic}-{extent.partition}"
     if is_recreated(extent, position):
         lose(f"{name}: {recreated(position.topic_id, extent.topic_id)}", 0)
@@ -53,13 +52,13 @@ def continue_at(extent: Extent, position: Position, end: int, lose: Lose) -> int
         lose(f"{name}: offsets {rewritten} to {offset - 1} were truncated and written again", offset - rewritten)
         return rewritten
     if offset > end:
-        lose(f"{name}: offset {offset} does not exist any more: the log ends at {end}", offset - end)
+        lose(f"{name}: offset {offset} no longer exists: the log ends at {end}", offset - end)
         return end
     return offset
 
 
 def is_recreated(extent: Extent, position: Position) -> bool:
-    """Whether the topic is another one than that of the position; False if either id is unknown."""
+    """Whether the topic was recreated since the position was recorded; False if either id is unknown."""
     return None not in {extent.topic_id, position.topic_id} and extent.topic_id != position.topic_id
 
 
@@ -87,7 +86,7 @@ def _rewritten_from(extent: Extent, position: Position, end: int) -> int | None:
 
 
 def positions_of(form: OffsetsForm) -> dict[TopicPartition, Position]:
-    """Read offsets as they stand in a checkpoint."""
+    """Parse offsets from a checkpoint."""
     found: dict[TopicPartition, Position] = {}
     for topic, listed in form.items():
         partitions = listed.get("partitions")
@@ -101,7 +100,7 @@ def positions_of(form: OffsetsForm) -> dict[TopicPartition, Position]:
 
 
 def form_of(positions: Positions) -> OffsetsForm:
-    """Return offsets as they are written to a checkpoint."""
+    """Format offsets for a checkpoint."""
     form: OffsetsForm = {}
     for (topic, partition), position in sorted(positions.items()):
         listed = form.setdefault(topic, {"partitions": {}})

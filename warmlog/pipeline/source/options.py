@@ -1,4 +1,4 @@
-"""The options of a read: what they mean, their defaults, and their table.
+"""The options of a read: their meaning, their defaults, and the table of their values.
 
 Names and JSON are those of Spark's Kafka connector where it has the option.
 Source: org.apache.spark.sql.kafka010.KafkaSourceProvider.
@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, cast
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.options import (
-    KAFKAS_NAMES,
+    CONNECTOR_NAMES,
     OptionTexts,
     assignment,
     bootstrap,
@@ -23,7 +23,7 @@ from warmlog.pipeline.options import (
     word,
 )
 
-EARLIEST = -2  # as an offset in JSON
+EARLIEST = -2  # as offsets in JSON
 LATEST = -1
 # A pattern does not match them, as in Kafka's consumers.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
@@ -75,7 +75,7 @@ class Bound:
 class ReadOptions:
     """The options of a read; `docs/pipeline/source.md` describes each.
 
-    `min_split_offsets` is set by jobs: over the wire, no split is smaller.
+    `min_split_offsets` is set by jobs: minimum size of a split behind a broker.
     """
 
     topics: Topics
@@ -136,10 +136,12 @@ _TOPIC_OPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse and check the options of a read. Raises PipelineError."""
-    texts = OptionTexts(given, READ_TABLE, "of a read", aliases=KAFKAS_NAMES)
+    texts = OptionTexts(given, READ_TABLE, "of a read", aliases=CONNECTOR_NAMES)
     path, address = texts.text("path"), texts.parsed("bootstrap", bootstrap, None)
     if path is None and address is None:
-        raise PipelineError('no source: option("path", ...) names a directory, option("bootstrap", ...) a broker')
+        raise PipelineError(
+            'no source: give option("path", ...) for a directory, or option("bootstrap", ...) for a broker'
+        )
     if address is None and "group" in texts:
         raise PipelineError("option group needs bootstrap: the broker keeps the group's offsets")
     flushed_only = texts.parsed("readUpTo", word("end", "flushed"), "end") == "flushed"
@@ -179,7 +181,9 @@ def _check_together(options: ReadOptions, texts: OptionTexts) -> None:
     if least is not None and most is not None and least > most:
         raise PipelineError(f"minOffsetsPerTrigger {least} is greater than maxOffsetsPerTrigger {most}")
     if least is None and "maxTriggerDelay" in texts:
-        raise PipelineError("option maxTriggerDelay needs minOffsetsPerTrigger, for which a micro-batch waits so long")
+        raise PipelineError(
+            "option maxTriggerDelay needs minOffsetsPerTrigger: it limits how long a micro-batch waits for them"
+        )
     if options.max_records_per_partition is not None and options.on_corrupt == "stop":
         raise PipelineError("onCorrupt=stop reads a partition in one split: maxRecordsPerPartition contradicts it")
     start, end = options.start, options.end
@@ -214,7 +218,7 @@ def _topics(texts: OptionTexts) -> Topics:
 
 
 def _bound(texts: OptionTexts, which: str, *, default: int, words: Mapping[str, int]) -> Bound:
-    """Read the bound with the precedence of the connector: one time, times, offsets."""
+    """Parse a bound with the precedence of the connector: one timestamp, timestamps, offsets."""
     if f"{which}Timestamp" in texts:
         return Bound(number=texts.parsed(f"{which}Timestamp", time_ms, None), by_time=True)
     if f"{which}OffsetsByTimestamp" in texts:

@@ -1,10 +1,10 @@
-"""Splits of directories: what one task reads, about equal in bytes.
+"""Plan splits of directories, about equal in bytes; a split is what one task reads.
 
 Invariants:
-1. A cut is where a batch begins, taken from the offset index and confirmed by the batch's header. Where there is no
+1. Splits begin where a batch begins, taken from the offset index and confirmed by the batch's header. Where there is no
    such entry, a split is larger.
-2. The offsets of a partition's splits are disjoint, and together those that were asked for. Positions are those of
-   planning time; a reader that finds another file goes by offsets.
+2. The offsets of a partition's splits are disjoint, and together cover the requested range. Positions are those of
+   planning time; a reader that finds a replaced file uses the offsets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,14 +20,14 @@ from warmlog.inspect.transactions import Aborted
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.ranges import Range, cuts
 
-REST_SHARE = 0.25  # a rest smaller than this share of a split joins the split before it
+REST_SHARE = 0.25  # a remainder smaller than this share of a split is added to the previous split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """Part of a segment: its batches between two positions, its records between two offsets (ends excluded).
 
-    `identity`: of the file in which the positions are valid.
+    `identity`: of the file that the positions refer to.
     """
 
     path: str
@@ -45,9 +45,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What one task reads: consecutive pieces of one partition, except batches of `aborted` transactions.
+    """Consecutive pieces of one partition for one task, which skips batches of `aborted` transactions.
 
-    `bootstrap`: of a broker that has what is not in the directory (any more); None if there is none.
+    `bootstrap`: address of a broker that has records which the directory lacks; None without a broker.
     """
 
     topic: str
@@ -76,7 +76,7 @@ def plan_splits(parts: Iterable[tuple[StoredPartition, Range]], options: ReadOpt
     splits = []
     for partition, pieces in spans:
         size = sum(piece.size for piece in pieces)
-        whole = options.on_corrupt == "stop"  # stopping at a damaged batch is a matter of the whole partition
+        whole = options.on_corrupt == "stop"  # stopping at a damaged batch ends the whole partition
         count = 1 if whole else max(round(size / share), 1)
         for group in _cut(partition, pieces, -(-size // count)):
             split = Split(
@@ -109,9 +109,9 @@ def pieces_of(partition: StoredPartition, wanted: Range) -> Iterator[Piece]:
 
 
 def located(segment: Segment, first_offset: int, end_offset: int, *, readable_size: int, until: int) -> Piece:
-    """Locate offsets in a segment, whose own end before `until`. Raises SegmentGoneError, OSError."""
+    """Locate offsets in a segment whose offsets end before `until`. Raises SegmentGoneError, OSError."""
     with segment.open() as file:
-        if file.identity != segment.identity:  # compaction has replaced it with a finished segment
+        if file.identity != segment.identity:  # compaction has replaced it with a complete segment
             readable_size = file.size
         position, end_position = 0, readable_size
         if first_offset > segment.base_offset:
@@ -130,7 +130,7 @@ def located(segment: Segment, first_offset: int, end_offset: int, *, readable_si
 
 
 def _after(file: LogFile, position: int, end: int) -> int:
-    """Return the position after the batch at one, or the end if its header is broken."""
+    """Return the position after the batch at `position`, or `end` if its header is damaged."""
     try:
         return min(position + file.header(position).size, end) if position < end else end
     except ProtocolError:

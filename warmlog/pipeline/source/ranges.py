@@ -1,4 +1,4 @@
-"""From what options ask for (words, offsets, times) to the offsets to read of each partition.
+"""Resolve the bounds in options (words, offsets, timestamps) to the offsets to read from each partition.
 
 Source: org.apache.spark.sql.kafka010.KafkaOffsetReaderConsumer, KafkaSourceProvider.
 """
@@ -18,15 +18,15 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 class Extent(Protocol):
-    """What a partition, stored or behind a broker, must know of itself."""
+    """Interface of a partition, in a directory or behind a broker."""
 
     @property
     def topic(self) -> str:
-        """Its topic."""
+        """Name of the topic."""
 
     @property
     def partition(self) -> int:
-        """Its number."""
+        """Partition number."""
 
     @property
     def topic_id(self) -> str | None:
@@ -43,7 +43,7 @@ class Extent(Protocol):
         """Return the header of the first batch that ends after an offset; None if there is no readable one."""
 
     def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:
-        """Return the offset after the last one to be read."""
+        """Return the end of the readable offsets, excluded."""
 
     def offset_at_time(self, timestamp_ms: int) -> int | None:
         """Return the offset of the first record at or past a time; None if all are earlier."""
@@ -67,7 +67,7 @@ def key_of(extent: Extent) -> TopicPartition:
 
 
 def resolve(partition: Extent, options: ReadOptions) -> Range:
-    """Return the offsets to read. Raises PipelineError, DataLossError if the first ones are gone."""
+    """Return the offsets to read. Raises PipelineError, DataLossError if the first ones were deleted."""
     end = resolve_end(partition, options)
     start = _start(partition, options)
     if start > end and _are_comparable_now(partition, options):
@@ -83,12 +83,12 @@ def _are_comparable_now(partition: Extent, options: ReadOptions) -> bool:
 
 
 def last_of(partition: Extent, options: ReadOptions) -> int:
-    """Return the offset after the last one that the options allow to be read."""
+    """Return the end of the offsets that the options allow to read, excluded."""
     return partition.end_offset(flushed_only=options.flushed_only, committed_only=options.committed_only)
 
 
 def check_named(partitions: Iterable[Extent], options: ReadOptions) -> None:
-    """Raise PipelineError if bounds are given for other partitions than those to be read."""
+    """Raise PipelineError unless bounds per partition name exactly the partitions to be read."""
     existing: dict[str, set[int]] = {}
     for partition in partitions:
         existing.setdefault(partition.topic, set()).add(partition.partition)
@@ -125,7 +125,7 @@ def _start(partition: Extent, options: ReadOptions) -> int:
     if wanted == LATEST:
         return end
     if wanted < first:
-        _lost(partition, f"offset {wanted} is gone: the log starts at {first}", options)
+        _lost(partition, f"offset {wanted} was deleted: the log starts at {first}", options)
         return first
     if wanted > end:
         _lost(partition, f"offset {wanted} does not exist: the log ends at {end}", options)
@@ -141,7 +141,7 @@ def _start_at_time(partition: Extent, timestamp_ms: int, options: ReadOptions, e
         return end
     raise PipelineError(
         f"{partition.topic}-{partition.partition} has no record at or past {timestamp_ms} ms; "
-        'startingOffsetsByTimestampStrategy="latest" reads nothing of such partitions'
+        'startingOffsetsByTimestampStrategy="latest" reads nothing from such partitions'
     )
 
 
@@ -162,14 +162,14 @@ def resolve_end(partition: Extent, options: ReadOptions) -> int:
 def _lost(partition: Extent, what: str, options: ReadOptions) -> None:
     if options.fail_on_data_loss:
         raise DataLossError(
-            f"{partition.topic}-{partition.partition}: {what} (failOnDataLoss=false reads what there is)"
+            f"{partition.topic}-{partition.partition}: {what} (failOnDataLoss=false reads what is left)"
         )
 
 
 def cuts(wanted: Range, count: int, options: ReadOptions) -> list[int]:
-    """Return the bounds of `count` parts of a range, about equal in offsets; of more, if that would be too many each.
+    """Return the bounds of `count` parts of a range, about equal in offsets; empty for an empty range.
 
-    Nothing for an empty range.
+    There are more parts if `maxRecordsPerPartition` requires it.
     """
     size = wanted.end - wanted.start
     if not size:
@@ -181,7 +181,7 @@ def cuts(wanted: Range, count: int, options: ReadOptions) -> list[int]:
 def limited(start: Offsets, ends: Offsets, most: int | None) -> dict[TopicPartition, int]:
     """Return where a micro-batch of at most `most` offsets ends: each partition gets its share of what is available.
 
-    Rounding favours the first partitions, so that there is always some progress.
+    Rounding favours the first partitions, so a micro-batch is never empty.
     """
     behind = {key: max(end - start[key], 0) for key, end in ends.items()}
     total = sum(behind.values())
@@ -198,7 +198,7 @@ def limited(start: Offsets, ends: Offsets, most: int | None) -> dict[TopicPartit
 
 @dataclass(slots=True)
 class Bounds:
-    """What pushed filters leave of the records: offsets and times (ms), both ends included, and partitions."""
+    """Limits from pushed filters: offsets and timestamps (ms), both ends included, and partitions."""
 
     first_offset: int = MIN_INT64
     last_offset: int = MAX_INT64
@@ -207,7 +207,7 @@ class Bounds:
     partitions: frozenset[int] | None = None
 
     def narrow(self, column: str, first: int | None, last: int | None) -> None:
-        """Leave out records outside these. `column`: offset, or timestamp in microseconds."""
+        """Restrict a column to a range, both ends included. `column`: offset, or timestamp in microseconds."""
         if column == "offset":
             self.first_offset = max(self.first_offset, MIN_INT64 if first is None else first)
             self.last_offset = min(self.last_offset, MAX_INT64 if last is None else last)
@@ -216,13 +216,13 @@ class Bounds:
             self.last_ms = min(self.last_ms, MAX_INT64 if last is None else last // 1000)
 
     def keep(self, partitions: frozenset[int]) -> None:
-        """Leave out other partitions."""
+        """Restrict to these partitions."""
         self.partitions = partitions if self.partitions is None else self.partitions & partitions
 
     def applied(self, partition: Extent, wanted: Range) -> Range:
-        """Return what the filters leave of these offsets.
+        """Return the part of a range that may pass the filters.
 
-        A lower bound in time becomes an offset: all records before it are earlier. An upper bound cannot.
+        A lower bound in time becomes an offset, because all records before that are earlier. An upper bound does not.
         """
         start = max(wanted.start, self.first_offset)
         if self.first_ms > 0:

@@ -1,9 +1,8 @@
-"""Read a split of a directory: its batches as stored, checked, unwanted ones skipped without opening them.
+"""Read a split of a directory: pass on its batches as stored, and skip unwanted ones by their headers.
 
 Invariants:
-1. A handler's refusal of a batch (bad CRC, invalid records, broken compression) counts as damage.
-2. Records outside the split's offsets are never wanted. So it does not matter whether the plan's positions are still
-   valid, only which file is read.
+1. A batch that a handler rejects (wrong CRC, invalid records, invalid compressed data) counts as damaged.
+2. Records outside the split's offsets are never passed on, whatever the positions in the plan.
 3. Damage is an error, or a logged warning that names file and position; never silent.
 """
 
@@ -30,7 +29,7 @@ _log = logging.getLogger(__name__)
 TRIES = 5  # to open a segment that was just listed
 
 # Called with the file, the position of a batch in it, its header, and which of its records are wanted. Raises
-# ProtocolError if the batch is not what the header says.
+# ProtocolError if the batch is damaged.
 Handler = Callable[[LogFile, int, BatchHeader, Wanted], None]
 # Called with a buffer and the position of a batch in it, whose CRC was checked.
 BatchHandler = Callable[[memoryview, int, BatchHeader, Wanted], None]
@@ -38,9 +37,9 @@ BatchHandler = Callable[[memoryview, int, BatchHeader, Wanted], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRules:
-    """How to read a split: which times (ms, both ends included), and what to do about damage and loss.
+    """How to read a split: which timestamps (ms, both ends included), and how to handle damage and loss.
 
-    `committed_only`: for splits behind a broker; a split of a directory lists what was aborted.
+    `committed_only`: for splits behind a broker; a split of a directory lists aborted transactions.
     """
 
     on_corrupt: OnCorrupt = "fail"
@@ -64,7 +63,7 @@ class Damage:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What happened while a split was read. `lost_offsets`: deleted before they were read."""
+    """Counts of reading a split. `lost_offsets`: deleted before they were read."""
 
     batches: int = 0
     bytes: int = 0
@@ -74,7 +73,7 @@ class Tally:
 
 
 class NotInDirectoryError(PipelineError):
-    """Records are not in the directory any more, but perhaps the broker of the split has them."""
+    """The directory no longer has the records; the broker of the split may have them."""
 
 
 class _Stopped(Exception):  # noqa: N818 - never leaves this module
@@ -82,7 +81,7 @@ class _Stopped(Exception):  # noqa: N818 - never leaves this module
 
 
 def lose(rules: ReadRules, tally: Tally, what: str, count: int) -> None:
-    """Count and log offsets that are gone. Raises DataLossError unless the rules allow it."""
+    """Count and log lost offsets. Raises DataLossError unless the rules allow loss."""
     if rules.fail_on_data_loss:
         raise DataLossError(f"{what} (failOnDataLoss=false reads on without them)")
     tally.lost_offsets += count
@@ -90,17 +89,17 @@ def lose(rules: ReadRules, tally: Tally, what: str, count: int) -> None:
 
 
 def deleted(first: int, end: int) -> str:
-    """Return the sentence for offsets that are gone."""
+    """Describe offsets that were deleted."""
     return f"offsets {first} to {end - 1} were deleted before they were read"
 
 
 def recreated(was: str | None, is_now: str | None) -> str:
-    """Return the sentence for a topic that is another one now."""
+    """Describe a topic that was recreated."""
     return f"the topic was deleted and created again (topic id {is_now}, before {was})"
 
 
 def checked(handler: BatchHandler) -> Handler:
-    """Return a handler that passes on whole batches with a good CRC."""
+    """Return a handler that passes on complete batches with a valid CRC."""
 
     def handle(file: LogFile, position: int, header: BatchHeader, wanted: Wanted) -> None:
         buffer, start = file.batch(position, header)
@@ -133,7 +132,7 @@ class SplitReader:
             return
 
     def _read_piece(self, piece: Piece, *, tries: int) -> Iterator[None]:
-        """Read by positions, or by offsets if the file is another one now."""
+        """Read by positions, or by offsets if the file was replaced."""
         try:
             file = LogFile(piece.path, window_bytes=min(self._window_bytes, max(piece.size, 1)))
         except FileNotFoundError:
@@ -154,7 +153,7 @@ class SplitReader:
             yield from self._read_piece(other, tries=tries - 1)
 
     def _relocated(self, piece: Piece) -> list[Piece]:
-        """Find where the piece's records are now."""
+        """Locate the piece's records in the present segments."""
         segments = listed_segments(self._split.directory)
         first_kept = segments[0].base_offset if segments else piece.end_offset
         if first_kept > piece.first_offset:
@@ -169,7 +168,7 @@ class SplitReader:
         return found
 
     def _is_recreated(self, piece: Piece) -> bool:
-        """Whether the directory belongs to another topic now, which is reported as loss."""
+        """Check whether the directory belongs to another topic now; report that as loss."""
         was = self._split.topic_id
         is_now = stored_topic_id(self._split.directory) if was is not None else None
         if is_now in {None, was}:
@@ -199,7 +198,7 @@ class SplitReader:
             if passed:
                 yield
             if header.next_offset >= piece.end_offset:
-                return  # what follows was appended since, and may be half a batch
+                return  # batches after it were appended since, and may be incomplete
 
     def _pass_on(self, file: LogFile, position: int, header: BatchHeader, piece: Piece) -> bool:
         rules = self._rules
@@ -218,12 +217,10 @@ class SplitReader:
         return True
 
     def _after_damage(self, file: LogFile, piece: Piece, position: int, error: ProtocolError) -> int:
-        """Return where to continue behind a damaged batch. Raises PipelineError or _Stopped, as the rules say."""
+        """Return the position after a damaged batch. Raises PipelineError or _Stopped, depending on the rules."""
         what = Damage(path=piece.path, position=position, reason=str(error))
         if self._rules.on_corrupt == "fail":
-            raise PipelineError(
-                f"{what} (onCorrupt=skip continues behind it, onCorrupt=stop ends before it)"
-            ) from error
+            raise PipelineError(f"{what} (onCorrupt=skip continues after it, onCorrupt=stop ends before it)") from error
         self.tally.damaged.append(what)
         if self._rules.on_corrupt == "stop":
             _log.warning("%s; stopped there", what)
@@ -237,7 +234,7 @@ class SplitReader:
 
 
 def _still_there(segment: Segment, first: int, end: int, until: int) -> Piece:
-    """Locate a piece of a segment; if that is gone by now, return one whose opening fails, to be located again."""
+    """Locate a piece of a segment; if that was removed, return a piece that fails to open and is located again."""
     try:
         return located(segment, first, end, readable_size=segment.size, until=until)
     except SegmentGoneError:

@@ -1,6 +1,6 @@
-"""Partitions behind a broker: what they hold, and splits of them.
+"""Partitions behind a broker: their offsets, and splits of them.
 
-A partition's splits are equal in offsets: a broker does not tell how many bytes lie between two of them.
+A partition's splits are equal in offsets, because a broker does not report how many bytes lie between two offsets.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +37,7 @@ TopicIds: TypeAlias = Mapping[str, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class RemotePartition:
-    """A partition behind a broker, which is asked at first use of each property."""
+    """A partition behind a broker; each property is requested at its first use."""
 
     broker: BrokerConnection
     topic: str
@@ -59,7 +59,7 @@ class RemotePartition:
         return self._ask(LATEST_TIMESTAMP, Isolation.READ_COMMITTED)
 
     def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:  # noqa: ARG002
-        """Return the high watermark, or the last stable offset; a broker does not tell what is flushed."""
+        """Return the high watermark, or the last stable offset; brokers do not report what is flushed."""
         return self._stable_offset if committed_only else self._end_offset
 
     def offset_at_time(self, timestamp_ms: int) -> int | None:
@@ -94,9 +94,9 @@ class RemotePartition:
 def remote_partitions(
     broker: BrokerConnection, options: ReadOptions, *, lenient: bool = False
 ) -> list[RemotePartition]:
-    """Return the partitions that the options ask for.
+    """Return the partitions that the options select.
 
-    Raises PipelineError if one that is named does not exist (unless `lenient`).
+    Raises PipelineError if a named topic or partition does not exist (unless `lenient`).
     """
     reply = broker.ask(MetadataRequest(topics=options.topics.named or None), MetadataResponse)
     for topic in reply.topics:
@@ -132,7 +132,7 @@ def topic_ids_of(extents: Iterable[Extent]) -> TopicIds:
 
 
 class BrokerInput:
-    """Partitions behind a broker, asked over a connection of its own each time."""
+    """Partitions behind a broker; each call opens a connection."""
 
     def __init__(self, options: ReadOptions) -> None:
         assert options.bootstrap is not None, "a broker input has an address"
@@ -145,12 +145,12 @@ class BrokerInput:
             return see(list(remote_partitions(broker, self._options, lenient=lenient)))
 
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
-        """Return the splits of what `choose` wants. Raises PipelineError."""
+        """Return the splits of the chosen offsets. Raises PipelineError."""
         topic_ids, ranges = self.look(lambda extents: (topic_ids_of(extents), choose(extents)), lenient=lenient)
         return Plan(splits=list(plan_remote(self._options, ranges, topic_ids)), ranges=ranges)
 
     def size(self, choose: Choice) -> int:
-        """Return the bytes of the segments with what `choose` wants. Raises PipelineError."""
+        """Return the size of the segments with the chosen offsets. Raises PipelineError."""
         with BrokerConnection(self._bootstrap) as broker:
             ranges = choose(list(remote_partitions(broker, self._options)))
             topics = tuple({topic for topic, _ in ranges})
@@ -167,7 +167,7 @@ class BrokerInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSplit:
-    """What one task reads of a partition behind a broker: offsets, the last one excluded."""
+    """Offsets of a partition behind a broker that one task reads; `end_offset` is excluded."""
 
     bootstrap: str
     topic: str
@@ -206,6 +206,6 @@ def commit_offsets(bootstrap: str, group: str, offsets: Iterable[tuple[str, int,
         reply = broker.ask(OffsetCommitRequest(group=group, partitions=partitions), OffsetCommitResponse)
     for one in reply.partitions:
         if one.error is ErrorCode.UNKNOWN_MEMBER_ID:
-            raise PipelineError(f"group {group} has members: a job commits only for a group of its own")
+            raise PipelineError(f"group {group} has members: a job can commit only for a group without members")
         if one.error:
             raise reply_error(one.error, one.message, about=f"group {group}, {one.topic}-{one.partition}")

@@ -1,9 +1,9 @@
 """Read a split of a partition behind a broker.
 
 1. The next fetch is sent before the batches of the last reply are decoded.
-2. If the broker is unavailable, reading waits, and continues at the offset that it has reached.
-3. Each fetch is followed by a question for the topic's id, so that no record of a topic that was created again under
-   the same name is taken for one of the old topic.
+2. If the broker is unavailable, reading is retried from the offset that it has reached.
+3. Each fetch is followed by a request for the topic's id, so that records of a recreated topic are never mistaken for
+   those of the old one.
 """
 
 import logging
@@ -25,7 +25,7 @@ from warmlog.pipeline.source.remote import RemoteSplit
 
 _log = logging.getLogger(__name__)
 
-FETCH_BYTES = 4 << 20  # of one reply; a worker holds two
+FETCH_BYTES = 4 << 20  # per reply; a worker holds two replies
 FETCH_MAX_WAIT_MS = 500
 
 
@@ -46,7 +46,7 @@ def read_on(split: Split, offset: int, rules: ReadRules, handler: BatchHandler, 
 
 
 class RemoteReader:
-    """Reads one split. Each step of `run` has passed one batch with a good CRC to the handler."""
+    """Reads one split. Each step of `run` has passed one batch with a valid CRC to the handler."""
 
     def __init__(
         self, split: RemoteSplit, rules: ReadRules, handler: BatchHandler, *, retry: Retry | None = None
@@ -101,7 +101,7 @@ class RemoteReader:
             broker.send(MetadataRequest(topics=(split.topic,)))
 
     def _receive(self, broker: BrokerConnection) -> ReceivedPartition | None:
-        """Return a fetched part of the right topic; None if records were lost and reading must go on elsewhere."""
+        """Return the fetched partition; None if records were lost and reading continues at another offset."""
         (part,) = broker.receive(ReceivedFetch).partitions
         gone = self._gone(broker) if self._split.topic_id is not None else None
         if gone is not None:
@@ -116,9 +116,9 @@ class RemoteReader:
         return part
 
     def _gone(self, broker: BrokerConnection) -> str | None:
-        """Return the sentence for a topic that is gone or another one now; None if it is the same.
+        """Describe how the topic was deleted or recreated; None if it was not.
 
-        The broker answers in order, so what was fetched before this is of the topic that this describes.
+        Replies come in the order of requests, so records fetched before this reply belong to the topic in it.
         """
         (topic,) = broker.receive(MetadataResponse).topics
         if topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -129,12 +129,12 @@ class RemoteReader:
         return None if topic.topic_id == was else recreated(was, topic.topic_id)
 
     def _lose(self, what: str, end: int) -> None:
-        """Report what is lost, and continue at `end`. Raises DataLossError."""
+        """Report lost offsets, and continue at `end`. Raises DataLossError."""
         lose(self._rules, self.tally, f"{self._name}: {what}", end - self._offset)
         self._offset = end
 
     def _whole_batches(self, part: ReceivedPartition) -> list[tuple[int, BatchHeader]]:
-        """Return the batches of a reply, at least one. Raises UnavailableError if there is none."""
+        """Return the complete batches of a reply. Raises UnavailableError if there is none."""
         try:
             batches = list(headers(part.records))
         except ProtocolError as error:
@@ -146,10 +146,10 @@ class RemoteReader:
         return batches
 
     def _aborted_in(self, part: ReceivedPartition) -> AbortedFilter:
-        """Return the filter for the batches of a reply. Raises PipelineError if an older broker cannot tell."""
+        """Return the filter for the batches of a reply. Raises PipelineError if the broker is too old for it."""
         if self._rules.committed_only and part.aborted_transactions is None:
             raise PipelineError(
-                f"{self._name}: this broker is too old to tell which transactions were aborted: read_committed needs "
+                f"{self._name}: this broker is too old to report which transactions were aborted: read_committed needs "
                 'a newer one, or the directory, option("path", ...)'
             )
         return AbortedFilter(part.aborted_transactions or ())
@@ -181,9 +181,7 @@ class RemoteReader:
     def _damaged(self, header: BatchHeader, error: ProtocolError) -> None:
         what = f"{self._name}: damaged batch at offset {header.base_offset}: {error}"
         if self._rules.on_corrupt == "fail":
-            raise PipelineError(
-                f"{what} (onCorrupt=skip continues behind it, onCorrupt=stop ends before it)"
-            ) from error
+            raise PipelineError(f"{what} (onCorrupt=skip continues after it, onCorrupt=stop ends before it)") from error
         self.tally.damaged.append(Damage(path=self._name, position=header.base_offset, reason=str(error)))
         self._stopped = self._rules.on_corrupt == "stop"
         _log.warning("%s", what)

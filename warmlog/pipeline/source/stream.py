@@ -1,16 +1,16 @@
-"""Spark's side of a stream: offsets as JSON, micro-batches, and the group's offsets at the broker.
+"""The stream reader that Spark calls: offsets as JSON, micro-batches, and the group's offsets at the broker.
 
-Offsets stand in Spark's checkpoint in the form of `offsets`.
+Spark's checkpoint has offsets in the format of `source.offsets`.
 
 Invariants:
-1. The offsets of a micro-batch determine its records, whoever reads them and however often. So with Spark's checkpoint
-   and a sink that takes a micro-batch once, each record arrives once.
-2. A group's offsets are committed when Spark says that a micro-batch is done, which it does when it begins the next.
-   They are for people and lag tools; a stream continues where its checkpoint says.
+1. The offsets of a micro-batch determine its records, in every attempt. So with Spark's checkpoint and an idempotent
+   sink, each record is delivered exactly once.
+2. A group's offsets are committed when Spark reports that a micro-batch is done, which it does when it begins the next.
+   They serve to monitor the lag; a stream continues from its checkpoint.
 3. Partitions that appear later are read from their beginning. Losses are an error, or a warning that counts them
-   (`failOnDataLoss`): records that were deleted before they were read, a partition that is gone, a topic that was
-   created again (it is read from its start), a log that was truncated (it is read from there).
-4. If the broker is unavailable during a query, the query waits for it.
+   (`failOnDataLoss`): records that were deleted before they were read, a partition that was deleted, a topic that was
+   recreated (it is read from its start), a log that was truncated (it is read from there).
+4. If the broker is unavailable during a query, the query retries.
 
 Source: org.apache.spark.sql.kafka010.KafkaMicroBatchStream.
 """
@@ -46,7 +46,7 @@ try:
 except ImportError:  # before Spark 4.2
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Not called by older versions."""
+        """Placeholder: older versions do not use it."""
 
 
 _log = logging.getLogger(__name__)
@@ -117,11 +117,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offsets": form_of(latest), "metrics": metrics}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Limit the query to what is available now."""
+        """Limit the query to the records that exist now."""
         self._until = self._look(lambda extents: {key_of(one): self._end(one) for one in extents})
 
     def partitions(self, start: OffsetsForm, end: OffsetsForm) -> list[InputPartition]:
-        """Return the splits of a micro-batch. Raises PipelineError, DataLossError if its first records are gone."""
+        """Return the splits of a micro-batch. Raises PipelineError, DataLossError if its first records were deleted."""
         self._last = end
         lost, starts, ends = self.lost_offsets, positions_of(start), positions_of(end)
 
@@ -158,17 +158,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {key: position_at(one, self._end(one)) for key, one in available.items()}
         gone = {key: position for key, position in before.items() if key not in available}
         for topic, partition in gone:
-            self._report(f"{topic}-{partition} is gone, or not asked for any more", 0)
+            self._report(f"{topic}-{partition} is gone, or no longer selected", 0)
         starts = {key: self._start(one, before.get(key), self._report) for key, one in available.items()}
         ends = {key: max(self._end(one), starts[key]) for key, one in available.items()}
         if not self._is_due(sum(ends[key] - starts[key] for key in starts)):
             return None
         reached = limited(starts, ends, most)
-        # Where a partition that is gone was read up to is kept: it may come back, as a mount does.
+        # Keep the positions of partitions that are gone: they may return, for example when a directory is remounted.
         return gone | {key: position_at(one, reached[key], before.get(key)) for key, one in available.items()}
 
     def _is_due(self, available: int) -> bool:
-        """Whether there are enough records for a micro-batch, or it has waited long enough for them."""
+        """Whether there are enough records for a micro-batch, or it has waited for them long enough."""
         least, now = self._options.min_offsets_per_trigger, self._clock()
         if least is None or self._until is not None:
             return True
@@ -179,7 +179,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _end(self, extent: Extent) -> int:
-        """Return how far a partition can be read in this query."""
+        """Return the end of a partition's offsets in this query."""
         end = last_of(extent, self._options)
         return end if self._until is None else min(end, self._until.get(key_of(extent), end))
 
@@ -189,14 +189,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return extent.start_offset
         end = last_of(extent, self._options)
         if self._options.flushed_only:
-            end = max(end, position.offset)  # a recovery point that cannot be read looks like a truncation for a while
+            end = max(end, position.offset)  # a recovery point that cannot be read must not look like a truncation
         return continue_at(extent, position, end, lose)
 
     def _look(self, see: Callable[[list[Extent]], T]) -> T:
         return self._patiently(lambda: self._input.look(see, lenient=True))
 
     def _patiently(self, act: Callable[[], T]) -> T:
-        """Call a function, again while the broker is away."""
+        """Call a function, retrying while the broker is unavailable."""
         if self._options.bootstrap is None:
             return act()
         from warmlog.pipeline.broker import Retry  # imports the client
@@ -242,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _stream_input(options: ReadOptions) -> Input:
-    """Return the input of a stream: both, unless only flushed records are wanted, which a broker does not tell."""
+    """Return the input of a stream: directory and broker, or one of them; brokers do not report what is flushed."""
     if options.path is None or options.bootstrap is None or options.flushed_only:
         return choose_input(options)
     from warmlog.pipeline.source.handover import HandoverInput  # imports the client
