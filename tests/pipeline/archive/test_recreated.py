@@ -12,8 +12,8 @@ import pytest
 from broker.log.directory.checkpoint import PARTITION_METADATA, write_topic_id
 from broker.log.io.disk import Disk
 from protocol.records.builder import build_batch
+from tests.pipeline.archive.test_archive import archived, rows_in
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
-from tests.pipeline.test_archive import archived, rows_in
 from warmlog.client.blocking import Client
 from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.errors import DataLossError

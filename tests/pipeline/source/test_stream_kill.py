@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.pipeline.streaming_driver import started
+from tests.pipeline.source.streaming_driver import started
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
 
@@ -56,7 +56,7 @@ def test_a_driver_killed_in_mid_batch_loses_and_doubles_nothing(spark: Any, tmp_
 
 
 def kill_in_the_middle(work: Path, options: dict[str, str], number: int) -> None:
-    command = [sys.executable, "-m", "tests.pipeline.streaming_driver", str(work), json.dumps(options)]
+    command = [sys.executable, "-m", "tests.pipeline.source.streaming_driver", str(work), json.dumps(options)]
     errors = work / "driver.log"
     with errors.open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

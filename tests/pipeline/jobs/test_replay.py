@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from tests.pipeline.archive.test_archive import archived, asked
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
-from tests.pipeline.test_archive import archived, asked
 from warmlog.cli.pipeline.replay import replay as command
 from warmlog.client.blocking import Client
 from warmlog.client.producing.producer import Message

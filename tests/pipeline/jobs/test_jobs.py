@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from protocol.records.layout import Codec
+from tests.pipeline.archive.test_archive import damage, rows_in
 from tests.pipeline.conftest import DirectoryWriter
-from tests.pipeline.test_archive import damage, rows_in
 from warmlog.cli.pipeline.archive import archive, count
 from warmlog.cli.pipeline.audit import audit, compact_report
 from warmlog.cli.pipeline.replay import replay

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql.functions import expr
 
+from tests.documents import ROOT
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
 
-ROOT = Path(__file__).parents[2]
 STREAM = Path(__file__).with_name("sink_stream.py")
 STREAM_TIMEOUT_S = 300
 NOW_S = int(time.time()) - 3600  # retention takes what is older than a week

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.test_archive import archived, rows_in
+from tests.pipeline.archive.test_archive import archived, rows_in
 from warmlog.client.blocking import Client
 from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.source.options import read_options

@@ -1,4 +1,4 @@
-"""A driver that somebody kills: `python -m tests.pipeline.streaming_driver WORK OPTIONS` streams a topic into Parquet.
+"""A driver that is killed: `python -m tests.pipeline.source.streaming_driver WORK OPTIONS` streams a topic to Parquet.
 
 WORK gets the table, the checkpoint and Spark's own files; OPTIONS are the source's, as JSON.
 """

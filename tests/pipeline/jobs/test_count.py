@@ -7,9 +7,9 @@ import pytest
 
 from protocol.records.builder import build_batch
 from protocol.records.layout import CONTROL_BIT
+from tests.pipeline.archive.test_archive import asked, damage
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.local import plan
-from tests.pipeline.test_archive import asked, damage
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.count import Counted, count_records, grouped

@@ -24,8 +24,8 @@ from broker.log.directory.checkpoint import (
 )
 from broker.log.io.disk import Disk
 from protocol.records.builder import build_batch
+from tests.pipeline.archive.test_archive import archived, asked, damage, rows_in
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
-from tests.pipeline.test_archive import archived, asked, damage, rows_in
 from warmlog.cli.pipeline.audit import audit as command
 from warmlog.client.blocking import Client
 from warmlog.pipeline.archive.store import ArchiveStore
