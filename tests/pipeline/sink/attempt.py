@@ -1,0 +1,147 @@
+"""Attempts at a task of the sink, the rows that they write, and what a topic has stored."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from protocol.native.messages import ReceivedFetch
+from protocol.records.reader import Record, decoded_batches
+from protocol.request import FetchPartition, FetchRequest, MetadataRequest
+from protocol.response import MetadataResponse
+from warmlog.client.blocking import Client
+from warmlog.pipeline.broker import BrokerConnection, Retry, RetryingBroker
+from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, batch_identity
+from warmlog.pipeline.sink.options import WriteOptions
+from warmlog.pipeline.sink.rows import Rows, rows_of
+from warmlog.pipeline.sink.task import TaskReport, TaskWriter
+from warmlog.testing import Broker
+
+NOW_MS = 1_700_000_000_000
+PARTITIONS = 3
+NAMES = count()
+KINDS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+SCHEMA = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
+)
+blobs = st.none() | st.binary(max_size=6)
+rows_strategy = st.lists(
+    st.fixed_dictionaries(
+        {
+            "key": blobs,
+            "value": blobs,
+            "headers": st.none()
+            | st.lists(st.fixed_dictionaries({"key": st.text(max_size=3), "value": blobs}), max_size=2),
+            "timestamp": st.none() | st.integers(0, 10**15),
+        }
+    ),
+    max_size=40,
+)
+Row = dict[str, Any]
+
+
+def new_topic(client: Client, **configs: str) -> str:
+    name = f"t{next(NAMES)}"
+    client.create_topic(name, partitions=PARTITIONS, configs={key.replace("_", "."): v for key, v in configs.items()})
+    return name
+
+
+def arrow(rows: Sequence[Row]) -> Rows:
+    return rows_of(pa.RecordBatch.from_pylist(list(rows), SCHEMA))
+
+
+def values(*contents: bytes) -> Rows:
+    return rows_of(pa.RecordBatch.from_pydict({"value": pa.array(contents, pa.binary())}))
+
+
+def numbered(first: int, end: int) -> list[Row]:
+    return [{"key": b"k%d" % (at % 7) if at % 3 else None, "value": b"v%d" % at} for at in range(first, end)]
+
+
+def options(broker: Broker, topic: str | None, **given: Any) -> WriteOptions:
+    return WriteOptions(bootstrap=broker.native, topic=topic, **given)
+
+
+class Task:
+    """An attempt at a task."""
+
+    def __init__(self, asked: WriteOptions, identity: Identity, patient: RetryingBroker | None = None) -> None:
+        self._broker = patient or RetryingBroker(asked.bootstrap, Retry(60), max_reply_bytes=FETCH_BYTES)
+        self._writer = TaskWriter(asked, identity, self._broker, now_ms=lambda: NOW_MS)
+
+    def add(self, *rows: Rows) -> "Task":
+        for some in rows:
+            self._writer.add(some)
+        return self
+
+    def flush(self) -> None:
+        """All that was added is stored, and then the attempt dies."""
+        self._writer._close_all()
+        self._writer._sender.flush()
+        self.die()
+
+    def die(self) -> None:
+        self._broker.disconnect()
+
+    def finish(self) -> TaskReport:
+        done = self._writer.finish()
+        self.die()
+        return done
+
+
+def patience(clock: Callable[[], float] = time.monotonic) -> Retry:
+    return Retry(30, setting="deliveryTimeoutMs", clock=clock, sleep=lambda _: None)
+
+
+def some_identity() -> Identity:
+    return batch_identity(f"w{next(NAMES)}", 0)
+
+
+def stored(broker: Broker, topic: str) -> list[tuple[int, Record]]:
+    """(partition, record) of all that is in a topic."""
+    found = []
+    with BrokerConnection(broker.native, max_reply_bytes=FETCH_BYTES) as connection:
+        (told,) = connection.ask(MetadataRequest(topics=(topic,)), MetadataResponse).topics
+        for partition in range(len(told.partitions)):
+            offset = 0
+            while True:
+                asked = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=FETCH_BYTES)
+                (part,) = connection.ask(FetchRequest(partitions=(asked,), max_wait_ms=0), ReceivedFetch).partitions
+                batches = list(decoded_batches(part.records, from_offset=offset))
+                if not batches:
+                    break
+                found += [(partition, record) for _, records in batches for record in records]
+                offset = batches[-1][0].next_offset
+    return found
+
+
+def stored_values(broker: Broker, topic: str) -> list[bytes | None]:
+    return sorted(record.value or b"" for _, record in stored(broker, topic))
+
+
+def content(row: Row) -> tuple[Any, ...]:
+    headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
+    time = NOW_MS if row["timestamp"] is None else row["timestamp"] // 1000
+    return row["key"], row["value"], headers, time
+
+
+def contents(found: Sequence[tuple[int, Record]]) -> Counter[tuple[Any, ...]]:
+    return Counter((record.key, record.value, record.headers, record.timestamp) for _, record in found)
