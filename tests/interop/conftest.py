@@ -6,7 +6,7 @@ A missing tool skips them on a developer's machine and fails them in CI (CI=true
 import pytest
 
 from interop.kafka_node import MissingToolError, build
-from tests.interop.directories import Written, write_all
+from tests.interop.storage.directories import Written, write_all
 from tests.requires import lacks
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from interop.kafka_node import dump
 from protocol.records.layout import Codec
-from tests.interop.judging import files_below, findings
+from tests.interop.storage.judging import files_below, findings
 from warmlog import Client, Message
 from warmlog.testing import Broker
 

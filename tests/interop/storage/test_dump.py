@@ -6,8 +6,8 @@ import pytest
 
 from broker.log.producers.snapshot import decode_snapshot
 from interop.kafka_node import dump
-from tests.interop.directories import Row, Written
-from tests.interop.judging import files_below, findings
+from tests.interop.storage.directories import Row, Written
+from tests.interop.storage.judging import files_below, findings
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

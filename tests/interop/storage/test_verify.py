@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from interop.kafka_node import KafkaNode, consume, java
-from tests.interop.test_kafka_serves import STORAGE_WARNING
+from tests.interop.storage.test_kafka_serves import STORAGE_WARNING
 from warmlog.cli.root import root
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]

@@ -23,7 +23,7 @@ from protocol.errors import ErrorCode
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from tests.interop.test_kafka_serves import move_in
+from tests.interop.storage.test_kafka_serves import move_in
 from warmlog.testing import Broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interop.kafka_node import KafkaNode, consume, create_topics
-from tests.interop.directories import Row, Written
+from tests.interop.storage.directories import Row, Written
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

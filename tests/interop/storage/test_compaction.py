@@ -11,8 +11,8 @@ from broker.log.directory.checkpoint import CLEANER_POINTS, read_offsets
 from broker.log.io.disk import Disk
 from interop.kafka_node import KafkaNode, consume, create_topics, dump
 from protocol.records.layout import Codec
-from tests.interop.judging import files_below, findings
-from tests.interop.test_kafka_serves import STORAGE_WARNING, move_in, seen_rows
+from tests.interop.storage.judging import files_below, findings
+from tests.interop.storage.test_kafka_serves import STORAGE_WARNING, move_in, seen_rows
 from warmlog import Client, Message
 from warmlog.testing import Broker
 

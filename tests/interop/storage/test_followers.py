@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from interop.kafka_node import dump
 from tests.golden.followers import DIRECTORIES, FIXTURES, INDEXES, OLD_RULE, TOPIC
-from tests.interop.judging import files_below, findings
+from tests.interop.storage.judging import files_below, findings
 from warmlog.cli.root import root
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
