@@ -24,7 +24,7 @@ import pytest
 
 from tests.deploy.conftest import Tool
 from tests.deploy.files import DEPLOY, alerts, asked, selectors
-from tests.deploy.traffic import SETTINGS, can_evict, traffic_against
+from tests.deploy.monitoring.traffic import SETTINGS, can_evict, traffic_against
 from warmlog.testing import Broker
 
 pytestmark = pytest.mark.interop
