@@ -20,7 +20,7 @@ from protocol.kafka.controller_values import (
     OngoingReassignment,
 )
 from protocol.response import ErrorResponse
-from tests.protocol.kafka.round_trip import decode_request, encode_response, expected, versions
+from tests.protocol.kafka.values.round_trip import decode_request, encode_response, expected, versions
 
 LOG_DIRS, REASSIGNMENTS, PRODUCERS = 35, 46, 61
 PARTITIONS = (TopicPartition(topic="a", partition=1), TopicPartition(topic="a", partition=2))

@@ -49,7 +49,7 @@ from protocol.kafka.api import RefusedError
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import IdentifiedOffset, IdentifiedPartition, MemberOffsetFetchGroup, topic_id_text
 from protocol.response import ErrorResponse
-from tests.protocol.kafka.round_trip import ID_A, ID_B, decode_request, encode_response, expected, versions
+from tests.protocol.kafka.values.round_trip import ID_A, ID_B, decode_request, encode_response, expected, versions
 
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE, DELETE_OFFSETS = (
     8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47,

@@ -61,7 +61,7 @@ from protocol.response import (
     TopicResult,
 )
 from tests.protocol.kafka.messages import parsed, reply_body
-from tests.protocol.kafka.round_trip import ID_A, ID_B, decode_request, encode_response, expected, versions
+from tests.protocol.kafka.values.round_trip import ID_A, ID_B, decode_request, encode_response, expected, versions
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 3, 19, 20, 21
 INIT_PRODUCER_ID, LEADER_EPOCH, DESCRIBE_CONFIGS, ALTER_CONFIGS, CREATE_PARTITIONS = 22, 23, 32, 33, 37

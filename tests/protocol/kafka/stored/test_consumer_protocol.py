@@ -24,7 +24,7 @@ from protocol.kafka.consumer_protocol import (
 )
 from tests.protocol.kafka.messages import DATA_MESSAGES, DATA_TABLES, from_kafka_json, with_defaults
 
-GOLDEN = Path(__file__).parents[2] / "fixtures" / "kafka" / "4.3.1" / "consumer_protocol.jsonl"
+GOLDEN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.3.1" / "consumer_protocol.jsonl"
 LINES = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 

@@ -31,7 +31,7 @@ from protocol.kafka.group_records import (
 )
 from protocol.records.reader import records_in
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "kafka" / "4.3.1"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.3.1"
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 

@@ -23,7 +23,7 @@ from protocol.records.reader import records_in
 from protocol.records.record import Record
 from protocol.transactions import TransactionState, TransactionVersion
 
-CLEAN = Path(__file__).parents[2] / "fixtures" / "kafka" / "4.3.1" / "clean"
+CLEAN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.3.1" / "clean"
 int16 = st.integers(-(1 << 15), (1 << 15) - 1)
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
