@@ -15,7 +15,7 @@ import trio
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.kafka_node import KAFKA_VERSION, KafkaNode, create_topics
-from protocol.kafka.values import ConfigSource, ResourceType
+from protocol.kafka.config_values import ConfigSource, ResourceType
 from tests.broker.kafka_client import KafkaClient, kafka_client
 
 TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_VERSION / "served.json"

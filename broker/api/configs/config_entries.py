@@ -10,7 +10,7 @@ from broker.settings.live import DYNAMIC_SETTINGS, LiveSettings
 from broker.settings.settings import FIELDS
 from broker.settings.topics import EffectiveSetting, effective_setting, effective_settings
 from broker.settings.types import Kind, as_text, kind_of
-from protocol.kafka.values import ConfigEntry, ConfigSource, ConfigSynonym, ConfigType
+from protocol.kafka.config_values import ConfigEntry, ConfigSource, ConfigSynonym, ConfigType
 
 MAX_SHARED = 1000  # cached configurations of a few KB each
 _SOURCES = {

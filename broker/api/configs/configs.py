@@ -24,7 +24,7 @@ from broker.settings.topics import topic_setting_default, topic_setting_kind
 from broker.settings.types import Kind, SettingError, as_text, kind_of, parts
 from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
-from protocol.kafka.values import (
+from protocol.kafka.config_values import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from broker.api.errors import RequestError
 from protocol.errors import ErrorCode
-from protocol.kafka.values import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource
+from protocol.kafka.config_values import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource
 
 ROOT = "root"
 OWN_PACKAGES = frozenset({"broker", "protocol", "warmlog"})

@@ -4,8 +4,7 @@ from typing import Any
 
 from protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
 from protocol.kafka.codec.schema import BOOLEAN, INT8, STRING, Array, Field, Struct, array
-from protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, refused, refused_resources
-from protocol.kafka.values import (
+from protocol.kafka.config_values import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,
@@ -19,6 +18,7 @@ from protocol.kafka.values import (
     DescribedConfigs,
     ResourceType,
 )
+from protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, refused, refused_resources
 
 _NAME = Field("name", STRING)
 _VALUE = Field("value", STRING, nullable=0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.kafka.values import ConfigOperation, ConfigSource, ConfigType, ResourceType
+from protocol.kafka.config_values import ConfigOperation, ConfigSource, ConfigType, ResourceType
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.kafka.values import ResourceType
+from protocol.kafka.config_values import ResourceType
 from protocol.records.builder import build_batch
 from tests.broker.clients import RawClient, Running, batch
 from tests.broker.kafka_client import KafkaClient, kafka_client

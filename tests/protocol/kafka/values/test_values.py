@@ -7,7 +7,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka.api import API_BY_KEY, Call, Codec, RefusedError
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.codec.writer import topic_id_bytes
-from protocol.kafka.values import (
+from protocol.kafka.config_values import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,
@@ -19,6 +19,12 @@ from protocol.kafka.values import (
     ConfigSource,
     ConfigSynonym,
     ConfigType,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribedConfigs,
+    ResourceType,
+)
+from protocol.kafka.values import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     DeletedRecords,
@@ -26,9 +32,6 @@ from protocol.kafka.values import (
     DeleteRecordsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    DescribedConfigs,
     EpochEnd,
     EpochQuery,
     InitProducerIdRequest,
@@ -44,7 +47,6 @@ from protocol.kafka.values import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     RecordsToDelete,
-    ResourceType,
     topic_id_text,
 )
 from protocol.request import Isolation
