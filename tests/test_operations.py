@@ -43,7 +43,7 @@ def count(broker: Broker) -> int:
 
 def test_every_block_is_run_by_a_test() -> None:
     """Here or beside Kafka, by their names."""
-    tests = [Path(__file__), ROOT / "tests" / "interop" / "test_moving.py"]
+    tests = [Path(__file__), ROOT / "tests" / "interop" / "storage" / "test_moving.py"]
     sources = "".join(path.read_text() for path in tests)
     assert [name for name in BLOCKS if f'"{name}"' not in sources] == []
 
