@@ -71,7 +71,7 @@ def test_what_is_no_append_of_records_is_refused_in_words(spark: Any, broker: Br
         write(frame, broker, "overwrite")
     with pytest.raises(Exception, match='cannot be written in the "ErrorIfExists" mode'):
         frame.write.format("warmlog").options(bootstrap=broker.native, topic="totals").save()
-    with pytest.raises(Exception, match="no column value"):
+    with pytest.raises(Exception, match="column value is missing"):
         write(frame.withColumnRenamed("value", "values").drop("values"), broker)
     with pytest.raises(Exception, match="column topic: the topic of a row is null"):
         frame.selectExpr("value", "string(NULL) AS topic").write.format("warmlog").option(
