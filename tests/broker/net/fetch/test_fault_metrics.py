@@ -42,7 +42,7 @@ async def test_plain_search_without_a_gate_waits_for_the_disk_and_the_gate_does_
     major = 'warmlog_page_faults_total{kind="major",where="%s"}'
     offsets = (3000, 700, 1900, 2500)
     shown = await faults_of_fetches(tmp_path, *offsets, warmlog_index_search="plain", warmlog_gate="off")
-    assert shown[major % "index_cold"] >= 3
+    assert shown[major % "index_cold"] >= 2, "the first and the last page were read by the check at first use"
     assert shown['warmlog_cold_pages_total{where="index"}'] == 0
     gated = await faults_of_fetches(tmp_path, *offsets)
     assert gated[major % "index_cold"] == gated[major % "index_warm"] == 0
