@@ -12,7 +12,8 @@ def requests(s: Session) -> None:
     s.send("fetch that waits", "Fetch", on=1, **s.fetch_fields([(topic, 0, 0)], max_wait_ms=20_000, min_bytes=1))
     s.fill(topic, s.batch(3))
     s.receive(on=1)
-    s.send("fetch of a deleted topic", "Fetch", on=1, **s.fetch_fields([(topic, 0, 3)], max_wait_ms=400, min_bytes=1))
+    at_end = s.fetch_fields([(topic, 0, 3)], max_wait_ms=4000, min_bytes=1)  # longer than a deletion takes
+    s.send("fetch of a deleted topic", "Fetch", on=1, **at_end)
     s.ask("delete it", "DeleteTopics", topics=[{"name": topic}], topic_names=[topic], timeout_ms=5000)
     s.receive(on=1)
 
