@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def _refuse_stale_libraries() -> None:
     ]
     if stale:
         pytest.exit(f"changed since they were compiled: {', '.join(stale)} (see `make setup`, `make pure`)", 2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_stalls_of_other_loops() -> None:
+    """Drop what brokers in threads of their own log about their loops: a busy machine stalls them during any test."""
+    main = threading.main_thread().ident
+    logging.getLogger("broker.metrics.loop_guard").addFilter(lambda record: record.thread == main)
 
 
 @pytest.fixture(autouse=True)
