@@ -7,8 +7,9 @@ Invariants:
 1. Keys and values increase strictly. It is an error to append to a full index or an entry that does not increase.
 2. Entries are written with pwrite and read through the mapping; Linux keeps the two coherent. The first store through a
    mapping of a fresh sparse file took 22 ms, the first pwrite 14 us.
-3. A search touches nothing at or past `entries`: there is a hole, or the file ends. Entries that nobody has counted
-   since the file was opened are read with pread (`stored`): a page fault in a hole of a full tmpfs kills the process.
+3. A search touches nothing at or past `entries`: there is a hole, or the file ends. Until the entries of an existing
+   file are checked, they are read with pread (`stored`, `stored_ends`), because some of them may be a hole: on a full
+   tmpfs a page fault in a hole kills the process.
 4. A file is trimmed only after `seal()` or `close()` has dropped its mapping, and later mappings cover only the
    entries. Truncated entries are overwritten with zeros instead, so that readers of the old length stay inside the
    file.
@@ -34,7 +35,7 @@ from broker.log.io.residency import Place
 
 # Entries hold offsets relative to the segment's base as signed 32-bit numbers.
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
-STORED_STEP: Final = 8192  # entries read at once by `stored`
+STORED_STEP: Final = 8192  # entries that `stored` reads at once
 
 
 class MappedIndex:
@@ -107,27 +108,35 @@ class MappedIndex:
         except FileNotFoundError as error:
             raise IndexCorruptError(self.base_offset, f"{os.path.basename(self.path)} is missing") from error
 
-    def check_size(self) -> None:
-        """Raise IndexCorruptError unless the file's size is a multiple of an entry's, OSError."""
-        if self.file_size() % self.stride:
+    def stored(self) -> Iterator[tuple[int, int]]:
+        """Read all entries from the file with pread. Raises IndexCorruptError, OSError."""
+        file, entries = self._open(), self.entries
+        for slot in range(0, entries, STORED_STEP):
+            yield from self._read(file, slot, min(STORED_STEP, entries - slot))
+
+    def stored_ends(self) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Check the file's size and read the first and the last entry with pread; None for an empty index.
+
+        Raises IndexCorruptError, OSError.
+        """
+        file = self._open()
+        size = file.size()
+        if size % self.stride:
             raise IndexCorruptError(self.base_offset, f"its size is not a multiple of {self.stride}")
+        if self._known_entries is None:
+            self._known_entries = size // self.stride
+        if not self._known_entries:
+            return None
+        return self._read(file, 0, 1)[0], self._read(file, self._known_entries - 1, 1)[0]
 
-    def stored(self, slots: range) -> Iterator[tuple[int, int]]:
-        """Read consecutive entries from the file with pread. Raises IndexCorruptError, OSError."""
-        file, stop = self._open(), slots.stop * self.stride
-        for start in range(slots.start * self.stride, stop, STORED_STEP * self.stride):
-            size = min(stop - start, STORED_STEP * self.stride)
-            if self._residency.is_on:
-                self._need(file, start, size, partial(list, self.stored(slots)))
-            data = file.pread(size, start)
-            if len(data) < size:
-                raise IndexCorruptError(self.base_offset, f"{os.path.basename(self.path)} ends before its entries")
-            yield from self.entry.iter_unpack(data)
-
-    def stored_ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Read the first and the last entry of a non-empty index with pread. Raises IndexCorruptError, OSError."""
-        last = self.entries - 1
-        return next(self.stored(range(1))), next(self.stored(range(last, last + 1)))
+    def _read(self, file: Descriptor, slot: int, count: int) -> list[tuple[int, int]]:
+        position, size = slot * self.stride, count * self.stride
+        if self._residency.is_on:
+            self._need(file, position, size, partial(self._read, file, slot, count))
+        data = file.pread(size, position)
+        if len(data) < size:
+            raise IndexCorruptError(self.base_offset, f"{os.path.basename(self.path)} ends before its entries")
+        return list(self.entry.iter_unpack(data))
 
     def fields(self, slot: int) -> tuple[int, int]:
         """Return an entry's key and value as stored (offsets relative to the base offset).

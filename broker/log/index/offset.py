@@ -84,10 +84,10 @@ class OffsetIndex(MappedIndex):
         All offsets of the segment lie below `next_base_offset`. A preallocated index that was never trimmed ends in
         zeros and fails this check, as intended.
         """
-        self.check_size()
-        if not self.entries:
+        ends = self.stored_ends()
+        if ends is None:
             return
-        (first, first_position), (last, last_position) = self.stored_ends()
+        (first, first_position), (last, last_position) = ends
         if self.entries > 1 and (last <= first or last_position <= first_position):
             raise IndexCorruptError(self.base_offset, "its last entry is not greater than its first")
         if first <= 0 or self.base_offset + last >= next_base_offset:

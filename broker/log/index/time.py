@@ -92,10 +92,10 @@ class TimeIndex(MappedIndex):
         A zero-padded index ends in (0, base offset) and fails this check: it would date every record to 1970 and make
         retention delete them (KAFKA-10207).
         """
-        self.check_size()
-        if not self.entries:
+        ends = self.stored_ends()
+        if ends is None:
             return
-        (first, first_offset), (last, last_offset) = self.stored_ends()
+        (first, first_offset), (last, last_offset) = ends
         if self.entries > 1 and (last <= first or last_offset <= first_offset):
             raise IndexCorruptError(self.base_offset, "its last entry is not greater than its first")
         if first < 0 or first_offset < 0 or self.base_offset + last_offset >= next_base_offset:

@@ -193,7 +193,7 @@ def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
     Zeros are never an entry: the offset index has none for a segment's first batch, and no record dates from 1970.
     """
     previous = (0, -1)
-    for slot, fields in enumerate(index.stored(range(index.entries))):
+    for slot, fields in enumerate(index.stored()):
         offset = fields[0] if by_key else fields[1]
         if fields[0] <= previous[0] or fields[1] <= previous[1] or offset >= offset_limit:
             return slot
