@@ -68,9 +68,8 @@ class Partitions:
         self._writer = writer
         self._metrics = metrics
         self._map = TopicMap(lambda topic: assign_replicas([self.node_id], topic.partitions, 1, storage.random))
-        self.served: Mapping[tuple[str, int], Partition] = (
-            self._map.partitions
-        )  # for loops, which `get` would slow down
+        # Looked up directly in loops over many partitions, where calls of `get` would cost more than the lookups.
+        self.served: Mapping[tuple[str, int], Partition] = self._map.partitions
         self._configs = LogConfigs(settings)
         self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
         self.changes = TopicChanges(

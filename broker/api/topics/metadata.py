@@ -27,7 +27,7 @@ from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadat
 NO_LEADER = -1
 _OFFLINE = -1  # in place of the leader epoch
 NAMES_PER_PIECE = 1000  # sorted at once
-EPOCHS_PER_PIECE = 256  # looked up between two looks at the clock: about 50 us
+EPOCHS_PER_PIECE = 256  # between two readings of the clock: about 50 us of work
 MAX_PARTITIONS_PER_PAGE = 2000  # Kafka's max.request.partition.size.limit
 
 
