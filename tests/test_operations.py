@@ -1,4 +1,4 @@
-"""What docs/operations.md shows of our own commands is run as it stands; what needs Kafka, in tests/interop."""
+"""Run the commands of docs/operations.md as they are written; tests/interop has those that need Kafka."""
 
 import re
 import shutil
@@ -99,6 +99,19 @@ def test_a_backup_is_restored(data: Path, bin_directory: Path, tmp_path: Path) -
     shutil.copytree(backup, data)
     with Broker(data_dir=data) as broker:
         assert count(broker) == RECORDS
+
+
+def test_an_upgrade_begins_with_a_verified_backup(data: Path, bin_directory: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    variables = {"WARMLOG": data, "BACKUP": backup}
+    assert "nothing wrong" in run_block(BLOCKS["upgrade-stopped"], bin_directory, tmp_path, variables)
+    with Broker(data_dir=backup) as broker:
+        assert count(broker) == RECORDS
+    shutil.rmtree(backup)
+    (data / ".kafka_cleanshutdown").unlink()
+    with pytest.raises(AssertionError):
+        run_block(BLOCKS["upgrade-stopped"], bin_directory, tmp_path, variables)
+    assert not backup.exists()
 
 
 def test_a_partition_is_moved_to_another_disk(tmp_path: Path, bin_directory: Path) -> None:
