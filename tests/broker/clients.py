@@ -36,6 +36,27 @@ def batch(*values: bytes, timestamp: int = 1_700_000_000_000) -> bytes:
     return build_batch([(timestamp + i, None, value, ()) for i, value in enumerate(values)])
 
 
+def damaged(name: str) -> bytes:
+    """Return a batch with the named damage."""
+    good = bytearray(batch(b"one", b"two"))
+    match name:
+        case "crc":
+            good[-1] ^= 1
+        case "magic":
+            good[16] = 1
+        case "length too long":
+            good[11] += 1
+        case "length too short":
+            good[11] -= 1
+        case "cut":
+            del good[-5:]
+        case "trailing":
+            good += b"xyz"
+        case "empty":
+            good.clear()
+    return bytes(good)
+
+
 class RawClient:
     """One connection; requests are sent as they are given, replies decoded in order."""
 

@@ -1,13 +1,10 @@
-"""The native listener over real sockets: what clients get, in which order, and what bad ones do not break."""
+"""The native listener over real sockets: what clients get, in which order, and within which limits."""
 
 import struct
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
 
-import msgpack
 import pytest
 import trio
 from hypothesis import given
@@ -17,23 +14,13 @@ from protocol.errors import ErrorCode
 from protocol.records.batch import headers
 from protocol.request import (
     CreateTopicsRequest,
-    DeleteTopicsRequest,
-    FetchPartition,
-    FetchRequest,
     HelloRequest,
     ListOffsetsRequest,
     MetadataRequest,
     NewTopic,
     OffsetQuery,
-    PartitionRecords,
-    ProduceRequest,
 )
 from tests.broker.clients import Running, batch, fetch_request, produce_request, running
-
-
-def frame_of(value: object) -> bytes:
-    body = value if isinstance(value, bytes) else msgpack.packb(value)
-    return struct.pack(">i", len(body)) + body
 
 
 def values_of(records: memoryview) -> list[int]:
@@ -145,238 +132,6 @@ async def test_no_topic_is_created_where_that_is_turned_off(tmp_path: Path) -> N
         assert (await client.produce("fresh", batch(b"x"))).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         reply = await client.ask(MetadataRequest(topics=("fresh",), auto_create=True))
         assert reply.topics[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-# -- waiting --
-
-
-async def test_a_waiting_fetch_is_woken_by_an_append(broker: Running) -> None:
-    reader, writer = await broker.connect(), await broker.connect()
-    await writer.create("orders")
-    await reader.send(fetch_request("orders", 0, max_wait_ms=60_000))
-    await writer.produce("orders", batch(b"now"))
-    assert values_of((await reader.reply()).partitions[0].records) == [0]
-
-
-async def test_a_waiting_fetch_gathers_min_bytes(broker: Running) -> None:
-    reader, writer = await broker.connect(), await broker.connect()
-    await writer.create("orders")
-    one = batch(b"x" * 100)
-    await reader.send(fetch_request("orders", 0, max_wait_ms=60_000, min_bytes=len(one) * 3))
-    for _ in range(3):
-        await writer.produce("orders", one)
-    assert values_of((await reader.reply()).partitions[0].records) == [0, 1, 2]
-
-
-async def test_a_fetch_that_gets_too_little_ends_with_what_there_is(broker: Running) -> None:
-    client = await broker.connect()
-    await client.create("orders")
-    await client.produce("orders", batch(b"x"))
-    assert values_of((await client.fetch("orders", 0, max_wait_ms=50, min_bytes=1 << 20)).records) == [0]
-    assert len((await client.fetch("orders", 1, max_wait_ms=10)).records) == 0
-
-
-async def test_a_waiting_fetch_does_not_hold_up_other_connections(broker: Running) -> None:
-    waiting, working = await broker.connect(), await broker.connect()
-    await working.create("orders")
-    await waiting.send(fetch_request("orders", 0, max_wait_ms=60_000))
-    for i in range(20):
-        await working.create(f"other-{i}")
-    assert (await working.ask(MetadataRequest())).topics[0].name == "orders"
-
-
-async def test_a_fetch_waits_on_several_partitions(broker: Running) -> None:
-    reader, writer = await broker.connect(), await broker.connect()
-    await writer.create("orders", partitions=3)
-    asked = tuple(FetchPartition(topic="orders", partition=i, offset=0) for i in range(3))
-    await reader.send(FetchRequest(partitions=asked, max_wait_ms=60_000))
-    await writer.produce("orders", batch(b"x"), partition=2)
-    assert [len(found.records) > 0 for found in (await reader.reply()).partitions] == [False, False, True]
-
-
-async def test_a_client_that_goes_while_its_fetch_waits_is_forgotten(broker: Running) -> None:
-    reader, writer = await broker.connect(), await broker.connect()
-    await writer.create("orders")
-    await reader.send(fetch_request("orders", 0, max_wait_ms=2**31 - 1))
-    await reader.stream.aclose()
-    await writer.produce("orders", batch(b"x"))  # and the broker stops at the end of the test, not in 24 days
-
-
-async def test_deleting_a_topic_answers_its_waiting_fetches(broker: Running) -> None:
-    reader, writer = await broker.connect(), await broker.connect()
-    await writer.create("orders")
-    await reader.send(fetch_request("orders", 0, max_wait_ms=60_000))
-    await writer.ask(DeleteTopicsRequest(topics=("orders",)))
-    assert (await reader.reply()).partitions[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-async def test_an_error_in_one_partition_answers_at_once_and_leaves_the_others_alone(broker: Running) -> None:
-    client = await broker.connect()
-    await client.create("orders")
-    await client.produce("orders", batch(b"x"))
-    asked = (
-        FetchPartition(topic="orders", partition=0, offset=99),
-        FetchPartition(topic="nowhere", partition=0, offset=0),
-        FetchPartition(topic="orders", partition=0, offset=0),
-    )
-    found = (await client.ask(FetchRequest(partitions=asked, max_wait_ms=60_000))).partitions
-    assert [item.error for item in found] == [
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NONE,
-    ]
-    assert found[0].message == "offset 99 is outside the log, which holds 0 to 1"
-    assert values_of(found[2].records) == [0]
-
-
-# -- sizes --
-
-
-async def test_the_first_batch_is_whole_even_over_every_limit_and_the_rest_is_bounded(broker: Running) -> None:
-    client = await broker.connect()
-    await client.create("orders", partitions=2)
-    large = batch(b"x" * 5000)
-    for partition in (0, 1):
-        await client.produce("orders", large, partition)
-    asked = tuple(FetchPartition(topic="orders", partition=i, offset=0, max_bytes=100) for i in (0, 1))
-    first, second = (await client.ask(FetchRequest(partitions=asked, max_bytes=200))).partitions
-    assert (len(first.records), len(second.records)) == (len(large), 0)
-
-
-async def test_a_partition_is_bounded_by_its_own_max_bytes(broker: Running) -> None:
-    client = await broker.connect()
-    await client.create("orders")
-    one = batch(b"x" * 100)
-    for _ in range(10):
-        await client.produce("orders", one)
-    asked = (FetchPartition(topic="orders", partition=0, offset=0, max_bytes=len(one) * 2 + 5),)
-    (found,) = (await client.ask(FetchRequest(partitions=asked))).partitions
-    assert len(found.records) == len(one) * 2 + 5  # cut inside the third batch, as Kafka's may be
-    assert values_of(found.records) == [0, 1]
-
-
-# -- bad input --
-
-
-@pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, 100 * 2**20 + 1])
-async def test_a_frame_length_out_of_range_is_answered_and_the_connection_closed(broker: Running, length: int) -> None:
-    client = await broker.connect()
-    await client.stream.send_all(struct.pack(">i", length) + b"x" * 20)
-    reply = await client.reply()
-    assert reply.error is ErrorCode.INVALID_REQUEST
-    assert str(length) in reply.message
-    assert await client.reply() is None
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"", "not a valid request"),
-        (b"\xc1", "not a valid request"),
-        (b"\xff" * 10, "not a valid request"),
-        (b"\xdd\xff\xff\xff\xff", "not a valid request"),
-        (b"\xdf\xff\xff\xff\xff", "not a valid request"),
-        (b"\xc6\xff\xff\xff\xff", "not a valid request"),
-        (b"\x91" * 100_000, "not a valid request"),
-        ([1, 2, 3], "not a valid request"),
-        ({"op": "dance", "id": 5}, "unknown op 'dance'"),
-        ({"op": "fetch", "id": 5}, "partitions"),
-        ({"op": "metadata", "id": 5, "topics": 7}, "topics"),
-        ({"op": "metadata", "id": 5, "colour": 7}, "colour"),
-        ({"op": "metadata", "id": -5}, "id"),
-        ({"op": "produce", "id": 5, "acks": 7, "partitions": []}, "acks"),
-        ({"op": "fetch", "id": 5, "partitions": [], "max_bytes": -1}, "max_bytes"),
-    ],
-)
-async def test_a_frame_that_is_no_request_is_answered_and_the_connection_goes_on(
-    broker: Running, body: Any, words: str
-) -> None:
-    client = await broker.connect()
-    await client.stream.send_all(frame_of(body))
-    reply = await client.reply()
-    assert reply.error in {ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUIRED_ACKS}
-    assert words in reply.message
-    assert (await client.ask(MetadataRequest())).topics == ()
-
-
-async def test_a_cut_off_frame_is_dropped_with_its_connection(broker: Running) -> None:
-    client, other = await broker.connect(), await broker.connect()
-    await other.create("orders")
-    whole = client.frame(produce_request("orders", batch(b"x" * 1000)))
-    await client.stream.send_all(whole[:-10])
-    await client.stream.send_eof()
-    assert await client.reply() is None
-    assert len((await other.fetch("orders", 0)).records) == 0
-
-
-def damaged(name: str) -> bytes:
-    good = bytearray(batch(b"one", b"two"))
-    match name:
-        case "crc":
-            good[-1] ^= 1
-        case "magic":
-            good[16] = 1
-        case "length too long":
-            good[11] += 1
-        case "length too short":
-            good[11] -= 1
-        case "cut":
-            del good[-5:]
-        case "trailing":
-            good += b"xyz"
-        case "empty":
-            good.clear()
-    return bytes(good)
-
-
-@pytest.mark.parametrize("name", ["crc", "magic", "length too long", "length too short", "cut", "trailing", "empty"])
-async def test_a_damaged_batch_is_refused_and_nothing_is_stored(broker: Running, name: str) -> None:
-    client = await broker.connect()
-    await client.create("orders")
-    refused = await client.produce("orders", damaged(name))
-    assert refused.error in {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.INVALID_RECORD,
-    }
-    assert refused.message
-    assert refused.base_offset == -1
-    assert (await client.produce("orders", batch(b"good"))).base_offset == 0
-
-
-async def test_one_bad_partition_of_a_produce_does_not_touch_the_others(broker: Running) -> None:
-    client = await broker.connect()
-    await client.create("orders", partitions=2)
-    good, bad = memoryview(batch(b"good")), memoryview(damaged("crc"))
-    asked = (
-        PartitionRecords(topic="orders", partition=0, records=bad),
-        PartitionRecords(topic="orders", partition=1, records=good),
-        PartitionRecords(topic="orders", partition=7, records=good),
-    )
-    reply = await client.ask(ProduceRequest(partitions=asked))
-    assert [item.error for item in reply.partitions] == [
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.NONE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ]
-
-
-async def test_a_batch_over_the_topics_limit_is_refused(broker: Running) -> None:
-    client = await broker.connect()
-    await client.create("orders", max_message_bytes="1000")
-    assert (await client.produce("orders", batch(b"x" * 1000))).error is ErrorCode.MESSAGE_TOO_LARGE
-
-
-async def test_garbage_never_stops_the_broker(broker: Running) -> None:
-    """Random frames beside a client that works."""
-    steady = await broker.connect()
-    await steady.create("orders")
-    generator = Random(4)
-    for i in range(200):
-        client = await broker.connect(hello=i % 2 == 0)
-        await client.stream.send_all(frame_of(generator.randbytes(generator.randrange(60))))
-        assert await client.reply() is not None
-        await client.stream.aclose()
-        assert (await steady.produce("orders", batch(b"x"))).base_offset == i
 
 
 # -- topics --

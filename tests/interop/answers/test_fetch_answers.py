@@ -10,7 +10,7 @@ import trio
 from interop.kafka_node import KafkaNode
 from tests.broker.clients import batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from tests.broker.net.kafka.test_fetch import Fetcher, offsets_of
+from tests.broker.net.kafka.fetcher import Fetcher, offsets_of
 from tests.broker.net.kafka.test_offsets import end_of_epoch, list_offsets
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

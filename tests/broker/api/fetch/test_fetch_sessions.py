@@ -1,4 +1,4 @@
-"""The cache of fetch sessions: its bounds, and who gives way to whom. (Sessions at work: net/kafka/test_fetch.py.)"""
+"""The cache of fetch sessions: its bounds, and which are evicted. net/kafka/test_sessions.py has sessions in use."""
 
 from collections.abc import Iterator
 from random import Random

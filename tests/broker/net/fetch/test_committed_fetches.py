@@ -14,7 +14,7 @@ from protocol.records.reader import decode_batch
 from protocol.response import AbortedTransaction
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from tests.broker.net.kafka.test_fetch import FOREVER_MS, Fetcher, served
+from tests.broker.net.kafka.fetcher import FOREVER_MS, Fetcher, served
 
 TOPIC = "transactional"
 END = 219

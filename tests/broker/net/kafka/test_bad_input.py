@@ -17,10 +17,9 @@ from protocol.kafka.codec.bounds import MAX_ELEMENTS, MAX_UNKNOWN_TAGS
 from protocol.kafka.codec.writer import FlexibleWriter, topic_id_bytes
 from protocol.records.compression import Codec, compress
 from protocol.request import MetadataRequest
-from tests.broker.clients import RawClient, Running, batch, running
+from tests.broker.clients import RawClient, Running, batch, damaged, running
 from tests.broker.kafka_client import BY_NAME, KafkaClient, kafka_client
-from tests.broker.net.kafka.test_fetch import Fetcher
-from tests.broker.net.test_serving import damaged
+from tests.broker.net.kafka.fetcher import Fetcher
 from tests.protocol.kafka.malformed import VICTIM, Malformed, framed, malformed
 from tests.protocol.kafka.messages import body, frame
 from tests.protocol.records import handmade

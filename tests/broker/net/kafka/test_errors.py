@@ -1,6 +1,5 @@
 """Odd requests on the Kafka listener get the codes and the entries that Kafka 4.3.1 gives them."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -8,8 +7,8 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.kafka.config_values import ResourceType
 from protocol.records.builder import build_batch
-from tests.broker.clients import RawClient, Running, batch
-from tests.broker.kafka_client import KafkaClient, kafka_client
+from tests.broker.clients import RawClient, batch
+from tests.broker.kafka_client import KafkaClient
 
 SOME_ID = bytes(range(1, 17))
 NO_ID = bytes(16)
@@ -17,17 +16,6 @@ NOT_ASKED = -(1 << 31)
 GROUP_OPERATIONS = 3400  # as Kafka 4.3.1 says it without an authorizer
 CONTROL_CHARACTERS = "\x01" * 20_000
 MAX_CLASSIC_STRING = 32_767
-
-
-@pytest.fixture
-async def native(broker: Running) -> RawClient:
-    return await broker.connect()
-
-
-@pytest.fixture
-async def kafka(broker: Running) -> AsyncIterator[KafkaClient]:
-    async with kafka_client(broker.addresses.kafka) as client:
-        yield client
 
 
 async def with_group(kafka: KafkaClient, native: RawClient, name: str = "readers") -> None:

@@ -11,7 +11,7 @@ from protocol.errors import ErrorCode
 from protocol.request import DeleteTopicsRequest
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from tests.broker.net.kafka.test_fetch import Fetcher
+from tests.broker.net.kafka.fetcher import Fetcher
 
 LATEST, EARLIEST, MAX, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 T = 1_700_000_000_000

@@ -15,7 +15,7 @@ from broker.net import listener
 from protocol.errors import ErrorCode
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from tests.broker.net.kafka.test_fetch import Fetcher, served
+from tests.broker.net.kafka.fetcher import Fetcher, served
 
 FOREVER_MS = 2**31 - 1
 
