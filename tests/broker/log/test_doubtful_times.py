@@ -14,7 +14,7 @@ from protocol.records.batch import headers, read_header, rewritten_start
 from protocol.records.builder import build_batch
 from protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, Codec
 from protocol.records.reader import records_in
-from tests.broker.log.compaction.test_compaction import compact
+from tests.broker.log.compaction.compacting import compact
 from tests.broker.log.conftest import START_MS
 from warmlog.inspect.checks.partition import PartitionCheck
 from warmlog.inspect.checks.segment import CheckContext
