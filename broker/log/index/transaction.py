@@ -137,18 +137,13 @@ class TransactionIndex:
         return found, False
 
     def append(self, transactions: Sequence[AbortedTransaction], *, is_new: bool) -> bool:
-        """Add entries at the end, or none of them, and return whether that created the file. Raises OSError.
+        """Add entries at the end, or none of them, and return whether the file may be new. Raises OSError.
 
         `is_new`: the segment has no transaction index, so what a file of this name holds is left from another one.
         Nothing is synced.
         """
         disk, data = self._open_files.disk, encode_aborted(transactions)
-        is_created = False
-        try:
-            fd = disk.open(self._file.path, os.O_RDWR | (os.O_TRUNC if is_new else 0))
-        except FileNotFoundError:
-            fd = disk.open(self._file.path, os.O_RDWR | os.O_CREAT)
-            is_created = True
+        fd = disk.open(self._file.path, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if is_new else 0))
         try:
             end = disk.size(fd) // ENTRY.size * ENTRY.size
             try:
@@ -159,7 +154,7 @@ class TransactionIndex:
         finally:
             disk.close(fd)
         self._count = end // ENTRY.size + len(transactions)
-        return is_created
+        return end == 0
 
     def forget(self) -> None:
         """Close the file, which was replaced or cut."""
