@@ -64,19 +64,20 @@ def rebuild_scanned(
     `segments` are all of the log's. Entries of transactions that ended before the scan began are kept; if these are
     damaged, the whole index of that segment is rebuilt. Blocking. Raises OSError.
     """
-    begin, kept = scanned.from_offset, list[AbortedTransaction]()
+    begin = scan_start = scanned.from_offset
+    kept = list[AbortedTransaction]()
     missed: Batches = ()
     if scanned.trails:
         first = scanned.trails[0][0]
         try:
-            kept = _entries_below(first, begin)
+            kept = _entries_below(first, scan_start)
         except IndexCorruptError:
-            missed = ((at, header) for at, header in _batches(first, first.size) if header.base_offset < begin)
             begin = first.base_offset
+            missed = (each for each in _batches(first, first.size) if each[1].base_offset < scan_start)
     transactions = _Transactions(states_at(snapshots, segments, log_start_offset, begin))
     rebuilt = []
     for segment, trail in scanned.trails:
-        met = ((at, header) for at, header in trail if header.base_offset >= scanned.from_offset)
+        met = ((at, header) for at, header in trail if header.base_offset >= scan_start)
         if _replace(segment, [*kept, *transactions.aborted_in(segment, chain(missed, met))]):
             rebuilt.append(segment.base_offset)
         kept, missed = [], ()
@@ -92,8 +93,8 @@ def _entries_below(segment: Segment, offset: int) -> list[AbortedTransaction]:
         after.last_offset <= before.last_offset for before, after in pairwise(below)
     ):
         raise IndexCorruptError(segment.base_offset, "its transaction index is not in order")
-    if below and below[0].last_offset < segment.base_offset:
-        raise IndexCorruptError(segment.base_offset, "its transaction index has an entry outside the segment")
+    if any(entry.last_offset < max(segment.base_offset, entry.first_offset + 1) for entry in below):
+        raise IndexCorruptError(segment.base_offset, "its transaction index has an entry that no marker can have")
     return below
 
 

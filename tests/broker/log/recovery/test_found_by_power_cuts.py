@@ -6,11 +6,16 @@ from random import Random
 
 import pytest
 
-from broker.log.index.transaction import read_aborted
+from broker.log.config import LogConfig
+from broker.log.index.transaction import ENTRY, read_aborted
+from protocol.records.builder import build_batch
+from protocol.records.markers import Outcome
 from tests.broker.log.copied_logs import with_transactions
 from tests.broker.log.ledger import Ledger
 from tests.broker.log.machine import Machine
+from tests.broker.log.transactions import NOW_MS, committed, marker, opened, send
 
+CONFIG = LogConfig(index_interval_bytes=200, segment_index_bytes=4096)
 CUTS = 20  # each takes its own part of what was not durable
 
 
@@ -85,3 +90,31 @@ def test_a_lost_transaction_index_past_the_recovery_point_is_made_anew(tmp_path:
         assert int(first.name[:20]) in machine.log.recovery.rebuilt_transaction_indexes
     finally:
         machine.end()
+
+
+@pytest.mark.parametrize("kept", [2, 1, 0])
+def test_recovery_rebuilds_a_damaged_transaction_index_from_the_whole_segment(tmp_path: Path, kept: int) -> None:
+    """A power cut extends the index by zeros: the file has its new size, but not its new content.
+
+    Recovery scans from the last index entry below the recovery point; the first aborted transaction lies before that.
+    """
+    directory = tmp_path / "words-0"
+    log = opened(directory, CONFIG)
+    send(log, 7, 0, count=2)
+    send(log, 7, 2)
+    log.append_marker(marker(7, Outcome.ABORT))
+    for _ in range(20):
+        log.append(build_batch([(NOW_MS, None, b"v" * 20, ())]))
+    send(log, 8, 0)
+    log.append_marker(marker(8, Outcome.ABORT))
+    log.flush()
+    expected, point = committed(log, 1), log.recovery_point
+    log.close(clean=False)
+    index = directory / f"{0:020}.txnindex"
+    entries = index.read_bytes()
+    assert len(entries) == 2 * ENTRY.size
+    index.write_bytes(entries[: kept * ENTRY.size] + bytes(ENTRY.size))
+    log = opened(directory, CONFIG, clean=False, recovery_point=point)
+    assert committed(log, 1) == expected
+    log.close()
+    assert index.read_bytes() == entries
