@@ -729,11 +729,11 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Cut every batch with a record at or past `offset`; a new leader epoch begins. Blocking. Raises OSError.
 
-        The log end is then the end of the last batch left. For a follower whose leader has another history; nothing may
-        be planned, and no worker inside the log. At or past the log end nothing is cut.
+        The log then ends after the last batch left. For a follower whose leader has another history; no append may be
+        planned, and no worker may use the log. At or past the log end nothing is cut.
 
-        Below the recovery point, `lower_recovery_point` and a checkpoint come first: what a crash leaves half cut is
-        found only by a start that looks there.
+        Below the recovery point, call `lower_recovery_point` and write the checkpoint first: recovery repairs a
+        truncation that a crash interrupted, or records appended after it, only past the checkpointed recovery point.
         """
         if offset >= self.log_end_offset:
             return
@@ -759,8 +759,12 @@ class PartitionLog:
         self._place.disk.sync_directory(self._place.directory)
 
     def lower_recovery_point(self, offset: int) -> None:
-        """Take nothing at or past an offset for synced any more: it is about to be cut."""
-        self._durability.truncated(offset)
+        """Lower the recovery point to the segment that a truncation to this offset is about to cut.
+
+        The log will end where that segment's last whole batch below the offset ends, which is not read here.
+        """
+        holder = self._segments.floor(offset)
+        self._durability.truncated(offset if holder is None else holder.base_offset)
 
     def _rebuild_producers(self) -> Producers:
         snapshots = self._appender.snapshots

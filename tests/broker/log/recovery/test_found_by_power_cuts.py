@@ -1,6 +1,7 @@
 """What power cuts at random steps have found, each as a story of its own (`test_power_cuts` looks for more)."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 
@@ -66,6 +67,27 @@ def test_a_snapshot_past_the_end_that_a_start_finds_does_not_come_back(machine: 
             assert max(found, default=0) <= end
     finally:
         again.end()
+
+
+def test_a_truncation_inside_a_batch_leaves_no_gap(machine: Machine, tmp_path: Path) -> None:
+    """The log ended below the checkpointed recovery point, so recovery trusted records that were never flushed."""
+    machine.append(3)
+    machine.append(2)
+    machine.flush()
+    machine.truncate(1)
+    machine.append(1, 800)
+    machine.append(1, 800)
+    assert segments(machine.log.directory) == [0, 3, 4]
+    ledger = machine.ledger
+    for seed in range(CUTS):
+        image = tmp_path / f"cut-{seed}"
+        machine.disk.crash(image, Random(seed), journal=bool(seed % 2))
+        again = Machine(image, deepcopy(ledger))
+        try:
+            again.start()
+            again.check()
+        finally:
+            again.end()
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(34)])

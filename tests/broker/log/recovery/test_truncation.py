@@ -100,6 +100,19 @@ def test_truncation_moves_the_recovery_point_and_log_start_back(bench: Bench, ba
     assert (log.log_start_offset, log.recovery_point) == (20, 20)
 
 
+@pytest.mark.parametrize("offset", range(31))
+def test_the_recovery_point_is_lowered_to_where_the_log_will_end(bench: Bench, batch: Batch, offset: int) -> None:
+    """A checkpoint is written before the truncation, which removes the whole batch that holds the offset."""
+    log = bench.open(segment_bytes=2 * len(batch(5)))
+    for _ in range(6):
+        log.append(batch(5))
+    log.flush()
+    log.lower_recovery_point(offset)
+    checkpointed = log.recovery_point
+    log.truncate_to(offset)
+    assert checkpointed <= log.log_end_offset
+
+
 def test_a_kill_after_truncation_and_new_appends(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = filled(bench, batch, index_interval_bytes=0)
     log.flush()
