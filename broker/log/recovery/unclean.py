@@ -15,7 +15,7 @@ from broker.log.errors import IndexCorruptError
 from broker.log.index.transaction import cut_aborted
 from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
 from broker.log.log_scan import walk_headers
-from broker.log.producers.replay import Scanned
+from broker.log.producers.replay import NOTHING_SCANNED, Scanned
 from broker.log.recovery.contiguity import Contiguity
 from broker.log.recovery.findings import Findings
 from broker.log.recovery.place import LogPlace
@@ -68,6 +68,7 @@ class UncleanRecovery:
         findings.reason = f"it ends before its start offset {log_start_offset}"
         findings.truncated_bytes += sum(segment.size for segment in self._segments)
         findings.removed += [segment.base_offset for segment in self._segments]
+        findings.producers = NOTHING_SCANNED  # those segments are gone
         fresh, tail = self._place.start_over(self._segments, log_start_offset)
         self._segments[:] = [fresh]
         return tail

@@ -19,7 +19,9 @@ from protocol.response import AbortedTransaction
 NOW_MS = 1_700_000_000_000
 
 
-def opened(directory: Path, config: LogConfig, *, clean: bool = True, recovery_point: int = 0) -> PartitionLog:
+def opened(
+    directory: Path, config: LogConfig, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0
+) -> PartitionLog:
     return PartitionLog.open(
         directory,
         topic="words",
@@ -29,6 +31,7 @@ def opened(directory: Path, config: LogConfig, *, clean: bool = True, recovery_p
         clock=lambda: NOW_MS,
         random=Random(1),
         recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
         clean=clean,
     )
 

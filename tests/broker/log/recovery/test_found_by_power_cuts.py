@@ -1,5 +1,6 @@
 """What power cuts at random steps have found, each as a story of its own (`test_power_cuts` looks for more)."""
 
+import os
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -140,3 +141,19 @@ def test_recovery_rebuilds_a_damaged_transaction_index_from_the_whole_segment(tm
     assert committed(log, 1) == expected
     log.close()
     assert index.read_bytes() == entries
+
+
+def test_a_log_that_lost_the_end_of_deleted_transactions_starts_over(tmp_path: Path) -> None:
+    """Recovery looked for the transactions of segments that it had just removed, and failed."""
+    directory = tmp_path / "words-0"
+    log = opened(directory, CONFIG)
+    send(log, 7, 0)
+    log.append_marker(marker(7, Outcome.ABORT))
+    send(log, 8, 0)
+    size = log.size
+    log.close(clean=False)
+    os.truncate(directory / f"{0:020}.log", size - 1)
+    log = opened(directory, CONFIG, clean=False, log_start_offset=3)
+    assert (log.log_start_offset, log.log_end_offset, log.last_stable_offset) == (3, 3, 3)
+    assert not dict(log.producers.open_transactions)
+    log.close()
