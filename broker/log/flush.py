@@ -53,11 +53,12 @@ class SyncTurns:
 class FlushPlan:
     """What is to be synced: everything below `offset`.
 
-    `generation` is the log's count of truncations: what was cut off and written anew meanwhile is not covered. `names`
-    is its count of changes of the directory, of which later ones are not covered either.
+    `stable_offset`: transactions that begin below it have ended. `generation` is the log's count of truncations: what
+    is appended after one is not covered. `names` is its count of directory changes: later ones are not covered either.
     """
 
     offset: int
+    stable_offset: int
     appended_bytes: int
     generation: int
     names: int
@@ -91,7 +92,11 @@ def _unless_removed(segment: Segment, sync: Callable[[], None]) -> None:
 
 
 class Durability:
-    """What of one log is on the disk. `recovery_point`: everything below it. Belongs to the loop."""
+    """What of one log is on the disk. Belongs to the loop.
+
+    `recovery_point`: everything below it was synced. `stable_offset`: the last stable offset as of the last sync. A
+    power cut may reopen a transaction that begins at or past it, by taking its marker.
+    """
 
     __slots__ = (
         "_flushed_bytes",
@@ -100,12 +105,14 @@ class Durability:
         "_synced_names",
         "appended_bytes",
         "recovery_point",
+        "stable_offset",
         "turns",
     )
 
-    def __init__(self, recovery_point: int, *, new_names: bool, turns: SyncTurns) -> None:
+    def __init__(self, recovery_point: int, stable_offset: int, *, new_names: bool, turns: SyncTurns) -> None:
         """`new_names`: files were made whose names are not synced yet."""
         self.recovery_point = recovery_point
+        self.stable_offset = stable_offset
         self.turns = turns
         self._names = int(new_names)
         self._synced_names = 0
@@ -122,10 +129,13 @@ class Durability:
         """Note that files were made or removed: the directory has to be synced, too."""
         self._names += 1
 
-    def begin(self, segments: Segments, log_end_offset: int, directory: str, disk: Disk) -> FlushPlan:
-        """What must be synced for all that is committed now to be durable."""
+    def begin(
+        self, segments: Segments, log_end_offset: int, stable_offset: int, directory: str, disk: Disk
+    ) -> FlushPlan:
+        """Plan to sync all that is committed now. `stable_offset`: where the oldest open transaction begins."""
         return FlushPlan(
             offset=log_end_offset,
+            stable_offset=stable_offset,
             appended_bytes=self.appended_bytes,
             generation=self._generation,
             names=self._names,
@@ -145,17 +155,20 @@ class Durability:
         if plan.generation != self._generation or not (plan.active is active or plan.active.synced):
             return
         self.recovery_point = max(self.recovery_point, plan.offset)
+        self.stable_offset = max(self.stable_offset, plan.stable_offset)
         self._flushed_bytes = max(self._flushed_bytes, plan.appended_bytes)
         self._synced_names = max(self._synced_names, plan.names)
 
-    def reopened(self, log_end_offset: int) -> None:
-        """The end of the log was made anew, and synced: syncs of the old files tell nothing any more."""
+    def reopened(self, log_end_offset: int, stable_offset: int) -> None:
+        """Note that the end of the log was rebuilt and synced: syncs of the old files cover nothing any more."""
         self._generation += 1
         self.recovery_point = log_end_offset
+        self.stable_offset = stable_offset
         self._flushed_bytes = self.appended_bytes
         self._synced_names = self._names
 
-    def truncated(self, log_end_offset: int) -> None:
-        """The log was cut: syncs under way cover nothing of what comes now."""
+    def truncated(self, log_end_offset: int, stable_offset: int) -> None:
+        """Note that the log was truncated: syncs under way cover nothing that is appended from now on."""
         self._generation += 1
         self.recovery_point = min(self.recovery_point, log_end_offset)
+        self.stable_offset = min(self.stable_offset, stable_offset)

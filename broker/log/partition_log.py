@@ -129,7 +129,8 @@ class PartitionLog:
         self._show(synced if self.shows_synced_only else self.log_end_offset)
         self.recovery = loaded.report
         turns = SyncTurns(self._appender.writer)
-        self._durability = Durability(loaded.recovery_point, new_names=loaded.made_files, turns=turns)
+        stable = min(loaded.stable_offset, self._end_of_transactions())
+        self._durability = Durability(loaded.recovery_point, stable, new_names=loaded.made_files, turns=turns)
         self._closed = False
         self.room = Room()
         self.uses_reserve = False
@@ -356,6 +357,10 @@ class PartitionLog:
             if first_unstable is not None:
                 self.last_stable_offset = min(high_watermark, max(first_unstable, self.log_start_offset))
 
+    def _end_of_transactions(self) -> int:
+        """Return where the oldest open transaction begins; the log end without any."""
+        return next(iter(self._appender.producers.open_transactions.values()), self.log_end_offset)
+
     def abandon(self) -> None:
         """Forget every plan that is not committed."""
         self._appender.abandon()
@@ -576,8 +581,8 @@ class PartitionLog:
 
     def begin_flush(self) -> FlushPlan:
         """What must be synced for all that is committed now to be durable; then `plan.sync()` in a worker."""
-        place = self._place
-        return self._durability.begin(self._segments, self.log_end_offset, place.directory, place.disk)
+        place, stable = self._place, self._end_of_transactions()
+        return self._durability.begin(self._segments, self.log_end_offset, stable, place.directory, place.disk)
 
     def finish_flush(self, plan: FlushPlan) -> None:
         """A plan was synced: move the recovery point. Where syncing failed, call `fail` instead."""
@@ -622,7 +627,7 @@ class PartitionLog:
         producers = self.producers if reopened.producers is None else reopened.producers
         self._appender.restart(self._segments, reopened.tail, producers)
         self._show(end)
-        self._durability.reopened(end)
+        self._durability.reopened(end, self._end_of_transactions())
         if reopened.reason is not None:
             self._epochs.truncate_from_end(end)
             self.raise_leader_epoch()
@@ -657,7 +662,7 @@ class PartitionLog:
         for segment in old.snapshot:
             segment.removed = True
         self._appender.relocate(self._place, moved.segments)
-        self._durability.reopened(self.log_end_offset)
+        self._durability.reopened(self.log_end_offset, self._end_of_transactions())
         self._epochs.changed = False
         self.room = room
         if self.shows_synced_only:
@@ -682,11 +687,11 @@ class PartitionLog:
         return True
 
     def _view(self) -> LogView:
-        """The log as retention and compaction see it.
+        """Return the log as retention and compaction see it.
 
-        To be cleaned is nothing of an open transaction, and nothing that a power cut could take.
+        Compaction leaves the records of open transactions alone, and all that a power cut can lose or reopen.
         """
-        cleanable_end = min(self.last_stable_offset, self.recovery_point)
+        cleanable_end = min(self.last_stable_offset, self._durability.stable_offset)
         bounds = LogBounds(self.log_start_offset, self.high_watermark, cleanable_end, self.log_end_offset)
         return LogView(bounds, self._segments, self._place, self._appender.contiguity)
 
@@ -754,7 +759,7 @@ class PartitionLog:
         self.log_start_offset = min(self.log_start_offset, end)
         self._appender.restart(self._segments, tail, self._rebuild_producers())
         self._show(min(self.high_watermark, end))
-        self._durability.truncated(end)
+        self._durability.truncated(end, self._end_of_transactions())
         # Segments, and above all snapshots of producers, must not come back behind new records.
         self._place.disk.sync_directory(self._place.directory)
 
@@ -764,7 +769,8 @@ class PartitionLog:
         The log will end where that segment's last whole batch below the offset ends, which is not read here.
         """
         holder = self._segments.floor(offset)
-        self._durability.truncated(offset if holder is None else holder.base_offset)
+        end = offset if holder is None else holder.base_offset
+        self._durability.truncated(end, end)
 
     def _rebuild_producers(self) -> Producers:
         snapshots = self._appender.snapshots

@@ -53,10 +53,14 @@ from broker.log.recovery.unclean import UncleanRecovery, walk_end
 from broker.log.segment import Segment
 from broker.log.segments import Segments
 from protocol.errors import ProtocolError
+from protocol.records.record import MAX_INT64
 
 
 class LoadedLog(NamedTuple):
-    """An opened log. `tail` is the end of the active segment; `made_files`: directory entries are not synced yet."""
+    """An opened log. `tail` is the end of the active segment; `made_files`: directory entries are not synced yet.
+
+    `stable_offset`: transactions that begin below it ended below the recovery point.
+    """
 
     segments: Segments
     tail: Tail
@@ -66,6 +70,7 @@ class LoadedLog(NamedTuple):
     log_start_offset: int
     recovery_point: int
     made_files: bool
+    stable_offset: int
     report: RecoveryReport | None
 
 
@@ -89,6 +94,7 @@ class _Loader:
         self._segments: list[Segment] = []
         self._snapshots: list[int] = []
         self._is_new = False
+        self._stable_offset = MAX_INT64
 
     def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> LoadedLog:
         started_ms = self._place.clock()
@@ -128,6 +134,7 @@ class _Loader:
             log_start_offset=start,
             recovery_point=end if was_sound else min(recovery_point, end),
             made_files=not was_sound,  # the killed process may not have synced the names of its files
+            stable_offset=end if was_sound else min(recovery_point, self._stable_offset),
             report=report,
         )
 
@@ -146,6 +153,7 @@ class _Loader:
             log_start_offset=base_offset,
             recovery_point=base_offset,
             made_files=True,
+            stable_offset=base_offset,
             report=None,
         )
 
@@ -186,7 +194,9 @@ class _Loader:
             snapshots, self._segments, bounds, scan_without=scan_without, scanned=scanned
         )
         if any(trail.has_transactions for _, trail in scanned.trails):
-            self._findings.rebuilt_transactions += rebuild_scanned(snapshots, self._segments, bounds.start, scanned)
+            rebuilt = rebuild_scanned(snapshots, self._segments, bounds.start, scanned)
+            self._findings.rebuilt_transactions += rebuilt.base_offsets
+            self._stable_offset = rebuilt.stable_offset
         self._findings.snapshots += snapshots.removed
         return producers
 

@@ -13,6 +13,7 @@ Source: org.apache.kafka.storage.internals.log.LogSegment.recover, ProducerState
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 from broker.log.errors import IndexCorruptError
 from broker.log.index.transaction import AbortedTransaction, encode_aborted, read_aborted
@@ -26,6 +27,7 @@ from broker.log.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 from protocol.records.markers import EndMarker, Outcome
+from protocol.records.record import MAX_INT64
 
 Batches = Iterable[tuple[int, BatchHeader]]  # position in the segment's file, header
 
@@ -56,10 +58,17 @@ def rebuild_sealed(
     return _replace(segment, transactions.aborted_in(segment, _batches(segment, segment.size)))
 
 
+class Rebuilt(NamedTuple):
+    """The base offsets of segments whose index was wrong; transactions below `stable_offset` ended before the scan."""
+
+    base_offsets: list[int]
+    stable_offset: int
+
+
 def rebuild_scanned(
     snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, scanned: Scanned
-) -> list[int]:
-    """Rebuild the transaction indexes of scanned segments; return the base offsets of those that were wrong.
+) -> Rebuilt:
+    """Rebuild the transaction indexes of scanned segments that are wrong.
 
     `segments` are all of the log's. Entries of transactions that ended before the scan began are kept; if these are
     damaged, the whole index of that segment is rebuilt. Blocking. Raises OSError.
@@ -75,6 +84,7 @@ def rebuild_scanned(
             begin = first.base_offset
             missed = (each for each in _batches(first, first.size) if each[1].base_offset < scan_start)
     transactions = _Transactions(states_at(snapshots, segments, log_start_offset, begin))
+    stable_offset = min(begin, transactions.first_offset())
     rebuilt = []
     for segment, trail in scanned.trails:
         met = ((at, header) for at, header in trail if header.base_offset >= scan_start)
@@ -82,7 +92,7 @@ def rebuild_scanned(
             rebuilt.append(segment.base_offset)
         kept, missed = [], ()
         segment.close()
-    return rebuilt
+    return Rebuilt(rebuilt, stable_offset)
 
 
 def _entries_below(segment: Segment, offset: int) -> list[AbortedTransaction]:
@@ -131,6 +141,10 @@ class _Transactions:
             for producer_id, state in states.items()
             if state.transaction_first_offset >= 0
         }
+
+    def first_offset(self) -> int:
+        """Return where the oldest open transaction begins, MAX_INT64 without any."""
+        return min(self._open.values(), default=MAX_INT64)
 
     def aborted_in(self, segment: Segment, batches: Batches) -> list[AbortedTransaction]:
         """Return the transactions that these batches abort, in order. Raises OSError."""

@@ -214,3 +214,27 @@ def test_an_index_file_left_by_another_segment_is_replaced(tmp_path: Path) -> No
     log.append_marker(marker(7, ABORT))
     assert aborted(log) == [AbortedTransaction(7, 0, 1, 2)]
     assert committed(log) == []
+
+
+def test_compaction_stops_at_a_transaction_whose_marker_is_not_flushed(tmp_path: Path) -> None:
+    """A power cut can take the marker: the transaction is open again, and compaction must not have changed it."""
+    log = opened(tmp_path, CONFIG)
+    for producer_id in (7, 8):
+        send(log, producer_id, 0)
+    log.append_marker(marker(7, Outcome.ABORT))
+    log.flush()
+    log.append_marker(marker(8, Outcome.COMMIT))
+    assert (log.last_stable_offset, log._view().bounds.cleanable_end) == (4, 1)
+    log.close(clean=False)
+    log = opened(tmp_path, CONFIG, clean=False, recovery_point=3)
+    assert (log.last_stable_offset, log._view().bounds.cleanable_end) == (4, 0)
+    log.flush()
+    assert log._view().bounds.cleanable_end == 4
+    log.truncate_to(3)
+    assert log._view().bounds.cleanable_end == 1
+    log.append_marker(marker(8, Outcome.COMMIT))
+    assert (log.last_stable_offset, log._view().bounds.cleanable_end) == (4, 1)
+    log.close()
+    log = opened(tmp_path, CONFIG, recovery_point=4)
+    assert log._view().bounds.cleanable_end == 4
+    log.close()
