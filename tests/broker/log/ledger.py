@@ -73,6 +73,21 @@ def aborted_in(batches: Iterable[Stored]) -> dict[int, int]:
     return aborted
 
 
+def open_in(batches: Iterable[Stored]) -> list[int]:
+    """The base offset of the first batch of each transaction that has no marker, in order."""
+    is_open: dict[int, int] = {}
+    for batch in batches:
+        if batch.is_control and batch.records:
+            is_open.pop(batch.producer_id, None)
+        elif batch.is_transactional and not batch.is_control:
+            is_open.setdefault(batch.producer_id, batch.base_offset)
+    return sorted(is_open.values())
+
+
+def _sequences(batches: Iterable[Stored]) -> dict[int, int]:
+    return {batch.producer_id: batch.last_sequence for batch in batches if not batch.is_control}
+
+
 START_MS = 1_700_000_000_000
 
 
@@ -81,7 +96,7 @@ class Ledger:
     """`batches` are in the log now; those below offset `flushed` are on the disk; `start` is where it begins.
 
     `possible`: what a crash may have us find past that: batches since the last flush, also those that were refused or
-    cut off. `aborted`: the base offsets of batches that are void. `stamped`: up to where tombstones and markers may
+    cut off. `aborted`: void batches, with their markers. `stamped`: up to where tombstones and markers may
     have been told their time, `passed`: and where it may be over. `now_ms`: what the clock shows, which goes on while
     the machine is off.
     """
@@ -92,7 +107,7 @@ class Ledger:
     start: int = 0
     asked_start: int = 0  # of a deletion that may not have been finished
     compacted: bool = False
-    aborted: set[int] = field(default_factory=set)
+    aborted: dict[int, int] = field(default_factory=dict)
     stamped: int = 0
     passed: int = 0
     now_ms: int = START_MS
@@ -112,12 +127,14 @@ class Ledger:
     def are(self, batches: list[Stored]) -> None:
         """They were acknowledged."""
         self.batches += batches
-        self.sequences |= {batch.producer_id: batch.last_sequence for batch in batches}
+        self.sequences |= _sequences(batches)
+        if self.compacted and any(batch.is_control for batch in batches):
+            self.aborted |= aborted_in(self.batches)
 
     def were_copied(self, batches: list[Stored]) -> None:
         """They were put there by somebody else, and are on the disk."""
         self.batches = batches
-        self.aborted = set(aborted_in(batches))
+        self.aborted = aborted_in(batches)
         self.was_flushed()
 
     def was_flushed(self) -> None:
@@ -128,12 +145,16 @@ class Ledger:
         """Everything from the batch that holds this offset on is gone, but for what a crash brings back."""
         self.batches = [batch for batch in self.batches if batch.last_offset < end]
         self.flushed = min(self.flushed, self.batches[-1].last_offset + 1 if self.batches else 0)
-        self.sequences = {batch.producer_id: batch.last_sequence for batch in self.batches}
+        self.sequences = _sequences(self.batches)
 
     # -- what was found ------------------------------------------------------------------------------------------------
 
     def check(self, found: list[Stored], *, start: int, end: int) -> None:
         """Hold what a reader found against what may be found, and take it for what is there from now on."""
+        markers = {batch.last_offset for batch in found if batch.is_control}
+        lost = [first for first, last in self.aborted.items() if last >= self.flushed and last not in markers]
+        for first in lost:
+            del self.aborted[first]
         if self.compacted:
             self._check_compacted(found)
         else:

@@ -15,11 +15,14 @@ from broker.log.errors import IndexCorruptError
 from broker.log.index.transaction import read_aborted
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import LogRead, PartitionLog
+from broker.log.producers.transactions import TransactionMarker
 from protocol.records.builder import build_batch
+from protocol.records.layout import TRANSACTIONAL_BIT
+from protocol.records.markers import EndMarker, Outcome, marker_batch
 from protocol.records.offset_map import OffsetMap
 from protocol.records.record import Row
 from tests.broker.log.crashing_disk import CrashingDisk
-from tests.broker.log.ledger import START_MS, Ledger, LogRecord, Stored, aborted_in, stored
+from tests.broker.log.ledger import START_MS, Ledger, LogRecord, Stored, aborted_in, open_in, stored
 
 KEY = ("words", 0)
 PRODUCER_ID = 7
@@ -142,6 +145,32 @@ class Machine:
         self.ledger.may_be(sent)
         planned = self.log.append(data)
         assert planned.base_offset == sent[0].base_offset
+        self.ledger.are(sent)
+
+    def transact(self, producer_id: int, count: int = 1, size: int = 40) -> None:
+        """Append a batch to the transaction of a producer, which begins one if none is open."""
+        rows: list[Row] = [
+            (START_MS + offset, b"k%d" % (offset % 5), b"%d:" % offset + b"t" * size, ())
+            for offset in range(self.ledger.end, self.ledger.end + count)
+        ]
+        data = build_batch(
+            rows,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=self.ledger.next_sequence(producer_id),
+            attributes=TRANSACTIONAL_BIT,
+        )
+        sent = stored(data, at_offset=self.log.log_end_offset)
+        self.ledger.may_be(sent)
+        self.log.append(data, guard=self.log.producers.guards.open(producer_id))
+        self.ledger.are(sent)
+
+    def end_transaction(self, producer_id: int, outcome: Outcome) -> None:
+        """Append a marker, whether or not a transaction is open."""
+        data = marker_batch(producer_id, 0, EndMarker(outcome, 0, self.ledger.now_ms))
+        sent = stored(data, at_offset=self.log.log_end_offset)
+        self.ledger.may_be(sent)
+        self.log.append_marker(TransactionMarker(producer_id, 0, 0, outcome))
         self.ledger.are(sent)
 
     def roll(self) -> None:
@@ -273,6 +302,10 @@ class Machine:
         names = [entry.name for entry in self.disk.scan(str(self.log.directory)) if entry.name.endswith(".txnindex")]
         told = [entry for name in names for entry in read_aborted(self.disk, f"{self.log.directory}/{name}", 0)]
         assert all(entry.last_offset < self.log.log_end_offset for entry in told), told
+        first_open = next(iter(open_in(found)), self.log.high_watermark)
+        stable, start = self.log.last_stable_offset, self.log.log_start_offset
+        has_begun_before = stable == start and self.log.producers.open_transactions  # its first records are deleted
+        assert stable == max(first_open, start) or has_begun_before, (stable, first_open, start)
         markers = aborted_in(found)
         for batch in found:
             if batch.base_offset in markers:
@@ -284,4 +317,4 @@ class Machine:
                 )
         if self.ledger.compacted:
             offsets = {batch.base_offset for batch in found if batch.is_transactional and batch.records}
-            assert offsets & self.ledger.aborted <= set(markers), "its marker has gone before it"
+            assert offsets & set(self.ledger.aborted) <= set(markers), "its marker has gone before it"

@@ -23,6 +23,7 @@ import pytest
 
 from broker.log.errors import LogError
 from protocol.errors import ProtocolError
+from protocol.records.markers import Outcome
 from tests.broker.log.copied_logs import with_transactions, written_by_kafka
 from tests.broker.log.crashing_disk import FAULTS, Fault, MachineGone
 from tests.broker.log.ledger import Ledger, Stored
@@ -41,6 +42,18 @@ def append(count: int = 1, size: int = 40) -> Step:
 
 def truncate(back: int) -> Step:
     return lambda machine: machine.truncate(back)
+
+
+def transact(producer_id: int, count: int = 1) -> Step:
+    return lambda machine: machine.transact(producer_id, count)
+
+
+def abort(producer_id: int) -> Step:
+    return lambda machine: machine.end_transaction(producer_id, Outcome.ABORT)
+
+
+def commit(producer_id: int) -> Step:
+    return lambda machine: machine.end_transaction(producer_id, Outcome.COMMIT)
 
 
 def compact_little(machine: Machine) -> None:
@@ -109,6 +122,20 @@ SCENARIOS: dict[str, Scenario] = {
         [append(2), truncate(5), append(1), Machine.restart, truncate(9), append(2), delete_records(9), append(1),
          Machine.flush],
         copied=with_transactions,
+        stride=4,
+    ),
+    "transactions": Scenario(
+        [transact(8, 2), append(), transact(9), abort(8), Machine.flush, Machine.checkpoint, transact(9), transact(8),
+         commit(9), append(2), transact(9, 3), Machine.roll, abort(8), transact(8), Machine.restart, abort(9),
+         truncate(3), transact(8), abort(8), Machine.flush, transact(9), delete_records(6), Machine.checkpoint,
+         abort(9), commit(8), append(1)],
+        stride=2,
+    ),
+    "transactions, compacted": Scenario(
+        [transact(8, 3), append(2), transact(9, 2), abort(8), *[append(2, 60)] * 4, commit(9), Machine.flush,
+         Machine.compact, transact(8, 2), *[append(2, 60)] * 4, Machine.flush, Machine.compact, abort(8), Machine.roll,
+         append(1), Machine.flush, Machine.let_time_pass, Machine.compact, append(1)],
+        compacted=True,
         stride=4,
     ),
     "copied and compacted": Scenario(
@@ -247,7 +274,9 @@ def any_step(random: Random, *, compacted: bool) -> Step:
     """What a broker may do next; appends most of the time."""
     some = random.randint(1, 15)
     count, size = random.choice([(1, 0), (1, 250), (2, 30), (2, 250), (3, 100), (4, 0), (5, 30), (5, 100)])
+    producer = random.choice([8, 9])
     others: list[Step] = [
+        transact(producer, count), transact(producer), abort(producer), commit(producer),
         Machine.flush, Machine.flush, Machine.checkpoint, Machine.roll, Machine.restart, Machine.kill,
         lambda machine: machine.append(count, size, idempotent=False),
         *([Machine.compact, compact_little, compact_little, Machine.let_time_pass] if compacted
