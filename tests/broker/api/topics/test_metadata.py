@@ -9,6 +9,9 @@ import pytest
 from broker.api.topics.metadata import MetadataApi
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.records.builder import build_batch
+from protocol.records.layout import CONTROL_BIT
+from protocol.records.markers import EndMarker, Outcome, marker_batch
 from tests.broker.clients import Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 
@@ -158,8 +161,8 @@ async def test_nothing_moves_between_brokers(client: KafkaClient) -> None:
 # -- what produce refuses for its topic --
 
 
-async def produced(client: KafkaClient, topic: str, acks: int = 1) -> int:
-    partition = {"index": 0, "records": batch(b"x")}
+async def produced(client: KafkaClient, topic: str, acks: int = 1, records: bytes | None = None) -> int:
+    partition = {"index": 0, "records": records or batch(b"x")}
     data = {"name": topic, "partition_data": [partition]}
     reply = await client.ask("Produce", 9, transactional_id=None, acks=acks, timeout_ms=1000, topic_data=[data])
     return int(reply["responses"][0]["partition_responses"][0]["error_code"])
@@ -178,6 +181,18 @@ async def test_only_the_admin_client_writes_to_the_brokers_own_topics(broker: Ru
     assert await produced(client, "__consumer_offsets") == ErrorCode.INVALID_TOPIC_EXCEPTION
     async with kafka_client(broker.addresses.kafka, "__admin_client") as admin:
         assert await produced(admin, "__consumer_offsets") == NONE
+
+
+@pytest.mark.parametrize("topic", ["orders", "__consumer_offsets", "__transaction_state"])
+async def test_no_client_appends_control_batches(broker: Running, topic: str) -> None:
+    control = build_batch([(0, b"\0\0\0\0", b"\0\0\0\0\0\0", ())], attributes=CONTROL_BIT)
+    marker = marker_batch(7, 0, EndMarker(Outcome.COMMIT, 0, 0))
+    async with kafka_client(broker.addresses.kafka, "__admin_client") as admin:
+        asked = {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        await admin.ask("CreateTopics", topics=[asked])
+        assert await produced(admin, topic, records=control) == ErrorCode.INVALID_RECORD
+        assert await produced(admin, topic, records=marker) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert await produced(admin, topic) == NONE
 
 
 async def test_a_topic_that_asks_for_more_replicas_than_it_has_takes_appends_with_acks_all(
