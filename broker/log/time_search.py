@@ -5,7 +5,7 @@ Safe while the event loop appends and rolls: it works on a snapshot of the segme
 Source: kafka.log.UnifiedLog.fetchOffsetByTimestamp, KIP-734 (the largest timestamp).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -53,9 +53,35 @@ def first_at_or_past(view: TimeView, timestamp: int) -> TimestampOffset | None:
 
 
 def largest(view: TimeView) -> TimestampOffset | None:
-    """Return the first record with the largest timestamp, or None if no record has one. Raises as above."""
-    timestamp, segment = max(((each.largest_timestamp(), each) for each in view.segments), key=itemgetter(0))
-    return None if timestamp <= NO_TIMESTAMP else _first_in_segment(view, segment, timestamp)
+    """Return the first record with the largest timestamp, or None if no record has one. Raises as above.
+
+    The largest timestamp of a segment may be that of a batch whose records were all removed by compaction, or of a
+    deleted record. Then the segment is scanned, and the next ones are searched, too.
+    """
+    best: TimestampOffset | None = None
+    ordered = sorted(((each.largest_timestamp(), each) for each in view.segments), key=itemgetter(0), reverse=True)
+    for timestamp, segment in ordered:
+        if timestamp <= (NO_TIMESTAMP if best is None else best.timestamp):
+            break
+        found = _first_in_segment(view, segment, timestamp) or _largest_in_segment(view, segment)
+        if found is not None and (best is None or found.timestamp > best.timestamp):
+            best = found
+    return best
+
+
+def _largest_in_segment(view: TimeView, segment: Segment) -> TimestampOffset | None:
+    """Scan a segment for the first record with the largest timestamp."""
+    best: TimestampOffset | None = None
+    file = segment.reader.descriptor()
+    for position, header in walk_timed(file, 0, segment.size):
+        least = NO_TIMESTAMP if best is None else best.timestamp
+        if header.max_timestamp > least and header.last_offset >= view.start_offset and header.record_count:
+            rows = _rows(file.pread(header.size, position), header)
+            times = [(time, -at) for at, time in rows if at >= view.start_offset and time > least]
+            if times:
+                time, minus_offset = max(times)
+                best = TimestampOffset(time, -minus_offset, header.leader_epoch)
+    return best
 
 
 def _first_in_segment(view: TimeView, segment: Segment, timestamp: int) -> TimestampOffset | None:
@@ -94,8 +120,12 @@ def check_entries(segment: Segment, hit: TimestampOffset, start: OffsetPosition)
 
 def _first_in_batch(batch: bytes, header: BatchHeader, wanted: Callable[[int, int], bool]) -> tuple[int, int] | None:
     """Return (offset, timestamp) of the first record for which `wanted` is true, or None."""
-    rows = decode_batch(batch, 0, header, max_decompressed_size=MAX_DECOMPRESSED_SIZE, make=_offset_and_time)
-    return next((row for row in rows if wanted(*row)), None)
+    return next((row for row in _rows(batch, header) if wanted(*row)), None)
+
+
+def _rows(batch: bytes, header: BatchHeader) -> Iterable[tuple[int, int]]:
+    """Return the offset and timestamp of each record of a batch."""
+    return decode_batch(batch, 0, header, max_decompressed_size=MAX_DECOMPRESSED_SIZE, make=_offset_and_time)
 
 
 def _offset_and_time(offset: int, timestamp: int, *_: object) -> tuple[int, int]:

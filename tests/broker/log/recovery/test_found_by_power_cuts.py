@@ -157,3 +157,25 @@ def test_a_log_that_lost_the_end_of_deleted_transactions_starts_over(tmp_path: P
     assert (log.log_start_offset, log.log_end_offset, log.last_stable_offset) == (3, 3, 3)
     assert not dict(log.producers.open_transactions)
     log.close()
+
+
+def test_the_largest_timestamp_is_found_behind_a_batch_without_records(tmp_path: Path) -> None:
+    """The newest timestamp of a segment was that of a marker whose record compaction had removed: nothing was found."""
+    machine = Machine(tmp_path / "life-0", Ledger(compacted=True))
+    machine.start()
+    try:
+        machine.append(4)
+        machine.let_time_pass()
+        machine.end_transaction(8, Outcome.ABORT)
+        machine.append(5)
+        machine.roll()
+        machine.append(1)
+        for _ in range(2):
+            machine.flush()
+            machine.compact()
+            machine.let_time_pass()
+            machine.append(5)
+            machine.roll()
+        machine.check()
+    finally:
+        machine.end()
