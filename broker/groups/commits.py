@@ -87,11 +87,12 @@ class OffsetCommits:
         errors: list[ErrorCode] = []
         valid: list[int] = []  # indexes of the offsets to write
         max_metadata_size = self._groups.settings.offset_metadata_max_bytes
-        for index, requested in enumerate(offsets):
-            error = self._check_offset(requested, max_metadata_size)
-            errors.append(error)
-            if error is ErrorCode.NONE:
-                valid.append(index)
+        for start in range(0, len(offsets), OFFSETS_PER_STEP):
+            for index, requested in enumerate(offsets[start : start + OFFSETS_PER_STEP], start):
+                error = self._check_offset(requested, max_metadata_size)
+                errors.append(error)
+                if error is ErrorCode.NONE:
+                    valid.append(index)
             await checkpoint()
         writes: list[tuple[list[int], _Write]] = []
         for start in range(0, len(valid), OFFSETS_PER_STEP):

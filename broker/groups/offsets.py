@@ -53,7 +53,12 @@ class Offsets:
 
     def put(self, group: str, topic: str, partition: int, value: OffsetAndMetadata, record_offset: int) -> None:
         """Set an offset, unless a later record has set or removed it."""
-        partitions = self._groups.setdefault(group, {}).setdefault(topic, {})
+        topics = self._groups.get(group)
+        if topics is None:
+            topics = self._groups[group] = {}
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
         known = partitions.get(partition)
         if known is None or known.record_offset < record_offset:
             partitions[partition] = Committed(value, record_offset)

@@ -15,10 +15,12 @@ GroupCoordinatorRecordHelpers.
 """
 
 import struct
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError, UnwritableError
 from protocol.kafka.codec.engine import ENGINE
+from protocol.kafka.codec.pure import MessageReader, MessageWriter
 from protocol.kafka.codec.schema import BYTES, INT32, INT64, STRING, UUID, Field, Struct, array
 from protocol.kafka.consumer_protocol import SUBSCRIPTION
 from protocol.request import Value
@@ -35,6 +37,7 @@ _OFFSET_VERSION = 4
 _EXPIRING_OFFSET_VERSION = 1
 _GROUP_VERSION = 3
 _VERSION = struct.Struct(">h")
+_PREFIXES = [_VERSION.pack(version) for version in range(_LAST_VERSION + 1)]  # of keys and values, by version
 _UNREADABLE = (MalformedError, UnicodeDecodeError, struct.error)
 
 
@@ -211,13 +214,21 @@ def _decode(table: Struct, data: bytes) -> Any:
 
 
 def _read(table: Struct, version: int, data: bytes) -> Any:
-    reader = ENGINE.reader(table, version, flexible=version >= _FIRST_FLEXIBLE, bound=True)
-    return reader.read(memoryview(data), _VERSION.size)[0]
+    return _reader(table, version).read(memoryview(data), _VERSION.size)[0]
 
 
 def _encode(table: Struct, version: int, value: Any) -> bytes:
-    writer = ENGINE.writer(table, version, flexible=version >= _FIRST_FLEXIBLE, bound=True)
     try:
-        return writer.write(value, _VERSION.pack(version))
+        return _writer(table, version).write(value, _PREFIXES[version])
     except UnwritableError as error:
         raise MalformedError(f"cannot encode a group record: {error}") from None
+
+
+@cache
+def _reader(table: Struct, version: int) -> MessageReader:
+    return ENGINE.reader(table, version, flexible=version >= _FIRST_FLEXIBLE, bound=True)
+
+
+@cache
+def _writer(table: Struct, version: int) -> MessageWriter:
+    return ENGINE.writer(table, version, flexible=version >= _FIRST_FLEXIBLE, bound=True)

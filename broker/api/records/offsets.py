@@ -72,7 +72,8 @@ class OffsetsApi:
         for query in request.partitions:
             place = (query.topic, query.partition)
             if place not in repeated:
-                found.append(await self._find(query, request.isolation))
+                answer = self._answer(query, request.isolation)
+                found.append(answer if answer is not None else await self._search(query, request.isolation))
             elif place not in refused:
                 refused.add(place)
                 error = RepeatedQuestionError(f"{query.topic}-{query.partition} is named more than once in the request")
@@ -83,7 +84,8 @@ class OffsetsApi:
         await context.empty(refused)
         return ListOffsetsResponse(partitions=tuple(found))
 
-    async def _find(self, query: OffsetQuery, isolation: Isolation) -> FoundOffset:
+    def _answer(self, query: OffsetQuery, isolation: Isolation) -> FoundOffset | None:
+        """Answer a query for a special timestamp, or refuse it; None for a time to search for."""
         partition = self._partitions.served.get((query.topic, query.partition))
         try:
             if isinstance(query, KafkaOffsetQuery) and query.error is not ErrorCode.NONE:
@@ -94,22 +96,35 @@ class OffsetsApi:
                 raise self._partitions.missing(query.topic, query.partition)
             if isinstance(query, KafkaOffsetQuery):
                 check_leader_epoch(partition, query.current_leader_epoch)
-            end = _end_for(isolation, partition.log)
-            found = _special(partition.log, query.timestamp, end) or await self._search(
-                partition, query.timestamp, isolation
-            )
+            log, timestamp, offset, epoch = partition.log, query.timestamp, -1, -1
+            if timestamp == LATEST_TIMESTAMP:
+                offset, epoch = _end_for(isolation, log), log.leader_epoch
+            elif timestamp in _EARLIEST:
+                offset, epoch = log.log_start_offset, _first_epoch(log)
+            elif timestamp not in _REMOTE:  # there is no remote storage
+                return None
         except EXPECTED as error:
             return self._refused(query, error, partition)
-        timestamp, offset, leader_epoch, _ = found
+        return FoundOffset(topic=query.topic, partition=query.partition, offset=offset, leader_epoch=epoch)
+
+    async def _search(self, query: OffsetQuery, isolation: Isolation) -> FoundOffset:
+        """Answer a query for a time."""
+        partition = self._partitions.served.get((query.topic, query.partition))
+        try:
+            if partition is None:
+                raise self._partitions.missing(query.topic, query.partition)
+            timestamp, offset, epoch, _ = await self._look_up(partition, query.timestamp, isolation)
+        except EXPECTED as error:
+            return self._refused(query, error, partition)
         return FoundOffset(
-            topic=query.topic, partition=query.partition, timestamp=timestamp, offset=offset, leader_epoch=leader_epoch
+            topic=query.topic, partition=query.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
         )
 
     def _refused(self, query: OffsetQuery, error: Exception, partition: Partition | None = None) -> FoundOffset:
         code, message = describe_in(partition, self._partitions, error)
         return FoundOffset(topic=query.topic, partition=query.partition, error=code, message=message)
 
-    async def _search(self, partition: Partition, timestamp: int, isolation: Isolation) -> TimestampOffset:
+    async def _look_up(self, partition: Partition, timestamp: int, isolation: Isolation) -> TimestampOffset:
         """Find the first record at or after a time, or the one with the maximum timestamp; NOTHING if there is none."""
         log = partition.log
         find = log.largest_timestamp if timestamp == MAX_TIMESTAMP else partial(log.offset_for_time, timestamp)
@@ -124,18 +139,6 @@ class OffsetsApi:
         if found.section is not None:
             self._metrics.time_lookups[found.section].add()
         return found if found.offset < _end_for(isolation, log) else NOTHING
-
-
-def _special(log: PartitionLog, timestamp: int, end: int) -> TimestampOffset | None:
-    """Return the offset for one of Kafka's special timestamps; None for a time to search for.
-
-    `end` is the end of the log at the reader's isolation level.
-    """
-    if timestamp == LATEST_TIMESTAMP:
-        return TimestampOffset(-1, end, log.leader_epoch)
-    if timestamp in _EARLIEST:
-        return TimestampOffset(-1, log.log_start_offset, _first_epoch(log))
-    return NOTHING if timestamp in _REMOTE else None  # there is no remote storage
 
 
 async def _repeated(request: ListOffsetsRequest, context: Context) -> set[tuple[str, int]]:
