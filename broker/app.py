@@ -311,7 +311,7 @@ class Broker:
                 return None
             return {"status": status} | (partitions.progress.form() if status == "starting" else {})
 
-        return None if sock is None else HttpListener(sock, self._metrics.registry, why_not_ready)
+        return None if sock is None else HttpListener(sock, self._metrics.scrape, why_not_ready)
 
     def _groups(self, partitions: Partitions, writer: Writer) -> GroupService:
         groups = GroupService(partitions, writer, self._settings, clock=wall_clock_ms, new_id=lambda: str(uuid4()))

@@ -3,19 +3,21 @@
 Counting happens on the event loop only (the log returns results, its callers count them), so no counter needs a lock.
 
 prometheus-client's Histogram takes 0.7 us per observation, mostly for its lock, and a request makes four. Values are
-therefore kept in plain objects (`broker.metrics.requests`); a collector per family passes them to the library when
-metrics are scraped.
+therefore kept in plain objects (`broker.metrics.requests`) and passed to the library when metrics are scraped
+(`broker.metrics.exposition`).
 """
 
 import resource
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, TypeVar
-
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 from broker.metrics import requests
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from broker.metrics.exposition import Exposition
 
 # 50 us to 10 s: a request served from memory takes 0.1 ms, a stalled disk seconds.
 LATENCY_BOUNDS_S = (
@@ -45,34 +47,20 @@ class Histogram(requests.Histogram):
         return rows
 
 
-class Family(Protocol):
-    """A collector that the registry scrapes."""
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the current metrics."""
-
-
-F = TypeVar("F", bound=Family)
-Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
-
-
 class CounterFamily:
     """Counters of one name. Callers keep the result of `labels(...)`, which is a lookup."""
 
     def __init__(self, name: str, documentation: str, labels: tuple[str, ...] = ()) -> None:
-        self._name, self._documentation, self._labels = name, documentation, labels
+        self.name, self.documentation, self.label_names = name, documentation, labels
         self._children: dict[tuple[str, ...], Counter] = {}
 
     def labels(self, *values: str) -> Counter:
         """Return the counter of these label values."""
         return self._children.setdefault(values, Counter())
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the current values."""
-        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
-        for values, child in list(self._children.items()):
-            family.add_metric(values, child.value)
-        yield family
+    def children(self) -> list[tuple[tuple[str, ...], Counter]]:
+        """Return the label values and the counter of each series."""
+        return list(self._children.items())
 
 
 class HistogramFamily:
@@ -85,7 +73,7 @@ class HistogramFamily:
         labels: tuple[str, ...] = (),
         bounds: tuple[float, ...] = LATENCY_BOUNDS_S,
     ) -> None:
-        self._name, self._documentation, self._labels, self._bounds = name, documentation, labels, bounds
+        self.name, self.documentation, self.label_names, self._bounds = name, documentation, labels, bounds
         self._children: dict[tuple[str, ...], Histogram] = {}
 
     def labels(self, *values: str) -> Histogram:
@@ -95,29 +83,26 @@ class HistogramFamily:
             child = self._children[values] = Histogram(self._bounds)
         return child
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the current values."""
-        family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
-        for values, child in list(self._children.items()):
-            family.add_metric(values, buckets=child.cumulative(), sum_value=child.total)
-        yield family
+    def children(self) -> list[tuple[tuple[str, ...], Histogram]]:
+        """Return the label values and the histogram of each series."""
+        return list(self._children.items())
 
 
 Reading = Callable[[], Iterable[tuple[tuple[str, ...], float]]]  # returns (label values, value) pairs
 
 
 class ReadFamily:
-    """Values that are read from their owner when metrics are scraped."""
+    """A gauge, or a counter if `monotonic`, whose values are read from their owner when metrics are scraped."""
 
-    def __init__(self, kind: Kind, name: str, documentation: str, read: Reading, labels: tuple[str, ...]) -> None:
-        self._kind, self._name, self._documentation, self._labels, self._read = kind, name, documentation, labels, read
+    def __init__(
+        self, name: str, documentation: str, read: Reading, labels: tuple[str, ...], *, monotonic: bool
+    ) -> None:
+        self.name, self.documentation, self.label_names = name, documentation, labels
+        self.read, self.monotonic = read, monotonic
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the current values."""
-        family = self._kind(self._name, self._documentation, labels=self._labels)
-        for values, value in self._read():
-            family.add_metric(values, value)
-        yield family
+
+Family = CounterFamily | HistogramFamily | ReadFamily
+F = TypeVar("F", bound=Family)
 
 
 class RequestMetrics(requests.StageHistograms):
@@ -133,10 +118,10 @@ class RequestMetrics(requests.StageHistograms):
 
 
 class Metrics:
-    """The metrics of one broker and their registry (several brokers may share a process)."""
+    """The metrics of one broker (several brokers may share a process)."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self._families: list[Family] = []
         self._requests: dict[tuple[str, str], RequestMetrics] = {}
         self.request_seconds = self._add(
             HistogramFamily(
@@ -154,7 +139,6 @@ class Metrics:
         )
         self._declare_traffic()
         self._declare_log()
-        ProcessCollector(registry=self.registry)
         self.counter(
             "warmlog_process_major_faults_total",
             "Major page faults of the process, which waited for the disk.",
@@ -168,13 +152,28 @@ class Metrics:
             found = self._requests[api, listener] = RequestMetrics(self, api, listener)
         return found
 
+    def scrape(self) -> tuple[str, bytes]:
+        """Return the content type and the body for Prometheus. Call it in a worker thread."""
+        return self._exposition.text()
+
+    @property
+    def registry(self) -> "CollectorRegistry":
+        """Return prometheus_client's registry of all metrics."""
+        return self._exposition.registry
+
+    @cached_property
+    def _exposition(self) -> "Exposition":
+        from broker.metrics.exposition import Exposition  # imports prometheus_client
+
+        return Exposition(self._families)
+
     def gauge(self, name: str, documentation: str, read: Reading, labels: tuple[str, ...] = ()) -> None:
         """Declare a gauge that `read` returns when metrics are scraped."""
-        self._add(ReadFamily(GaugeMetricFamily, name, documentation, read, labels))
+        self._add(ReadFamily(name, documentation, read, labels, monotonic=False))
 
     def counter(self, name: str, documentation: str, read: Reading, labels: tuple[str, ...] = ()) -> None:
         """Declare a counter that `read` returns when metrics are scraped."""
-        self._add(ReadFamily(CounterMetricFamily, name, documentation, read, labels))
+        self._add(ReadFamily(name, documentation, read, labels, monotonic=True))
 
     def _declare_traffic(self) -> None:
         self.bytes_in = self._add(CounterFamily("warmlog_bytes_in_total", "Bytes received from clients.")).labels()
@@ -240,5 +239,5 @@ class Metrics:
         ).labels()
 
     def _add(self, family: F) -> F:
-        self.registry.register(family)
+        self._families.append(family)
         return family

@@ -10,7 +10,6 @@ Precedence, lowest first: defaults, TOML file, environment, `--set`.
 
 import re
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -311,6 +310,8 @@ def _given(
 
 
 def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
+    import tomllib  # not needed without a file
+
     try:
         with path.open("rb") as file:
             document = tomllib.load(file)

@@ -4,7 +4,6 @@ Values are parsed as Kafka parses them (source: org.apache.kafka.common.config.C
 ignored, and a list is text separated by commas.
 """
 
-import difflib
 import re
 from collections.abc import Iterable
 from enum import Enum
@@ -114,6 +113,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint naming the most similar known name, or an empty string."""
     if len(name) > MAX_HINTED_LENGTH:
         return ""
+    import difflib  # not needed unless a name is unknown
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 

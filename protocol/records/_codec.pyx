@@ -26,7 +26,7 @@ from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, uint16_t
 from libc.string cimport memcpy
 
-from crc32c import crc32c
+from protocol.records.crc import crc32c
 
 from protocol.records import layout
 from protocol.records.layout import BatchHeader

@@ -18,7 +18,7 @@ from libc.string cimport memcpy, memset
 
 import os
 
-from crc32c import crc32c
+from protocol.records.crc import crc32c
 
 from protocol.errors import CorruptBatchError
 from protocol.records import compaction as reference

@@ -16,9 +16,8 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final, NoReturn
 
-from crc32c import crc32c
-
 from protocol.errors import CorruptBatchError, UnsupportedMagicError
+from protocol.records.crc import crc32c
 from protocol.records.layout import (
     BASE_OFFSET_POSITION,
     CRC_POSITION,

@@ -8,10 +8,9 @@ which costs a fifth per record.
 from collections.abc import Iterable
 from struct import Struct
 
-from crc32c import crc32c
-
 from protocol.records.codec import RecordEncoder
 from protocol.records.compression import compress
+from protocol.records.crc import crc32c
 from protocol.records.layout import (
     CODEC_MASK,
     CRC_POSITION,

@@ -28,10 +28,9 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import ClassVar, NamedTuple
 
-from crc32c import crc32c
-
 from protocol.records.batch import read_header, verify_crc
 from protocol.records.compression import compress, decompress
+from protocol.records.crc import crc32c
 from protocol.records.layout import (
     CODEC_MASK,
     CONTROL_BIT,

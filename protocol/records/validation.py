@@ -15,7 +15,6 @@ KIP-467 (record errors), KIP-937 (limits). `tests/fixtures/kafka/4.3.1/verdicts.
 from collections.abc import Sequence
 
 import msgspec
-from crc32c import crc32c
 
 from protocol.errors import (
     BatchTooLargeError,
@@ -27,6 +26,7 @@ from protocol.errors import (
 )
 from protocol.records.batch import GIL_RELEASE_SIZE, BatchHeader, read_header, refuse_crc, refuse_cut
 from protocol.records.codec import accept_batch, scan_records
+from protocol.records.crc import crc32c
 from protocol.records.layout import (
     CODEC_MASK,
     CONTROL_BIT,

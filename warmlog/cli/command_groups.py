@@ -4,7 +4,6 @@
 2. Every failure a user can cause is one line on standard error: no usage dump, no traceback.
 """
 
-import difflib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,6 +48,8 @@ class LazyGroup(click.Group):
         """Find the command; for an unknown name, suggest the closest one."""
         name = args[0]
         if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
+            import difflib  # not needed unless a name is unknown
+
             near = difflib.get_close_matches(name, self.table, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {name!r}.{hint}", ctx)

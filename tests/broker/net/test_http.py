@@ -7,9 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
-from prometheus_client import CollectorRegistry
 
-from broker.net import http
+from broker.net import http, http_connection
 from broker.net.http import HttpListener
 from broker.net.listener import bind
 
@@ -27,7 +26,7 @@ class Web:
     def __init__(self, sock: socket.socket) -> None:
         self.not_ready: dict[str, object] | None = None
         self.port = sock.getsockname()[1]
-        self.listener = HttpListener(sock, CollectorRegistry(), lambda: self.not_ready)
+        self.listener = HttpListener(sock, lambda: ("text/plain", b"up 1\n"), lambda: self.not_ready)
 
     async def send(self, request: bytes) -> bytes:
         """Everything that comes back until the server closes."""
@@ -119,7 +118,7 @@ async def test_peers_that_reset_or_close_in_the_middle_do_no_harm(caplog: pytest
 
 
 async def test_a_silent_peer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "IDLE_S", 0)
+    monkeypatch.setattr(http_connection, "IDLE_S", 0)
     async with web() as site:
         assert await site.send(b"") == b""
 
@@ -135,7 +134,7 @@ async def test_connections_past_the_bound_are_closed_at_once(monkeypatch: pytest
 
 
 async def test_stopping_does_not_wait_for_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "LINGER_S", 1000)
+    monkeypatch.setattr(http, "STOP_S", 1000)
     async with AsyncExitStack() as idle, web() as site:
         for _ in range(3):
             stream = await idle.enter_async_context(await trio.open_tcp_stream("127.0.0.1", site.port))
