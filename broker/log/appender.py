@@ -1,18 +1,15 @@
-"""Appending: batches are planned, written, committed at the end of the active segment, and a new segment is begun.
+"""Append batches at the end of the active segment, and roll to a new one.
 
-Owns: what is committed at a log's end and what is planned on top of it. Must not know readers, syncs, or where the log
-ends for users (`partition_log`).
+    plan      validate, assign offsets and position, decide on a roll    memory only; plans queue
+    write     one write to the log file                                  on the event loop if small, else in a worker
+    commit    index entries, sizes                                       memory, and at most two small pwrites
 
-    plan      checks, offsets, position, roll?          memory only; plans queue, each on top of the one before
-    write     one write to the log file                 on the loop if it is little, else in a worker
-    commit    index entries, sizes                      memory, and at most two small pwrites
-
-A plan that rolls begins a new write. Before that: `prepare_roll` (a worker makes the files), `commit_roll` (the new
-segment is the active one), and `finish_roll` at leisure (a worker trims and syncs the old one's files).
+A plan that rolls must be the first of its write. Before that write, `prepare_roll` creates the files in a worker and
+`commit_roll` makes the new segment active; afterwards a worker trims and syncs the old one's files (`finish_roll`).
 
 Invariants:
-1. `committed` is what the files hold; `planned` is `committed` plus every plan that is neither committed nor abandoned.
-2. When a step fails, the files are as if it had not been begun, and all plans are void.
+1. `committed` describes the content of the files; `_planned` adds every plan that is neither committed nor abandoned.
+2. When a step fails, the files are as they were before it, and all plans are void.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment.append, kafka.log.LocalLog.roll.
 """
@@ -50,18 +47,18 @@ from protocol.records.validation import check_batches, with_append_time
 
 
 class PreparedRoll(NamedTuple):
-    """A new segment whose files are made, and the end of the log once it is the active one."""
+    """A new segment whose files exist, and the end of the log once it is active."""
 
     segment: Segment
     tail: Tail
 
     def forget(self) -> None:
-        """Remove the files again: there is no roll after all. For a worker. Raises OSError."""
+        """Remove the files of a roll that will not happen. For a worker. Raises OSError."""
         self.segment.remove_files()
 
 
 class Appender:
-    """The end of one log. Belongs to the loop, but for `write` and `prepare_roll`, which may run in a worker."""
+    """The end of one log. For the event loop; `write` and `prepare_roll` may also run in a worker."""
 
     __slots__ = (
         "_planned",
@@ -79,7 +76,7 @@ class Appender:
     def __init__(
         self, place: LogPlace, segments: Segments, tail: Tail, producers: Producers, contiguity: Contiguity
     ) -> None:
-        """At the end `tail` of these segments, with the idempotent producers of what is there."""
+        """Append after `tail`, the end of these segments, whose records have left these producer states."""
         self.place = place
         self.contiguity = contiguity
         self.snapshots = ProducerSnapshots(place.disk, place.directory)
@@ -90,18 +87,18 @@ class Appender:
         self.restart(segments, tail, producers)
 
     def restart(self, segments: Segments, tail: Tail, producers: Producers) -> None:
-        """The log's end was moved: go on from there."""
+        """Continue from a new log end, after a truncation or a rebuild."""
         self._segments = segments
         if producers is not self.producers:
             producers.unstable = self.producers.unstable.cut(tail.next_offset)
             self.producers.release()
             self.producers = producers
         self.committed = tail
-        tail.configure(self.place.config)  # it was made by those of its time
+        tail.configure(self.place.config)  # settings may have changed since it was created
         self._planned: Tail = tail.copy()
 
     def reconfigure(self, place: LogPlace) -> None:
-        """Take new settings; they hold from the next plan on."""
+        """Apply new settings, starting with the next plan."""
         self.place, config = place, place.config
         self.rules = config.batch_rules
         self.committed.configure(config)
@@ -109,7 +106,7 @@ class Appender:
         self._segments.active.reconfigure(config)
 
     def relocate(self, place: LogPlace, segments: Segments) -> None:
-        """Go on in another directory, with the same content: plans stay good."""
+        """Continue in another directory with the same content; plans remain valid."""
         self.place = place
         self._segments = segments
         self.snapshots = ProducerSnapshots(place.disk, place.directory)
@@ -124,17 +121,17 @@ class Appender:
         origin: Origin = Origin.CLIENT,
         guard: int = 0,
     ) -> PlannedAppend:
-        """Check batches and give them offsets and a position. `reencoded`: they are the result of `reencode_batches`.
+        """Validate batches and assign offsets and a position. `reencoded`: they are the result of `reencode_batches`.
 
         `guard` allows a client to begin a transaction. Raises RecordListTooLargeError, ProtocolError;
-        NeedsReencodingError unless `reencoded`; and what `Producers.plan` raises.
+        NeedsReencodingError unless `reencoded`; and the errors of `Producers.plan`.
         """
         rules, tail = self.rules, self._planned
         now_ms = self.place.clock()
         view = records if isinstance(records, memoryview) else memoryview(records)
         checked = check_batches(view, rules, now_ms, reencoded=reencoded)
         if len(view) > tail.segment_bytes:
-            message = f"{len(view)} bytes of batches, more than a segment of {tail.segment_bytes}"
+            message = f"{len(view)} bytes of batches exceed segment.bytes ({tail.segment_bytes})"
             raise RecordListTooLargeError(message)
         base_offset = tail.next_offset
         producers: Sequence[ProducerState] = ()
@@ -161,7 +158,7 @@ class Appender:
         )
 
     def plan_marker(self, marker: TransactionMarker, leader_epoch: int) -> PlannedAppend:
-        """Give the control batch of a marker its offset and position. Raises what `Producers.plan_marker` raises."""
+        """Assign an offset and a position to a marker's control batch. Raises the errors of `Producers.plan_marker`."""
         now_ms, base_offset = self.place.clock(), self._planned.next_offset
         end = EndMarker(marker.outcome, marker.coordinator_epoch, now_ms)
         batch = marker_batch(marker.producer_id, marker.producer_epoch, end)
@@ -191,7 +188,7 @@ class Appender:
         producers: Sequence[ProducerState],
         outcome: Outcome | None = None,
     ) -> PlannedAppend:
-        """Put checked batches at the end of what is planned, in a new segment where the rules ask for one."""
+        """Plan validated batches after all earlier plans, in a new segment if a roll is due."""
         tail = self._planned
         extent = whole(batches)
         new_tail = None
@@ -217,14 +214,14 @@ class Appender:
         )
 
     def write(self, planned: list[PlannedAppend]) -> None:
-        """Write plans, in order, to the active segment's file: all or nothing. Raises OSError."""
+        """Write all plans, in order, to the active segment's file, or none. Raises OSError."""
         first, active = planned[0], self._segments.active
         assert first.position == active.size, "writes follow the order of plans"
         buffers = first.buffers if len(planned) == 1 else [buffer for each in planned for buffer in each.buffers]
         self.writer.write_batches(active, buffers, first.position)
 
     def commit(self, planned: list[PlannedAppend]) -> int:
-        """Let what was written be the log; gives the bytes it grew by. Raises OSError: then nothing was written."""
+        """Commit written plans; return the bytes added. Raises OSError, after the write was undone."""
         active = self._segments.active
         assert planned[0].position == active.size, "commits follow the order of plans"
         added = [entries for each in planned for entries in each.entries if entries is not None]
@@ -233,12 +230,12 @@ class Appender:
             self.has_new_names |= self.writer.write_entries(active, joined(added), aborted)
         if aborted:
             self._segments.forget_aborted()
-        tail = self.committed
+        tail, recent = self.committed, active.recent
         for each in planned:
             for number, batch in enumerate(each.batches):
                 entries = each.entries[number]
-                active.remember(batch.last_offset, tail.size, indexed=entries is not None)
-                tail.repeat(batch, entries)  # as planned: settings may have changed since
+                recent.add(batch.last_offset, tail.size, indexed=entries is not None)
+                tail.repeat(batch, entries)  # as planned, even if settings have changed since
             if each.outcome is not None:
                 self.producers.commit_marker(each.producers[0], each.last_offset)
             elif each.producers:
@@ -248,7 +245,7 @@ class Appender:
         return grown
 
     def _aborted_by(self, planned: list[PlannedAppend]) -> list[AbortedTransaction]:
-        """Return the transactions that these appends abort, as the transaction index keeps them."""
+        """Return the transaction index entries of the transactions that these appends abort."""
         found: list[AbortedTransaction] = []
         if not any(each.outcome is Outcome.ABORT for each in planned):
             return found
@@ -266,20 +263,20 @@ class Appender:
         return found
 
     def request_roll(self) -> None:
-        """Have the next plan begin a new segment, unless one that is planned already does."""
+        """Let the next plan begin a new segment, unless a queued one already does."""
         self.committed.must_roll = True
         if self._planned.base_offset == self.committed.base_offset:
             self._planned.must_roll = True
 
     def abandon(self) -> None:
-        """Forget every plan that is not committed."""
+        """Drop every plan that is not committed."""
         self._planned = self.committed.copy()
         self.producers.abandon()
 
     def snapshot_producers(self) -> bool:
-        """Keep the producers' states as they are at the log's end; whether there was anything new. Raises OSError.
+        """Write a snapshot of the producer states at the log end; return whether one was written. Raises OSError.
 
-        For a log that is closed. Synced if there are any: a start that finds no snapshot takes it that there are none.
+        Used on close. Synced if there are producers: startup takes a missing snapshot to mean that there are none.
         """
         end = self.committed.next_offset
         if not end or self.snapshots.has(end):
@@ -291,13 +288,13 @@ class Appender:
     # -- roll ----------------------------------------------------------------------------------------------------------
 
     def prepare_roll(self, tail: Tail) -> PreparedRoll:
-        """Make the files of the segment that begins at an empty `tail`. For a worker. Raises OSError."""
+        """Create the files of the segment that begins at the empty `tail`. For a worker. Raises OSError."""
         place = self.place
         self.contiguity.include(self._segments.active.base_offset)
         return PreparedRoll(Segment.create(place.files, place.directory, tail, place.config), tail)
 
     def commit_roll(self, prepared: PreparedRoll) -> Segment:
-        """Let the new segment be the active one; gives the old one, sealed. Raises OSError: then there was no roll."""
+        """Make the new segment active; return the old one, sealed. Raises OSError, and then nothing has rolled."""
         sealed = self._segments.active
         try:
             self.write_last_time()
@@ -313,7 +310,7 @@ class Appender:
         return sealed
 
     def write_last_time(self) -> None:
-        """Let the active segment's time index say its largest timestamp. Raises OSError: then it does not."""
+        """Add the active segment's largest timestamp to its time index. Raises OSError, and then nothing is added."""
         active, tail = self._segments.active, self.committed.copy()
         entry = tail.last_time_entry()
         if entry:

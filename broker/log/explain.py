@@ -66,7 +66,7 @@ class LogSnapshot:
         last = slot == len(self.segments) - 1
         segment = self.active if last else self.segments[slot]
         if not last and self.files is not None:
-            segment = segment.twin(self.files)
+            segment = segment.snapshot(self.files)
         try:
             yield segment
         finally:
@@ -87,7 +87,7 @@ def take_snapshot(segments: Segments, log_start_offset: int, log_end_offset: int
         disk=disk,
         files=files,
         segments=segments.snapshot,
-        active=segments.active.twin(files),
+        active=segments.active.snapshot(files),
         log_start_offset=log_start_offset,
         log_end_offset=log_end_offset,
         search=search,

@@ -657,7 +657,7 @@ class PartitionLog:
         old, active = self._segments, moved.segments.active
         self._place = replace(self._place, directory=moved.directory)
         active.activate(self._place.config, self._appender.committed)
-        active.recall(old.active.recent)
+        active.recent = old.active.recent
         self._segments = moved.segments
         for segment in old.snapshot:
             segment.removed = True

@@ -17,6 +17,7 @@ from broker.log.errors import CheckpointError, IndexCorruptError
 from broker.log.explain import LogSnapshot, observed_files
 from broker.log.index.offset import OffsetIndex
 from broker.log.index.time import TimeIndex
+from broker.log.index_audit import check_active_indexes, check_has_no_timestamps
 from broker.log.io.directory_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -25,7 +26,6 @@ from broker.log.io.directory_names import (
     parse_partition_directory,
 )
 from broker.log.io.observed_disk import ObservedDisk
-from broker.log.log_scan import read_header_at, timed
 from broker.log.recovery.rebuild import MAX_INDEX_BYTES, resume, scan_segment
 from broker.log.segment import Segment
 from protocol.errors import ProtocolError
@@ -117,16 +117,9 @@ class _End:
         times = self._used_entries(TIME_INDEX_SUFFIX, TimeIndex.entry.size)
         segment.offset_index.trust_entries(offsets)
         segment.time_index.trust_entries(times)
-        beyond = segment.base_offset + (1 << 31)
-        segment.offset_index.sanity_check(beyond, segment.size)
-        segment.time_index.sanity_check(beyond)
-        if not offsets and segment.reaches_past_interval():
-            raise IndexCorruptError(
-                segment.base_offset, "offset index is empty, but the log is longer than the index interval"
-            )
-        file = segment.reader.descriptor()
-        if offsets and not times and timed(file, 0, read_header_at(file, 0)).max_timestamp >= 0:
-            raise IndexCorruptError(segment.base_offset, "time index is empty, but the records have timestamps")
+        check_active_indexes(segment)
+        if offsets and not times:
+            check_has_no_timestamps(segment)
         tail = resume(segment, self._new_tail(), offsets, times)
         if times and segment.max_timestamp_of(tail.max_timestamp_offset) != tail.max_timestamp:
             reason = f"no batch ending at offset {tail.max_timestamp_offset} has timestamp {tail.max_timestamp}"

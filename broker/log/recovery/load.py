@@ -32,6 +32,7 @@ from broker.log.append import Tail
 from broker.log.descriptions import RecoveryReport
 from broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
 from broker.log.errors import CheckpointError, IndexCorruptError
+from broker.log.index_audit import check_active_indexes, check_doubtful_times
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.producers.replay import Bounds
 from broker.log.producers.snapshot import ProducerSnapshots
@@ -224,10 +225,10 @@ class _Loader:
         """Scan the active segment from its last index entry on; return None if indexes and log do not match."""
         try:
             offsets, times = segment.offset_index.entries, segment.time_index.entries
-            _check_indexes(segment)
+            check_active_indexes(segment)
             tail = self._place.new_tail(segment.base_offset).without_indexing()
             scan = scan_segment(segment, resume(segment, tail, offsets, times), verified=False)
-            segment.check_doubtful_times()
+            check_doubtful_times(segment)
         except (IndexCorruptError, ProtocolError):
             return None
         return scan if scan.reason is None else None
@@ -242,10 +243,3 @@ class _Loader:
         remember_end(segment, tail)
         segment.reader.close()
         return tail
-
-
-def _check_indexes(segment: Segment) -> None:
-    segment.offset_index.sanity_check(segment.base_offset + (1 << 31), segment.size)
-    segment.time_index.sanity_check(segment.base_offset + (1 << 31))
-    if not segment.offset_index.entries and segment.reaches_past_interval():
-        raise IndexCorruptError(segment.base_offset, "it is empty, but the log is longer than its interval")

@@ -262,7 +262,7 @@ def remember_end(segment: Segment, tail: Tail) -> None:
     """Cache the positions of the active segment's batches since its last index entry. Raises OSError."""
     start = tail.size - tail.unindexed_size
     for position, header in walk_headers(segment.reader.descriptor(), start, tail.size):
-        segment.remember(header.last_offset, position, indexed=position == start)
+        segment.recent.add(header.last_offset, position, indexed=position == start)
 
 
 # -- new index files ---------------------------------------------------------------------------------------------------
