@@ -1,12 +1,9 @@
-"""Writing to the active segment's files so that a failure leaves nothing behind.
-
-Owns: the writes of appends and rolls, the way back when one fails, and whether the log is still in service. Must not
-know offsets, plans or readers.
+"""Write to the active segment's files, undo failed writes, and track whether the log has failed.
 
 Invariants:
-1. A write succeeds as a whole, or the file is as long as before.
-2. Want of room (ENOSPC, EDQUOT) leaves the log in service. Any other error of a write puts it out of service, and so
-   does a failed sync: Linux then marks the pages as clean, so a second sync of the file would succeed and say nothing.
+1. A write succeeds as a whole, or the file keeps its length.
+2. A full disk or quota (ENOSPC, EDQUOT) does not fail the log. Any other write error does, and so does a failed sync:
+   Linux then marks the pages as clean, so that a second sync would succeed without having written them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +16,7 @@ from broker.log.segment import Segment
 
 
 class ActiveWriter:
-    """Writes for one log. `failure` says why it is out of service; None while it is in service."""
+    """The writer of one log. `failure` is why the log has failed, or None."""
 
     __slots__ = ("failure",)
 
@@ -27,12 +24,12 @@ class ActiveWriter:
         self.failure: str | None = None
 
     def fail(self, reason: object) -> None:
-        """Put the log out of service for writes; the first reason stays."""
+        """Mark the log as failed, so that it rejects appends; the first reason is kept."""
         if self.failure is None:
             self.failure = str(reason)
 
     def restore(self) -> None:
-        """In service again: the files are others, and sound."""
+        """Accept appends again, after the end of the log was rebuilt."""
         self.failure = None
 
     def write_batches(self, active: Segment, buffers: list[Buffer], position: int) -> None:
@@ -45,9 +42,9 @@ class ActiveWriter:
             raise
 
     def write_entries(self, active: Segment, entries: IndexEntries, aborted: Sequence[AbortedTransaction] = ()) -> bool:
-        """Write entries into all indexes, or into none, and then cut the log file back to `active.size`.
+        """Append entries to the indexes; return whether this created a file.
 
-        Returns whether a file was created. Raises OSError.
+        Raises OSError, after the indexes and the log file were truncated to what is committed.
         """
         offset_index, time_index = active.offset_index, active.time_index
         offsets, times = offset_index.entries, time_index.entries
@@ -59,21 +56,21 @@ class ActiveWriter:
             return active.add_aborted(aborted) if aborted else False
         except OSError as error:
             self._cut_back(active, active.size, error)
-            with self._failing():
+            with self._failing_log():
                 offset_index.keep_entries(offsets)
-            with self._failing():
+            with self._failing_log():
                 time_index.keep_entries(times)
             raise
 
     def _cut_back(self, active: Segment, position: int, error: OSError) -> None:
         if not is_out_of_room(error):
             self.fail(error)
-        with self._failing():
+        with self._failing_log():
             active.append_descriptor().truncate(position)
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """An error on the way back puts the log out of service; the first error is the one to raise."""
+    def _failing_log(self) -> Iterator[None]:
+        """Fail the log on an error while undoing a write, without raising it: the caller raises the write's error."""
         try:
             yield
         except OSError as error:

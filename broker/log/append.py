@@ -1,14 +1,12 @@
-"""Where the next batch goes: the end of the active segment, what an append adds to it, and when a new segment begins.
+"""The end of the active segment: how a batch gets its offsets and index entries, and when a segment rolls.
 
-Owns: the rule by which batches get their offsets and index entries, the rule by which segments roll, and the values of
-a planned append. Must not know files: everything here is memory.
+Everything here is in memory.
 
 Invariants:
-1. The rules are here once: appends, recovery and rebuilt indexes go through `Tail.add`, so an index made anew is the
-   one that appending made.
-2. The first batch of a segment has no entry in the offset index; a later one has if more than `index.interval.bytes`
-   lie between the last entry's batch (its first byte) and this one.
-3. A segment is never rolled empty, but where its offsets would not fit.
+1. Appends, recovery and index rebuilds all go through `Tail.add`, so a rebuilt index equals the one that was appended.
+2. The first batch of a segment has no entry in the offset index. A later batch has one if more than
+   `index.interval.bytes` lie between the first byte of the last indexed batch and its own.
+3. An empty segment never rolls, unless the relative offset of the next batch would not fit.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment.
 """
@@ -46,19 +44,19 @@ class RollReason(StrEnum):
 
 
 class IndexEntries(NamedTuple):
-    """Encoded entries that a batch adds to the indexes; the time index gets none where there is no news."""
+    """Encoded index entries of a batch; no time index entry if the largest timestamp has not changed."""
 
     offset_index: bytes
     time_index: bytes
 
 
 def joined(entries: Sequence[IndexEntries]) -> IndexEntries:
-    """Entries one after the other."""
+    """Concatenate the entries of several batches."""
     return IndexEntries(b"".join(each.offset_index for each in entries), b"".join(each.time_index for each in entries))
 
 
 class BatchExtent:
-    """What the rules ask of a batch: its last offset, its largest timestamp (ms), its size (bytes)."""
+    """A batch's last offset, largest timestamp (ms) and size (bytes)."""
 
     __slots__ = ("last_offset", "max_timestamp", "size")
 
@@ -69,7 +67,7 @@ class BatchExtent:
 
 
 class Tail:
-    """The end of the active segment, as it is or as it will be once what is planned is written."""
+    """The end of the active segment, either as committed or with all planned appends included."""
 
     __slots__ = (
         "_config",
@@ -94,24 +92,24 @@ class Tail:
     )
 
     def __init__(self, base_offset: int, config: LogConfig, *, created_ms: int, jitter_ms: int) -> None:
-        """An empty segment's."""
+        """Start at the beginning of an empty segment."""
         self.base_offset = base_offset
         self.created_ms = created_ms
-        self.jitter_ms = jitter_ms  # how much earlier than `segment.ms` it rolls
+        self.jitter_ms = jitter_ms  # it rolls this much before `segment.ms`
         self.size = 0
         self.next_offset = base_offset
-        self.first_timestamp = NO_TIMESTAMP  # the first batch's largest
+        self.first_timestamp = NO_TIMESTAMP  # largest timestamp of the first batch
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-        self.unindexed_size = 0  # from the first byte of the last entry's batch on
+        self.unindexed_size = 0  # bytes since the start of the last indexed batch
         self.offset_entries = 0
         self.time_entries = 0
-        self.indexed_timestamp = NO_TIMESTAMP  # the time index's last
-        self.must_roll = False  # its indexes are corrupt: those of a sealed segment can be rebuilt
+        self.indexed_timestamp = NO_TIMESTAMP  # timestamp of the time index's last entry
+        self.must_roll = False  # its indexes are corrupt, and only a sealed segment's can be rebuilt
         self.configure(config)
 
     def configure(self, config: LogConfig) -> None:
-        """Take the settings that the rules depend on."""
+        """Apply the settings for rolling and indexing."""
         self._config = config
         self.segment_bytes = config.segment_bytes
         self.max_age_ms = config.max_segment_ms - self.jitter_ms
@@ -120,7 +118,7 @@ class Tail:
         self.max_time_entries = config.segment_index_bytes // _TIME_STRIDE
 
     def copy(self) -> "Tail":
-        """An independent copy."""
+        """Return an independent copy."""
         other = Tail(self.base_offset, self._config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
         other.size = self.size
         other.next_offset = self.next_offset
@@ -136,40 +134,40 @@ class Tail:
         return other
 
     def add(self, batch: BatchExtent) -> IndexEntries | None:
-        """Put a batch at the end; return the index entries that come with it, if any."""
+        """Append a batch; return its index entries, or None if it gets none."""
         is_indexed = self.unindexed_size > self.index_interval_bytes and self.offset_entries < self.max_offset_entries
-        return self._put(batch, is_indexed=is_indexed, has_room=self.time_entries < self.max_time_entries - 1)
+        return self._put(batch, is_indexed=is_indexed, is_timed=self.time_entries < self.max_time_entries - 1)
 
     def repeat(self, batch: BatchExtent, entries: IndexEntries | None) -> None:
-        """Put a batch at the end with the entries that `add` returned for it, whatever the settings are by now."""
-        self._put(batch, is_indexed=entries is not None, has_room=entries is not None and bool(entries.time_index))
+        """Append a batch with the entries that `add` returned for it, even if settings have changed since."""
+        self._put(batch, is_indexed=entries is not None, is_timed=entries is not None and bool(entries.time_index))
 
-    def _put(self, batch: BatchExtent, *, is_indexed: bool, has_room: bool) -> IndexEntries | None:
-        """Put a batch at the end, with or without an offset index entry; `has_room`: the time index takes one, too."""
+    def _put(self, batch: BatchExtent, *, is_indexed: bool, is_timed: bool) -> IndexEntries | None:
+        """Append a batch. `is_indexed`: add an offset index entry; `is_timed`: and a time index entry."""
         last_offset, max_timestamp, size = batch.last_offset, batch.max_timestamp, batch.size
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if not self.size:
             self.first_timestamp = max_timestamp
-        entries = self._index(last_offset, has_room=has_room) if is_indexed else None
+        entries = self._index(last_offset, is_timed=is_timed) if is_indexed else None
         self.size += size
         self.unindexed_size += size
         self.next_offset = last_offset + 1
         return entries
 
     def add_all(self, batches: list[BatchExtent]) -> list[IndexEntries | None]:
-        """Put batches at the end, in order; return what `add` returns for each."""
+        """Append batches in order; return the result of `add` for each."""
         return [self.add(batch) for batch in batches]
 
-    def _index(self, last_offset: int, *, has_room: bool) -> IndexEntries:
+    def _index(self, last_offset: int, *, is_timed: bool) -> IndexEntries:
         self.offset_entries += 1
         self.unindexed_size = 0
         offset_entry = OffsetIndex.entry.pack(last_offset - self.base_offset, self.size)
-        return IndexEntries(offset_entry, self.last_time_entry() if has_room else b"")
+        return IndexEntries(offset_entry, self.last_time_entry() if is_timed else b"")
 
     def last_time_entry(self) -> bytes:
-        """The entry that says the largest timestamp, counted as written; empty if the time index says it already."""
+        """Encode and count an entry for the largest timestamp; return b"" if the time index has it already."""
         if self.max_timestamp <= self.indexed_timestamp:
             return b""
         self.time_entries += 1
@@ -177,10 +175,10 @@ class Tail:
         return TimeIndex.entry.pack(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def roll_reason(self, batches: BatchExtent, now_ms: int) -> RollReason | None:
-        """Why these batches (taken together) must begin a new segment, or None.
+        """Return why these batches, taken as one, must begin a new segment, or None.
 
-        Age is the time from the segment's first batch to these, by their own timestamps: replayed old data would
-        otherwise roll at every append. `now_ms` counts only where the first batch has no time.
+        A segment's age is the difference between the timestamps of these batches and of its first one; by the clock,
+        a replay of old data would roll at every append. `now_ms` is used only if the first batch has no timestamp.
         """
         if self.size:
             if self.size + batches.size > self.segment_bytes:
@@ -198,20 +196,20 @@ class Tail:
         return None
 
     def without_indexing(self) -> "Tail":
-        """The same, but `add` makes no entries: for batches whose entries are in the files already."""
+        """Stop `add` from making entries, for batches that the index files already cover; return this tail."""
         self.index_interval_bytes = MAX_INT64
         return self
 
 
 def extents(checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:
-    """Give batches their offsets from `base_offset` on. Raises InvalidRecordError.
+    """Assign offsets to batches, starting at `base_offset`. Raises InvalidRecordError.
 
-    A producer numbers each batch from 0, or goes on counting through the batches of one request.
+    A producer sends each batch with base offset 0, or numbers the batches of one request consecutively.
     """
     found, next_offset = [], base_offset
     for _, header in checked:
         if header.base_offset and header.base_offset != next_offset - base_offset:
-            raise InvalidRecordError(f"a batch sent with base offset {header.base_offset}: producers count from 0")
+            raise InvalidRecordError(f"batch with base offset {header.base_offset}: producers must count from 0")
         last_offset = next_offset + header.last_offset_delta
         found.append(BatchExtent(last_offset, header.max_timestamp, header.batch_length + LOG_OVERHEAD))
         next_offset = last_offset + 1
@@ -219,13 +217,13 @@ def extents(checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:
 
 
 def extents_after(known: Sequence[ProducerBatch], checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:
-    """As `extents`, for the batches after those that are known already. Raises InvalidRecordError."""
+    """Assign offsets as `extents` does, to the batches after the duplicates `known`. Raises InvalidRecordError."""
     skipped = sum(batch.offset_delta + 1 for batch in known)
     return extents(checked, base_offset - skipped)[len(known) :]
 
 
 def whole(batches: list[BatchExtent]) -> BatchExtent:
-    """Several batches taken as one."""
+    """Combine several batches into one extent."""
     if len(batches) == 1:
         return batches[0]
     largest = max(batch.max_timestamp for batch in batches)
@@ -233,9 +231,9 @@ def whole(batches: list[BatchExtent]) -> BatchExtent:
 
 
 def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_epoch: int) -> list[Buffer]:
-    """The bytes to write: of each batch a new start, with base offset and leader epoch, and a view of the rest.
+    """Return the buffers to write: for each batch a start with base offset and leader epoch, and a view of the rest.
 
-    A new start is the whole header where its fields are no longer those in the bytes.
+    The start is the whole header if other fields have changed, too; then the CRC is computed again.
     """
     buffers: list[Buffer] = []
     for position, header in checked:
@@ -252,14 +250,13 @@ def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_
 
 
 class PlannedAppend:
-    """Batches that have their place: offsets, position, stamped starts. Sizes in bytes, times in ms.
+    """Batches with assigned offsets and position, ready to be written. Sizes in bytes, times in ms.
 
-    `position` is a byte in the active segment's file (0 after a `roll`), `buffers` what goes there, end to end.
-    `entries`: the index entries of each batch. `log_append_time`: where the topic's records have that time, else -1.
-    `new_tail` is the end of the segment that a `roll` begins. `producers`: the states of idempotent producers after it.
-    `outcome`: of the transaction that it ends, if it is a marker.
-    `is_duplicate`: all of it is in the log already, or planned before this; the offsets are where, and nothing is
-    written.
+    `buffers` are written end to end at byte `position` of the active segment's file (0 after a `roll`). `entries` has
+    the index entries of each batch. `log_append_time` is -1 unless the topic's `message.timestamp.type` is
+    LogAppendTime. `new_tail` is the end of the empty segment that a `roll` begins. `producers` are the states of
+    idempotent producers after the append. `outcome` is set for a transaction marker. `is_duplicate`: all batches are
+    in the log or planned already; the offsets are theirs, and nothing is written.
     """
 
     __slots__ = (
@@ -319,9 +316,9 @@ class PlannedAppend:
 def duplicate_of(
     known: Sequence[ProducerBatch], *, position: int, leader_epoch: int, append_time: bool
 ) -> PlannedAppend:
-    """The plan for batches that the log has already: it waits for its turn, and writes nothing.
+    """Return the plan for batches that are already in the log: it keeps its place in the queue and writes nothing.
 
-    `append_time`: their time is the broker's, and told again.
+    `append_time`: the topic uses LogAppendTime, so the response repeats the time of the first append.
     """
     return PlannedAppend(
         base_offset=known[0].base_offset,

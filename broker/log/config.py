@@ -1,7 +1,6 @@
-"""The settings of one log. Owns their meaning for storage; must not know where they were set or what a topic is.
+"""The settings of one log.
 
-Names and defaults are Kafka's (source: org.apache.kafka.storage.internals.log.LogConfig); those without a counterpart
-there say so.
+Names and defaults are Kafka's (source: org.apache.kafka.storage.internals.log.LogConfig), unless marked as ours.
 """
 
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ class LogConfig:
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000
-    segment_jitter_ms: int = 0  # each segment rolls earlier by a random part of this, so that logs do not roll together
+    segment_jitter_ms: int = 0  # rolls are spread over this time, so that logs do not roll together
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
     max_message_bytes: int = (1 << 20) + 12
@@ -39,33 +38,33 @@ class LogConfig:
     flush_ms: int = MAX_INT64
     file_delete_delay_ms: int = 60_000
     preallocate: bool = False
-    producer_id_expiration_ms: int = 24 * 3600 * 1000  # after so long an idle producer is forgotten
-    retention_ms: int = 7 * 24 * 3600 * 1000  # -1: for ever
-    retention_bytes: int = -1  # -1: any number
-    cleanup_policy: str = "delete"  # "compact", "delete", both with a comma between them, or nothing
+    producer_id_expiration_ms: int = 24 * 3600 * 1000  # idle producers expire after this
+    retention_ms: int = 7 * 24 * 3600 * 1000  # -1: no limit
+    retention_bytes: int = -1  # -1: no limit
+    cleanup_policy: str = "delete"  # "compact", "delete", both separated by a comma, or empty
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = MAX_INT64
     delete_retention_ms: int = 24 * 3600 * 1000
     message_timestamp_type: TimestampTypeName = "CreateTime"
     message_timestamp_before_max_ms: int = MAX_INT64
-    message_timestamp_after_max_ms: int = MAX_INT64  # Kafka: an hour; it comes with the broker's settings
+    message_timestamp_after_max_ms: int = MAX_INT64  # the broker's default is Kafka's: one hour
     compression_type: CompressionName = "producer"
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
-    min_insync_replicas: int = 1  # of acks=all; at most as many as a partition has: one
-    index_search: SearchName = "warm"  # ours: the plain search is kept to show the difference
-    walk_records: bool = True  # ours: whether the record lengths of uncompressed batches are checked on append
+    min_insync_replicas: int = 1  # for acks=all; a partition has one replica
+    index_search: SearchName = "warm"  # ours: "plain" is kept for comparison
+    walk_records: bool = True  # ours: check the record lengths of uncompressed batches on append
 
     @property
     def deletes(self) -> bool:
-        """Whether segments go by age and size."""
+        """Whether old segments are removed by age and size."""
         return "delete" in self.cleanup_policy
 
     @property
     def max_segment_ms(self) -> int:
-        """How old a segment may get before it rolls: what is to be compacted in time must not be active by then."""
+        """Maximum age of the active segment; limited by `max.compaction.lag.ms`, as only sealed ones are compacted."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
 
     @property
@@ -75,7 +74,7 @@ class LogConfig:
 
     @property
     def batch_rules(self) -> BatchRules:
-        """What these settings ask of batches that are appended."""
+        """The validation rules for appended batches."""
         append_time = self.message_timestamp_type == "LogAppendTime"
         return BatchRules(
             max_batch_size=self.max_message_bytes,

@@ -1,15 +1,15 @@
-"""What can go wrong in a log, as exceptions. Owns them; must not know the error numbers of any wire format.
+"""Exceptions of the storage engine.
 
-Damage in produced bytes is not here: `protocol.errors` has it. An error of the operating system stays an OSError.
+Invalid batches raise the errors of `protocol.errors`; errors of the operating system remain OSErrors.
 """
 
 
 class LogError(Exception):
-    """Root of this layer's errors; `str()` is one line for people."""
+    """Base class of these errors; `str()` gives a one-line message."""
 
 
 class OffsetOutOfRangeError(LogError):
-    """A read before the log's start or past its end."""
+    """A read before the log start offset or past the log end offset."""
 
     def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:
         super().__init__(f"offset {offset} is outside the log, which holds {log_start_offset} to {log_end_offset}")
@@ -19,36 +19,36 @@ class OffsetOutOfRangeError(LogError):
 
 
 class TimeOutOfRangeError(LogError):
-    """No record of the log is at or past a time."""
+    """The log has no record at or past a timestamp."""
 
 
 class PolicyViolationError(LogError):
-    """What was asked is against the log's `cleanup.policy`."""
+    """The operation is not allowed by the log's `cleanup.policy`."""
 
 
 class RecordListTooLargeError(LogError):
-    """The batches of one append together are larger than a segment may be (`segment.bytes`)."""
+    """The batches of one append together exceed `segment.bytes`."""
 
 
 class LogFailedError(LogError):
-    """The log takes no more data.
+    """The log rejects appends.
 
-    It is closed, or a write or fsync failed in a way that leaves its files in doubt until it is opened anew.
+    It is closed, or a write or fsync has failed and left the content of its files uncertain until it is rebuilt.
     """
 
 
 class IndexFullError(LogError):
-    """An index has no slot left for an entry."""
+    """An index is full."""
 
 
 class IndexOrderError(LogError):
-    """An entry would not be greater than the index's last one, or lies outside what the index can express."""
+    """An index entry is not greater than the last one, or out of the range of its fields."""
 
 
 class IndexCorruptError(LogError):
-    """An index does not fit its segment.
+    """An index does not match its log file.
 
-    `PartitionLog.rebuild_indexes(base_offset)`, run in a worker, makes it anew.
+    `PartitionLog.rebuild_indexes(base_offset)`, called in a worker, rebuilds it.
     """
 
     def __init__(self, base_offset: int, reason: str) -> None:
@@ -58,43 +58,43 @@ class IndexCorruptError(LogError):
 
 
 class OutOfOrderSequenceError(LogError):
-    """A batch of an idempotent producer that does not follow the one before: something in between is missing."""
+    """The sequence number of an idempotent producer's batch does not follow its previous one."""
 
 
 class TooManyProducersError(LogError):
-    """The first batch of a producer, where the logs of this broker know as many as they may."""
+    """A new producer was rejected: the logs of this broker already track the maximum number of producers."""
 
 
 class InvalidProducerEpochError(LogError):
-    """A batch of a producer that another one with a higher epoch has taken the place of."""
+    """A batch of a producer that was fenced by a higher epoch."""
 
 
 class InvalidTransactionStateError(LogError):
-    """A batch that belongs to no transaction that is known, or to none while one is open."""
+    """A batch of no known transaction, or a non-transactional one while a transaction is open."""
 
 
 class TransactionCoordinatorFencedError(LogError):
-    """A marker of a transaction coordinator that another one with a higher epoch has replaced."""
+    """A marker of a transaction coordinator that was fenced by a higher epoch."""
 
 
 class CorruptSnapshotError(LogError):
-    """A snapshot of producers' states that cannot be believed."""
+    """A producer snapshot is corrupt."""
 
 
 class MisplacedBatchError(LogError):
-    """No batch ends at this offset where an index said that one does."""
+    """An index entry points to a batch with another last offset."""
 
 
 class CheckpointError(LogError):
-    """A checkpoint or another small text file that cannot be understood."""
+    """A checkpoint or another small text file is malformed."""
 
 
 class DataDirectoryError(LogError):
-    """A data directory that cannot be served: in use, not writable, or of another version or node."""
+    """A data directory cannot be used: it is locked, not writable, or of another version or node."""
 
 
 class DirectoryFailedError(DataDirectoryError):
-    """A data directory whose disk does not serve it: what lies there is offline, what lies elsewhere goes on."""
+    """A data directory's disk has failed: its partitions are offline, those of other directories are not."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"data directory {path} cannot be used: {reason}")
@@ -103,12 +103,12 @@ class DirectoryFailedError(DataDirectoryError):
 
 
 class NoRoomError(LogError):
-    """An append, or a new log, that is not tried because its disk is full."""
+    """An append or a new log was rejected because the disk is full."""
 
 
 class NotReadyError(LogError):
-    """A partition of a topic that is just being created: its directory is not made yet, and clients try again."""
+    """The partition's directory is still being created; clients retry."""
 
 
 class OfflineError(LogError):
-    """A partition that lies in a data directory which is out of service."""
+    """The partition's data directory is offline."""

@@ -1,14 +1,13 @@
-"""Making a log durable: up to where it has been synced, what a sync covers, the order of its steps.
+"""Flush a log to disk and track its recovery point.
 
-Owns: the recovery point. Must not know who asks for a sync, or when.
+Indexes of sealed segments are synced together with the log file, before the recovery point moves past them. Those of
+the active segment are synced only after every mebibyte of log, since each would add a wait for the disk to most
+flushes: recovery keeps their valid entries below the recovery point and rebuilds the rest from the log.
 
-Indexes of sealed segments are synced with their log, before the recovery point moves past them. Those of the active one
-are so once in a while only: recovery keeps what is sound of them below the recovery point, and makes the rest from the
-log. They would cost two waits of their own in most rounds.
+A flush has three steps: `Durability.begin` on the event loop, `FlushPlan.sync` in a worker, `Durability.finish` on the
+event loop.
 
-A sync has three steps, as an append has: `begin` on the loop, `FlushPlan.sync` in a worker, `finish` on the loop.
-
-Invariant: nothing counts as synced by a sync that ended after another one of the same log had failed (`SyncTurns`).
+Invariant: a sync that ends after another sync of the same log has failed makes nothing count as durable (`SyncTurns`).
 """
 
 import errno
@@ -23,25 +22,25 @@ from broker.log.segments import Segments
 
 
 class SyncTurns:
-    """The syncs of one log, one at a time, and none after one that failed.
+    """Serializes the syncs of one log, and refuses any after one that failed.
 
-    Linux tells one of them of a failure and the next ones nothing. A failure has to be known at once: the loop hears of
-    it when a whole round is over, and the end of a roll may have been synced in vain meanwhile.
+    Linux reports a write-back failure to one sync and nothing to the next. The failure is recorded here at once: the
+    event loop learns of it only at the end of a whole flush round, and a roll could sync the same file before that.
     """
 
     __slots__ = ("_lock", "_writer")
 
     def __init__(self, writer: ActiveWriter) -> None:
-        """`writer` knows whether the log has failed."""
+        """Share the failure state of `writer`."""
         self._writer = writer
         self._lock = Lock()
 
     def take(self, sync: Callable[[], None]) -> None:
-        """Sync, in a worker. Raises OSError: then the log has failed."""
+        """Call `sync` in a worker. Raises OSError, and then the log has failed."""
         with self._lock:
             failure = self._writer.failure
             if failure is not None:
-                raise OSError(errno.EIO, f"not synced, for the log had failed: {failure}")
+                raise OSError(errno.EIO, f"not synced: the log has already failed: {failure}")
             try:
                 sync()
             except OSError as error:
@@ -51,10 +50,11 @@ class SyncTurns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPlan:
-    """What is to be synced: everything below `offset`.
+    """Everything below `offset`, to be synced.
 
-    `stable_offset`: transactions that begin below it have ended. `generation` is the log's count of truncations: what
-    is appended after one is not covered. `names` is its count of directory changes: later ones are not covered either.
+    `stable_offset`: transactions that begin below it have ended. `generation` counts the log's truncations, and
+    `names` the files created or removed in its directory: records and names that come after these counts are not
+    covered.
     """
 
     offset: int
@@ -64,12 +64,12 @@ class FlushPlan:
     names: int
     sealed: Sequence[Segment]
     active: Segment
-    directory: str | None  # to be synced too, for it has new names
+    directory: str | None  # synced, too, if files were created or removed in it
     disk: Disk
     turns: SyncTurns
 
     def sync(self) -> None:
-        """Wait for the disk. For a worker. Raises OSError: then the log has failed, and no file may be synced again."""
+        """Wait for the disk. For a worker. Raises OSError; then the log has failed, and no file may be synced again."""
         self.turns.take(self._sync)
 
     def _sync(self) -> None:
@@ -83,7 +83,7 @@ class FlushPlan:
 
 
 def _unless_removed(segment: Segment, sync: Callable[[], None]) -> None:
-    """Sync a segment, if it is still the log's: retention or compaction may be quicker, and nobody will ask for it."""
+    """Sync a segment, unless retention or compaction has removed it meanwhile."""
     try:
         sync()
     except FileNotFoundError:
@@ -92,10 +92,10 @@ def _unless_removed(segment: Segment, sync: Callable[[], None]) -> None:
 
 
 class Durability:
-    """What of one log is on the disk. Belongs to the loop.
+    """How much of one log is durable: everything below `recovery_point`. For the event loop.
 
-    `recovery_point`: everything below it was synced. `stable_offset`: the last stable offset as of the last sync. A
-    power cut may reopen a transaction that begins at or past it, by taking its marker.
+    `stable_offset` is the last stable offset as of the last sync. A power cut may reopen a transaction that begins at
+    or past it, by taking its marker.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Durability:
     )
 
     def __init__(self, recovery_point: int, stable_offset: int, *, new_names: bool, turns: SyncTurns) -> None:
-        """`new_names`: files were made whose names are not synced yet."""
+        """Begin at a recovery point. `new_names`: files were created and the directory is not synced yet."""
         self.recovery_point = recovery_point
         self.stable_offset = stable_offset
         self.turns = turns
@@ -126,13 +126,16 @@ class Durability:
         return self.appended_bytes - self._flushed_bytes
 
     def names_made(self) -> None:
-        """Note that files were made or removed: the directory has to be synced, too."""
+        """Note that files were created or removed, so that the next flush syncs the directory."""
         self._names += 1
 
     def begin(
         self, segments: Segments, log_end_offset: int, stable_offset: int, directory: str, disk: Disk
     ) -> FlushPlan:
-        """Plan to sync all that is committed now. `stable_offset`: where the oldest open transaction begins."""
+        """Return what must be synced to make everything committed so far durable.
+
+        `stable_offset`: where the oldest open transaction begins.
+        """
         return FlushPlan(
             offset=log_end_offset,
             stable_offset=stable_offset,
@@ -147,10 +150,10 @@ class Durability:
         )
 
     def finish(self, plan: FlushPlan, active: Segment) -> None:
-        """A plan was synced; `active` is the active segment now.
+        """Move the recovery point after a plan was synced; `active` is the active segment now.
 
-        One that was overtaken by a roll moves nothing: the indexes of what was sealed are synced by the end of the
-        roll, and the plan of that comes next.
+        It does not move if the log has rolled since and the sealed segment's indexes are not synced yet: the end of
+        the roll syncs them, and the next flush moves it.
         """
         if plan.generation != self._generation or not (plan.active is active or plan.active.synced):
             return
@@ -160,7 +163,7 @@ class Durability:
         self._synced_names = max(self._synced_names, plan.names)
 
     def reopened(self, log_end_offset: int, stable_offset: int) -> None:
-        """Note that the end of the log was rebuilt and synced: syncs of the old files cover nothing any more."""
+        """Count all as durable after the end of the log was rebuilt and synced; ignore syncs of the old files."""
         self._generation += 1
         self.recovery_point = log_end_offset
         self.stable_offset = stable_offset
@@ -168,7 +171,7 @@ class Durability:
         self._synced_names = self._names
 
     def truncated(self, log_end_offset: int, stable_offset: int) -> None:
-        """Note that the log was truncated: syncs under way cover nothing that is appended from now on."""
+        """Lower the recovery point to the end of a truncated log; ignore syncs that began before."""
         self._generation += 1
         self.recovery_point = min(self.recovery_point, log_end_offset)
         self.stable_offset = min(self.stable_offset, stable_offset)

@@ -1,6 +1,4 @@
-"""Which leader wrote which part of a log: leader epochs and the offset at which each began.
-
-Owns the list and its rules. Must not know files (`checkpoint` reads and writes the list) or batches.
+"""The leader epochs of a log and the offset at which each began; `checkpoint` reads and writes the file.
 
 Invariants:
 1. Epochs and their first offsets both increase strictly.
@@ -16,13 +14,10 @@ UNDEFINED = -1
 
 
 class LeaderEpochs:
-    """The epochs of one log. Belongs to whoever owns the log; small enough to copy for a worker."""
+    """The epochs of one log. Small enough to be copied for a worker."""
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
-        """Begin with (epoch, first offset) pairs as they were read.
-
-        Those that break the order give way to later ones.
-        """
+        """Begin with (epoch, first offset) pairs as read from a file; later pairs replace those out of order."""
         self._entries: list[tuple[int, int]] = []
         self.current = 0
         self.changed = False
@@ -42,10 +37,7 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else UNDEFINED
 
     def assign(self, epoch: int, first_offset: int) -> None:
-        """Say that an epoch begins at an offset.
-
-        Entries that this contradicts (a later epoch, a later or equal offset) go.
-        """
+        """Let an epoch begin at an offset, and drop entries with a later epoch or an offset that is not lower."""
         self.current = max(self.current, epoch)
         entries = self._entries
         if entries and entries[-1][0] == epoch and first_offset >= entries[-1][1]:
@@ -62,21 +54,21 @@ class LeaderEpochs:
             self.changed = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop epochs that end at or before the start of the log; the one that holds it begins there now."""
+        """Drop epochs that end at or before the log start offset, and let the one that contains it begin there."""
         count = sum(1 for _, first_offset in self._entries if first_offset <= start_offset)
         if count > 1 or (count and self._entries[0][1] < start_offset):
             self._entries[:count] = [(self._entries[count - 1][0], start_offset)]
             self.changed = True
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch in which an offset was written, or UNDEFINED before the first entry."""
+        """Return the epoch in which an offset was written, or UNDEFINED before the first entry."""
         slot = bisect_right(self._entries, offset, key=_first_offset) - 1
         return self._entries[slot][0] if slot >= 0 else UNDEFINED
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch not above the one asked for, and the offset at which it ended; both UNDEFINED if unknown.
+        """Return the largest epoch up to the requested one, and the offset at which it ended; UNDEFINED if unknown.
 
-        An epoch before the first known one ended, as far as is known, where that one begins.
+        An epoch before the first known one is taken to end where that one begins.
         """
         if epoch == UNDEFINED or epoch > self.latest:
             return UNDEFINED, UNDEFINED

@@ -1,13 +1,10 @@
-"""Walking the batch headers of a log file on the disk.
+"""Scan the batch headers of a log file.
 
-Owns: reading a log file in pieces and stepping from batch to batch. Must not know indexes, or what a batch's fields
-mean for the log (`protocol.records.layout` owns the header).
+The largest timestamp of a stored header may be invalid: appends correct it, but older directories and those of other
+brokers have such batches. Code that depends on timestamps must use `timed` headers.
 
-A stored header may say a largest time that cannot be right: appends correct it, but older directories and copies of
-other brokers have such batches. Whoever goes by times takes `timed` headers.
-
-Nothing here trusts the file: a length that leads out of it, another magic, or a file shorter than it should be ends the
-walk with CorruptBatchError.
+The file is not trusted: a batch length that points outside of it, another magic, or a file shorter than its recorded
+size ends the scan with CorruptBatchError.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,8 +18,8 @@ from protocol.records.batch import read_header, verify_crc
 from protocol.records.layout import HEADER, HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH, NO_TIMESTAMP, BatchHeader
 from protocol.records.reader import max_record_timestamp
 
-FIND_CHUNK_SIZE = 8192  # an index interval and a small batch: one read finds the batch
-WALK_CHUNK_SIZE = 1 << 18  # a walk over much: few reads, little memory
+FIND_CHUNK_SIZE = 8192  # an index interval plus a small batch, so that one read usually finds the batch
+WALK_CHUNK_SIZE = 1 << 18  # few reads for a long scan, at little memory
 
 _BASE_OFFSET, _BATCH_LENGTH, _LAST_OFFSET_DELTA = (
     BatchHeader._fields.index(name) for name in ("base_offset", "batch_length", "last_offset_delta")
@@ -33,24 +30,24 @@ Walk: TypeAlias = Callable[[Descriptor, int, int], Iterator[tuple[int, BatchHead
 
 
 class BatchEnd(NamedTuple):
-    """A batch as an index knows it: where it begins, and its last offset; None for a file's first batch."""
+    """An index entry: a batch's position and last offset; None for the first batch of a file, which has no entry."""
 
     position: int
     last_offset: int | None
 
 
 class BatchPlace(NamedTuple):
-    """Where a batch lies in its file, in bytes."""
+    """A batch's position and size in its file, in bytes."""
 
     position: int
     size: int
 
 
 def find_batch(file: Descriptor | GatedFile, offset: int, start: BatchEnd, end: int) -> BatchPlace | None:
-    """The first batch from `start` on that ends at or past an offset, or None if none does before byte `end`.
+    """Return the first batch from `start` on that ends at or past `offset`, or None if there is none before byte `end`.
 
-    Unpacks headers in place: this is the scan of every fetch. Raises MisplacedBatchError if no batch at `start` ends
-    where that says, CorruptBatchError, OSError.
+    Unpacks headers in place, since every fetch may scan. Raises MisplacedBatchError if the batch at `start` has another
+    last offset, CorruptBatchError, OSError.
     """
     position, expected = start.position, start.last_offset
     if expected is not None and not 0 <= position <= end - HEADER_SIZE:
@@ -68,7 +65,7 @@ def find_batch(file: Descriptor | GatedFile, offset: int, start: BatchEnd, end: 
                     raise MisplacedBatchError(f"no batch at {position} ends at offset {expected}")
                 expected = None
             if length < MIN_BATCH_LENGTH:
-                raise CorruptBatchError(f"a batch length of {length} bytes at position {position + at}")
+                raise CorruptBatchError(f"batch length of {length} bytes at position {position + at}")
             if last_offset >= offset:
                 return BatchPlace(position + at, length + LOG_OVERHEAD)
             at += length + LOG_OVERHEAD
@@ -77,14 +74,14 @@ def find_batch(file: Descriptor | GatedFile, offset: int, start: BatchEnd, end: 
 
 
 def read_header_at(file: Descriptor, position: int) -> BatchHeader:
-    """The header at a position. Raises CorruptBatchError, UnsupportedMagicError, OSError."""
+    """Read the header at a position. Raises CorruptBatchError, UnsupportedMagicError, OSError."""
     return read_header(file.pread(HEADER_SIZE, position))
 
 
 def walk_headers(file: Descriptor, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch from `position` to `end`; ends before one that is cut there.
+    """Yield (position, header) of each batch from `position` to `end`, without checking CRCs.
 
-    Raises CorruptBatchError, UnsupportedMagicError, OSError. CRCs are not checked.
+    Stops before a batch that reaches past `end`. Raises CorruptBatchError, UnsupportedMagicError, OSError.
     """
     while position + HEADER_SIZE <= end:
         chunk = file.pread(min(WALK_CHUNK_SIZE, end - position), position)
@@ -101,7 +98,7 @@ def walk_headers(file: Descriptor, position: int, end: int) -> Iterator[tuple[in
 
 
 def walk_verified(file: Descriptor, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """As `walk_headers`, with every CRC checked; a cut last batch is an error, too. Raises the same."""
+    """Yield as `walk_headers` does, checking every CRC. A batch that reaches past `end` is an error, too."""
     chunk, chunk_start = b"", position
     while position < end:
         at = position - chunk_start
@@ -109,7 +106,7 @@ def walk_verified(file: Descriptor, position: int, end: int) -> Iterator[tuple[i
             chunk, chunk_start, at = file.pread(min(WALK_CHUNK_SIZE, end - position), position), position, 0
         header = read_header(chunk, at)
         if header.size > end - position:
-            raise CorruptBatchError(f"a batch of {header.size} bytes, of which {end - position} are there")
+            raise CorruptBatchError(f"truncated batch: {end - position} of {header.size} bytes")
         if at + header.size > len(chunk):
             size = max(header.size, min(WALK_CHUNK_SIZE, end - position))
             chunk, chunk_start, at = file.pread(size, position), position, 0
@@ -119,10 +116,10 @@ def walk_verified(file: Descriptor, position: int, end: int) -> Iterator[tuple[i
 
 
 def timed(file: Descriptor, position: int, header: BatchHeader) -> BatchHeader:
-    """Return a stored batch's header with the largest time of its records, where it says one that cannot be right.
+    """Return a batch's header, with the largest timestamp taken from its records if the stored one is invalid.
 
-    Such a batch is read and decompressed: not for the event loop. What cannot be opened has the time of its first
-    record. Raises OSError.
+    Such a batch is read and decompressed, so not for the event loop. If it cannot be decoded, the timestamp of its
+    first record is used. Raises OSError.
     """
     if not header.has_invalid_max_timestamp:
         return header
@@ -136,10 +133,10 @@ def timed(file: Descriptor, position: int, header: BatchHeader) -> BatchHeader:
 def walk_timed(
     file: Descriptor, position: int, end: int, walk: Walk = walk_headers
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """As `walk`, with headers that `timed` returns."""
+    """Yield as `walk` does, with headers corrected by `timed`."""
     for at, header in walk(file, position, end):
         yield at, timed(file, at, header) if header.max_timestamp < header.base_timestamp else header
 
 
 def _cut(position: int, end: int) -> CorruptBatchError:
-    return CorruptBatchError(f"the log file ends at position {position} or soon after, not at {end}")
+    return CorruptBatchError(f"log file is shorter than its {end} bytes: it ends near position {position}")

@@ -1,7 +1,4 @@
-"""A log at one moment, for those who rearrange its segments: retention and compaction.
-
-Owns: the shape of that view. Must not know what they do with it.
-"""
+"""A view of a log for retention and compaction, which remove and replace its segments."""
 
 from typing import NamedTuple
 
@@ -11,9 +8,9 @@ from broker.log.segments import Segments
 
 
 class LogBounds(NamedTuple):
-    """A log's offsets. `cleanable_end`: the high watermark, what is synced, or where an open transaction began.
+    """A log's offsets. `cleanable_end` is the lower of its last stable offset and its recovery point.
 
-    The least of them. Taken before its segments: what is rolled meanwhile lies past all of them.
+    Take them before the segments: a segment that is rolled in between lies past all of them.
     """
 
     log_start_offset: int
@@ -23,7 +20,7 @@ class LogBounds(NamedTuple):
 
 
 class LogView(NamedTuple):
-    """A log as it is now; `segments` goes on changing, its snapshot does not."""
+    """A log and its bounds. `segments` keeps changing while the view is used; `segments.snapshot` is immutable."""
 
     bounds: LogBounds
     segments: Segments

@@ -1,22 +1,22 @@
-"""Moving a log to another data directory while it is read and appended to.
+"""Move a log to another data directory while it serves reads and appends.
 
-    worker  `prepare`   make <topic>-<partition>.<hex>-future in the new data directory, with a note of the old one
-    worker  `copy`      copy a piece of what is not copied yet, segment by segment, and sync each sealed one when it is
-                        done; again and again, until little is left
-            writes are paused here: nothing is written, what comes is planned and queued
+    worker  `prepare`   create <topic>-<partition>.<hex>-future in the new data directory, naming the old one
+    worker  `copy`      copy the next piece, segment by segment, and sync each sealed segment once it is copied;
+                        repeat until little is left
+            pause writes: appends are planned and queued
     loop    `PartitionLog.end_of_move`
-    worker  `complete`  copy the rest, and what lies beside the segments; sync; let the two directories change names
-    loop    `PartitionLog.finish_move`: paths change, nothing else: queued plans stay good
-            writes go on
+    worker  `complete`  copy the rest and the small files, sync, rename both directories
+    loop    `PartitionLog.finish_move`: only paths change, so queued plans remain valid
+            resume writes
 
-Copies are byte for byte, so offsets and positions are the same in both. A segment is copied by the object that stands
-for it: one that retention or compaction takes out meanwhile has its copy dropped, one that comes is copied.
+Copies are byte for byte, so offsets and positions stay the same. Copies are tracked by `Segment` object: the copy of a
+segment that retention or compaction has removed is dropped, and a segment that it has added is copied.
 
 Invariants:
-1. The log's directory is the one in the old data directory until that directory loses its name, durably: `complete`.
-   Until then nothing that was acknowledged is in the copy alone.
-2. By then the copy is on the disk, its names and the checkpoints of its data directory included.
-3. A start after a crash at any step finds the log complete in one of the two places (`arrival`).
+1. The log stays in the old data directory until `complete` has durably renamed the old directory. Until then, no
+   acknowledged record is in the copy alone.
+2. By then the copy is durable, including its file names and the checkpoints of its data directory.
+3. A startup after a crash at any step finds the log complete in one of the two places (`arrival`).
 """
 
 import os
@@ -52,7 +52,7 @@ PIECE_BYTES = 1 << 20  # copied by one call
 
 
 class MoveSource(NamedTuple):
-    """The log that moves: its segments as they are when asked for; `moving` is held while index files are replaced."""
+    """The log to be moved. `segments` returns its current segments; `moving` is held while index files are replaced."""
 
     topic: str
     partition: int
@@ -62,7 +62,7 @@ class MoveSource(NamedTuple):
 
 
 class MoveEnd(NamedTuple):
-    """A log whose writes are paused: what of it is in memory only, or in small files."""
+    """The state of a log whose writes are paused that is not in its segments."""
 
     log_end_offset: int
     producers: CapturedProducers
@@ -71,7 +71,7 @@ class MoveEnd(NamedTuple):
 
 
 class MovedLog(NamedTuple):
-    """What a log consists of in its new directory; `old_directory`: what is left of it, under a name to be removed."""
+    """A log in its new directory; `old_directory` has a name that marks it for removal."""
 
     directory: str
     segments: Segments
@@ -79,7 +79,7 @@ class MovedLog(NamedTuple):
 
 
 class _Copy:
-    """The copy of one segment: so many bytes of its log, and whether all of it is on the disk."""
+    """The copy of one segment. `position`: bytes copied of its log; `is_complete`: all its files are durable."""
 
     __slots__ = ("cold", "is_complete", "position", "segment")
 
@@ -87,14 +87,14 @@ class _Copy:
         self.segment = segment
         self.position = 0
         self.is_complete = False
-        self.cold: list[tuple[int, int]] = []  # ranges that were not in memory before
+        self.cold: list[tuple[int, int]] = []  # (position, length) of ranges that were not resident before
 
 
 class LogMove:
-    """One move. For a worker, one call at a time, but for what says otherwise."""
+    """One move. For a worker, one call at a time, unless stated otherwise."""
 
     def __init__(self, source: MoveSource, data_directory: str) -> None:
-        """To the data directory at this path."""
+        """Move to the data directory at this path."""
         self._source = source
         self._disk = source.place.disk
         self._data_directory = data_directory
@@ -105,19 +105,19 @@ class LogMove:
 
     @property
     def copied_bytes(self) -> int:
-        """The bytes of log files that are copied. For any thread."""
+        """Bytes of log files copied so far. For any thread."""
         return sum(copy.position for copy in list(self._copies.values()))
 
     @property
     def remaining_bytes(self) -> int:
-        """The bytes of log files that are to be copied. For any thread."""
+        """Bytes of log files still to be copied. For any thread."""
         copies = self._copies.copy()
         segments = self._source.segments().snapshot
         return sum(segment.size - (copies[segment].position if segment in copies else 0) for segment in segments)
 
     @property
     def end_offset(self) -> int:
-        """The offset up to which whole segments are copied. For any thread."""
+        """Offset below which all segments are copied as a whole. For any thread."""
         copies = self._copies.copy()
         snapshot = self._source.segments().snapshot
         for segment in snapshot:
@@ -127,7 +127,7 @@ class LogMove:
 
     @property
     def has_sealed(self) -> bool:
-        """Whether the copies of all sealed segments are on the disk. For any thread."""
+        """Whether the copies of all sealed segments are durable. For any thread."""
         copies = self._copies.copy()
         sealed = self._source.segments().snapshot[:-1]
         return all(segment in copies and copies[segment].is_complete for segment in sealed)
@@ -135,14 +135,14 @@ class LogMove:
     # -- copying -------------------------------------------------------------------------------------------------------
 
     def prepare(self, source_id: str) -> None:
-        """Make the new directory; `source_id` is the old data directory's. Raises OSError."""
+        """Create the new directory; `source_id` is the id of the old data directory. Raises OSError."""
         self._disk.make_directory(self.directory)
         write_arrival(self._disk, self.directory, Arrival(source_id))
 
     def copy(self) -> int:
-        """Copy a piece, or sync what was copied; return the bytes copied. Raises OSError.
+        """Copy a piece, or sync a copied segment; return the bytes copied. Raises OSError.
 
-        Nothing is left to do for now where `remaining_bytes` is 0 and this returns 0.
+        Once `remaining_bytes` is 0 and this returns 0, there is nothing left to do for now.
         """
         snapshot = self._source.segments().snapshot
         self._drop_strays(snapshot)
@@ -158,13 +158,13 @@ class LogMove:
         return 0
 
     def sync_active(self) -> None:
-        """Sync what is copied of the active segment, so that little is left for `complete`. Raises OSError."""
+        """Sync the copied part of the active segment, so that `complete` has less to sync. Raises OSError."""
         active = self._source.segments().active
         if active in self._copies:
             sync_file(self._disk, self._path(active, LOG_SUFFIX))
 
     def _copy_piece(self, copy: _Copy) -> int:
-        """Copy the next piece of a log file. A file that vanishes because its segment was removed is no error."""
+        """Copy the next piece of a log file; return its bytes, 0 if the segment was removed meanwhile."""
         segment, position = copy.segment, copy.position
         length = min(PIECE_BYTES, segment.size - position)
         try:
@@ -179,7 +179,7 @@ class LogMove:
                 raise
             return 0
         if len(piece) < length:
-            raise OSError(f"{segment.reader.path} ends at {position + len(piece)}, not {segment.size}")
+            raise OSError(f"{segment.reader.path} has {position + len(piece)} bytes, expected {segment.size}")
         flags = os.O_WRONLY | os.O_CREAT | (0 if position else os.O_TRUNC)
         target = self._disk.open(self._path(segment, LOG_SUFFIX), flags)
         try:
@@ -193,7 +193,7 @@ class LogMove:
         return length
 
     def _complete(self, copy: _Copy) -> None:
-        """Copy the indexes of a sealed segment, and have all of its files on the disk."""
+        """Copy the indexes of a sealed segment, and sync all of its files."""
         segment = copy.segment
         try:
             self._copy_indexes(segment)
@@ -204,7 +204,7 @@ class LogMove:
             return
         self._sync(segment)
         path = self._path(segment, LOG_SUFFIX)
-        self._disk.set_modified(path, modified_ms)  # retention goes by it where records have no times
+        self._disk.set_modified(path, modified_ms)  # retention uses it if records have no timestamps
         fd = self._disk.open(path, os.O_RDONLY)
         try:
             for position, length in copy.cold:
@@ -233,7 +233,7 @@ class LogMove:
                 sync_file(self._disk, self._path(segment, suffix))
 
     def _drop_strays(self, snapshot: Sequence[Segment]) -> None:
-        """Remove the copies of segments that are not the log's any more, before others of their names are made."""
+        """Remove the copies of segments that the log no longer has, before new copies use the same names."""
         current = set(snapshot)
         for segment in [copied for copied in self._copies if copied not in current]:
             del self._copies[segment]
@@ -244,12 +244,13 @@ class LogMove:
     def _path(self, segment: Segment, suffix: str) -> str:
         return segment_path(self.directory, segment.base_offset, suffix)
 
-    # -- taking the place ----------------------------------------------------------------------------------------------
+    # -- completion ----------------------------------------------------------------------------------------------------
 
     def complete(self, end: MoveEnd, write_checkpoints: Callable[[], None]) -> MovedLog:
-        """Copy the rest and let the copy take the place of the log, whose writes are paused.
+        """Copy the rest and replace the log, whose writes are paused, by the copy.
 
-        `write_checkpoints` writes those of the new data directory. Raises OSError: then the log is where it was.
+        `write_checkpoints` writes the checkpoints of the new data directory. Raises OSError, and then the log has not
+        moved.
         """
         source, disk = self._source, self._disk
         self._drop_strays(source.segments().snapshot)
@@ -265,7 +266,7 @@ class LogMove:
         self._copy_small_files(end)
         disk.sync_directory(self.directory)
         write_checkpoints()
-        directory, old_directory = self._change_names()
+        directory, old_directory = self._swap_directories()
         moved = [segment.relocated(directory) for segment in source.segments().snapshot]
         return MovedLog(directory, Segments(moved), old_directory)
 
@@ -278,11 +279,11 @@ class LogMove:
 
     @property
     def _is_copied(self) -> bool:
-        """Whether nothing of the log files is left to copy."""
+        """Whether all log files are copied."""
         return self.has_sealed and not self.remaining_bytes
 
     def _copy_small_files(self, end: MoveEnd) -> None:
-        """Copy what lies beside the segments: of producers, leader epochs, the topic id, and known gaps."""
+        """Copy producer snapshots, leader epochs, the topic id and the contiguous offset."""
         disk, old = self._disk, self._source.place.directory
         end.snapshots.write_taken()
         copied = ProducerSnapshots(disk, self.directory)
@@ -300,8 +301,8 @@ class LogMove:
                 _write(disk, f"{self.directory}/{name}", read_file(disk, f"{old}/{name}"))
                 sync_file(disk, f"{self.directory}/{name}")
 
-    def _change_names(self) -> tuple[str, str]:
-        """Let the copy have the log's name, and the log one that marks it as deleted; return both paths."""
+    def _swap_directories(self) -> tuple[str, str]:
+        """Rename the copy to the log's name, and the log to one that marks it as deleted; return both paths."""
         disk, source = self._disk, self._source
         target = f"{self._data_directory}/{partition_directory(source.topic, source.partition)}"
         old = source.place.directory
@@ -317,14 +318,14 @@ class LogMove:
             raise
         try:
             disk.sync_directory(parent)
-        except OSError:  # a power cut could bring the old name back: by then the copy has other records
+        except OSError:  # after a power cut the old name could be back, without the records appended since
             arrival = read_arrival(disk, target)
             if arrival is not None:
                 write_arrival(disk, target, arrival._replace(is_confirmed=True))
         return target, doomed
 
     def discard(self) -> None:
-        """Remove the copy: the log stays where it is. Raises OSError."""
+        """Remove the copy; the log stays in its directory. Raises OSError."""
         with suppress(FileNotFoundError):
             for entry in self._disk.scan(self.directory):
                 self._disk.unlink(f"{self.directory}/{entry.name}")

@@ -1,7 +1,4 @@
-"""From an offset to a slice: the floor segment, its index, a few headers, and on to higher segments over a gap.
-
-Owns: the way through the segments for a read, and its bounds. Must not know who reads, or whether the offset is within
-the log.
+"""Find the slice of a log file for a fetch: floor segment, offset index, a few headers, higher segments after a gap.
 
 Source: kafka.log.LocalLog.read, collectAbortedTransactions.
 """
@@ -18,9 +15,9 @@ from broker.log.segments import Segments
 def read_slice(
     segments: Segments, offset: int, max_bytes: int, *, bound: int | None, search: SearchName, min_one_message: bool
 ) -> LogRead:
-    """A slice from the batch that holds `offset`, or the next one after a gap; nothing at or past offset `bound`.
+    """Return a slice from the batch that holds `offset`, or from the next one after a gap, up to offset `bound`.
 
-    `bound` None: all that is committed. At the log's end there is no slice, but a position. Raises IndexCorruptError,
+    `bound` None: up to the log end. At the log end, only a position is returned. Raises IndexCorruptError,
     CorruptBatchError, OSError.
     """
     segment = segments.floor(offset)
@@ -34,9 +31,9 @@ def read_slice(
 
 
 def aborted_in(segments: Segments, offset: int, found: LogRead, log_end: int) -> Sequence[AbortedTransaction]:
-    """Return the aborted transactions of which a slice that was read for `offset` may hold records.
+    """Return the aborted transactions that may have records in the slice `found`, which was read for `offset`.
 
-    Raises IndexCorruptError, OSError, and ColdReadError where this would wait for the disk and must not.
+    Raises IndexCorruptError, OSError; ColdReadError instead of waiting for the disk on the event loop.
     """
     indexed = segments.with_aborted(found.segment_base_offset)
     if not indexed or found.slice is None:
@@ -54,7 +51,7 @@ def aborted_in(segments: Segments, offset: int, found: LogRead, log_end: int) ->
 
 
 def _bound_position(segment: Segment, bound: int, search: SearchName) -> int:
-    """How far a segment may be read: to its end, or to the batch that holds the bound, if that lies in it."""
+    """Return the position at which a read must end: that of the batch that holds `bound`, or the segment's end."""
     if segment.next_base_offset is not None and segment.next_base_offset <= bound:
         return segment.size
     if bound <= segment.base_offset:

@@ -1,11 +1,8 @@
-"""The segments of a log by base offset.
-
-Owns: the sorted map, with `floor` and `higher`, and the sum of the sizes. Must not know what a segment does.
+"""The segments of a log, sorted by base offset.
 
 Invariants:
-1. There is always at least one segment; the last one is the active one.
-2. The map changes on the loop only. `snapshot` is replaced, never changed: a worker may keep it for as long as it
-   likes.
+1. There is always at least one segment; the last one is active.
+2. Only the event loop changes the map. `snapshot` is replaced, never modified, so that workers may keep it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -36,28 +33,28 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """The bytes of all log files together."""
+        """Total bytes of all log files."""
         return self._sealed_size + self.active.size
 
     def floor(self, offset: int) -> Segment | None:
-        """The segment with the greatest base offset not above `offset`, or None."""
+        """Return the segment with the greatest base offset not above `offset`, or None."""
         if offset >= self.active.base_offset:
             return self.active
         slot = bisect_right(self._bases, offset) - 1
         return self.snapshot[slot] if slot >= 0 else None
 
     def higher(self, base_offset: int) -> Segment | None:
-        """The segment with the smallest base offset above `base_offset`, or None."""
+        """Return the segment with the smallest base offset above `base_offset`, or None."""
         slot = bisect_right(self._bases, base_offset)
         return self.snapshot[slot] if slot < len(self._bases) else None
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
-        """The segment that holds `offset` and all after it, oldest first; all if it lies before the first."""
+        """Return the segment that contains `offset` and all after it; all segments if it lies before the first."""
         slot = max(0, bisect_right(self._bases, offset) - 1)
         return self.snapshot[slot:]
 
     def get(self, base_offset: int) -> Segment | None:
-        """The segment with exactly this base offset, or None."""
+        """Return the segment with exactly this base offset, or None."""
         slot = bisect_left(self._bases, base_offset)
         is_there = slot < len(self._bases) and self._bases[slot] == base_offset
         return self.snapshot[slot] if is_there else None
@@ -65,7 +62,7 @@ class Segments:
     def with_aborted(self, base_offset: int) -> Sequence[Segment]:
         """Return the segments from a base offset on that have a transaction index, oldest first.
 
-        Raises IndexCorruptError, OSError, and ColdReadError where files must be opened to know.
+        Raises IndexCorruptError, OSError; ColdReadError if files would have to be opened on the event loop.
         """
         found = self._with_aborted
         if found is None:
@@ -83,25 +80,25 @@ class Segments:
         return tuple([segment for segment in candidates if segment.may_have_aborted])
 
     def forget_aborted(self) -> None:
-        """Note that a segment has got a transaction index."""
+        """Drop the cached result of `with_aborted`, after a segment got a transaction index."""
         self._with_aborted = None
 
     def add(self, segment: Segment) -> None:
-        """Add a segment; the one with the greatest base offset is the active one."""
+        """Add a segment; the one with the greatest base offset is active."""
         self._set([*self.snapshot, segment])
 
     def remove(self, *segments: Segment) -> None:
-        """Take segments out. One must be left."""
+        """Remove segments. At least one must remain."""
         gone = {segment.base_offset for segment in segments}
         self._set([segment for segment in self.snapshot if segment.base_offset not in gone])
 
     def replace(self, old: Iterable[Segment], new: Segment) -> None:
-        """Put one segment in the place of others."""
+        """Replace several segments by one."""
         gone = {segment.base_offset for segment in old}
         self._set([*[segment for segment in self.snapshot if segment.base_offset not in gone], new])
 
     def touch(self) -> None:
-        """Have who holds a snapshot know that it is an old one: files have other names."""
+        """Replace the snapshot by an equal one, so that its holders see that files were renamed."""
         self._set(list(self.snapshot))
 
     def _set(self, segments: Iterable[Segment]) -> None:
@@ -113,7 +110,7 @@ class Segments:
 
 
 def _count_aborted(segments: Sequence[Segment]) -> None:
-    """Find out which segments have no aborted transactions."""
+    """Read the transaction indexes, and mark the segments that have no aborted transactions."""
     for segment in segments:
         if not segment.transaction_index.count():
             segment.may_have_aborted = False
