@@ -54,6 +54,8 @@ MYPYC = (
     "broker/log/log_scan.py",
     "broker/log/index/mapped.py",
     "broker/log/index/offset.py",
+    "broker/log/appendable_log.py",
+    "broker/log/log_state.py",
     "broker/log/partition_log.py",
     "broker/log/reading.py",
     "broker/log/io/residency.py",

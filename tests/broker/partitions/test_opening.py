@@ -11,10 +11,11 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log import partition_log
+from broker.log import appendable_log
+from broker.log.append import Buffer
 from broker.log.config import LogConfig
 from broker.log.io.files import OpenFiles
-from broker.log.partition_log import Buffer, PartitionLog
+from broker.log.partition_log import PartitionLog
 from broker.metrics.registry import Metrics
 from broker.partitions.batch_opener import JOB_BYTES, LOOP_BYTES, LOOP_OPENED_BYTES, LOOP_SECONDS
 from broker.partitions.partition import Append, Partition
@@ -81,7 +82,7 @@ async def rig(directory: Path, **config: object) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
         made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]  # the tests' settings are right
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(partition_log, "reencode_batches", made.opening)
+            patch.setattr(appendable_log, "reencode_batches", made.opening)
             try:
                 yield made
             finally:
@@ -199,7 +200,7 @@ async def test_a_defect_while_opening_is_told_and_the_log_goes_on(
 
     async with rig(tmp_path, cleanup_policy="compact") as made:
         with monkeypatch.context() as patch:
-            patch.setattr(partition_log, "reencode_batches", fail)
+            patch.setattr(appendable_log, "reencode_batches", fail)
             made.writer.opener.loop_bytes = loop_bytes
             failed = made.append(b"x", codec=Codec.GZIP)
             await failed.wait()

@@ -183,7 +183,7 @@ async def test_any_other_write_error_puts_the_log_out_of_service_for_appends_and
         await made.append(b"before")
         made.disk.write_error = errno.EIO
         assert (await made.append(b"x")).error is not None
-        with pytest.raises(LogFailedError, match=r"out of service: .*Input/output error"):
+        with pytest.raises(LogFailedError, match=r"has failed: .*Input/output error"):
             made.partition.append(batch(b"y"))
         assert made.stored() == [(0, 0)]
 

@@ -1,0 +1,201 @@
+"""A log that takes appends: plan, write and commit batches, and roll to new segments.
+
+Invariants:
+1. An append is planned, written, committed, in this order. Plans queue, each assuming that those before it succeed.
+   When a step fails, `abandon` drops them all, and nothing of them is visible or stays in the file.
+2. The log end offset and the active segment's size move together, in `commit`.
+3. Batches are stored as received, except that base offset and leader epoch are written into a copy of the header, and
+   that timestamps and codec are changed if the topic's settings require it.
+"""
+
+from broker.log.append import Buffer, PlannedAppend
+from broker.log.appender import PreparedRoll
+from broker.log.log_state import LogState
+from broker.log.producers.transactions import Origin, TransactionMarker
+from broker.log.segment import Segment
+from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
+from protocol.records.reencode import reencode_batches
+from protocol.records.validation import NeedsReencodingError
+
+
+class AppendableLog(LogState):
+    """The write side of a log. For the event loop, unless marked "for a worker"."""
+
+    __slots__ = ()
+
+    # -- append --------------------------------------------------------------------------------------------------------
+
+    def plan(
+        self, records: Buffer, *, reencoded: bool = False, origin: Origin = Origin.CLIENT, guard: int = 0
+    ) -> PlannedAppend:
+        """Validate batches and assign offsets and a position. `records` must not change until `commit`.
+
+        A client may begin a transaction only with a valid `guard` (`Producers.guards`). A plan with a `roll` must be
+        the first of its write, after `prepare_roll` and `commit_roll`.
+
+        Raises LogFailedError, NoRoomError, RecordListTooLargeError; the ProtocolErrors of
+        `protocol.records.validation.check_batches` (BatchTooLargeError: a batch exceeds `max.message.bytes`);
+        NeedsReencodingError if the records must go through `reencode` first.
+        """
+        self._check_service()
+        return self._appender.plan(records, self._epochs.current, reencoded=reencoded, origin=origin, guard=guard)
+
+    def plan_marker(self, marker: TransactionMarker) -> PlannedAppend:
+        """Assign an offset and a position to a transaction marker, as `plan` does for batches.
+
+        Raises LogFailedError, NoRoomError, InvalidProducerEpochError, TransactionCoordinatorFencedError.
+        """
+        self._check_service()
+        return self._appender.plan_marker(marker, self._epochs.current)
+
+    def _check_service(self) -> None:
+        if self._closed or self._appender.writer.failure is not None:
+            raise self._refusal()
+        if self.room.is_short and not self.uses_reserve:
+            raise self.room.refuse()
+
+    @property
+    def keeps_codecs(self) -> bool:
+        """Whether batches are stored in the codec in which they are received, never recompressed."""
+        return self._appender.rules.codec is None
+
+    def reencode(self, records: Buffer, *, max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE) -> Buffer:
+        """Return batches as this log stores them: decompressed, validated by its rules, and in its codec.
+
+        For a worker, unless they are small. Raises the ProtocolErrors of `protocol.records.reencode.reencode_batches`.
+        """
+        return reencode_batches(
+            records, self._appender.rules, self._place.clock(), max_decompressed_size=max_decompressed_size
+        )
+
+    def write(self, planned: list[PlannedAppend]) -> None:
+        """Write all plans, in order, to the active segment's file, or none. For a worker, unless they are small.
+
+        Raises OSError, after truncating the file to its previous size; then call `abandon`.
+        """
+        if self.room.is_short and not self.uses_reserve:  # became short after they were planned
+            raise self.room.full()
+        self._appender.write(planned)
+
+    def commit(self, planned: list[PlannedAppend]) -> None:
+        """Make written plans part of the log: index entries, sizes, log end offset, high watermark.
+
+        Raises OSError if an index entry could not be written, after undoing the write; then call `abandon`.
+        """
+        appender = self._appender
+        self._durability.appended_bytes += appender.commit(planned)
+        if appender.has_new_names:
+            appender.has_new_names = False
+            self._durability.names_made()
+        self.log_end_offset = end = self._appender.committed.next_offset
+        if not self.shows_synced_only:
+            self._show(end)
+
+    def abandon(self) -> None:
+        """Drop every plan that is not committed."""
+        self._appender.abandon()
+
+    def append(self, records: Buffer, *, origin: Origin = Origin.CLIENT, guard: int = 0) -> PlannedAppend:
+        """Plan, roll if needed, write and commit in one call. Blocking; for tools and tests.
+
+        Raises the errors of these steps.
+        """
+        try:
+            planned = self.plan(records, origin=origin, guard=guard)
+        except NeedsReencodingError:
+            planned = self.plan(self.reencode(records), reencoded=True, origin=origin, guard=guard)
+        return self._append(planned)
+
+    def append_marker(self, marker: TransactionMarker) -> PlannedAppend:
+        """Append a transaction marker, as `append` does for batches."""
+        return self._append(self.plan_marker(marker))
+
+    def _append(self, planned: PlannedAppend) -> PlannedAppend:
+        try:
+            if planned.roll is not None:
+                self.finish_roll(self.commit_roll(self.prepare_roll(planned)))
+            self.write([planned])
+            self.commit([planned])
+        except OSError:
+            self.abandon()
+            raise
+        return planned
+
+    def forget_expired_producers(self, most: int) -> bool:
+        """Drop up to `most` producers that were idle for `producer.id.expiration.ms`; return whether there are more.
+
+        Both the broker's clock and the timestamps of the records must say so: a client that copies old records is not
+        idle.
+        """
+        limit_ms = self._place.clock() - self.config.producer_id_expiration_ms
+        return self.producers.forget_idle(limit_ms, limit_ms, most=most)
+
+    # -- roll ----------------------------------------------------------------------------------------------------------
+
+    def prepare_roll(self, planned: PlannedAppend) -> PreparedRoll:
+        """Create the files of the segment that a plan begins. For a worker.
+
+        Raises OSError; then call `abandon`.
+        """
+        assert planned.new_tail is not None, "the plan rolls"
+        return self._appender.prepare_roll(planned.new_tail)
+
+    def commit_roll(self, prepared: PreparedRoll) -> Segment:
+        """Make the new segment active; return the sealed one, for `finish_roll`.
+
+        Raises OSError if the sealed segment's last time index entry could not be written; then nothing has rolled, and
+        `abandon` must be called.
+        """
+        sealed = self._appender.commit_roll(prepared)
+        self._durability.names_made()
+        return sealed
+
+    def finish_roll(self, sealed: Segment) -> None:
+        """Truncate a sealed segment's files to their content, and sync them. For a worker.
+
+        Raises OSError; a failed sync fails the log.
+        """
+        if self._closed:
+            return
+        self._appender.snapshots.write_taken()
+        try:
+            sealed.trim()
+            self._durability.turns.take(sealed.sync)
+        except FileNotFoundError:
+            if not self._closed:  # otherwise the directory has been renamed for deletion
+                raise
+        sealed.synced = True
+        sealed.close_writers()
+
+    def roll(self) -> None:
+        """Begin a new segment now, unless the active one is empty. Nothing may be planned. Blocking. Raises OSError."""
+        if self._segments.active.size:
+            self.finish_roll(self.commit_early_roll(self.prepare_early_roll()))
+
+    def prepare_early_roll(self) -> PreparedRoll:
+        """Create the files of a segment that begins at the log end without a plan. For a worker. Raises OSError.
+
+        Continue with `commit_early_roll` once nothing is planned, or with `PreparedRoll.forget`; the log end must not
+        have moved.
+        """
+        return self._appender.prepare_roll(self._place.new_tail(self.log_end_offset))
+
+    def commit_early_roll(self, prepared: PreparedRoll) -> Segment:
+        """Commit a roll as `commit_roll` does, and let later plans use the new segment. Raises OSError."""
+        sealed = self.commit_roll(prepared)
+        self.abandon()
+        return sealed
+
+    @property
+    def is_roll_near(self) -> bool:
+        """Whether the first roll since the log was opened is near, so that `announce_roll` is due."""
+        tail = self._appender.committed
+        return tail.size * 2 > tail.segment_bytes and not self._appender.contiguity.is_ready
+
+    def announce_roll(self) -> None:
+        """Durably record what the first roll would otherwise have to wait for. For a worker. Raises OSError."""
+        self._appender.contiguity.include(self._segments.active.base_offset)
+
+    def request_roll(self) -> None:
+        """Let the next plan begin a new segment, whatever the size of the active one."""
+        self._appender.request_roll()

@@ -1,0 +1,288 @@
+"""The state of one log: its offsets, segments and settings, and how far readers may read.
+
+Invariants:
+1. log start <= last stable offset <= high watermark <= log end, recovery point <= log end.
+2. The last stable offset is the first offset of the oldest open transaction, or the high watermark if none is open
+   below it.
+3. The high watermark is the log end, except if every append is synced (`flush.messages` = 1): then it follows the
+   recovery point, so that nobody reads records that a power cut could remove. It never moves back when the setting
+   changes.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from broker.log.appender import Appender
+from broker.log.compaction.plan import Cleaning
+from broker.log.config import LogConfig
+from broker.log.describe import describe_segment
+from broker.log.descriptions import LogDescription, RecoveryReport
+from broker.log.directory.checkpoint import LEADER_EPOCHS, write_epochs
+from broker.log.directory.disk_reserve import Room
+from broker.log.errors import LogFailedError
+from broker.log.explain import LogSnapshot, take_snapshot
+from broker.log.flush import Durability, SyncTurns
+from broker.log.io.page_faults import PageFaults
+from broker.log.io.residency import Residency
+from broker.log.log_view import LogBounds, LogView
+from broker.log.producers.table import Producers
+from broker.log.recovery.index_repair import IndexRepair
+from broker.log.recovery.load import LoadedLog
+from broker.log.recovery.place import LogPlace
+from broker.log.removal import OldSegments
+
+
+class LogState:
+    """What is true of a log at this moment. For the event loop, unless marked "for a worker"."""
+
+    __slots__ = (
+        "_appender",
+        "_closed",
+        "_durability",
+        "_epochs",
+        "_indexes",
+        "_place",
+        "_segments",
+        "cleaning",
+        "flush_messages",
+        "high_watermark",
+        "last_stable_offset",
+        "log_end_offset",
+        "log_start_offset",
+        "old_segments",
+        "partition",
+        "recovery",
+        "room",
+        "topic",
+        "uses_reserve",
+    )
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    flush_messages: int  # the setting: sync after this many records past the recovery point
+    room: Room  # of its disk
+    uses_reserve: bool  # accept appends even if `room` is short
+    recovery: RecoveryReport | None  # what opening the log repaired; None after a clean shutdown
+
+    def __init__(self, place: LogPlace, loaded: LoadedLog, *, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._place = place
+        self._segments = loaded.segments
+        self._appender = Appender(place, loaded.segments, loaded.tail, loaded.producers, loaded.contiguity)
+        self._epochs = loaded.epochs
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.tail.next_offset
+        self.flush_messages = place.config.flush_messages
+        synced = max(loaded.recovery_point, loaded.log_start_offset)
+        self._show(synced if self.shows_synced_only else self.log_end_offset)
+        self.recovery = loaded.report
+        turns = SyncTurns(self._appender.writer)
+        stable = min(loaded.stable_offset, self._end_of_transactions())
+        self._durability = Durability(loaded.recovery_point, stable, new_names=loaded.made_files, turns=turns)
+        self._closed = False
+        self.room = Room()
+        self.uses_reserve = False
+        self._indexes = IndexRepair(lambda: self._segments)
+        self.old_segments = OldSegments(self._view, self._indexes)
+        self.cleaning = Cleaning(self._view, self._indexes)
+
+    # -- files and sizes -----------------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the log."""
+        return Path(self._place.directory)
+
+    @property
+    def residency(self) -> Residency:
+        """The check that keeps cold reads off the event loop."""
+        return self._place.files.residency
+
+    @property
+    def page_faults(self) -> PageFaults:
+        """The counts of page faults, shared by all logs."""
+        return self._place.files.page_faults
+
+    @property
+    def size(self) -> int:
+        """Total bytes of all log files."""
+        return self._segments.size
+
+    @property
+    def segment_count(self) -> int:
+        """The number of segments."""
+        return len(self._segments)
+
+    @property
+    def first_base_offset(self) -> int:
+        """The base offset of the oldest segment that the next startup would load."""
+        return self.old_segments.first_base_offset
+
+    @property
+    def active_base_offset(self) -> int:
+        """The base offset of the active segment."""
+        return self._segments.active.base_offset
+
+    @property
+    def layout(self) -> object:
+        """A token that is replaced whenever a segment is added, removed or renamed.
+
+        If it stays the same while a file is missing, the file is lost.
+        """
+        return self._segments.snapshot
+
+    def is_untrimmed(self, base_offset: int) -> bool:
+        """Return whether a segment is active, or sealed and not trimmed yet (`finish_roll`)."""
+        segment = self._segments.get(base_offset)
+        return segment is not None and (segment.next_base_offset is None or segment.is_untrimmed)
+
+    # -- settings and service ------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> LogConfig:
+        """The current settings."""
+        return self._place.config
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Apply new settings, starting with the next append.
+
+        If `flush.messages` is no longer 1, records that wait for their sync become readable at once.
+        """
+        self._place = replace(self._place, config=config)
+        self._appender.reconfigure(self._place)
+        self.flush_messages = config.flush_messages
+        if not self.shows_synced_only and not self.failed:
+            self._show(self.log_end_offset)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the log has failed and rejects appends until its end is rebuilt."""
+        return self._appender.writer.failure is not None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log has failed; None if it has not."""
+        return self._appender.writer.failure
+
+    def fail(self, reason: object) -> None:
+        """Mark the log as failed, after a sync that failed; failed writes do this by themselves."""
+        self._appender.writer.fail(reason)
+
+    def _refusal(self) -> LogFailedError:
+        name = f"{self.topic}-{self.partition}"
+        return LogFailedError(f"{name} is closed" if self._closed else f"{name} has failed: {self.failure}")
+
+    # -- offsets -------------------------------------------------------------------------------------------------------
+
+    @property
+    def shows_synced_only(self) -> bool:
+        """Whether the high watermark follows the recovery point instead of the log end."""
+        return self.flush_messages == 1
+
+    @property
+    def recovery_point(self) -> int:
+        """The offset below which everything has been synced."""
+        return self._durability.recovery_point
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes appended since the last flush began."""
+        return self._durability.unflushed_bytes
+
+    @property
+    def producers(self) -> Producers:
+        """The producers that have records in the log."""
+        return self._appender.producers
+
+    def _show(self, high_watermark: int) -> None:
+        """Set the high watermark, and the last stable offset that follows from it."""
+        self.high_watermark = self.last_stable_offset = high_watermark
+        producers = self._appender.producers
+        if producers.open_transactions or producers.unstable:
+            first_unstable = producers.first_unstable_offset(high_watermark)
+            if first_unstable is not None:
+                self.last_stable_offset = min(high_watermark, max(first_unstable, self.log_start_offset))
+
+    def _end_of_transactions(self) -> int:
+        """Return where the oldest open transaction begins; the log end without any."""
+        return next(iter(self._appender.producers.open_transactions.values()), self.log_end_offset)
+
+    # -- leader epochs -------------------------------------------------------------------------------------------------
+
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch of new batches."""
+        return self._epochs.current
+
+    def raise_leader_epoch(self) -> int:
+        """Begin a new leader epoch at the log end; return it."""
+        self._epochs.assign(self._epochs.current + 1, self.log_end_offset)
+        return self._epochs.current
+
+    def epoch_of(self, offset: int) -> int:
+        """Return the leader epoch in which an offset was or will be written; -1 if unknown."""
+        return self._epochs.epoch_of(offset)
+
+    def end_offset_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return (epoch, end offset) of the largest epoch up to the requested one; (-1, -1) if unknown. KIP-279."""
+        return self._epochs.end_offset(epoch, self.log_end_offset)
+
+    def checkpoint_epochs(self) -> None:
+        """Write the leader epochs if they have changed. For a worker. Raises OSError.
+
+        Not synced, since batches contain their epochs, too.
+        """
+        if self._epochs.changed:
+            self._epochs.changed = False  # before the write, so that the next one covers changes made meanwhile
+            try:
+                path = f"{self._place.directory}/{LEADER_EPOCHS}"
+                write_epochs(self._place.disk, path, self._epochs.entries)
+            except FileNotFoundError:
+                pass  # the directory has been renamed for deletion
+            except OSError:
+                self._epochs.changed = True
+                raise
+
+    # -- views ---------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> LogSnapshot:
+        """Return the log in its current state, to explain a fetch in a worker. Memory only."""
+        return take_snapshot(
+            self._segments, self.log_start_offset, self.log_end_offset, self._place.config.index_search
+        )
+
+    def has_changed(self, snapshot: LogSnapshot) -> bool:
+        """Return whether segments have changed since a snapshot, so that files may have been removed or renamed."""
+        return self.layout is not snapshot.segments
+
+    def _view(self) -> LogView:
+        """Return the log as retention and compaction see it.
+
+        Compaction leaves the records of open transactions alone, and all that a power cut can lose or reopen.
+        """
+        cleanable_end = min(self.last_stable_offset, self._durability.stable_offset)
+        bounds = LogBounds(self.log_start_offset, self.high_watermark, cleanable_end, self.log_end_offset)
+        return LogView(bounds, self._segments, self._place, self._appender.contiguity)
+
+    def describe(self) -> LogDescription:
+        """Describe the log and its segments. For a worker, since it reads time indexes. Raises OSError."""
+        end = self.log_end_offset
+        return LogDescription(
+            topic=self.topic,
+            partition=self.partition,
+            leader_epoch=self.leader_epoch,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+            log_end_offset=end,
+            recovery_point=self.recovery_point,
+            size=self.size,
+            failure=self.failure,
+            segments=self._indexes.run(
+                lambda: tuple(describe_segment(segment, end) for segment in self._segments.snapshot), self._place.config
+            ),
+        )
