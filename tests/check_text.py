@@ -16,7 +16,14 @@ from tests.documents import ROOT, long_lines
 MAX_SUBJECT = 60
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/*/*.md")
 #: Folders without such words so far; add one when it has been rewritten.
-SOURCES = ("protocol/**/*.py", "protocol/**/*.py[xi]*", "warmlog/client/**/*.py", "warmlog/pipeline/**/*.py")
+SOURCES = (
+    "broker/log/**/*.py",
+    "broker/log/**/*.py[xi]*",
+    "protocol/**/*.py",
+    "protocol/**/*.py[xi]*",
+    "warmlog/client/**/*.py",
+    "warmlog/pipeline/**/*.py",
+)
 #: Expression to what is written instead.
 INSTEAD = {
     r"\b(?:made|make|makes|making|written) anew\b": "rebuilt, rewritten",

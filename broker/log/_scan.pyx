@@ -1,12 +1,12 @@
 # cython: language_level=3, embedsignature=False, binding=False, cdivision=True
-"""Compiled short cuts over the batches in a piece of a log file, for recovery; the work on one piece gives up the GIL.
+"""Compiled scans over the batches in a piece of a log file, for recovery. They release the GIL.
 
-`walk_sound` is for `index_rebuild.scan_segment`, `producer_batches` for `producer_replay.replay`. Owns no opinion: where
-a batch is not plainly sound they stop before it, and the reference goes on from there and says what is wrong. The rule by
-which batches make index entries is `append.Tail.add`'s; tests hold this to it.
+`walk_sound` is the fast path of `recovery.rebuild.scan_segment`, `producer_batches` that of `producers.replay` and
+`producers.trail`. Both stop before a batch that may be damaged, and the Python code continues from there and reports the
+damage. `add` makes the same index entries as `append.Tail.add`, which tests compare.
 
-1. A length is compared with the bytes left before it moves a position.
-2. CRCs are taken by the processor's own instruction; without one `AVAILABLE` is False, and the reference serves.
+1. A batch length is compared with the bytes left before it is used.
+2. CRCs are computed by an instruction of the processor; without one, `AVAILABLE` is False and Python code is used.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -74,7 +74,7 @@ cdef enum:
     TIME_STRIDE = 12
 
 
-cdef struct End:  # the fields of `append.Tail` that change, and what the walk remembers besides
+cdef struct End:  # the fields of `append.Tail` that change, and the state of the walk
     int64_t base_offset
     int64_t size
     int64_t next_offset
@@ -109,7 +109,7 @@ cdef inline uint8_t *put32(uint8_t *at, int64_t number) noexcept nogil:
 
 
 cdef inline void add(End *tail, int64_t last_offset, int64_t max_timestamp, int64_t size) noexcept nogil:
-    """As `Tail.add`."""
+    """Append a batch, as `Tail.add` does."""
     if max_timestamp > tail.max_timestamp:
         tail.max_timestamp = max_timestamp
         tail.max_timestamp_offset = last_offset
@@ -130,7 +130,7 @@ cdef inline void add(End *tail, int64_t last_offset, int64_t max_timestamp, int6
 
 
 cdef Py_ssize_t walk(End *tail, const uint8_t *at, Py_ssize_t size, bint verified, bint *new_epoch) noexcept nogil:
-    """Add sound batches; gives how many bytes of them there were. Stops before one of a new leader epoch."""
+    """Append valid batches up to the first of a new leader epoch; return their total size in bytes."""
     cdef Py_ssize_t done = 0, length
     cdef int64_t first_offset, last_offset
     cdef int32_t delta, epoch
@@ -143,7 +143,7 @@ cdef Py_ssize_t walk(End *tail, const uint8_t *at, Py_ssize_t size, bint verifie
         if first_offset <= tail.last_offset or delta < 0 or first_offset > INT64_MAX - delta - 1:
             return done
         if int64_at(at + done + 35) < int64_at(at + done + 27) and not at[done + 22] & (LOG_APPEND_TIME | DELETE_HORIZON):
-            return done  # a largest time that cannot be right: see `log_scan.timed`
+            return done  # invalid largest timestamp: see `log_scan.timed`
         last_offset = first_offset + delta
         if last_offset - tail.base_offset > MAX_RELATIVE or tail.size > INT32_MAX:
             return done
@@ -162,9 +162,9 @@ cdef Py_ssize_t walk(End *tail, const uint8_t *at, Py_ssize_t size, bint verifie
 
 
 def walk_sound(scan, chunk, bint verified, int64_t last_offset, int32_t epoch):
-    """Add the sound batches at the start of `chunk`, which begins at the tail, to a scan.
+    """Add the valid batches at the start of `chunk`, which begins at the tail, to a scan.
 
-    `last_offset` and `epoch` are those of the batch before; gives those after.
+    `last_offset` and `epoch` are those of the batch before; return those of the last batch added.
     """
     tail = scan.tail
     cdef Py_buffer view
@@ -180,7 +180,7 @@ def walk_sound(scan, chunk, bint verified, int64_t last_offset, int32_t epoch):
     end.time_entries, end.max_time_entries = tail.time_entries, tail.max_time_entries
     end.last_offset, end.epoch, end.has_producers = last_offset, epoch, False
     PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
-    # Between two entries lie more bytes than the interval, and no batch is smaller than a header.
+    # Entries are more than an interval apart, and no batch is smaller than a header.
     most = view.len // max(HEADER_SIZE, min(end.interval, view.len)) + 2
     entries = <uint8_t *>malloc(most * (OFFSET_STRIDE + TIME_STRIDE))
     if entries == NULL:
@@ -213,7 +213,7 @@ cdef int KEPT = BATCHES_KEPT
 cdef int TRANSACTION_BITS = layout.TRANSACTIONAL_BIT | layout.CONTROL_BIT
 
 cdef enum:
-    SLOTS = 1024  # producers of one piece that are told apart; all batches of those beyond half of it are kept
+    SLOTS = 1024  # hash slots for the producers in a piece; once half are used, all batches of further producers are kept
 
 
 cdef struct Seen:
@@ -222,7 +222,7 @@ cdef struct Seen:
 
 
 cdef inline bint is_among_last(Seen *seen, int *used, int64_t producer_id) noexcept nogil:
-    """Whether a batch, counted from the end, is one of the last of its producer."""
+    """Return whether a batch, counting from the end, is one of the last of its producer."""
     cdef uint32_t slot = <uint32_t>((<uint64_t>producer_id * <uint64_t>0x9E3779B97F4A7C15) >> 54)
     while seen[slot].count and seen[slot].producer_id != producer_id:
         slot = (slot + 1) % SLOTS
@@ -238,7 +238,7 @@ cdef inline bint is_among_last(Seen *seen, int *used, int64_t producer_id) noexc
 cdef Py_ssize_t find_producers(
     const uint8_t *at, Py_ssize_t size, int64_t left, int64_t start, int64_t end, int32_t *found, Py_ssize_t *count
 ) noexcept nogil:
-    """Positions of the batches of producers within the offsets [start, end); gives where the next batch begins."""
+    """Find the positions of producers' batches with offsets in [start, end); return that of the next batch."""
     cdef Py_ssize_t position = 0, length
     cdef int64_t first_offset, last_offset
     count[0] = 0
@@ -256,7 +256,7 @@ cdef Py_ssize_t find_producers(
 
 
 cdef void keep_last(const uint8_t *at, int32_t *found, Py_ssize_t count, Seen *seen) noexcept nogil:
-    """Strike out, by -1, what later batches of the same producer make of no account."""
+    """Replace by -1 the positions of batches that no state depends on, because of later ones of the same producer."""
     cdef int used = 0
     cdef Py_ssize_t index
     cdef const uint8_t *batch
@@ -267,9 +267,10 @@ cdef void keep_last(const uint8_t *at, int32_t *found, Py_ssize_t count, Seen *s
 
 
 def producer_batches(chunk, int64_t left, int64_t start, int64_t end):
-    """(positions, following): where batches of producers begin in a piece, and where the next batch does, maybe past it.
+    """Return the positions of producers' batches in a piece, and that of the next batch, which may lie past the piece.
 
-    `left`: the bytes of the file from the piece's start on; `start`, `end`: the offsets asked for. Of the batches that begin and end no transaction only the last five of each producer: a state knows no more.
+    `left`: bytes of the file from the start of the piece on. `start`, `end`: range of offsets. Of the batches outside
+    transactions, only the last five of each producer are returned, since a state has no more.
     """
     cdef Py_buffer view
     cdef Py_ssize_t index, count = 0, following

@@ -3,7 +3,7 @@
     <topic>-<partition>                    a partition; the last dash separates them, topics may contain dashes
     <topic>-<partition>.<32 hex>-delete    a partition that is being deleted
                                 -future    a copy that is being moved here
-                                -stray     a partition that Kafka has taken out of service
+                                -stray     a partition that Kafka no longer hosts on this broker
     <base offset, 20 digits>.<suffix>      a segment's file: log, index, timeindex, txnindex; snapshot: producer state
     ....deleted .cleaned .swap .tmp        such a file while it is removed, written or replaced
 

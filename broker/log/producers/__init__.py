@@ -1,4 +1,4 @@
-"""Idempotent producers of one log: their states, and the snapshots that keep them.
+"""The idempotent and transactional producers of one log: their states, and the snapshot files.
 
 Start with `state`.
 """

@@ -1,14 +1,11 @@
-"""The producers' states of a log that is opened or was cut: from the newest good snapshot and the batches after it.
+"""Rebuild the producer states of a log from its newest valid snapshot and the batches after it.
 
-Owns: which snapshot is trusted, and how batches that are in the log change the states. Must not know how batches are
-checked before they get there.
-
-What is in the log is not judged: an epoch or a sequence that no client would be allowed is taken as it is.
+Batches in the log are not validated: any epoch or sequence is accepted.
 
 Invariants:
-1. Snapshots outside the log are removed first, and what is damaged is passed over for the next older one; without any,
-   every batch is looked at. Only after a clean stop are no snapshots the same as no producers: nobody made any.
-2. What was rebuilt is kept in a new snapshot at the log's end.
+1. Snapshots outside the log are removed first. A damaged one is skipped for the next older one; without any, all
+   batches are read. Only after a clean shutdown does a log without snapshots have no producers.
+2. Rebuilt states are written to a new snapshot at the log end.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, ProducerStateManager.truncateAndReload.
 """
@@ -34,7 +31,7 @@ from protocol.records.record import MAX_INT64
 
 
 class States(Protocol):
-    """The states of producers, by their ids."""
+    """Producer states by producer id."""
 
     def get(self, producer_id: int, /) -> ProducerState | None:
         """Return a producer's state, or None."""
@@ -51,7 +48,7 @@ class Bounds(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """What the scans of a log's last segments have met of producers: whatever begins at or past an offset."""
+    """The producers' batches at or past an offset, as found by scans of the last segments."""
 
     from_offset: int = MAX_INT64
     trails: Sequence[tuple[Segment, ProducerTrail]] = ()
@@ -69,10 +66,10 @@ def rebuild_producers(
     scan_without: bool = True,
     scanned: Scanned = NOTHING_SCANNED,
 ) -> None:
-    """Let `producers`, which are none yet, be those at the end of the log. Blocking. Raises OSError.
+    """Fill the empty `producers` with the states at the log end. Blocking. Raises OSError.
 
-    Those that have expired are among them: see `Producers.forget_idle`. `scan_without`: whether the whole log is read
-    where there never was a snapshot. What was `scanned` is not read again.
+    Expired producers are included: see `Producers.forget_idle`. `scan_without`: read the whole log if there never was a
+    snapshot. Batches in `scanned` are not read again.
     """
     had_any = bool(snapshots.offsets)
     offsets = snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
@@ -84,14 +81,14 @@ def rebuild_producers(
         replay(producers, segments, Bounds(begin, min(bounds.end, scanned.from_offset)))
         _follow(producers, scanned, begin)
     if begin < bounds.end or (bounds.end and not offsets):
-        with suppress(OSError):  # the next start reads the log again
+        with suppress(OSError):  # the next startup reads the log again
             snapshots.write(bounds.end, producers.capture(), sync=False)
 
 
 def states_at(
     snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, offset: int
 ) -> dict[int, ProducerState]:
-    """Return the states at an offset within the log, from the newest snapshot up to there. Blocking. Raises OSError."""
+    """Return the states at an offset, from the newest snapshot that is not past it. Blocking. Raises OSError."""
     begin, entries = _newest(snapshots, log_start_offset, offset)
     states = {state.producer_id: state for state in decode_entries(entries)}
     replay(states, segments, Bounds(begin, offset))
@@ -99,7 +96,7 @@ def states_at(
 
 
 def _newest(snapshots: ProducerSnapshots, start: int, limit: int) -> tuple[int, memoryview]:
-    """Return the newest sound snapshot up to an offset, and where it is; the log's start and no entries without one."""
+    """Return the offset and entries of the newest valid snapshot up to `limit`; `start` and no entries if none."""
     for offset in reversed(snapshots.offsets):
         entries = snapshots.read(offset) if offset <= limit else None
         if entries is not None:
@@ -108,7 +105,7 @@ def _newest(snapshots: ProducerSnapshots, start: int, limit: int) -> tuple[int, 
 
 
 def _follow(states: States, scanned: Scanned, begin: int) -> None:
-    """Let what was scanned, from an offset on, change the states. Raises OSError."""
+    """Apply the scanned batches from offset `begin` on. Raises OSError."""
     for segment, batches in scanned.trails:
         with suppress(ProtocolError):  # as in `replay`
             for position, header in batches:
@@ -118,19 +115,19 @@ def _follow(states: States, scanned: Scanned, begin: int) -> None:
 
 
 def replay(states: States, segments: Sequence[Segment], bounds: Bounds) -> None:
-    """Let the batches of a range of offsets change the states. Raises OSError."""
+    """Apply the batches within a range of offsets to the states. Raises OSError."""
     if bounds.start >= bounds.end:
         return
     for segment in segments:
         if segment.next_base_offset is None or segment.next_base_offset > bounds.start:
-            with suppress(ProtocolError):  # a damaged batch below the recovery point: what follows cannot be reached
+            with suppress(ProtocolError):  # a damaged batch below the recovery point hides those after it
                 for position, header in _batches(segment, bounds):
                     _apply(states, segment, position, header)
             segment.close()
 
 
 def _batches(segment: Segment, bounds: Bounds) -> Iterator[tuple[int, BatchHeader]]:
-    """Batches of producers within the bounds, as many of them as the states depend on."""
+    """Yield (position, header) of the batches within the bounds that the states depend on."""
     file, position = segment.reader.descriptor(), _position(segment, bounds.start)
     find = trail.producer_batches
     while find is not None and position < segment.size:
@@ -148,7 +145,7 @@ def _batches(segment: Segment, bounds: Bounds) -> Iterator[tuple[int, BatchHeade
 
 
 def _position(segment: Segment, offset: int) -> int:
-    """Where to begin in a segment: its start, if the index cannot say better."""
+    """Return the position of an offset, or the segment's start if the index is corrupt."""
     if offset > segment.base_offset:
         with suppress(IndexCorruptError):
             found = segment.find(offset, "warm")
@@ -163,7 +160,7 @@ def _apply(states: States, segment: Segment, position: int, header: BatchHeader)
 
 
 def apply_batch(states: States, header: BatchHeader, marker: EndMarker | None) -> None:
-    """Let one batch of a producer change the states. `marker` is the one in a control batch."""
+    """Apply one batch to the states. `marker` is the content of a control batch."""
     producer_id = header.producer_id
     state = states.get(producer_id) or ProducerState(producer_id)
     if not header.is_control:
@@ -173,6 +170,6 @@ def apply_batch(states: States, header: BatchHeader, marker: EndMarker | None) -
 
 
 def read_marker(segment: Segment, position: int, header: BatchHeader) -> EndMarker | None:
-    """Return the marker in a control batch, None if its record has gone. Raises ProtocolError, OSError."""
+    """Read the marker of a control batch; None if compaction has removed it. Raises ProtocolError, OSError."""
     data = segment.reader.descriptor().pread(header.size, position)
     return end_marker(decode_batch(data, 0, header))

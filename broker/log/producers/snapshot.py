@@ -1,6 +1,4 @@
-"""The `.snapshot` files of a log: its producers' states at an offset, so that no start needs the whole log for them.
-
-Owns the files: their layout, when one is believed, which are kept. Must not know what the states mean.
+"""The `.snapshot` files of a log: producer states at an offset, so that startup need not read the whole log.
 
      0   2   version             1
      2   4   CRC-32C             of everything from byte 6 on
@@ -11,16 +9,17 @@ Owns the files: their layout, when one is believed, which are kept. Must not kno
          8   last offset         of its last batch; -1: none
          4   offset delta        last offset minus first, of that batch
          8   last timestamp      ms
-         4   coordinator epoch   -1: no transaction of it has ended here
-         8   first offset of the transaction that is open, -1: none
+         4   coordinator epoch   -1: none of its transactions has ended here
+         8   first offset of its open transaction; -1: none
 
-A file's name is the offset after the last batch that it covers, in 20 digits. One is written when a segment is rolled
-(named as the new segment) and when the log is closed in order (at its end).
+A file is named after the offset that follows the last batch it covers, in 20 digits. A roll writes one (named after
+the new segment), and so does a clean shutdown (at the log end).
 
 Invariants:
-1. A file is whole or not believed: CRC, size and version are held against its bytes. A damaged one is removed.
-2. A snapshot says nothing that the log does not: if one cannot be written, or is lost, a start reads more of the log.
-3. Kept are those at a segment's base offset, and the newest one if it is past the last segment's.
+1. A file with an invalid CRC, size or version is removed, not used.
+2. A snapshot contains nothing that is not in the log: if one is lost or cannot be written, startup reads more of the
+   log.
+3. Snapshots are kept at the base offsets of segments, and the newest one if it is past the last base offset.
 
 Source: org.apache.kafka.storage.internals.log.ProducerStateManager, ProducerSnapshot.json.
 """
@@ -49,14 +48,14 @@ class Entries(Protocol):
     """The entries of a snapshot."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of entries."""
 
     def pieces(self) -> Iterator[bytes]:
-        """Return them end to end, some thousand at a time."""
+        """Yield the encoded entries, about a thousand at a time."""
 
 
 def encode_entry(state: ProducerState) -> bytes:
-    """Return the entry of one producer."""
+    """Encode the entry of one producer."""
     last = state.batches[-1] if state.batches else NO_BATCH
     return ENTRY.pack(
         state.producer_id,
@@ -71,31 +70,31 @@ def encode_entry(state: ProducerState) -> bytes:
 
 
 def encode_snapshot(states: Iterable[ProducerState]) -> bytes:
-    """Return a file's content."""
+    """Encode a whole file."""
     entries = [encode_entry(state) for state in states]
     body = len(entries).to_bytes(4, "big") + b"".join(entries)
     return VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
 
 
 def decode_snapshot(data: bytes) -> list[ProducerState]:
-    """Return the states in a file, each with its last batch. Raises CorruptSnapshotError."""
+    """Decode a file to producer states, each with its last batch. Raises CorruptSnapshotError."""
     return decode_entries(sound_entries(data))
 
 
 def decode_entries(entries: memoryview) -> list[ProducerState]:
-    """Return the states of entries."""
+    """Decode consecutive entries."""
     return [_state(fields) for fields in ENTRY.iter_unpack(entries)]
 
 
 def sound_entries(data: bytes) -> memoryview:
-    """Return the entries of a file, end to end, if it is whole. Raises CorruptSnapshotError."""
+    """Validate a file and return its entries, encoded. Raises CorruptSnapshotError."""
     if len(data) < _HEADER.size:
-        raise CorruptSnapshotError(f"{len(data)} bytes, less than a header")
+        raise CorruptSnapshotError(f"{len(data)} bytes are less than a header")
     version, crc, count = _HEADER.unpack_from(data)
     if version != VERSION:
         raise CorruptSnapshotError(f"version {version}, expected {VERSION}")
     if crc != (found := crc32c(memoryview(data)[_CRC_START:])):
-        raise CorruptSnapshotError(f"its CRC is {found:#010x}, its header says {crc:#010x}")
+        raise CorruptSnapshotError(f"computed CRC {found:#010x} differs from the header's {crc:#010x}")
     if len(data) != _HEADER.size + count * ENTRY.size:
         raise CorruptSnapshotError(f"{len(data)} bytes for {count} entries")
     return memoryview(data)[_HEADER.size :]
@@ -108,32 +107,32 @@ def _state(fields: tuple[int, ...]) -> ProducerState:
 
 
 class ProducerSnapshots:
-    """The snapshot files of one log's directory; `offsets` says where there are some, ascending.
+    """The snapshot files in one log's directory; `offsets` lists their offsets, ascending.
 
-    `take` belongs to the loop; all else is for a worker, or the start.
+    `take` is for the event loop, everything else for a worker or for startup.
     """
 
     __slots__ = ("_directory", "_disk", "_taken", "offsets", "removed")
 
     def __init__(self, disk: Disk, directory: str, offsets: Iterable[int] = ()) -> None:
-        """`offsets`: where snapshots were found."""
+        """Begin with the offsets of snapshots that were found."""
         self._disk = disk
         self._directory = directory
         self._taken: deque[tuple[int, Entries]] = deque()
         self.offsets = sorted(offsets)
-        self.removed: list[int] = []  # those that were damaged, or strays
+        self.removed: list[int] = []  # offsets of damaged and stray snapshots
 
     def path(self, offset: int) -> str:
-        """The file of the snapshot at an offset."""
+        """Return the path of the snapshot at an offset."""
         return segment_path(self._directory, offset, SNAPSHOT_SUFFIX)
 
     def find(self) -> None:
-        """Look into the directory for `offsets`. Raises OSError."""
+        """List the directory and set `offsets`. Raises OSError."""
         names = (entry.name for entry in self._disk.scan(self._directory) if entry.name.endswith(SNAPSHOT_SUFFIX))
         self.offsets = sorted(offset for offset in map(base_offset_of, names) if offset is not None)
 
     def has(self, offset: int) -> bool:
-        """Whether there is a snapshot at an offset, sound or not. Raises OSError."""
+        """Return whether there is a snapshot at an offset, valid or not. Raises OSError."""
         try:
             self._disk.modified_ms(self.path(offset))
         except FileNotFoundError:
@@ -141,10 +140,7 @@ class ProducerSnapshots:
         return True
 
     def read(self, offset: int) -> memoryview | None:
-        """Return the entries at an offset; None if there is no file, or a damaged one, which is removed.
-
-        Raises OSError.
-        """
+        """Read the entries at an offset; None if there is no file. A damaged file is removed. Raises OSError."""
         try:
             return sound_entries(read_file(self._disk, self.path(offset)))
         except FileNotFoundError:
@@ -154,9 +150,9 @@ class ProducerSnapshots:
             return None
 
     def write(self, offset: int, entries: Entries, *, sync: bool) -> None:
-        """Make the snapshot at an offset. Raises OSError.
+        """Write the snapshot at an offset. Raises OSError.
 
-        Piece by piece: between two of them the GIL is free, however many producers there are.
+        Writes in pieces, so that the GIL is released often, however many producers there are.
         """
 
         def write(fd: int) -> None:
@@ -170,11 +166,11 @@ class ProducerSnapshots:
         replace_file_by(self._disk, self.path(offset), write, sync=sync)
 
     def take(self, offset: int, entries: Entries) -> None:
-        """Remember entries for `write_taken`."""
+        """Queue entries for `write_taken`."""
         self._taken.append((offset, entries))
 
     def write_taken(self) -> None:
-        """Write what was taken. What cannot be written is left out: the log says it, too."""
+        """Write the queued snapshots, skipping those that fail: the log has the same information."""
         while True:
             try:
                 offset, entries = self._taken.popleft()
@@ -184,9 +180,9 @@ class ProducerSnapshots:
                 self.write(offset, entries, sync=False)
 
     def remove_strays(self, base_offsets: Iterable[int], end: int) -> list[int]:
-        """Remove those past a log's end, and strays; gives the offsets of the others, ascending.
+        """Remove snapshots past the log end, and strays; return the offsets of the others, ascending. Raises OSError.
 
-        A stray is at no segment's base offset, and not the newest of all past the last segment's. Raises OSError.
+        A stray is not at a base offset, and is not the newest snapshot past the last base offset.
         """
         bases, kept = set(base_offsets), []
         newest = max((offset for offset in self.offsets if offset <= end), default=-1)

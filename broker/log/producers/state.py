@@ -1,23 +1,25 @@
-"""One idempotent producer in one log: what it has appended last, and whether what it sends follows from that.
+"""The state of one idempotent producer in one log: its last batches, and whether a new batch may follow them.
 
-    a batch of a producer that is not known             begins its state, at any sequence
-    with the epoch of its state, the next sequence      goes on
-      one of the last five again                        is a duplicate: its records are in the log, it is not written
-      any other sequence                                is out of order
-    with a higher epoch, sequence 0                     begins anew; another sequence is out of order
-    with a lower epoch                                  is refused: a newer producer has taken over
+    batch of                                            result
+    an unknown producer, any sequence                   accepted
+    the current epoch, next sequence                    accepted
+                       one of the last five batches     duplicate: already in the log, not written again
+                       any other sequence               rejected as out of order
+    a higher epoch, sequence 0                          accepted
+                    any other sequence                  rejected as out of order
+    a lower epoch                                       rejected: another instance of the producer has replaced it
 
-Sequences count records; after 2^31 - 1 comes 0. Which producers a log knows, and for how long, is in `producers`.
+Sequences count records and wrap from 2^31 - 1 to 0. `table` decides which producers a log remembers, and how long.
 
 Invariants:
-1. A state is never changed, only replaced.
-2. Of a producer the last five batches are known, or as many as there were since its epoch began or it was read from a
-   snapshot (which has the last one only).
-3. A batch that is already there was appended with the same epoch and the same first and last sequence.
+1. States are immutable.
+2. A state has the producer's last five batches, or fewer: none from before its current epoch, and only one from before
+   it was read from a snapshot.
+3. A duplicate has the same epoch and the same first and last sequence as a batch of the state.
 
 Source: org.apache.kafka.storage.internals.log.ProducerStateEntry, ProducerAppendInfo,
-UnifiedLog.analyzeAndValidateProducerState; KIP-98, KIP-360 (a producer that is not known). Kafka does not answer
-DUPLICATE_SEQUENCE_NUMBER any more: what is older than the last five batches is out of order.
+UnifiedLog.analyzeAndValidateProducerState; KIP-98, KIP-360 (unknown producers). As in current Kafka, batches older than
+the last five are out of order; DUPLICATE_SEQUENCE_NUMBER is no longer used.
 """
 
 from typing import NoReturn
@@ -28,18 +30,18 @@ from broker.log.errors import InvalidProducerEpochError, InvalidTransactionState
 from protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader
 
 MAX_SEQUENCE = (1 << 31) - 1
-BATCHES_KEPT = 5  # what a producer may have in flight while it keeps its order: max.in.flight.requests.per.connection
+BATCHES_KEPT = 5  # the limit of max.in.flight.requests.per.connection for idempotent producers
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
 
 
 def advanced(sequence: int, count: int) -> int:
-    """The sequence so many records later (or earlier, with a negative count)."""
+    """Return the sequence `count` records later, or earlier if negative."""
     return sequence + count & MAX_SEQUENCE
 
 
 class ProducerBatch(Struct, frozen=True, gc=False):
-    """A batch as its producer's state remembers it; `timestamp` is its largest, in ms."""
+    """A batch in a producer's state; `timestamp` is its largest, in ms."""
 
     last_sequence: int
     last_offset: int
@@ -58,10 +60,10 @@ class ProducerBatch(Struct, frozen=True, gc=False):
 
 
 class ProducerState(Struct, frozen=True, gc=False):
-    """One producer in one log. `batches`: its last ones, oldest first, none older than its epoch.
+    """One producer in one log. `batches` are its last ones in its current epoch, oldest first.
 
-    `last_timestamp`: of its last batch or of the marker that ended its transaction, ms. `coordinator_epoch`: of that
-    marker. `transaction_first_offset`: where the transaction that is open began; -1 if none is.
+    `last_timestamp` (ms) is that of its last batch or of the marker that ended its last transaction, and
+    `coordinator_epoch` that of the marker. `transaction_first_offset` is where its open transaction began, or -1.
     """
 
     producer_id: int
@@ -82,12 +84,12 @@ class ProducerState(Struct, frozen=True, gc=False):
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def expects(self, sequence: int) -> bool:
-        """Whether a batch that begins with this sequence comes next in this epoch."""
+        """Return whether a batch in this epoch must begin with this sequence."""
         batches = self.batches
         return (batches[-1].last_sequence + 1 & MAX_SEQUENCE if batches else 0) == sequence
 
     def find(self, header: BatchHeader) -> ProducerBatch | None:
-        """The batch that is there already, if this one is a duplicate."""
+        """Return the earlier batch of which this one is a duplicate, or None."""
         if header.producer_epoch == self.epoch:
             last_sequence = advanced(header.base_sequence, header.last_offset_delta)
             for batch in self.batches:
@@ -96,7 +98,7 @@ class ProducerState(Struct, frozen=True, gc=False):
         return None
 
     def appended(self, header: BatchHeader, last_offset: int, timestamp: int) -> "ProducerState":
-        """The state after a batch of records, unchecked. `timestamp`: its largest, in ms."""
+        """Return the state after a batch of records, without validation. `timestamp` is its largest, in ms."""
         delta, epoch = header.last_offset_delta, header.producer_epoch
         batch = ProducerBatch(advanced(header.base_sequence, delta), last_offset, delta, timestamp)
         first_offset = self.transaction_first_offset
@@ -106,7 +108,7 @@ class ProducerState(Struct, frozen=True, gc=False):
         return ProducerState(self.producer_id, epoch, self.coordinator_epoch, timestamp, first_offset, batches)
 
     def ended(self, epoch: int, coordinator_epoch: int, timestamp: int) -> "ProducerState":
-        """The state after the marker that ends its transaction."""
+        """Return the state after the marker that ends its transaction."""
         batches = self.batches if epoch == self.epoch else ()
         return ProducerState(self.producer_id, epoch, coordinator_epoch, timestamp, NO_OFFSET, batches)
 
@@ -120,11 +122,10 @@ def followed(
     may_begin: bool = False,
     has_sequence: bool = True,
 ) -> ProducerState:
-    """Return the state after a batch, which must not be a duplicate.
+    """Validate a batch that is not a duplicate against the current state; return the state after it.
 
-    `may_begin`: it may be the first of a transaction, as the coordinator has agreed. `has_sequence`: its sequence is
-    checked. Raises OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError unless it may be
-    appended.
+    `may_begin`: it may begin a transaction, because the coordinator has agreed. `has_sequence`: check its sequence.
+    Raises OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError.
     """
     if header.attributes & TRANSACTIONAL_BIT and not may_begin and not continues_transaction(current, header):
         raise InvalidTransactionStateError(
@@ -137,7 +138,7 @@ def followed(
     elif has_sequence and not current.expects(header.base_sequence):
         _refuse_sequence(current, header)
     if current.transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
-        raise InvalidTransactionStateError(f"{_of(header)} is outside the transaction that is open")
+        raise InvalidTransactionStateError(f"{_of(header)} is outside the open transaction")
     return current.appended(header, last_offset, timestamp)
 
 
@@ -148,15 +149,15 @@ def continues_transaction(current: ProducerState | None, header: BatchHeader) ->
 
 def _check_new_epoch(current: ProducerState, header: BatchHeader, *, has_sequence: bool) -> None:
     if header.producer_epoch < current.epoch:
-        raise InvalidProducerEpochError(f"{_of(header)}: the producer's epoch is {current.epoch} by now")
+        raise InvalidProducerEpochError(f"{_of(header)}: the producer's epoch is now {current.epoch}")
     if has_sequence and header.base_sequence:
-        raise OutOfOrderSequenceError(f"{_of(header)}: after epoch {current.epoch} a new one begins with sequence 0")
+        raise OutOfOrderSequenceError(f"{_of(header)}: a new epoch (after {current.epoch}) begins with sequence 0")
 
 
 def _refuse_sequence(current: ProducerState, header: BatchHeader) -> NoReturn:
     expected = current.last_sequence + 1 & MAX_SEQUENCE
-    raise OutOfOrderSequenceError(f"{_of(header)}: the next sequence is {expected}")
+    raise OutOfOrderSequenceError(f"{_of(header)}: expected sequence {expected}")
 
 
 def _of(header: BatchHeader) -> str:
-    return f"a batch of producer {header.producer_id}, epoch {header.producer_epoch}, sequence {header.base_sequence}"
+    return f"batch of producer {header.producer_id}, epoch {header.producer_epoch}, sequence {header.base_sequence}"

@@ -1,29 +1,29 @@
-"""The idempotent producers that one log knows: at work as objects, at rest as packed bytes, and forgotten when idle.
+"""The table of a log's producers: states of active ones, packed states of idle ones, until they expire.
 
-A partition may be written by a handful of producers for months, or by a new one for every message. Each is remembered
-for `producer.id.expiration.ms` after its last batch, so that a batch that is sent again is recognized. What that takes:
+A partition may have a few producers for months, or a new one for every message. Each is remembered for
+`producer.id.expiration.ms` after its last batch, so that retries are recognized as duplicates. The memory this takes:
 
-    active, recent   touched since the last turn, or in the one before: `ProducerState`, 0.4 to 1.2 KB each, and no more
-                     than 2 x MAX_ACTIVE
-    idle             packed, about 0.2 KB each, oldest first within each bucket
+    active, recent   used in the current or the previous generation: `ProducerState`, 0.4 to 1.2 KB each, at most
+                     2 x MAX_ACTIVE
+    idle             packed to about 0.2 KB each, oldest first within each bucket
 
-A turn comes when MAX_ACTIVE producers are active, and with time (`age`): what was recent is packed, what was active is
-recent. A producer that comes back is unpacked, and is active again.
+A new generation begins once MAX_ACTIVE producers are active, or after some time (`age`): recent producers are packed,
+active ones become recent. An idle producer that sends a batch is unpacked and active again.
 
-A snapshot needs the states of one moment, and writing it takes long. So `capture` shares the buckets, and whoever
-changes a shared bucket copies it first: some hundred entries, whatever the ids are.
+A snapshot needs the states of one moment and takes long to write. So `capture` shares the buckets, and a shared bucket
+is copied before it is changed: some hundred entries, whatever the ids are.
 
 Invariants:
-1. A producer is in one of active, recent and idle. `planned` holds the states of those with plans that are not
-   committed yet, each on top of the one before; `commit` moves one over, `abandon` forgets them all.
-2. A producer whose last batch is younger than `warmlog.producers.min.idle.ms`, by this broker's clock, is not
-   forgotten: a batch of it may still be sent again. One that was read from a snapshot at startup counts as active then.
-3. All logs share a `ProducerBudget`. Where it is used up, the first batch of a producer that the log does not know is
-   refused; nothing of that producer is in the log, so nothing can be stored twice.
-4. One with an open transaction is never forgotten.
+1. A producer is either active, recent or idle. `_planned` has the states after plans that are not committed yet, each
+   based on the one before; `commit` moves a state to active, `abandon` drops all.
+2. A producer whose last batch is younger than `warmlog.producers.min.idle.ms` by the broker's clock is not dropped, as
+   it may still retry. A producer read from a snapshot at startup counts as used at that time.
+3. All logs share a `ProducerBudget`. Once it is used up, the first batch of an unknown producer is rejected. The log
+   has nothing of that producer, so that nothing can be stored twice.
+4. A producer with an open transaction is never dropped.
 
-Source: org.apache.kafka.storage.internals.log.ProducerStateManager. Kafka bounds by time only; KIP-936 is about the
-memory that clients have filled by making a producer for each message.
+Source: org.apache.kafka.storage.internals.log.ProducerStateManager. Kafka limits by time only; KIP-936 describes how
+clients that create a producer for each message fill a broker's memory.
 """
 
 from collections import OrderedDict
@@ -46,52 +46,52 @@ from broker.log.producers.transactions import (
 )
 from protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 
-MAX_ACTIVE = 500  # of one log; a turn packs as many, in a millisecond, and copies as many shared buckets at most
-MAX_GIVEN_ID = 1 << 62  # no broker comes to that, but a client can write any id: above the largest, none can be given
+MAX_ACTIVE = 500  # per log; a new generation packs as many in a millisecond, and copies at most as many shared buckets
+MAX_GIVEN_ID = 1 << 62  # brokers never get that far, but clients can send any id, after which no id could be assigned
 DEFAULT_LIMIT = 500_000
-ENTRIES_PER_PIECE = 1000  # of a snapshot
+ENTRIES_PER_PIECE = 1000  # in a snapshot
 _BUCKETS = 2048
-_GROUP_BITS = 8  # ids that were given one after the other share a bucket: a log with few producers has few buckets
-_SCATTER = SystemRandom().getrandbits(61) | 1  # so that nobody can choose ids that are all in one bucket
+_GROUP_BITS = 8  # consecutive ids share a bucket, so that a log with few producers has few buckets
+_SCATTER = SystemRandom().getrandbits(61) | 1  # random, so that clients cannot choose ids that share a bucket
 _PRIME = (1 << 61) - 1
 
-# An idle producer: its entry as in a snapshot, since when it is idle (ms), the timestamp of its last batch; then the
-# batches before that one, oldest first.
+# An idle producer: its snapshot entry, the time since which it is idle (ms), and the timestamp of its last batch; then
+# its earlier batches, oldest first.
 _REST = Struct(">qq")
 _BATCH = Struct(">iqiq")
 _SINCE = Struct(">q")
-_LAST_TIMESTAMP = 26  # where it is in an entry
+_LAST_TIMESTAMP = 26  # position in an entry
 
 
 class ProducerBudget:
-    """How many producers the logs of a broker may know together. For any thread."""
+    """The limit on the producers in all logs of a broker together. For any thread."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         self.limit = limit
         self.count = 0
-        self.refused = 0  # batches, of others
+        self.refused = 0  # rejected batches
         self._lock = Lock()
 
     @property
     def is_full(self) -> bool:
-        """Whether no further producer may come."""
+        """Whether no producer may be added."""
         return self.count >= self.limit
 
     def add(self, count: int) -> None:
-        """Count so many more, or fewer."""
+        """Add to the count, or subtract if negative."""
         with self._lock:
             self.count += count
 
 
 class Extent(Protocol):
-    """What `append.BatchExtent` says of a batch: its last offset, its largest timestamp (ms)."""
+    """The part of `append.BatchExtent` that is used here: last offset and largest timestamp (ms)."""
 
     last_offset: int
     max_timestamp: int
 
 
 class CapturedProducers:
-    """The producers of a log as they were at one moment; for any thread."""
+    """The producers of a log at one moment. For any thread."""
 
     def __init__(self, states: Sequence[ProducerState], buckets: Sequence[dict[int, bytes]]) -> None:
         self._states = states
@@ -106,7 +106,7 @@ class CapturedProducers:
             yield from map(_unpack, bucket.values())
 
     def pieces(self) -> Iterator[bytes]:
-        """Return the entries for a snapshot, some at a time."""
+        """Yield the entries for a snapshot, in pieces."""
         entries: list[bytes] = [encode_entry(state) for state in self._states]
         for bucket in self._buckets:
             for packed in bucket.values():
@@ -118,49 +118,49 @@ class CapturedProducers:
 
 
 class Producers:
-    """The producers that one log knows. Belongs to the event loop, once the log is open; memory only."""
+    """The producers of one log. For the event loop, once the log is open; memory only."""
 
     __slots__ = (
         "_active",
         "_buckets",
         "_budget",
         "_clock",
+        "_generation_ms",
         "_idle_count",
         "_planned",
         "_recent",
         "_shared",
-        "_turned_ms",
         "guards",
         "largest_id",
         "open_transactions",
         "unstable",
     )
 
-    largest_id: int  # that a broker may have given; -1 if there is none
+    largest_id: int  # the largest id that a broker may have assigned; -1 if none
 
     def __init__(self, clock: Callable[[], int] = lambda: 0, budget: ProducerBudget | None = None) -> None:
-        """None yet. `clock` gives ms since the epoch."""
+        """Begin without producers. `clock` returns ms since the epoch."""
         self._clock = clock
         self._budget = budget or ProducerBudget()
         self._active: dict[int, ProducerState] = {}
         self._recent: dict[int, ProducerState] = {}
-        self._buckets: dict[int, dict[int, bytes]] = {}  # of idle ones, oldest first
-        self._shared: set[int] = set()  # buckets that somebody has captured
+        self._buckets: dict[int, dict[int, bytes]] = {}  # packed idle producers, oldest first
+        self._shared: set[int] = set()  # keys of buckets that a capture shares
         self._idle_count = 0
         self._planned: dict[int, ProducerState] = {}
         self.open_transactions: OrderedDict[int, int] = OrderedDict()  # by producer id, ordered by their first offsets
         self.unstable = UnstableTransactions()
         self.guards = VerificationGuards()
-        self._turned_ms = clock()
+        self._generation_ms = clock()
         self.largest_id = -1
 
-    # -- what is known -------------------------------------------------------------------------------------------------
+    # -- lookups -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._active) + len(self._recent) + self._idle_count
 
     def get(self, producer_id: int) -> ProducerState | None:
-        """Return the state of a producer as the log holds it; None if it is not known."""
+        """Return the committed state of a producer, or None."""
         state = self._active.get(producer_id) or self._recent.get(producer_id)
         if state is None:
             bucket = self._buckets.get(_bucket_of(producer_id))
@@ -169,12 +169,12 @@ class Producers:
         return state
 
     def capture(self) -> CapturedProducers:
-        """Return the producers as the log holds them now."""
+        """Return the committed states of all producers at this moment."""
         self._shared.update(self._buckets)
         return CapturedProducers([*self._active.values(), *self._recent.values()], list(self._buckets.values()))
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Return where the oldest transaction begins that is open or whose marker is not below the high watermark."""
+        """Return the first offset of the oldest transaction that is open or ended at or past the high watermark."""
         first_open = next(iter(self.open_transactions.values()), None)
         first_ended = self.unstable.first_offset(high_watermark) if self.unstable else None
         if first_open is None or first_ended is None:
@@ -184,7 +184,7 @@ class Producers:
     # -- appends -------------------------------------------------------------------------------------------------------
 
     def find_duplicates(self, checked: Sequence[tuple[int, BatchHeader]]) -> list[ProducerBatch]:
-        """Return those batches, from the first one on, that the log has, or will have once plans are committed."""
+        """Return the leading batches that are duplicates of committed or planned ones."""
         found = []
         for _, header in checked:
             state = self._latest(header.producer_id)
@@ -201,13 +201,15 @@ class Producers:
         origin: Origin = Origin.CLIENT,
         guard: int = 0,
     ) -> Sequence[ProducerState]:
-        """Check batches that are no duplicates against their producers; return the new states, for `commit`.
+        """Validate batches that are not duplicates; return the new states, for `commit`.
 
-        `guard` allows a client to begin a transaction; see `VerificationGuards`. Raises what `followed` does, and
-        TooManyProducersError: then nothing is planned.
+        `guard` allows a client to begin a transaction; see `VerificationGuards`. Raises TooManyProducersError and the
+        errors of `followed`, and then nothing is planned.
         """
         has_sequence = origin is Origin.CLIENT
-        if len(checked) == 1 and (header := checked[0][1]).producer_id >= 0:  # half the time of what follows
+        if (
+            len(checked) == 1 and (header := checked[0][1]).producer_id >= 0
+        ):  # takes half the time of the general case below
             extent = extents[0]
             current = self._latest(header.producer_id)
             if current is None:
@@ -253,10 +255,10 @@ class Producers:
                 self.guards.close(state.producer_id)
 
     def plan_marker(self, marker: TransactionMarker, timestamp: int) -> ProducerState:
-        """Check a marker against its producer; return the new state, for `commit`.
+        """Validate a marker; return the new state of its producer, for `commit`.
 
-        A producer that is not known becomes known, even if the budget is used up: its number of markers is the
-        coordinator's to bound. Raises what `ended_by` does: then nothing is planned.
+        An unknown producer is added even if the budget is used up, since the coordinator limits the number of markers.
+        Raises the errors of `ended_by`, and then nothing is planned.
         """
         state = ended_by(self._latest(marker.producer_id), marker, timestamp)
         self._planned[marker.producer_id] = state
@@ -268,12 +270,12 @@ class Producers:
         if budget.is_full:
             budget.refused += 1
             raise TooManyProducersError(
-                f"no room for producer {header.producer_id}: {budget.count:,} idempotent producers of all partitions"
-                " have written of late (make producers less often, or raise warmlog.producers.max)"
+                f"no room for producer {header.producer_id}: {budget.count:,} idempotent producers were active lately"
+                " (create producers less often, or raise warmlog.producers.max)"
             )
 
     def commit(self, states: Sequence[ProducerState]) -> None:
-        """Take over what was planned: it is in the log."""
+        """Make planned states the current ones."""
         planned = self._planned
         for state in states:
             producer_id = state.producer_id
@@ -282,14 +284,14 @@ class Producers:
                 del planned[producer_id]
 
     def commit_marker(self, state: ProducerState, marker_offset: int) -> None:
-        """Take over the state after a marker, which is in the log at this offset."""
+        """Make the state after a marker, written at `marker_offset`, the current one."""
         first_offset = self.open_transactions.get(state.producer_id, NO_OFFSET)
         self.commit((state,))
         if first_offset >= 0:
             self.unstable.add(first_offset, marker_offset)
 
     def abandon(self) -> None:
-        """Forget what is planned."""
+        """Drop planned states."""
         self._planned.clear()
 
     def __setitem__(self, producer_id: int, state: ProducerState) -> None:
@@ -302,10 +304,10 @@ class Producers:
         elif self.open_transactions:
             self.open_transactions.pop(producer_id, None)
         if len(active) > MAX_ACTIVE:
-            self._turn()
+            self._begin_generation()
 
     def _note_open(self, producer_id: int, first_offset: int) -> None:
-        """Keep open transactions in order: one that begins is the last."""
+        """Add an open transaction; a new one has the largest first offset, so it comes last."""
         if self.open_transactions.get(producer_id) != first_offset:
             self.open_transactions[producer_id] = first_offset
             self.open_transactions.move_to_end(producer_id)
@@ -314,7 +316,7 @@ class Producers:
         return self._planned.get(producer_id) or self.get(producer_id)
 
     def _wake(self, producer_id: int) -> None:
-        """Take a producer out of where it rested; count it if it is new."""
+        """Remove a producer from the recent or idle ones, or count it if it is new."""
         if self._recent.pop(producer_id, None) is not None:
             return
         key = _bucket_of(producer_id)
@@ -326,10 +328,10 @@ class Producers:
         if self.largest_id < producer_id <= MAX_GIVEN_ID:
             self.largest_id = producer_id
 
-    # -- rest ----------------------------------------------------------------------------------------------------------
+    # -- idle producers ------------------------------------------------------------------------------------------------
 
     def load(self, entries: memoryview) -> None:
-        """Take in the entries of a snapshot, end to end: idle from now on."""
+        """Add the producers of consecutive snapshot entries, as idle from now on."""
         since = _SINCE.pack(self._clock())
         count = 0
         found_open = dict(self.open_transactions)
@@ -349,23 +351,23 @@ class Producers:
         self._budget.add(count)
 
     def age(self, interval_ms: int) -> None:
-        """Let a turn come if the last one is so long ago: who is idle is to be known as that."""
-        if self._clock() - self._turned_ms >= interval_ms and (self._active or self._recent):
-            self._turn()
+        """Begin a new generation if the current one is this old, so that unused producers become idle."""
+        if self._clock() - self._generation_ms >= interval_ms and (self._active or self._recent):
+            self._begin_generation()
 
-    def _turn(self) -> None:
-        """Pack what was not touched since the last turn."""
+    def _begin_generation(self) -> None:
+        """Pack the recent producers, and make the active ones recent."""
         for producer_id, state in self._recent.items():
-            self._own(_bucket_of(producer_id))[producer_id] = _pack(state, self._turned_ms)
+            self._own(_bucket_of(producer_id))[producer_id] = _pack(state, self._generation_ms)
         self._idle_count += len(self._recent)
         self._recent, self._active = self._active, {}
-        self._turned_ms = self._clock()
+        self._generation_ms = self._clock()
 
     def forget_idle(self, idle_since_ms: int, last_timestamp_ms: int | None = None, *, most: int) -> bool:
-        """Forget producers that are idle since then or longer, and tell whether there may be more than `most` of them.
+        """Drop producers idle since `idle_since_ms`, checking up to `most`; return whether there may be more.
 
-        With `last_timestamp_ms`, only those whose last batch is not younger than that. Those that stay all the same
-        count as idle from now on: they are looked at again when that is over.
+        With `last_timestamp_ms`, only those whose last batch is not younger than that. Producers that are kept
+        nevertheless count as idle from now on, so that they are checked again after another expiration time.
         """
         for key in list(self._buckets):
             idle = _idle_since(self._buckets[key], idle_since_ms, most)
@@ -394,13 +396,13 @@ class Producers:
         self._budget.add(-gone)
 
     def release(self) -> None:
-        """Forget all: the log is closed, or has other producers."""
+        """Drop all producers, when the log is closed or gets another table."""
         self._budget.add(-len(self))
         self._active, self._recent, self._buckets = {}, {}, {}
         self._idle_count = 0
 
     def _own(self, key: int) -> dict[int, bytes]:
-        """Return a bucket that may be changed."""
+        """Return a bucket to be changed, copied if it is shared."""
         bucket = self._buckets.setdefault(key, {})
         if key in self._shared:
             self._shared.discard(key)
@@ -413,7 +415,7 @@ def _bucket_of(producer_id: int) -> int:
 
 
 def _idle_since(bucket: dict[int, bytes], since_ms: int, most: int) -> list[tuple[int, bytes]]:
-    """Return the first entries of a bucket that are idle since then or longer."""
+    """Return up to `most` entries of a bucket that are idle since `since_ms`."""
     found: list[tuple[int, bytes]] = []
     for producer_id, packed in bucket.items():
         if len(found) == most or _SINCE.unpack_from(packed, ENTRY_SIZE)[0] > since_ms:
@@ -423,14 +425,14 @@ def _idle_since(bucket: dict[int, bytes], since_ms: int, most: int) -> list[tupl
 
 
 def _pack(state: ProducerState, since_ms: int) -> bytes:
-    """Return a state as it is kept while its producer is idle."""
+    """Pack the state of an idle producer."""
     *older, last = state.batches or (NO_BATCH,)
     parts = [_BATCH.pack(each.last_sequence, each.last_offset, each.offset_delta, each.timestamp) for each in older]
     return b"".join((encode_entry(state), _REST.pack(since_ms, last.timestamp), *parts))
 
 
 def _unpack(packed: bytes) -> ProducerState:
-    """Return the state that was packed."""
+    """Unpack a state."""
     producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, first_offset = ENTRY.unpack_from(packed)
     batches: tuple[ProducerBatch, ...] = ()
     if offset >= 0:

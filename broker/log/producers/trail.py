@@ -1,9 +1,7 @@
-"""What a scan has met of idempotent producers: as many of their batches as their states depend on.
+"""Collect the batches that producer states depend on while a log is scanned, so that `replay` need not read it again.
 
-Owns: which batches those are. Must not know how they change a state (`producer_replay`), or why the log is scanned.
-
-A state knows the last five batches of its producer, and which transaction is open. So of the others, those that begin
-and end no transaction, nothing need be remembered: a log of any length leaves a short trail.
+A state has the last five batches of its producer, and its open transaction. Other batches that are not part of a
+transaction need not be collected, so that a trail is short, however long the log.
 """
 
 from collections import Counter
@@ -15,10 +13,10 @@ from protocol.records.batch import read_header
 from protocol.records.codec import compiled
 from protocol.records.layout import BatchHeader
 
-MAX_SUPERFLUOUS = 10_000  # batches that are remembered in vain, until they are looked through
+MAX_SUPERFLUOUS = 10_000  # collected batches that no state depends on, before they are dropped
 
-# The short cut over batches that change nothing: a piece of a file, the bytes left from there on, first and end of the
-# offsets asked for; gives positions and where the next batch begins. None where it was not built.
+# Compiled filter, or None. Takes a piece of a file, the bytes of the file from there on, and the range of offsets;
+# returns the positions of the batches that states depend on, and the position of the next batch.
 producer_batches: Callable[[bytes | memoryview, int, int, int], tuple[list[int], int]] | None = None
 if compiled:
     with suppress(ImportError):
@@ -26,7 +24,7 @@ if compiled:
 
 
 class ProducerTrail:
-    """(position, header) of batches of one segment, in order."""
+    """(position, header) of batches in one segment, in order."""
 
     __slots__ = ("_found", "_limit")
 
@@ -39,19 +37,19 @@ class ProducerTrail:
 
     @property
     def has_transactions(self) -> bool:
-        """Whether a batch is part of a transaction, or ends one."""
+        """Whether any batch is part of a transaction or ends one."""
         return any(_is_of_transaction(header) for _, header in self._found)
 
     def add(self, position: int, header: BatchHeader) -> None:
-        """Remember a batch, if a producer's state may depend on it."""
+        """Add a batch if a producer state may depend on it."""
         if header.producer_id >= 0:
             self._found.append((position, header))
             if len(self._found) > self._limit:
                 self._keep_last()
 
     def add_piece(self, data: memoryview, position: int) -> None:
-        """Remember those in a piece of whole batches that lies at a position of the file."""
-        assert producer_batches is not None, "who has no short cut adds them one by one"
+        """Add the relevant batches of a piece, which holds whole batches, from `position` of the file."""
+        assert producer_batches is not None, "without the compiled filter, call `add`"
         found, _ = producer_batches(data, len(data), 0, (1 << 63) - 1)
         for at in found:
             self.add(position + at, read_header(data, at))

@@ -51,11 +51,11 @@ def ended_by(current: ProducerState | None, marker: TransactionMarker, timestamp
     is_repeated = epoch == state.epoch and state.transaction_first_offset < 0
     if epoch < state.epoch or (marker.raises_epoch and epoch == state.epoch and not is_repeated):
         raise InvalidProducerEpochError(
-            f"a marker of producer {marker.producer_id}, epoch {epoch}: the producer's epoch is {state.epoch}"
+            f"marker of producer {marker.producer_id}, epoch {epoch}: the producer's epoch is {state.epoch}"
         )
     if marker.coordinator_epoch < state.coordinator_epoch:
         raise TransactionCoordinatorFencedError(
-            f"a marker of producer {marker.producer_id}: coordinator epoch {marker.coordinator_epoch} is older than"
+            f"marker of producer {marker.producer_id}: coordinator epoch {marker.coordinator_epoch} is older than"
             f" {state.coordinator_epoch}, that of its last marker"
         )
     return state.ended(epoch, marker.coordinator_epoch, timestamp)
@@ -77,14 +77,14 @@ class UnstableTransactions:
         heappush(self._ended, (first_offset, marker_offset))
 
     def first_offset(self, high_watermark: int) -> int | None:
-        """Return the smallest first offset of those whose marker is not below the high watermark, None without any."""
+        """Return the smallest first offset of transactions whose marker is not below the high watermark, or None."""
         ended = self._ended
         while ended and ended[0][1] < high_watermark:
             heappop(ended)
         return ended[0][0] if ended else None
 
     def cut(self, end_offset: int) -> "UnstableTransactions":
-        """Return those whose markers are below the end of a log that was cut."""
+        """Return the transactions whose markers are below the end of a truncated log."""
         left = UnstableTransactions()
         for first_offset, marker_offset in self._ended:
             if marker_offset < end_offset:

@@ -79,7 +79,9 @@ def test_a_batch_that_does_not_follow_is_out_of_order() -> None:
     log = Log()
     log.append(header(0, 3))
     for sequence in (1, 2, 4, MAX_SEQUENCE):
-        with pytest.raises(OutOfOrderSequenceError, match=f"producer 7, epoch 0, sequence {sequence}: .* is 3"):
+        with pytest.raises(
+            OutOfOrderSequenceError, match=f"producer 7, epoch 0, sequence {sequence}: expected sequence 3"
+        ):
             log.append(header(sequence))
     assert log.append(header(3)) == [3]
 
@@ -121,7 +123,7 @@ def test_a_newer_epoch_begins_with_sequence_0_and_shuts_out_the_older() -> None:
     with pytest.raises(OutOfOrderSequenceError, match="begins with sequence 0"):
         log.append(header(5, epoch=1))
     assert log.append(header(0, epoch=1)) == [5]
-    with pytest.raises(InvalidProducerEpochError, match="epoch is 1 by now"):
+    with pytest.raises(InvalidProducerEpochError, match="epoch is now 1"):
         log.append(header(5))
     with pytest.raises(InvalidProducerEpochError):
         log.append(header(0, 5))  # also what was a duplicate in its own epoch
@@ -171,7 +173,7 @@ def test_batches_outside_their_transaction_are_refused() -> None:
     with pytest.raises(InvalidTransactionStateError, match="belongs to no open transaction"):
         log.append(header(0, attributes=TRANSACTIONAL_BIT))
     open_since = ProducerState(7, epoch=0, transaction_first_offset=40, batches=(ProducerBatch(4, 44, 4, NOW_MS),))
-    with pytest.raises(InvalidTransactionStateError, match="outside the transaction"):
+    with pytest.raises(InvalidTransactionStateError, match="outside the open transaction"):
         Log([open_since]).append(header(5))
 
 
