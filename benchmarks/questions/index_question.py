@@ -40,7 +40,7 @@ from broker.log.index.search import PAGE_SIZE, floor_slot
 from broker.log.io.disk import Disk
 from broker.log.io.files import Descriptor
 from broker.log.io.page_cache import Cachestat
-from broker.log.log_scan import BatchEnd, find_batch
+from broker.log.segments.log_scan import BatchEnd, find_batch
 from protocol.records.builder import build_batch
 
 RECORDS = 1_000_000

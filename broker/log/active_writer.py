@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from broker.log.append import Buffer, IndexEntries
 from broker.log.index.transaction import AbortedTransaction
 from broker.log.io.disk import is_out_of_room
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 
 
 class ActiveWriter:

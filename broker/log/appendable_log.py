@@ -12,7 +12,7 @@ from broker.log.append import Buffer, PlannedAppend
 from broker.log.appender import PreparedRoll
 from broker.log.log_state import LogState
 from broker.log.producers.transactions import Origin, TransactionMarker
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
 from protocol.records.reencode import reencode_batches
 from protocol.records.validation import NeedsReencodingError

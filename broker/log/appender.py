@@ -38,8 +38,8 @@ from broker.log.producers.table import Producers
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.recovery.contiguity import Contiguity
 from broker.log.recovery.place import LogPlace
-from broker.log.segment import Segment
-from broker.log.segments import Segments
+from broker.log.segments.segment import Segment
+from broker.log.segments.segment_map import Segments
 from protocol.records.batch import read_header
 from protocol.records.layout import NO_TIMESTAMP
 from protocol.records.markers import EndMarker, Outcome, marker_batch

@@ -17,8 +17,8 @@ from threading import Lock
 
 from broker.log.active_writer import ActiveWriter
 from broker.log.io.disk import Disk
-from broker.log.segment import Segment
-from broker.log.segments import Segments
+from broker.log.segments.segment import Segment
+from broker.log.segments.segment_map import Segments
 
 
 class SyncTurns:

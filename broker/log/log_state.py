@@ -20,12 +20,12 @@ from broker.log.descriptions import LogDescription, RecoveryReport
 from broker.log.directory.checkpoint import LEADER_EPOCHS, write_epochs
 from broker.log.directory.disk_reserve import Room
 from broker.log.errors import LogFailedError
-from broker.log.explain import LogSnapshot, take_snapshot
 from broker.log.flush import Durability, SyncTurns
 from broker.log.io.page_faults import PageFaults
 from broker.log.io.residency import Residency
 from broker.log.log_view import LogBounds, LogView
 from broker.log.producers.table import Producers
+from broker.log.reads.explain import LogSnapshot, take_snapshot
 from broker.log.recovery.index_repair import IndexRepair
 from broker.log.recovery.load import LoadedLog
 from broker.log.recovery.place import LogPlace

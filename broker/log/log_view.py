@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from broker.log.recovery.contiguity import Contiguity
 from broker.log.recovery.place import LogPlace
-from broker.log.segments import Segments
+from broker.log.segments.segment_map import Segments
 
 
 class LogBounds(NamedTuple):

@@ -45,8 +45,8 @@ from broker.log.io.disk import Disk, read_file, sync_file, write_all
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import CapturedProducers
 from broker.log.recovery.place import LogPlace
-from broker.log.segment import Segment
-from broker.log.segments import Segments
+from broker.log.segments.segment import Segment
+from broker.log.segments.segment_map import Segments
 
 PIECE_BYTES = 1 << 20  # copied by one call
 

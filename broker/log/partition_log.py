@@ -38,15 +38,15 @@ from broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
 from broker.log.producers.replay import Bounds
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import ProducerBudget, Producers
-from broker.log.reading import aborted_in, read_slice
+from broker.log.reads.reading import aborted_in, read_slice
+from broker.log.reads.time_search import TimeView, first_at_or_past, largest
 from broker.log.recovery.load import load_log
 from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild_transactions import rebuild_sealed
 from broker.log.recovery.reopen import FailedLog, Reopened, Reopening
 from broker.log.recovery.truncate import cut_segments
-from broker.log.segment import Segment
-from broker.log.segments import Segments
-from broker.log.time_search import TimeView, first_at_or_past, largest
+from broker.log.segments.segment import Segment
+from broker.log.segments.segment_map import Segments
 
 __all__ = [
     "FlushPlan",

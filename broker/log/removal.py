@@ -29,7 +29,7 @@ from broker.log.io.disk import Disk
 from broker.log.log_view import LogView
 from broker.log.recovery.index_repair import IndexRepair
 from broker.log.retention import Candidate, RemovalReason, removal_reasons
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 
 DROP_BYTES = 4 << 20  # evicted at a time, in 0.3 ms
 

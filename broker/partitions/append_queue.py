@@ -24,7 +24,7 @@ from broker.log.errors import LogError
 from broker.log.io.disk import is_out_of_room
 from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
 from broker.log.producers.transactions import Origin, TransactionMarker
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 from broker.partitions.disk_workers import DiskWorkers
 from broker.partitions.log_tasks import LogTasks
 from broker.partitions.refusal_log import RefusalLog

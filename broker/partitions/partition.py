@@ -24,7 +24,7 @@ from broker.log.moving import LogMove, MovedLog
 from broker.log.partition_log import LogRead, PartitionLog
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.recovery.reopen import Reopened
-from broker.log.segment import LOOKUP_FAULTS, Segment
+from broker.log.segments.segment import LOOKUP_FAULTS, Segment
 from broker.partitions.append_queue import Append, AppendQueue, StorageError
 from broker.partitions.disk_workers import DiskWorkers
 from broker.partitions.log_tasks import LogTasks

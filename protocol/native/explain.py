@@ -1,6 +1,6 @@
 """Explain how a fetch would be served from the files of a log, and which pages are resident (native protocol only).
 
-`broker.log.explain` computes the explanation; its values have the same fields.
+`broker.log.reads.explain` computes the explanation; its values have the same fields.
 """
 
 from typing import ClassVar

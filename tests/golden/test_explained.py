@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 
-from broker.log.explain import SEARCHES, explain_offset, explain_time
+from broker.log.reads.explain import SEARCHES, explain_offset, explain_time
 from protocol.records.layout import BatchHeader
 from tests.golden.partitions import GoldenPartition
 from warmlog.inspect.log_snapshot import read_log_snapshot

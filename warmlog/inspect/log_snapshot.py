@@ -14,10 +14,8 @@ from broker.log.append import Tail
 from broker.log.config import LogConfig
 from broker.log.directory.checkpoint import LOG_STARTS, read_offsets
 from broker.log.errors import CheckpointError, IndexCorruptError
-from broker.log.explain import LogSnapshot, observed_files
 from broker.log.index.offset import OffsetIndex
 from broker.log.index.time import TimeIndex
-from broker.log.index_audit import check_active_indexes, check_has_no_timestamps
 from broker.log.io.directory_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -26,8 +24,10 @@ from broker.log.io.directory_names import (
     parse_partition_directory,
 )
 from broker.log.io.observed_disk import ObservedDisk
+from broker.log.reads.explain import LogSnapshot, observed_files
 from broker.log.recovery.rebuild import MAX_INDEX_BYTES, resume, scan_segment
-from broker.log.segment import Segment
+from broker.log.segments.index_audit import check_active_indexes, check_has_no_timestamps
+from broker.log.segments.segment import Segment
 from protocol.errors import ProtocolError
 from warmlog.inspect.index_files import data_end
 

@@ -43,7 +43,7 @@ from broker.log.recovery.contiguity import Contiguity
 from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import rebuild_indexes
 from broker.log.recovery.rebuild_transactions import rebuild_transaction_indexes
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 from broker.metadata.topic import Topic
 from broker.settings.settings import Settings
 from broker.settings.topics import log_config

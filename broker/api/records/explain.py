@@ -1,4 +1,4 @@
-"""Explain how a fetch would be served from the files of a log (native protocol). See `broker.log.explain`."""
+"""Explain how a fetch would be served from the files of a log (native protocol). See `broker.log.reads.explain`."""
 
 from collections.abc import Mapping
 
@@ -9,9 +9,9 @@ from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
 from broker.log.errors import LogError
-from broker.log.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
-from broker.log.explanation import Explanation
 from broker.log.partition_log import PartitionLog
+from broker.log.reads.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
+from broker.log.reads.explanation import Explanation
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.native.explain import ExplainRequest, ExplainResponse

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.log.config import LogConfig
-from broker.log.log_scan import read_header_at, timed
 from broker.log.log_view import LogBounds
-from broker.log.segment import Segment
+from broker.log.segments.log_scan import read_header_at, timed
+from broker.log.segments.segment import Segment
 
 
 class Cleanable(NamedTuple):

@@ -15,7 +15,7 @@ from broker.log.producers.state import ProducerState
 from broker.log.producers.table import CapturedProducers
 from broker.log.recovery.index_repair import IndexRepair
 from broker.log.recovery.swap import Swap
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 
 
 class SegmentsChangedError(LogError):

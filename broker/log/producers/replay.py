@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from broker.log.errors import IndexCorruptError
-from broker.log.log_scan import WALK_CHUNK_SIZE, timed, walk_headers
 from broker.log.producers import trail
 from broker.log.producers.snapshot import ProducerSnapshots, decode_entries
 from broker.log.producers.state import ProducerState
 from broker.log.producers.table import Producers
 from broker.log.producers.trail import ProducerTrail
-from broker.log.segment import Segment
+from broker.log.segments.log_scan import WALK_CHUNK_SIZE, timed, walk_headers
+from broker.log.segments.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.batch import read_header
 from protocol.records.layout import BatchHeader

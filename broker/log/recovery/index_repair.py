@@ -15,7 +15,7 @@ from typing import TypeVar
 from broker.log.config import LogConfig
 from broker.log.errors import IndexCorruptError
 from broker.log.recovery.rebuild import rebuild_indexes
-from broker.log.segments import Segments
+from broker.log.segments.segment_map import Segments
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from broker.log.io.disk import DirectoryEntry
 from broker.log.recovery.findings import Findings
 from broker.log.recovery.place import LogPlace
 from broker.log.recovery.swap import finish_swaps
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 
 _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 _SWAP_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX)

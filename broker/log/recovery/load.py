@@ -32,7 +32,6 @@ from broker.log.append import Tail
 from broker.log.descriptions import RecoveryReport
 from broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
 from broker.log.errors import CheckpointError, IndexCorruptError
-from broker.log.index_audit import check_active_indexes, check_doubtful_times
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.producers.replay import Bounds
 from broker.log.producers.snapshot import ProducerSnapshots
@@ -51,8 +50,9 @@ from broker.log.recovery.rebuild import (
 )
 from broker.log.recovery.rebuild_transactions import rebuild_scanned
 from broker.log.recovery.unclean import UncleanRecovery, walk_end
-from broker.log.segment import Segment
-from broker.log.segments import Segments
+from broker.log.segments.index_audit import check_active_indexes, check_doubtful_times
+from broker.log.segments.segment import Segment
+from broker.log.segments.segment_map import Segments
 from protocol.errors import ProtocolError
 from protocol.records.record import MAX_INT64
 

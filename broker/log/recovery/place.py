@@ -11,7 +11,7 @@ from broker.log.io.files import OpenFiles
 from broker.log.producers.replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import ProducerBudget, Producers
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from broker.log.index.mapped import MAX_RELATIVE_OFFSET, MappedIndex
 from broker.log.io.directory_names import CLEANED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from broker.log.io.disk import Disk, write_all
 from broker.log.io.files import Descriptor
-from broker.log.log_scan import WALK_CHUNK_SIZE, read_header_at, timed, walk_headers, walk_timed, walk_verified
 from broker.log.producers.trail import ProducerTrail
-from broker.log.segment import Segment
+from broker.log.segments.log_scan import WALK_CHUNK_SIZE, read_header_at, timed, walk_headers, walk_timed, walk_verified
+from broker.log.segments.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.codec import compiled
 from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, BatchHeader

@@ -19,11 +19,11 @@ from broker.log.errors import IndexCorruptError
 from broker.log.index.transaction import AbortedTransaction, encode_aborted, read_aborted
 from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
 from broker.log.io.disk import read_file, replace_file
-from broker.log.log_scan import walk_headers
 from broker.log.producers.replay import Scanned, apply_batch, read_marker, states_at
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.state import ProducerState
-from broker.log.segment import Segment
+from broker.log.segments.log_scan import walk_headers
+from broker.log.segments.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 from protocol.records.markers import EndMarker, Outcome

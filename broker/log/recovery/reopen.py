@@ -44,7 +44,7 @@ from broker.log.producers.table import Producers
 from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
 from broker.log.recovery.rebuild_transactions import rebuild_scanned
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 from protocol.records.record import MAX_INT64
 
 COPY_BYTES = 1 << 20  # per read; the copy can be cancelled between two reads

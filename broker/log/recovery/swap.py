@@ -36,9 +36,9 @@ from broker.log.io.directory_names import (
 )
 from broker.log.io.disk import Disk
 from broker.log.io.files import Descriptor
-from broker.log.log_scan import walk_headers
-from broker.log.segment import Segment
-from broker.log.segments import Segments
+from broker.log.segments.log_scan import walk_headers
+from broker.log.segments.segment import Segment
+from broker.log.segments.segment_map import Segments
 from protocol.errors import ProtocolError
 from protocol.records.record import MAX_INT64
 

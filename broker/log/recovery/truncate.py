@@ -14,8 +14,8 @@ from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
 from broker.log.recovery.contiguity import Contiguity
 from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import cut_log, rebuild_indexes, resume, scan_segment
-from broker.log.segment import BatchFound, Segment
-from broker.log.segments import Segments
+from broker.log.segments.segment import BatchFound, Segment
+from broker.log.segments.segment_map import Segments
 
 
 def cut_segments(place: LogPlace, segments: Segments, offset: int, contiguity: Contiguity) -> tuple[Segments, Tail]:

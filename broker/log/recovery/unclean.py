@@ -14,13 +14,13 @@ from broker.log.append import Tail
 from broker.log.errors import IndexCorruptError
 from broker.log.index.transaction import cut_aborted
 from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
-from broker.log.log_scan import walk_headers
 from broker.log.producers.replay import NOTHING_SCANNED, Scanned
 from broker.log.recovery.contiguity import Contiguity
 from broker.log.recovery.findings import Findings
 from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import Scan, check_from, cut_log, rewrite_indexes
-from broker.log.segment import Segment
+from broker.log.segments.log_scan import walk_headers
+from broker.log.segments.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
 

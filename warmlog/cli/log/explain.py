@@ -142,7 +142,7 @@ def explain_files(directory: Path, target: Target, index_interval_bytes: int) ->
     """Explain the fetch from the present files. Raises NoSegmentsError, LogError, ProtocolError, OSError."""
     import msgspec
 
-    from broker.log.explain import SEARCHES, explain_offset, explain_time
+    from broker.log.reads.explain import SEARCHES, explain_offset, explain_time
     from warmlog.inspect.log_snapshot import read_log_snapshot
 
     searches = SEARCHES if target.plain else ()

@@ -11,7 +11,7 @@ from broker.log.producers.replay import Bounds, replay
 from broker.log.producers.snapshot import ProducerSnapshots, decode_entries, decode_snapshot, encode_snapshot
 from broker.log.producers.state import ProducerBatch, ProducerState
 from broker.log.producers.table import CapturedProducers, Producers
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 
 WITH_PRODUCERS = ("idempotent-0", "transactional-0")
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from broker.log.append import Tail
 from broker.log.config import LogConfig
 from broker.log.io.files import OpenFiles
-from broker.log.log_scan import WALK_CHUNK_SIZE
 from broker.log.producers import trail
 from broker.log.producers.replay import Bounds, apply_batch, replay
 from broker.log.producers.state import ProducerState
 from broker.log.producers.trail import ProducerTrail
 from broker.log.recovery import rebuild
 from broker.log.recovery.rebuild import Scan, scan_segment
-from broker.log.segment import Segment
+from broker.log.segments.log_scan import WALK_CHUNK_SIZE
+from broker.log.segments.segment import Segment
 from protocol.records import codec
 from tests.protocol.records.handmade import batch, record
 

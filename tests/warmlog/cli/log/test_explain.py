@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.explain import LogSnapshot
+from broker.log.reads.explain import LogSnapshot
 from protocol.records.builder import build_batch
 from tests.broker.log.eviction import evict_files, needs_eviction
 from tests.golden.partitions import FIXTURES

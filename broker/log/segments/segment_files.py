@@ -27,7 +27,7 @@ from broker.log.io.directory_names import (
 from broker.log.io.disk import Disk, sync_file
 from broker.log.io.files import Descriptor, File, OpenFiles
 from broker.log.io.residency import GatedFile
-from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, timed
+from broker.log.segments.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, timed
 
 INDEXES_SYNCED_BYTES = 1 << 20  # recovery checks this much in about the time of a sync, a millisecond
 

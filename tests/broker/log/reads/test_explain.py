@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from broker.log.errors import OffsetOutOfRangeError, TimeOutOfRangeError
-from broker.log.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
-from broker.log.explanation import ExplainedLookup, Explanation
 from broker.log.index.search import Section
 from broker.log.io.observed_disk import ObservedFile, UnknownResidencyError
 from broker.log.partition_log import PartitionLog
+from broker.log.reads.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
+from broker.log.reads.explanation import ExplainedLookup, Explanation
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in
 from tests.broker.log.conftest import START_MS, Bench

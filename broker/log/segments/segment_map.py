@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from broker.log.io.residency import ColdReadError
-from broker.log.segment import Segment
+from broker.log.segments.segment import Segment
 
 
 class Segments:

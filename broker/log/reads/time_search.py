@@ -13,8 +13,8 @@ from broker.log.config import SearchName
 from broker.log.errors import IndexCorruptError
 from broker.log.index.offset import OffsetPosition
 from broker.log.index.time import NO_TIMESTAMP, TimestampOffset
-from broker.log.log_scan import walk_timed
-from broker.log.segment import Segment
+from broker.log.segments.log_scan import walk_timed
+from broker.log.segments.segment import Segment
 from protocol.records.layout import BatchHeader
 from protocol.records.reader import decode_batch
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.log.io.files import OpenFiles
-from broker.log.segment import Segment
-from broker.log.segments import Segments
+from broker.log.segments.segment import Segment
+from broker.log.segments.segment_map import Segments
 
 FILES = OpenFiles()
 

@@ -8,8 +8,8 @@ All functions raise IndexCorruptError on a mismatch, ProtocolError for a corrupt
 """
 
 from broker.log.errors import IndexCorruptError
-from broker.log.log_scan import read_header_at, timed, walk_headers
-from broker.log.segment_files import SegmentFiles
+from broker.log.segments.log_scan import read_header_at, timed, walk_headers
+from broker.log.segments.segment_files import SegmentFiles
 from protocol.errors import ProtocolError
 
 MAX_SEGMENT_OFFSETS = 1 << 31  # indexes hold relative offsets below this

@@ -21,7 +21,13 @@ from datetime import UTC, datetime
 
 from broker.log.config import SearchName
 from broker.log.errors import IndexCorruptError, OffsetOutOfRangeError, TimeOutOfRangeError
-from broker.log.explanation import (
+from broker.log.index.mapped import MappedIndex
+from broker.log.index.offset import OffsetPosition
+from broker.log.index.time import NO_TIMESTAMP, TimestampOffset
+from broker.log.io.files import OpenFiles
+from broker.log.io.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
+from broker.log.io.residency import Residency
+from broker.log.reads.explanation import (
     ExplainedBatch,
     ExplainedLookup,
     ExplainedRange,
@@ -30,16 +36,10 @@ from broker.log.explanation import (
     IndexName,
     PageRun,
 )
-from broker.log.index.mapped import MappedIndex
-from broker.log.index.offset import OffsetPosition
-from broker.log.index.time import NO_TIMESTAMP, TimestampOffset
-from broker.log.io.files import OpenFiles
-from broker.log.io.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
-from broker.log.io.residency import Residency
-from broker.log.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_timed
-from broker.log.segment import BatchFound, Segment
-from broker.log.segments import Segments
-from broker.log.time_search import check_entries, first_from
+from broker.log.reads.time_search import check_entries, first_from
+from broker.log.segments.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_timed
+from broker.log.segments.segment import BatchFound, Segment
+from broker.log.segments.segment_map import Segments
 
 SEARCHES: tuple[SearchName, ...] = ("warm", "plain")
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from broker.log.config import SearchName
 from broker.log.descriptions import LogRead
 from broker.log.index.transaction import AbortedTransaction
-from broker.log.segment import Segment
-from broker.log.segments import Segments
+from broker.log.segments.segment import Segment
+from broker.log.segments.segment_map import Segments
 
 
 def read_slice(

@@ -21,13 +21,13 @@ from broker.log.errors import IndexCorruptError
 from broker.log.index.offset import OffsetIndex
 from broker.log.index.search import Section
 from broker.log.index.time import NO_TIMESTAMP, TimeIndex
-from broker.log.index_audit import check_offset_index, check_time_index
 from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from broker.log.io.files import File, FileSlice, OpenFiles
 from broker.log.io.page_faults import Where
 from broker.log.io.residency import ColdReadError
-from broker.log.log_scan import walk_timed
-from broker.log.segment_files import SegmentFiles
+from broker.log.segments.index_audit import check_offset_index, check_time_index
+from broker.log.segments.log_scan import walk_timed
+from broker.log.segments.segment_files import SegmentFiles
 
 LOOKUP_FAULTS: Mapping[Section, Where] = {Section.WARM: "index_warm", Section.COLD: "index_cold"}
 MAX_RECENT: Final = 4096  # cached batches since the last index entry: a few hundred KB at most
