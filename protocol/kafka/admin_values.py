@@ -113,21 +113,6 @@ class DescribeProducersResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[DescribedProducers, ...]
 
 
-class ListTransactionsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List transactional ids in one of these states, or in any state if empty (KIP-664)."""
-
-    api: ClassVar[str] = "list_transactions"
-    states: tuple[str, ...]
-
-
-class ListTransactionsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """An empty list of transactional ids, and the unknown state names of the request."""
-
-    error: ErrorCode = ErrorCode.NONE
-    unknown_states: tuple[str, ...] = ()
-    message: str | None = None
-
-
 class DescribeTopicPartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Describe up to `limit` partitions of these topics, or of all topics if empty (KIP-966).
 

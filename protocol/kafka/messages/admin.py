@@ -1,6 +1,6 @@
 """What only tools ask.
 
-DescribeLogDirs (1 to 5), AlterReplicaLogDirs (1 and 2), DescribeProducers (0), ListTransactions (0 to 2).
+DescribeLogDirs (1 to 5), AlterReplicaLogDirs (1 and 2), DescribeProducers (0).
 """
 
 from protocol.groups import TopicPartition
@@ -13,8 +13,6 @@ from protocol.kafka.admin_values import (
     DescribeLogDirsResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
     LogDirTarget,
 )
 from protocol.kafka.codec.schema import BOOLEAN, INT32, INT64, STRING, Array, Field, Struct, array, flat
@@ -22,7 +20,6 @@ from protocol.kafka.messages.common import (
     ERROR_CODE,
     FAILURE,
     THROTTLE_TIME,
-    ignored,
     refused,
     refused_partitions,
     since,
@@ -163,25 +160,3 @@ PRODUCERS_RESPONSE = Struct(
     ),
 )
 failed_producers = refused_partitions(DescribeProducersResponse, DescribedProducers)
-
-# Filters by what only transactions have select none of none.
-LIST_TRANSACTIONS_REQUEST = Struct(
-    Field("state_filters", Array(STRING), attr="states"),
-    *ignored(
-        Field("producer_id_filters", Array(INT64)),
-        Field("duration_filter", INT64, since=1, default=-1),
-        Field("transactional_id_pattern", STRING, since=2, nullable=2, default=None),
-    ),
-    into=ListTransactionsRequest,
-)
-LIST_TRANSACTIONS_RESPONSE = Struct(
-    THROTTLE_TIME,
-    ERROR_CODE,
-    Field("unknown_state_filters", Array(STRING), attr="unknown_states"),
-    Field(
-        "transaction_states",
-        array(Field("transactional_id", STRING), Field("producer_id", INT64), Field("transaction_state", STRING)),
-        attr=None,
-    ),
-)
-failed_list_transactions = refused(ListTransactionsResponse)

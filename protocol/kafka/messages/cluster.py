@@ -159,7 +159,13 @@ PRODUCER_REQUEST = Struct(
 )
 PRODUCER_RESPONSE = Struct(
     THROTTLE_TIME,
-    ERROR_CODE,
+    Field(
+        "error_code",
+        INT16,
+        attr="error",
+        # what older clients know for a producer that has a successor
+        before={4: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}},
+    ),
     Field("producer_id", INT64, default=-1),
     Field("producer_epoch", INT16),
 )

@@ -1,0 +1,307 @@
+"""Transactions.
+
+AddPartitionsToTxn (0 to 5), AddOffsetsToTxn (0 to 4), EndTxn (0 to 5), WriteTxnMarkers (1 and 2),
+TxnOffsetCommit (0 to 5), DescribeTransactions (0), ListTransactions (0 to 2).
+
+Clients of AddPartitionsToTxn use versions up to 3, for one transaction; brokers use later ones, for several.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.errors import ErrorCode
+from protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
+from protocol.kafka.codec.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    Array,
+    Field,
+    Flat,
+    Struct,
+    array,
+    flat,
+)
+from protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, since
+from protocol.kafka.transaction_values import (
+    AddedPartition,
+    AddedPartitions,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    MarkersOfTransaction,
+    PartitionsOfTransaction,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+    WrittenMarkers,
+)
+from protocol.response import ErrorResponse
+
+_FIRST_BATCHED = 4
+# What clients older than a version know instead.
+_BEFORE_FENCED: Mapping[int, Mapping[int, int]] = {2: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}}
+_CLIENT_ERROR = Field("error_code", INT16, attr="error", before=_BEFORE_FENCED)
+_TRANSACTIONAL_ID = Field("transactional_id", STRING)
+_PRODUCER = (Field("producer_id", INT64), Field("producer_epoch", INT16))
+
+
+def _partitions(name: str = "partitions") -> Flat:
+    return flat(Field("name", STRING, attr="topic"), Field(name, Array(INT32), attr="partition"), into=TopicPartition)
+
+
+# -- AddPartitionsToTxn --
+
+
+def _add_request(*, version: int, transactions: Any = (), **single: Any) -> AddPartitionsToTxnRequest:
+    if version >= _FIRST_BATCHED:
+        return AddPartitionsToTxnRequest(transactions=transactions)
+    return AddPartitionsToTxnRequest(transactions=(PartitionsOfTransaction(**single),), is_batched=False)
+
+
+def _only(response: AddPartitionsToTxnResponse, *_: Any) -> tuple[AddedPartition, ...]:
+    """Return the results of the only transaction."""
+    return response.transactions[0].partitions
+
+
+_RESULTS = flat(
+    Field("name", STRING, attr="topic"),
+    Field(
+        "results_by_partition",
+        array(
+            Field("partition_index", INT32, attr="partition"),
+            Field("partition_error_code", INT16, attr="error", before=_BEFORE_FENCED),
+        ),
+    ),
+)
+ADD_REQUEST = Struct(
+    Field(
+        "transactions",
+        array(
+            _TRANSACTIONAL_ID,
+            *_PRODUCER,
+            Field("verify_only", BOOLEAN, default=False),
+            Field("topics", _partitions(), attr="partitions"),
+            into=PartitionsOfTransaction,
+        ),
+        since=4,
+    ),
+    Field("v3_and_below_transactional_id", STRING, until=3, attr="transactional_id"),
+    Field("v3_and_below_producer_id", INT64, until=3, attr="producer_id"),
+    Field("v3_and_below_producer_epoch", INT16, until=3, attr="producer_epoch"),
+    Field("v3_and_below_topics", _partitions(), until=3, attr="partitions"),
+    into=_add_request,
+    given=lambda version: {"version": version},
+)
+ADD_RESPONSE = Struct(
+    THROTTLE_TIME,
+    since(4, ERROR_CODE),
+    Field(
+        "results_by_transaction",
+        array(_TRANSACTIONAL_ID, Field("topic_results", _RESULTS, attr="partitions")),
+        since=4,
+        attr="transactions",
+    ),
+    Field("results_by_topic_v3_and_below", _RESULTS, until=3, get=_only),
+)
+
+
+def failed_add(request: AddPartitionsToTxnRequest, error: ErrorResponse) -> AddPartitionsToTxnResponse:
+    """Answer with an error of the whole and of each partition."""
+    results = [
+        AddedPartitions(
+            transactional_id=one.transactional_id,
+            partitions=tuple(
+                [
+                    AddedPartition(topic=each.topic, partition=each.partition, error=error.error)
+                    for each in one.partitions
+                ]
+            ),
+        )
+        for one in request.transactions
+    ]
+    return AddPartitionsToTxnResponse(transactions=tuple(results), error=error.error)
+
+
+# -- AddOffsetsToTxn --
+
+ADD_OFFSETS_REQUEST = Struct(
+    _TRANSACTIONAL_ID, *_PRODUCER, Field("group_id", STRING, attr="group"), into=AddOffsetsToTxnRequest
+)
+ADD_OFFSETS_RESPONSE = Struct(THROTTLE_TIME, _CLIENT_ERROR)
+failed_add_offsets = refused(AddOffsetsToTxnResponse)
+
+# -- EndTxn --
+
+END_REQUEST = Struct(_TRANSACTIONAL_ID, *_PRODUCER, Field("committed", BOOLEAN, attr="commits"), into=EndTxnRequest)
+END_RESPONSE = Struct(
+    THROTTLE_TIME,
+    _CLIENT_ERROR,
+    Field("producer_id", INT64, since=5, default=-1),
+    Field("producer_epoch", INT16, since=5, default=-1),
+)
+failed_end = refused(EndTxnResponse)
+
+# -- WriteTxnMarkers --
+
+MARKERS_REQUEST = Struct(
+    Field(
+        "markers",
+        array(
+            *_PRODUCER,
+            Field("transaction_result", BOOLEAN, attr="commits"),
+            Field("topics", _partitions("partition_indexes"), attr="partitions"),
+            Field("coordinator_epoch", INT32),
+            Field("transaction_version", INT8, since=2, default=0, attr="version"),
+            into=MarkersOfTransaction,
+        ),
+    ),
+    into=WriteTxnMarkersRequest,
+)
+MARKERS_RESPONSE = Struct(
+    Field(
+        "markers",
+        array(
+            Field("producer_id", INT64),
+            Field(
+                "topics",
+                flat(
+                    Field("name", STRING, attr="topic"),
+                    Field("partitions", array(Field("partition_index", INT32, attr="partition"), ERROR_CODE)),
+                ),
+                attr="partitions",
+            ),
+        ),
+    ),
+)
+
+
+def failed_markers(request: WriteTxnMarkersRequest, error: ErrorResponse) -> WriteTxnMarkersResponse:
+    """Answer with an error for each partition."""
+    results = [
+        WrittenMarkers(
+            producer_id=one.producer_id,
+            partitions=tuple(
+                [
+                    AddedPartition(topic=each.topic, partition=each.partition, error=error.error)
+                    for each in one.partitions
+                ]
+            ),
+        )
+        for one in request.markers
+    ]
+    return WriteTxnMarkersResponse(markers=tuple(results))
+
+
+# -- TxnOffsetCommit --
+
+OFFSETS_REQUEST = Struct(
+    _TRANSACTIONAL_ID,
+    Field("group_id", STRING, attr="group"),
+    *_PRODUCER,
+    Field("generation_id", INT32, since=3, default=-1, attr="generation"),
+    Field("member_id", STRING, since=3),
+    Field("group_instance_id", STRING, since=3, nullable=3, default=None, attr="instance_id"),
+    Field(
+        "topics",
+        flat(
+            Field("name", STRING, attr="topic"),
+            Field(
+                "partitions",
+                array(
+                    Field("partition_index", INT32, attr="partition"),
+                    Field("committed_offset", INT64, attr="offset"),
+                    Field("committed_leader_epoch", INT32, since=2, default=-1, attr="leader_epoch"),
+                    Field("committed_metadata", STRING, nullable=0, attr="metadata", null=""),
+                ),
+            ),
+            into=OffsetToCommit,
+        ),
+        attr="partitions",
+    ),
+    into=TxnOffsetCommitRequest,
+)
+OFFSETS_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "topics",
+        flat(
+            Field("name", STRING, attr="topic"),
+            Field("partitions", array(Field("partition_index", INT32, attr="partition"), ERROR_CODE)),
+        ),
+        attr="partitions",
+    ),
+)
+
+
+def failed_offsets(request: TxnOffsetCommitRequest, error: ErrorResponse) -> TxnOffsetCommitResponse:
+    """Answer with an error for each partition."""
+    outcomes = [
+        CommittedPartition(topic=one.topic, partition=one.partition, error=error.error) for one in request.partitions
+    ]
+    return TxnOffsetCommitResponse(partitions=tuple(outcomes))
+
+
+# -- DescribeTransactions --
+
+DESCRIBE_REQUEST = Struct(Field("transactional_ids", Array(STRING)), into=DescribeTransactionsRequest)
+DESCRIBE_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "transaction_states",
+        array(
+            ERROR_CODE,
+            _TRANSACTIONAL_ID,
+            Field("transaction_state", STRING, attr="state"),
+            Field("transaction_timeout_ms", INT32, attr="timeout_ms"),
+            Field("transaction_start_time_ms", INT64, attr="started_ms"),
+            *_PRODUCER,
+            Field(
+                "topics",
+                flat(Field("topic", STRING), Field("partitions", Array(INT32), attr="partition")),
+                attr="partitions",
+            ),
+        ),
+        attr="transactions",
+    ),
+)
+
+
+def failed_describe(request: DescribeTransactionsRequest, error: ErrorResponse) -> DescribeTransactionsResponse:
+    """Answer with an error for each id."""
+    outcomes = [DescribedTransaction(transactional_id=one, error=error.error) for one in request.transactional_ids]
+    return DescribeTransactionsResponse(transactions=tuple(outcomes))
+
+
+# -- ListTransactions --
+
+LIST_REQUEST = Struct(
+    Field("state_filters", Array(STRING), attr="states"),
+    Field("producer_id_filters", Array(INT64), attr="producer_ids"),
+    Field("duration_filter", INT64, since=1, default=-1, attr="min_duration_ms"),
+    Field("transactional_id_pattern", STRING, since=2, nullable=2, default=None, attr="pattern"),
+    into=ListTransactionsRequest,
+)
+LIST_RESPONSE = Struct(
+    THROTTLE_TIME,
+    ERROR_CODE,
+    Field("unknown_state_filters", Array(STRING), attr="unknown_states"),
+    Field(
+        "transaction_states",
+        array(_TRANSACTIONAL_ID, Field("producer_id", INT64), Field("transaction_state", STRING, attr="state")),
+        attr="transactions",
+    ),
+)
+failed_list = refused(ListTransactionsResponse)
