@@ -37,12 +37,13 @@ from broker.api.records.epochs import EpochsApi
 from broker.api.records.explain import ExplainApi
 from broker.api.records.native_producers import NativeProducersApi
 from broker.api.records.offsets import OffsetsApi
-from broker.api.records.producers import ProducersApi
+from broker.api.records.producers import ProducersApi, largest_producer_id
 from broker.api.topics.assignments import AssignmentsApi
 from broker.api.topics.describe_topics import DescribeTopicsApi
 from broker.api.topics.log_dirs import LogDirsApi
 from broker.api.topics.metadata import MetadataApi
 from broker.api.topics.topics import TopicsApi
+from broker.api.transactions import TransactionMarkersApi, TransactionsApi
 from broker.groups.service import GroupService
 from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from broker.log.errors import DirectoryFailedError, LogError
@@ -80,6 +81,9 @@ from broker.process import (
 )
 from broker.settings.live import LiveSettings
 from broker.settings.settings import Settings
+from broker.transactions.markers import MarkerWriter, refuse_marker
+from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.service import TransactionService
 from protocol.kafka.api import Codec as KafkaCodec
 from protocol.response import HelloResponse
 from protocol.version import VERSION
@@ -245,13 +249,14 @@ class Broker:
         addresses = Addresses(
             kafka=address_of(sockets.get("kafka")), native=address_of(sockets.get("native")), http=self._http_address
         )
-        groups = self._groups(partitions, writer)
+        groups, transactions = self._groups(partitions, writer), self._transactions(partitions, writer)
         self._moves = LogMoves(partitions, self._directories, writer, self._metrics)
         turn = ServingTurn(writer.write_queued, self.guard)
-        listeners = self._listeners(sockets, partitions, turn, groups)
+        listeners = self._listeners(sockets, partitions, turn, groups, transactions)
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
+            maintained.start_soon(transactions.run)
             maintained.start_soon(self._moves.run)
             maintained.start_soon(self._reads.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
@@ -264,6 +269,7 @@ class Broker:
                 await stop.wait()
                 self._not_ready = "stopping"
                 groups.stop()  # answers members that wait for a rebalance, so that they do not delay the stop
+                transactions.stop()
                 for listener in listeners:
                     listener.stop()
                 listening.cancel_scope.deadline = trio.current_time() + self._settings.warmlog_stop_timeout_ms / 1000
@@ -318,14 +324,25 @@ class Broker:
         groups.declare(self._metrics)
         return groups
 
+    def _transactions(self, partitions: Partitions, writer: Writer) -> TransactionService:
+        ids = ProducerIds(self._store, lambda: largest_producer_id(partitions))
+        markers = MarkerWriter(partitions, writer, refuse_marker)
+        return TransactionService(partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms)
+
     def _listeners(
-        self, sockets: dict[str, socket.socket], partitions: Partitions, turn: ServingTurn, groups: GroupService
+        self,
+        sockets: dict[str, socket.socket],
+        partitions: Partitions,
+        turn: ServingTurn,
+        groups: GroupService,
+        transactions: TransactionService,
     ) -> list[Listener]:
         """Return the enabled listeners, which share all handlers."""
         settings, codec = self._settings, KafkaCodec(topic_names=partitions.topic_name)
         inflight = InflightBytes(settings.queued_max_request_bytes)
         replies = InflightBytes(settings.warmlog_queued_max_reply_bytes)
-        dispatcher = Dispatcher(partitions, self._fetches(partitions), self._families(partitions, codec, groups))
+        families = self._families(partitions, codec, groups, transactions)
+        dispatcher = Dispatcher(partitions, self._fetches(partitions), families)
         limits = Limits(
             max_connections=lambda: connections_limit(self._live_settings.current),
             max_idle_s=settings.connections_max_idle_ms / 1000,
@@ -343,7 +360,9 @@ class Broker:
         declare_listener_metrics(self._metrics, listeners, inflight, replies)
         return listeners
 
-    def _families(self, partitions: Partitions, codec: KafkaCodec, groups: GroupService) -> list[Family]:
+    def _families(
+        self, partitions: Partitions, codec: KafkaCodec, groups: GroupService, transactions: TransactionService
+    ) -> list[Family]:
         """Return the handlers of all requests except produce and fetch."""
         cluster_id = self._directories.cluster_id
         advertised = Advertised(lambda: partitions.settings, gateway=container_gateway(self._settings))
@@ -369,8 +388,10 @@ class Broker:
             EpochsApi(partitions),
             RecordsApi(partitions),
             LogDirsApi(partitions, self._directories, self._moves),
-            ProducersApi(partitions, self._store),
-            *(asked := group_families(groups, partitions, advertised)),
+            ProducersApi(partitions),
+            TransactionsApi(transactions, groups.registry.log, partitions),
+            TransactionMarkersApi(transactions.markers),
+            *(asked := group_families(groups, transactions, partitions, advertised)),
             NativeGroupsApi(asked, partitions),
             NativeProducersApi(partitions),
         ]

@@ -33,8 +33,8 @@ class GroupService:
         self.coordinator = GroupCoordinator(self.registry, new_id)
         self.commits = OffsetCommits(self.registry, partitions)
         self._partitions = partitions
-        partitions.changes.on_deleted = self.commits.topic_deleted
-        partitions.on_offline = self._offline
+        partitions.changes.on_deleted.append(self.commits.topic_deleted)
+        partitions.on_offline.append(self._offline)
 
     async def run(self) -> None:
         """Load groups, serve their timers and expire offsets, until cancelled."""

@@ -82,7 +82,7 @@ class Partitions:
             publish=self._publish,
         )
         self._all_open = False
-        self.on_offline: Callable[[str, int], None] = lambda _topic, _partition: None  # called for each lost partition
+        self.on_offline: list[Callable[[str, int], None]] = []  # each is called with a lost partition
 
     @property
     def progress(self) -> StartProgress:
@@ -405,7 +405,8 @@ class Partitions:
         self._map.offline[partition.topic, partition.index] = reason
         partition.log.fail(reason)
         partition.wake_all()
-        self.on_offline(partition.topic, partition.index)
+        for lost in self.on_offline:
+            lost(partition.topic, partition.index)
         self._writer.spawn(partial(_abandon, partition))
 
     def _count_recovery(self, log: PartitionLog) -> None:

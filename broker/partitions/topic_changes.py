@@ -121,7 +121,7 @@ class TopicChanges:
         self._broker_settings = trio.Lock()
         self._deleted: dict[str, list[_DeletedDirectory]] = {}  # by data directory
         self._unforgotten: dict[str, bool] = {}  # deleted topics still in the store, and whether data of them is left
-        self.on_deleted: Callable[[str], None] = lambda _: None  # called with the name of an unpublished topic
+        self.on_deleted: list[Callable[[str], None]] = []  # each is called with a deleted topic's name
 
     @asynccontextmanager
     async def _change(self, names: Iterable[str]) -> AsyncIterator[None]:
@@ -370,7 +370,8 @@ class TopicChanges:
                 partitions, is_offline = self._map.take_out(topic)
                 doomed += partitions
                 left |= {topic.name} if is_offline else set()
-                self.on_deleted(topic.name)
+                for deleted in self.on_deleted:
+                    deleted(topic.name)
                 await checkpoint()
             for partition in doomed:
                 await partition.retire()

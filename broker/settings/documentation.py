@@ -107,6 +107,16 @@ BROKER_TEXTS: Mapping[str, str] = {
     "socket.request.max.bytes": "Maximum size of a request.",
     "socket.send.buffer.bytes": "Send buffer of each connection; -1 leaves it to the operating system, except for"
     " peers on the same machine, which get 256 KiB.",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "Interval at which transactions that have timed out"
+    " are aborted.",
+    "transaction.max.timeout.ms": "Longest timeout that a producer may ask for its transactions.",
+    "transaction.partition.verification.enable": "Whether to check batches of producers that add partitions to their"
+    " transactions themselves against the transaction before appending them (KIP-890).",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "Interval at which unused transactional ids are"
+    " removed.",
+    "transaction.state.log.num.partitions": "Number of partitions of __transaction_state, used when it is created.",
+    "transaction.state.log.segment.bytes": "Segment size of __transaction_state.",
+    "transactional.id.expiration.ms": "Remove a transactional id that has not been used for this time.",
     "warmlog.connection.inflight.requests": "Maximum number of unanswered requests of one connection.",
     "warmlog.container": "Whether the broker runs in a container, so that clients may connect through a published port"
     " of the host.",

@@ -123,6 +123,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offsets_topic_num_partitions: Count = 50
     offsets_topic_segment_bytes: SegmentBytes = 100 << 20
 
+    # transactions
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: Count = 10_000
+    transaction_max_timeout_ms: Count = 900_000
+    transaction_partition_verification_enable: bool = True
+    transaction_remove_expired_transaction_cleanup_interval_ms: Count = 3_600_000
+    transaction_state_log_num_partitions: Count = 50
+    transaction_state_log_segment_bytes: SegmentBytes = 100 << 20
+    transactional_id_expiration_ms: Count = 7 * 24 * 3_600_000
+
     # the network
     socket_request_max_bytes: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 100 << 20
     socket_send_buffer_bytes: BufferBytes = (

@@ -8,18 +8,16 @@ from broker.coordinator_log.log import CoordinatorTopic, TopicLayout
 from broker.settings.settings import Settings
 
 TOPIC = "__transaction_state"
-PARTITIONS = 50  # transaction.state.log.num.partitions
-SEGMENT_BYTES = 100 << 20  # transaction.state.log.segment.bytes
 
 
-def _layout(_: Settings) -> TopicLayout:
+def _layout(settings: Settings) -> TopicLayout:
     return TopicLayout(
-        PARTITIONS,
+        settings.transaction_state_log_num_partitions,
         {
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
             "unclean.leader.election.enable": "false",
-            "segment.bytes": str(SEGMENT_BYTES),
+            "segment.bytes": str(settings.transaction_state_log_segment_bytes),
         },
     )
 

@@ -10,12 +10,12 @@ from typing import ClassVar
 from broker.api.addresses import Advertised
 from broker.api.context import Context
 from broker.api.handler import Family, Handler
-from broker.api.records.producers import TransactionsUnservedError
 from broker.groups.commits import Committer, OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.registry import GroupRegistry
 from broker.groups.service import GroupService
 from broker.partitions.partitions import Partitions
+from broker.transactions.service import TransactionService
 from protocol.errors import ErrorCode
 from protocol.groups import (
     CommittedPartition,
@@ -58,11 +58,13 @@ from protocol.kafka.values import topic_id_text
 MEMBERS_PER_PIECE = 100  # removed at once; each piece is like a request of its own
 
 
-def group_families(service: GroupService, partitions: Partitions, advertised: Advertised) -> list[Family]:
+def group_families(
+    service: GroupService, transactions: TransactionService, partitions: Partitions, advertised: Advertised
+) -> list[Family]:
     """Return the handlers of all requests about groups."""
     registry, coordinator, commits = service.registry, service.coordinator, service.commits
     return [
-        MembersApi(registry, coordinator, partitions.node_id, advertised),
+        MembersApi(registry, coordinator, transactions, partitions.node_id, advertised),
         CommittedOffsetsApi(registry, commits, partitions),
         GroupsApi(registry, coordinator, commits),
     ]
@@ -72,10 +74,16 @@ class MembersApi:
     """Answers FindCoordinator and the requests of group members."""
 
     def __init__(
-        self, groups: GroupRegistry, coordinator: GroupCoordinator, node_id: int, advertised: Advertised
+        self,
+        groups: GroupRegistry,
+        coordinator: GroupCoordinator,
+        transactions: TransactionService,
+        node_id: int,
+        advertised: Advertised,
     ) -> None:
         """`advertised`: the address that clients are given."""
         self._groups = groups
+        self._transactions = transactions
         self._coordinator = coordinator
         self._node_id = node_id
         self._advertised = advertised
@@ -105,7 +113,8 @@ class MembersApi:
             error = await self._groups.log.ensure()
             return error, None if error is ErrorCode.NONE else "the topic of consumer groups cannot be created"
         if key_type == CoordinatorType.TRANSACTION:
-            return TransactionsUnservedError.code, "transactions are not served: there is no coordinator for them"
+            error = await self._transactions.ensure()
+            return error, None if error is ErrorCode.NONE else "the topic of transactions cannot be created"
         return ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}"
 
     async def join(self, request: JoinGroupRequest, context: Context) -> JoinGroupResponse:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.kafka.codec.schema import BOOLEAN, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
+from protocol.kafka.codec.schema import BOOLEAN, ERROR, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
 from protocol.kafka.messages.common import (
     ERROR_CODE,
     ERROR_MESSAGE,
@@ -161,7 +161,7 @@ PRODUCER_RESPONSE = Struct(
     THROTTLE_TIME,
     Field(
         "error_code",
-        INT16,
+        ERROR,
         attr="error",
         # what older clients know for a producer that has a successor
         before={4: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}},

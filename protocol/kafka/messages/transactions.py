@@ -13,6 +13,7 @@ from protocol.errors import ErrorCode
 from protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
 from protocol.kafka.codec.schema import (
     BOOLEAN,
+    ERROR,
     INT8,
     INT16,
     INT32,
@@ -53,7 +54,7 @@ from protocol.response import ErrorResponse
 _FIRST_BATCHED = 4
 # What clients older than a version know instead.
 _BEFORE_FENCED: Mapping[int, Mapping[int, int]] = {2: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}}
-_CLIENT_ERROR = Field("error_code", INT16, attr="error", before=_BEFORE_FENCED)
+_CLIENT_ERROR = Field("error_code", ERROR, attr="error", before=_BEFORE_FENCED)
 _TRANSACTIONAL_ID = Field("transactional_id", STRING)
 _PRODUCER = (Field("producer_id", INT64), Field("producer_epoch", INT16))
 
@@ -82,7 +83,7 @@ _RESULTS = flat(
         "results_by_partition",
         array(
             Field("partition_index", INT32, attr="partition"),
-            Field("partition_error_code", INT16, attr="error", before=_BEFORE_FENCED),
+            Field("partition_error_code", ERROR, attr="error", before=_BEFORE_FENCED),
         ),
     ),
 )

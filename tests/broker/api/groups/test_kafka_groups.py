@@ -80,7 +80,6 @@ async def test_this_broker_coordinates_every_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
-        (CoordinatorType.TRANSACTION, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),  # final for every client
         (CoordinatorType.SHARE, ErrorCode.INVALID_REQUEST),
         (77, ErrorCode.INVALID_REQUEST),
     ],

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from broker.api.records.producers import BLOCK_SIZE
 from broker.metadata.sqlite import SqliteMetadataStore
+from broker.transactions.producer_ids import BLOCK_SIZE
 from protocol.errors import ErrorCode
 from protocol.records.builder import build_batch
 from protocol.records.layout import TRANSACTIONAL_BIT
@@ -79,7 +79,6 @@ async def test_many_ids_take_one_commit_a_block(tmp_path: Path) -> None:
         ({"producer_id": 3}, ErrorCode.INVALID_REQUEST),
         ({"producer_epoch": 3}, ErrorCode.INVALID_REQUEST),
         ({"transactional_id": ""}, ErrorCode.INVALID_REQUEST),
-        ({"transactional_id": "orders"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
 )
 async def test_what_is_refused(tmp_path: Path, fields: dict[str, Any], code: ErrorCode) -> None:
@@ -223,16 +222,3 @@ async def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
             pass
         assert await produce(client, "words", batch(7, 10)) == (ErrorCode.NONE, 1, NO_TIME)
         broker.stop.set()
-
-
-async def test_no_transaction_is_listed_and_unknown_states_are_named(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
-        for version in range(3):
-            asked = ["Ongoing", "Paused", "PrepareEpochFence", "Paused"]
-            reply = await client.ask("ListTransactions", version, state_filters=asked, producer_id_filters=[7])
-            assert reply == {
-                "throttle_time_ms": 0,
-                "error_code": ErrorCode.NONE,
-                "unknown_state_filters": ("Paused",),
-                "transaction_states": (),
-            }

@@ -1,0 +1,268 @@
+"""Transactions: Kafka's requests to the transaction coordinator, and markers from coordinators.
+
+Source: kafka.server.KafkaApis (handleInitProducerIdRequest, handleAddPartitionsToTransactionRequest,
+handleAddOffsetsToTxnRequest, handleEndTxnRequest, handleWriteTxnMarkersRequest, handleDescribeTransactionsRequest,
+handleListTransactionsRequest).
+"""
+
+from collections.abc import Mapping
+
+import trio
+
+from broker.api.context import Context
+from broker.api.handler import Handler
+from broker.coordinator_log.log import CoordinatorLog
+from broker.groups.topic import TOPIC as OFFSETS_TOPIC
+from broker.metadata.topic import is_internal
+from broker.partitions.partitions import Partitions
+from broker.transactions.coordinator import InitRequest
+from broker.transactions.effects import Producer
+from broker.transactions.markers import Marker, MarkerWriter
+from broker.transactions.metadata import Metadata
+from broker.transactions.service import TransactionService
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.groups import TopicPartition
+from protocol.kafka.transaction_values import (
+    AddedPartition,
+    AddedPartitions,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    MarkersOfTransaction,
+    PartitionsOfTransaction,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+    WrittenMarkers,
+)
+from protocol.kafka.values import InitProducerIdRequest, InitProducerIdResponse
+from protocol.records.markers import Outcome
+from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionState, TransactionVersion
+
+FIRST_EPOCH = 0
+FIRST_END_THAT_BUMPS = 5
+STATES = {state.label: state for state in TransactionState}
+
+
+class InvalidProducerError(ProtocolError):
+    """A producer id without an epoch or the reverse, or an empty transactional id."""
+
+
+class TransactionsApi:
+    """Answers the requests of transactional producers and of tools that look at their transactions."""
+
+    def __init__(self, transactions: TransactionService, groups: CoordinatorLog, partitions: Partitions) -> None:
+        """Answer from the coordinator; `groups` is the log of the group coordinator."""
+        self._transactions = transactions
+        self._coordinator = transactions.coordinator
+        self._groups = groups
+        self._partitions = partitions
+        self._ids = transactions.ids
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers by API."""
+        return {
+            InitProducerIdRequest.api: self.init_producer_id,
+            AddPartitionsToTxnRequest.api: self.add_partitions,
+            AddOffsetsToTxnRequest.api: self.add_offsets,
+            EndTxnRequest.api: self.end,
+            DescribeTransactionsRequest.api: self.describe,
+            ListTransactionsRequest.api: self.list_transactions,
+        }
+
+    async def init_producer_id(self, request: InitProducerIdRequest, _: Context) -> InitProducerIdResponse:
+        """Return a producer id: the one of a transactional id with its next epoch, otherwise a new one.
+
+        An idempotent producer gets a new id even if it names one: it raises its epoch by itself, and asks only when
+        there is no higher one.
+        """
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+            raise InvalidProducerError("a producer id and an epoch must be given together")
+        if request.transactional_id == "":
+            raise InvalidProducerError("a transactional id has at least one character")
+        if request.transactional_id is None:
+            return InitProducerIdResponse(producer_id=await self._ids.next(), producer_epoch=FIRST_EPOCH)
+        expected = None
+        if request.producer_id != NO_PRODUCER_ID:
+            expected = Producer(request.producer_id, request.producer_epoch)
+        answer = await self._transactions.initialize(
+            InitRequest(
+                transactional_id=request.transactional_id,
+                timeout_ms=request.transaction_timeout_ms,
+                expected=expected,
+            )
+        )
+        return InitProducerIdResponse(
+            producer_id=answer.producer_id, producer_epoch=answer.producer_epoch, error=answer.error
+        )
+
+    async def add_partitions(self, request: AddPartitionsToTxnRequest, context: Context) -> AddPartitionsToTxnResponse:
+        """Add partitions to transactions, or look them up."""
+        results = []
+        for asked in request.transactions:
+            results.append(await self._add(asked, context, is_batched=request.is_batched))
+            await context.checkpoint()
+        return AddPartitionsToTxnResponse(transactions=tuple(results))
+
+    async def _add(self, asked: PartitionsOfTransaction, context: Context, *, is_batched: bool) -> AddedPartitions:
+        places: list[TopicIndex] = [(one.topic, one.partition) for one in asked.partitions]
+        errors: Mapping[TopicIndex, ErrorCode] = {} if is_batched else await self._refused(places, context)
+        if errors:  # all or none
+            errors = {place: errors.get(place, ErrorCode.OPERATION_NOT_ATTEMPTED) for place in places}
+        elif asked.verify_only:
+            producer = Producer(asked.producer_id, asked.producer_epoch)
+            errors = self._coordinator.verify_partitions(asked.transactional_id, producer, places)
+        else:
+            version = TransactionVersion.TV_2 if is_batched else TransactionVersion.TV_0
+            error = await self._transactions.add_partitions(
+                asked.transactional_id, Producer(asked.producer_id, asked.producer_epoch), places, version
+            )
+            errors = dict.fromkeys(places, error)
+        return AddedPartitions(
+            transactional_id=asked.transactional_id,
+            partitions=tuple(
+                [AddedPartition(topic=topic, partition=index, error=errors[topic, index]) for topic, index in places]
+            ),
+        )
+
+    async def _refused(self, places: list[TopicIndex], context: Context) -> dict[TopicIndex, ErrorCode]:
+        """Return the partitions that a client may not add, with the reasons."""
+        refused = {}
+        for topic, index in places:
+            if is_internal(topic):
+                refused[topic, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif self._partitions.get(topic, index) is None and not self._partitions.is_offline(topic, index):
+                refused[topic, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await context.checkpoint()
+        return refused
+
+    async def add_offsets(self, request: AddOffsetsToTxnRequest, _: Context) -> AddOffsetsToTxnResponse:
+        """Add the partition in which a group's offsets are stored."""
+        error = await self._groups.ensure()
+        if error is ErrorCode.NONE:
+            error = await self._transactions.add_partitions(
+                request.transactional_id,
+                Producer(request.producer_id, request.producer_epoch),
+                [(OFFSETS_TOPIC, self._groups.partition_of(request.group))],
+                TransactionVersion.TV_0,
+            )
+        return AddOffsetsToTxnResponse(error=error)
+
+    async def end(self, request: EndTxnRequest, context: Context) -> EndTxnResponse:
+        """Commit or abort; answered once the outcome is stored, before the markers are written."""
+        answer = await self._transactions.end(
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            Outcome.COMMIT if request.commits else Outcome.ABORT,
+            TransactionVersion.TV_2 if context.version >= FIRST_END_THAT_BUMPS else TransactionVersion.TV_0,
+        )
+        return EndTxnResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch, error=answer.error)
+
+    async def describe(self, request: DescribeTransactionsRequest, context: Context) -> DescribeTransactionsResponse:
+        """Describe each id."""
+        return DescribeTransactionsResponse(
+            transactions=await context.answer(self._described, request.transactional_ids)
+        )
+
+    def _described(self, transactional_id: str) -> DescribedTransaction:
+        found = self._coordinator.describe(transactional_id)
+        if not isinstance(found, Metadata):
+            return DescribedTransaction(transactional_id=transactional_id, error=found)
+        return DescribedTransaction(
+            transactional_id=transactional_id,
+            state=found.state.label,
+            timeout_ms=found.timeout_ms,
+            started_ms=found.started_ms,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            partitions=tuple(
+                [TopicPartition(topic=topic, partition=index) for topic, index in sorted(found.partitions)]
+            ),
+        )
+
+    async def list_transactions(self, request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
+        """List the ids that all filters select; unknown state names are returned, each once."""
+        if self._coordinator.is_loading:
+            return ListTransactionsResponse(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        states: set[TransactionState] = set()
+        unknown: dict[str, None] = {}
+        for name in request.states:
+            if name in STATES:
+                states.add(STATES[name])
+            else:
+                unknown[name] = None
+            await context.checkpoint()
+        listed = []
+        if states or not request.states:
+            for found in self._coordinator.select(
+                self._transactions.now_ms(),
+                producer_ids=frozenset(request.producer_ids),
+                states=states,
+                min_duration_ms=request.min_duration_ms,
+            ):
+                if found is not None:
+                    name, metadata = found
+                    listed.append(
+                        ListedTransaction(
+                            transactional_id=name, producer_id=metadata.producer_id, state=metadata.state.label
+                        )
+                    )
+                await context.checkpoint()
+        return ListTransactionsResponse(unknown_states=tuple(unknown), transactions=tuple(listed))
+
+
+class TransactionMarkersApi:
+    """Answers WriteTxnMarkers, which coordinators of other brokers and tools that abort hanging transactions send."""
+
+    def __init__(self, markers: MarkerWriter) -> None:
+        """Write with `markers`."""
+        self._markers = markers
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers by API."""
+        return {WriteTxnMarkersRequest.api: self.write}
+
+    async def write(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
+        """Write markers, and report each partition once its marker is written."""
+        results = []
+        for asked in request.markers:
+            results.append(await self._write(asked))
+            await context.checkpoint()
+        return WriteTxnMarkersResponse(markers=tuple(results))
+
+    async def _write(self, asked: MarkersOfTransaction) -> WrittenMarkers:
+        places = frozenset((one.topic, one.partition) for one in asked.partitions)
+        errors: dict[TopicIndex, ErrorCode] = {}
+        done = trio.Event()
+
+        def written(results: Mapping[TopicIndex, ErrorCode]) -> None:
+            errors.update(results)
+            if len(errors) == len(places):
+                done.set()
+
+        marker = Marker(
+            Producer(asked.producer_id, asked.producer_epoch),
+            Outcome.COMMIT if asked.commits else Outcome.ABORT,
+            asked.coordinator_epoch,
+            TransactionVersion(min(max(asked.version, 0), max(TransactionVersion))),
+        )
+        if places:
+            self._markers.write(marker, places, written)
+            await done.wait()
+        return WrittenMarkers(
+            producer_id=asked.producer_id,
+            partitions=tuple(
+                [
+                    AddedPartition(topic=one.topic, partition=one.partition, error=errors[one.topic, one.partition])
+                    for one in asked.partitions
+                ]
+            ),
+        )

@@ -1,0 +1,106 @@
+"""Write transaction markers to the partitions of this broker.
+
+The coordinator and WriteTxnMarkers requests use the same writer, so both are checked alike.
+
+Source: kafka.coordinator.transaction.TransactionMarkerChannelManager, kafka.server.KafkaApis
+(handleWriteTxnMarkersRequest).
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias
+
+from broker.log.errors import InvalidProducerEpochError, LogError
+from broker.partitions.partition import Append, Partition, StorageError
+from broker.partitions.partitions import Partitions
+from broker.partitions.writer import Writer
+from broker.transactions.effects import Producer
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.records.markers import Outcome
+from protocol.transactions import TopicIndex, TransactionVersion
+
+logger = logging.getLogger(__name__)
+
+Written: TypeAlias = Callable[[Mapping[TopicIndex, ErrorCode]], None]
+
+
+class Marker(NamedTuple):
+    """A marker: the producer with the epoch to write, the outcome, and the leader epoch of the coordinator's log."""
+
+    producer: Producer
+    outcome: Outcome
+    coordinator_epoch: int
+    version: TransactionVersion
+
+
+class AppendMarker(Protocol):
+    """Append a control batch to a partition's log with the coordinator as its origin."""
+
+    def __call__(self, partition: Partition, marker: Marker) -> Append:
+        """Queue the batch. Raises what `Partition.append` raises, and refuses a stale producer or coordinator."""
+
+
+def refuse_marker(partition: Partition, marker: Marker) -> Append:  # noqa: ARG001  # as `AppendMarker`
+    """Refuse a marker: logs cannot append control batches yet, so transactions cannot be completed."""
+    raise LogError(f"{partition.topic}-{partition.index}: control batches cannot be appended")
+
+
+class MarkerWriter:
+    """Write markers with acks=all. Call on the event loop."""
+
+    def __init__(self, partitions: Partitions, writer: Writer, append: AppendMarker) -> None:
+        """Append to these partitions with `append`."""
+        self._partitions = partitions
+        self._writer = writer
+        self._append = append
+
+    def write(self, marker: Marker, partitions: frozenset[TopicIndex], written: Written) -> None:
+        """Write a marker to partitions. `written` is called once or several times, until all are reported.
+
+        It may be called before this returns. An unknown partition is reported as UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        refused: dict[TopicIndex, ErrorCode] = {}
+        appends: list[tuple[TopicIndex, Append]] = []
+        for topic, index in sorted(partitions):
+            try:
+                partition = self._partitions.get(topic, index)
+                if partition is None:
+                    refused[topic, index] = self._missing(topic, index)
+                    continue
+                appends.append(((topic, index), self._append(partition, marker)))
+            except (ProtocolError, LogError) as error:
+                refused[topic, index] = _code_of(error)
+        self._writer.write_queued()
+        if refused:
+            written(refused)
+        done = {place: _outcome(append) for place, append in appends if append.done}
+        if done:
+            written(done)
+        waiting = [(place, append) for place, append in appends if place not in done]
+        if waiting:
+            self._writer.spawn(partial(_report_later, waiting, written))
+
+    def _missing(self, topic: str, index: int) -> ErrorCode:
+        is_offline = self._partitions.is_offline(topic, index)
+        return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def _report_later(appends: list[tuple[TopicIndex, Append]], written: Written) -> None:
+    for place, append in appends:
+        await append.wait()
+        written({place: _outcome(append)})
+
+
+def _outcome(append: Append) -> ErrorCode:
+    return ErrorCode.NONE if append.error is None else _code_of(append.error)
+
+
+def _code_of(error: Exception) -> ErrorCode:
+    if isinstance(error, ProtocolError):
+        return error.code
+    if isinstance(error, InvalidProducerEpochError):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if not isinstance(error, (LogError, StorageError)):
+        logger.error("writing a transaction marker failed", exc_info=error)
+    return ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,0 +1,53 @@
+"""Producer ids, each given once whatever happens to the broker.
+
+Source: org.apache.kafka.coordinator.transaction.ProducerIdManager.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from broker.metadata.store import MetadataStore
+
+BLOCK_SIZE = 1000  # ids per commit of the metadata store, as in Kafka; at most this many are lost by a restart
+NONE_KNOWN = -1
+
+
+class ProducerIds:
+    """Source of producer ids. Call methods on the event loop."""
+
+    def __init__(self, store: MetadataStore, largest_known: Callable[[], int]) -> None:
+        """`largest_known` returns the largest id that any log has, -1 if there is none."""
+        self._store = store
+        self._largest_known = largest_known
+        self._lock = trio.Lock()
+        self._block = range(0)
+        self._at_least: int | None = None  # logs that came from another broker have ids below this
+
+    def take(self) -> int | None:
+        """Return an id, or None if `prepare` has to be awaited first."""
+        if not self._block:
+            return None
+        producer_id, self._block = self._block[0], self._block[1:]
+        return producer_id
+
+    async def prepare(self) -> None:
+        """Fetch a block of ids unless some are left. Raises MetadataError."""
+        if self._block:
+            return
+        async with self._lock:
+            if not self._block:
+                self._block = await self._take_block()
+
+    async def next(self) -> int:
+        """Return an id, fetching a block if needed. Raises MetadataError."""
+        while (producer_id := self.take()) is None:
+            await self.prepare()
+        return producer_id
+
+    async def _take_block(self) -> range:
+        if self._at_least is None:
+            self._at_least = self._largest_known() + 1
+        at_least = self._at_least
+        first = await trio.to_thread.run_sync(lambda: self._store.take_producer_ids(BLOCK_SIZE, at_least=at_least))
+        return range(first, first + BLOCK_SIZE)

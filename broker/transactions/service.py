@@ -1,0 +1,303 @@
+"""The transaction coordinator as a service: carry out its effects, load its log, keep its time.
+
+Invariants:
+1. What the coordinator asks to store is appended in the order in which it asks.
+2. A partition of `__transaction_state` is served once it has been read, and not at all if it cannot be read.
+
+Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateManager.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+
+import trio
+
+from broker.coordinator_log.log import CoordinatorLog
+from broker.coordinator_log.replay import Replay
+from broker.partitions.partitions import Partitions
+from broker.partitions.writer import Writer
+from broker.settings.settings import Settings
+from broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
+from broker.transactions.effects import Answer, Append, Effect, Producer, RetryLater, Stuck, WriteMarkers
+from broker.transactions.markers import Marker, MarkerWriter
+from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.replay import ReplayedTransactions
+from broker.transactions.topic import STATE_TOPIC, TOPIC
+from protocol.errors import ErrorCode
+from protocol.kafka.codec.bounds import MalformedError
+from protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
+from protocol.records.markers import Outcome
+from protocol.transactions import TopicIndex, TransactionVersion
+
+logger = logging.getLogger(__name__)
+
+RETRY_PAUSE_S = 0.1  # before a failed marker or completion is written again
+
+
+class _PendingAnswer:
+    """The answer that a request's task waits for."""
+
+    __slots__ = ("_event", "answer")
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+        self.answer: Answer | None = None
+
+    def settle(self, answer: Answer) -> None:
+        """Set the answer, and wake the task."""
+        self.answer = answer
+        self._event.set()
+
+    async def wait(self) -> Answer:
+        """Wait for the answer, and return it."""
+        await self._event.wait()
+        assert self.answer is not None
+        return self.answer
+
+
+class TransactionService:
+    """The transaction coordinator of this broker. Call all methods on the event loop; `run` is its task."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        writer: Writer,
+        settings: Settings,
+        *,
+        ids: ProducerIds,
+        markers: MarkerWriter,
+        clock: Callable[[], int],
+    ) -> None:
+        """Use open logs. `clock` returns ms since the epoch."""
+        self.log = CoordinatorLog(STATE_TOPIC, partitions, writer, clock)
+        self._partitions = partitions
+        self._settings = settings
+        self.ids = ids
+        self.markers = markers
+        self._clock = clock
+        limits = Limits(
+            max_timeout_ms=settings.transaction_max_timeout_ms,
+            id_expiration_ms=settings.transactional_id_expiration_ms,
+        )
+        self.coordinator = TransactionCoordinator(ids, limits, partition_of=self.log.partition_of)
+        self._loads = {index: self.coordinator.begin_loading(index) for index in self.log.unread}
+        self._retries: list[RetryLater] = []
+        self._has_retries = trio.Event()
+        self._is_applying = False
+        self._is_stopped = False
+        partitions.changes.on_deleted.append(self._deleted)
+        partitions.on_offline.append(self._offline)
+
+    async def run(self) -> None:
+        """Load the log, abort transactions that time out and expire unused ids, until cancelled."""
+        settings = self._settings
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_retries)
+            nursery.start_soon(
+                self._run_at_intervals,
+                settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+                self.coordinator.abort_timed_out,
+            )
+            nursery.start_soon(
+                self._run_at_intervals,
+                settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+                self.coordinator.expire,
+            )
+            while True:
+                for index in self.log.unread:
+                    await self._load(index)
+                await self.log.wait_unread()
+
+    def stop(self) -> None:
+        """Answer every waiting client with an error, and refuse further requests. Markers may still be written."""
+        self._is_stopped = True
+        for index in range(self.log.partition_count):
+            self.coordinator.unload(index)
+        self.apply_effects()
+
+    def now_ms(self) -> int:
+        """Return the time in ms since the epoch."""
+        return self._clock()
+
+    # -- requests --
+
+    async def ensure(self) -> ErrorCode:
+        """Create `__transaction_state` unless it exists; return NONE, or COORDINATOR_NOT_AVAILABLE if that fails."""
+        if self._is_stopped:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        known = self.log.partition_count
+        error = await self.log.ensure()
+        if error is ErrorCode.NONE and not known:
+            unread = self.log.unread
+            for index in range(self.log.partition_count):
+                if index in unread:
+                    self._loads.setdefault(index, self.coordinator.begin_loading(index))
+                else:
+                    self._serve_empty(index)
+        return error
+
+    async def initialize(self, request: InitRequest) -> Answer:
+        """InitProducerId with a transactional id. Raises MetadataError."""
+        await self.ids.prepare()
+        return await self._ask(lambda waiter: self.coordinator.init_producer_id(request, waiter, self._clock()))
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicIndex],
+        version: TransactionVersion,
+    ) -> ErrorCode:
+        """Add partitions to the producer's transaction."""
+        add = partial(self.coordinator.add_partitions, transactional_id, producer, partitions, version=version)
+        return (await self._ask(lambda waiter: add(waiter, now_ms=self._clock()))).error
+
+    async def end(
+        self, transactional_id: str, producer: Producer, outcome: Outcome, version: TransactionVersion
+    ) -> Answer:
+        """Commit or abort the producer's transaction."""
+        await self.ids.prepare()
+        end = partial(self.coordinator.end, transactional_id, producer, outcome, version=version)
+        return await self._ask(lambda waiter: end(waiter, now_ms=self._clock()))
+
+    async def _ask(self, ask: Callable[[_PendingAnswer], None]) -> Answer:
+        waiter = _PendingAnswer()
+        ask(waiter)
+        self.apply_effects()
+        return await waiter.wait()
+
+    # -- effects --
+
+    def apply_effects(self) -> None:
+        """Carry out what the coordinator has asked for, until it asks for nothing more."""
+        if self._is_applying:
+            return  # called by a report that an effect has caused: the loop below goes on with it
+        self._is_applying = True
+        try:
+            while effects := self.coordinator.take_effects():
+                for effect in effects:
+                    self._apply(effect)
+        finally:
+            self._is_applying = False
+
+    def _apply(self, effect: Effect) -> None:
+        match effect:
+            case Answer(waiter=waiter):
+                assert isinstance(waiter, _PendingAnswer)
+                waiter.settle(effect)
+            case Append(source=source, value=value):
+                key = encode_transaction_key(source.transactional_id)
+                level = self.coordinator.level
+                row = (key, None if value is None else encode_transaction(value, level))
+                self.log.append(source.transactional_id, [row], lambda error, _: self._appended(effect, error))
+            case WriteMarkers(source=source):
+                marker = Marker(effect.producer, effect.outcome, source.coordinator_epoch, effect.version)
+                self.markers.write(marker, effect.partitions, partial(self._marked, effect))
+            case RetryLater():
+                self._retries.append(effect)
+                self._has_retries.set()
+            case Stuck(source=source, error=error):
+                logger.error(
+                    "transactional id %.200r: its transaction was decided and cannot be completed: %s",
+                    source.transactional_id,
+                    error.name,
+                )
+
+    def _appended(self, append: Append, error: ErrorCode) -> None:
+        if error is ErrorCode.NOT_COORDINATOR and self._is_led(append.source.partition):
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # the disk refused one write: a later one may succeed
+        self.coordinator.appended(append, error, self._clock())
+        self.apply_effects()
+
+    def _is_led(self, index: int) -> bool:
+        partition = self._partitions.get(TOPIC, index)
+        return partition is not None and not partition.log.failed
+
+    def _marked(self, markers: WriteMarkers, results: Mapping[TopicIndex, ErrorCode]) -> None:
+        # A partition that was deleted needs no marker.
+        known = {
+            place: ErrorCode.NONE if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error
+            for place, error in results.items()
+        }
+        self.coordinator.markers_written(markers, known)
+        self.apply_effects()
+
+    # -- time --
+
+    async def _run_at_intervals(self, interval_ms: int, work: Callable[[int], Iterator[None]]) -> None:
+        while True:
+            await trio.sleep(interval_ms / 1000)
+            for _ in work(self._clock()):
+                self.apply_effects()
+                await trio.lowlevel.checkpoint()
+            self.apply_effects()
+
+    async def _run_retries(self) -> None:
+        while True:
+            await self._has_retries.wait()
+            await trio.sleep(RETRY_PAUSE_S)
+            self._has_retries = trio.Event()
+            retries, self._retries = self._retries, []
+            for effect in retries:
+                self.coordinator.retry(effect)
+            self.apply_effects()
+
+    # -- the log --
+
+    def _offline(self, topic: str, index: int) -> None:
+        """Stop serving the ids of a log partition that has gone offline."""
+        if topic == TOPIC:
+            self.log.lose(index)
+            self.coordinator.unload(index)
+            self.apply_effects()
+
+    def _deleted(self, topic: str) -> None:
+        """Reset after `__transaction_state` was deleted."""
+        if topic == TOPIC:
+            for index in range(self.log.partition_count):
+                self.coordinator.unload(index)
+            self.apply_effects()
+            self.log.forget()
+
+    async def _load(self, index: int) -> None:
+        number = self._loads.pop(index, None)
+        if number is None:
+            number = self.coordinator.begin_loading(index)
+        replay = await self.log.read(index)
+        is_good = replay is not None and await self._load_replay(number, index, replay)
+        if not is_good:
+            self.coordinator.unload(index)
+        self.log.finish_reading(index, good=is_good)
+        self.apply_effects()
+
+    async def _load_replay(self, number: int, index: int, replay: Replay) -> bool:
+        stored = ReplayedTransactions(replay.latest, index, self.log.partition_of)
+        try:
+            for _ in self.coordinator.load(number, index, self._leader_epoch(index), stored, self._clock()):
+                self.apply_effects()
+                await trio.lowlevel.checkpoint()
+        except MalformedError as error:
+            logger.error("%s-%d: no transactional id in it is served: %s", TOPIC, index, error)  # noqa: TRY400  # no traceback
+            return False
+        if stored.misplaced:
+            logger.warning(
+                "%s-%d: ignored %d transactional ids that belong to another partition: they were written to a topic "
+                "whose partition count (transaction.state.log.num.partitions) was not %d as it is here",
+                TOPIC,
+                index,
+                stored.misplaced,
+                self.log.partition_count,
+            )
+        if stored.foreign:
+            logger.info("%s-%d: ignored %d records of unknown types", TOPIC, index, stored.foreign)
+        return True
+
+    def _serve_empty(self, index: int) -> None:
+        number = self.coordinator.begin_loading(index)
+        for _ in self.coordinator.load(number, index, self._leader_epoch(index), (), self._clock()):
+            pass
+
+    def _leader_epoch(self, index: int) -> int:
+        partition = self._partitions.get(TOPIC, index)
+        return 0 if partition is None else partition.log.leader_epoch

@@ -1,0 +1,122 @@
+"""The transaction coordinator on real logs: what it stores, restarts from, and does when time passes."""
+
+from pathlib import Path
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.transactions.coordinator import InitRequest
+from broker.transactions.effects import Producer
+from protocol.errors import ErrorCode
+from protocol.records.markers import Outcome
+from tests.broker.transactions.serving import TV_2, Markers, serving
+
+ORDERS = ("orders", 0)
+GONE = ("gone", 0)
+
+
+async def test_a_commit_writes_a_marker_to_every_partition_and_completes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        await broker.rig.create("orders")
+        await broker.rig.create("stock")
+        producer = await broker.producer()
+        assert await broker.add(producer, ORDERS, ("stock", 0)) is ErrorCode.NONE
+        assert broker.state() == "Ongoing"
+        following = await broker.commit(producer)
+        assert following == Producer(producer.id, producer.epoch + 1)
+        await wait_all_tasks_blocked()
+        assert broker.state() == "CompleteCommit"
+        assert [(topic, marker.outcome) for topic, _, marker in broker.markers.written] == [
+            ("orders", Outcome.COMMIT),
+            ("stock", Outcome.COMMIT),
+        ]
+
+
+async def test_a_restart_knows_ids_epochs_and_open_transactions(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        await broker.rig.create("orders")
+        producer = await broker.producer()
+        assert await broker.add(producer, ORDERS) is ErrorCode.NONE
+    async with serving(tmp_path) as broker:
+        assert broker.state() == "Ongoing"
+        assert await broker.commit(producer) == Producer(producer.id, producer.epoch + 1)
+
+
+async def test_a_transaction_that_was_decided_before_a_kill_is_completed_after_the_restart(tmp_path: Path) -> None:
+    async with serving(tmp_path, Markers(failing={"orders"})) as broker:
+        await broker.rig.create("orders")
+        producer = await broker.producer()
+        await broker.add(producer, ORDERS)
+        await broker.commit(producer)
+        assert broker.state() == "PrepareCommit"
+    async with serving(tmp_path) as broker:
+        await wait_all_tasks_blocked()
+        assert broker.state() == "CompleteCommit"
+        [(topic, index, marker)] = broker.markers.written
+        assert ((topic, index), marker.outcome, marker.producer.id) == (ORDERS, Outcome.COMMIT, producer.id)
+
+
+async def test_markers_that_fail_are_written_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with serving(tmp_path, Markers(failing={"orders"})) as broker:
+        await broker.rig.create("orders")
+        producer = await broker.producer()
+        await broker.add(producer, ORDERS)
+        await broker.commit(producer)
+        broker.markers.failing.clear()
+        await trio.sleep(0.15)
+        assert broker.state() == "CompleteCommit"
+        assert len(broker.markers.written) == 1
+
+
+async def test_a_partition_that_was_deleted_needs_no_marker(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        producer = await broker.producer()
+        await broker.add(producer, GONE)
+        await broker.commit(producer)
+        await wait_all_tasks_blocked()
+        assert broker.state() == "CompleteCommit"
+        assert broker.markers.written == []
+
+
+async def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with serving(tmp_path) as broker:
+        await broker.rig.create("orders")
+        producer = await broker.producer(timeout_ms=1_000)
+        await broker.add(producer, ORDERS)
+        broker.rig.now_ms += 1_001
+        await trio.sleep(10.1)
+        assert broker.state() == "CompleteAbort"
+        answer = await broker.service.end("id", producer, Outcome.COMMIT, TV_2)
+        assert answer.error is not ErrorCode.NONE
+        assert await broker.add(producer, ORDERS) is ErrorCode.PRODUCER_FENCED
+
+
+async def test_an_unused_id_expires_and_is_unknown_after_a_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with serving(tmp_path, transactional_id_expiration_ms=5_000) as broker:
+        await broker.producer()
+        broker.rig.now_ms += 5_001
+        await trio.sleep(3_601)
+        assert broker.state() == "TRANSACTIONAL_ID_NOT_FOUND"
+    async with serving(tmp_path) as broker:
+        assert broker.state() == "TRANSACTIONAL_ID_NOT_FOUND"
+
+
+async def test_the_deletion_of_the_topic_resets_the_coordinator(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        await broker.producer()
+        await broker.rig.partitions.delete("__transaction_state")
+        answer = await broker.service.initialize(InitRequest(transactional_id="id", timeout_ms=1))
+        assert answer.error is ErrorCode.NOT_COORDINATOR
+        assert await broker.service.ensure() is ErrorCode.NONE
+        assert broker.state() == "TRANSACTIONAL_ID_NOT_FOUND"
+
+
+async def test_a_stopped_coordinator_answers_and_serves_no_more(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        await broker.producer()
+        broker.service.stop()
+        answer = await broker.service.initialize(InitRequest(transactional_id="id", timeout_ms=1))
+        assert answer.error is ErrorCode.NOT_COORDINATOR
+        assert await broker.service.ensure() is ErrorCode.COORDINATOR_NOT_AVAILABLE
