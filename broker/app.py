@@ -81,11 +81,12 @@ from broker.process import (
 )
 from broker.settings.live import LiveSettings
 from broker.settings.settings import Settings
-from broker.transactions.markers import MarkerWriter, refuse_marker
+from broker.transactions.markers import Marker, MarkerWriter, refuse_marker
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.service import TransactionService
 from protocol.kafka.api import Codec as KafkaCodec
 from protocol.response import HelloResponse
+from protocol.transactions import TopicIndex
 from protocol.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -249,7 +250,8 @@ class Broker:
         addresses = Addresses(
             kafka=address_of(sockets.get("kafka")), native=address_of(sockets.get("native")), http=self._http_address
         )
-        groups, transactions = self._groups(partitions, writer), self._transactions(partitions, writer)
+        groups = self._groups(partitions, writer)
+        transactions = self._transactions(partitions, writer, groups)
         self._moves = LogMoves(partitions, self._directories, writer, self._metrics)
         turn = ServingTurn(writer.write_queued, self.guard)
         listeners = self._listeners(sockets, partitions, turn, groups, transactions)
@@ -324,9 +326,13 @@ class Broker:
         groups.declare(self._metrics)
         return groups
 
-    def _transactions(self, partitions: Partitions, writer: Writer) -> TransactionService:
+    def _transactions(self, partitions: Partitions, writer: Writer, groups: GroupService) -> TransactionService:
         ids = ProducerIds(self._store, lambda: largest_producer_id(partitions))
-        markers = MarkerWriter(partitions, writer, refuse_marker)
+
+        def written(place: TopicIndex, marker: Marker) -> None:
+            groups.end_transaction(place, marker.producer.id, marker.outcome)
+
+        markers = MarkerWriter(partitions, writer, refuse_marker, written)
         return TransactionService(partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms)
 
     def _listeners(
@@ -389,7 +395,7 @@ class Broker:
             RecordsApi(partitions),
             LogDirsApi(partitions, self._directories, self._moves),
             ProducersApi(partitions),
-            TransactionsApi(transactions, groups.registry.log, partitions),
+            TransactionsApi(transactions, groups.registry.log, groups.commits, partitions),
             TransactionMarkersApi(transactions.markers),
             *(asked := group_families(groups, transactions, partitions, advertised)),
             NativeGroupsApi(asked, partitions),

@@ -11,7 +11,8 @@ import trio
 
 from broker.api.context import Context
 from broker.api.handler import Handler
-from broker.coordinator_log.log import CoordinatorLog
+from broker.coordinator_log.log import CoordinatorLog, LogProducer
+from broker.groups.commits import Committer, OffsetCommits
 from broker.groups.topic import TOPIC as OFFSETS_TOPIC
 from broker.metadata.topic import is_internal
 from broker.partitions.partitions import Partitions
@@ -20,8 +21,9 @@ from broker.transactions.effects import Producer
 from broker.transactions.markers import Marker, MarkerWriter
 from broker.transactions.metadata import Metadata
 from broker.transactions.service import TransactionService
+from broker.transactions.verification import offset_commit_error, support_of
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.groups import TopicPartition
+from protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
 from protocol.kafka.transaction_values import (
     AddedPartition,
     AddedPartitions,
@@ -39,6 +41,8 @@ from protocol.kafka.transaction_values import (
     ListTransactionsResponse,
     MarkersOfTransaction,
     PartitionsOfTransaction,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
     WrittenMarkers,
@@ -59,11 +63,14 @@ class InvalidProducerError(ProtocolError):
 class TransactionsApi:
     """Answers the requests of transactional producers and of tools that look at their transactions."""
 
-    def __init__(self, transactions: TransactionService, groups: CoordinatorLog, partitions: Partitions) -> None:
-        """Answer from the coordinator; `groups` is the log of the group coordinator."""
+    def __init__(
+        self, transactions: TransactionService, groups: CoordinatorLog, commits: OffsetCommits, partitions: Partitions
+    ) -> None:
+        """Answer from the coordinator; `groups` is the log of the group coordinator, `commits` handles its offsets."""
         self._transactions = transactions
         self._coordinator = transactions.coordinator
         self._groups = groups
+        self._commits = commits
         self._partitions = partitions
         self._ids = transactions.ids
 
@@ -73,6 +80,7 @@ class TransactionsApi:
             InitProducerIdRequest.api: self.init_producer_id,
             AddPartitionsToTxnRequest.api: self.add_partitions,
             AddOffsetsToTxnRequest.api: self.add_offsets,
+            TxnOffsetCommitRequest.api: self.commit_offsets,
             EndTxnRequest.api: self.end,
             DescribeTransactionsRequest.api: self.describe,
             ListTransactionsRequest.api: self.list_transactions,
@@ -156,6 +164,29 @@ class TransactionsApi:
             )
         return AddOffsetsToTxnResponse(error=error)
 
+    async def commit_offsets(self, request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
+        """Commit offsets of a group as part of a transaction."""
+        support = support_of("txn_offset_commit", context.version)
+        producer = Producer(request.producer_id, request.producer_epoch)
+        error = ErrorCode.NONE if request.group else ErrorCode.INVALID_GROUP_ID
+        error = error or await self._groups.ensure()
+        if error is ErrorCode.NONE:
+            place = (OFFSETS_TOPIC, self._groups.partition_of(request.group))
+            admitted = await self._transactions.admit(request.transactional_id, producer, place, support)
+            error = offset_commit_error(admitted, support)
+        if error is not ErrorCode.NONE:
+            refused = [error] * len(request.partitions)
+            return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, refused))
+        errors = await self._commits.commit(
+            request.group,
+            Committer(generation=request.generation, member_id=request.member_id, instance_id=request.instance_id),
+            request.partitions,
+            retention_ms=None,
+            producer=LogProducer(*producer),
+            checkpoint=context.checkpoint,
+        )
+        return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, errors))
+
     async def end(self, request: EndTxnRequest, context: Context) -> EndTxnResponse:
         """Commit or abort; answered once the outcome is stored, before the markers are written."""
         answer = await self._transactions.end(
@@ -217,6 +248,10 @@ class TransactionsApi:
                     )
                 await context.checkpoint()
         return ListTransactionsResponse(unknown_states=tuple(unknown), transactions=tuple(listed))
+
+
+def _committed(asked: OffsetToCommit, error: ErrorCode) -> CommittedPartition:
+    return CommittedPartition(topic=asked.topic, partition=asked.partition, error=error)
 
 
 class TransactionMarkersApi:

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 import trio
 
 from broker.coordinator_log.replay import Replay
-from broker.log.errors import IndexCorruptError, LogError
+from broker.log.errors import IndexCorruptError, InvalidProducerEpochError, InvalidTransactionStateError, LogError
 from broker.log.io.files import FileSlice
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
@@ -33,7 +33,7 @@ from broker.settings.types import SettingError
 from protocol.errors import BatchTooLargeError, ErrorCode, ProtocolError
 from protocol.records.batch import headers, verify_crc
 from protocol.records.builder import build_batch, record_size_bound
-from protocol.records.layout import HEADER_SIZE, BatchHeader
+from protocol.records.layout import HEADER_SIZE, TRANSACTIONAL_BIT, BatchHeader
 from protocol.records.reader import Record, decode_batch
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,13 @@ class CoordinatorTopic:
     name: str
     keeps: str
     layout: Callable[[Settings], TopicLayout]
+
+
+class LogProducer(NamedTuple):
+    """The producer in whose transaction records are appended."""
+
+    id: int
+    epoch: int
 
 
 class CoordinatorLog:
@@ -146,10 +153,13 @@ class CoordinatorLog:
 
     # -- append --
 
-    def append(self, name: str, rows: Rows, settled: Settled) -> None:
-        """Append records of a name with acks=all. `settled` is called once they are written, possibly before return."""
+    def append(self, name: str, rows: Rows, settled: Settled, *, producer: LogProducer | None = None) -> None:
+        """Append records of a name with acks=all. `settled` is called once they are written, possibly before return.
+
+        With a producer they are part of its transaction: they count once its commit marker is in the partition.
+        """
         try:
-            appends = [self._append(name, batch) for batch in self._batches(rows)]
+            appends = [self._append(name, batch, producer) for batch in self._batches(rows)]
         except _NotAppendedError as error:
             self._writer.write_queued()  # batches queued before the failed one are still written
             settled(error.code, ())
@@ -160,14 +170,21 @@ class CoordinatorLog:
         else:
             self._writer.spawn(partial(_settle_later, appends, settled))
 
-    def _append(self, name: str, rows: Rows) -> tuple[Append, int]:
+    def _append(self, name: str, rows: Rows, producer: LogProducer | None) -> tuple[Append, int]:
         partition = self._partitions.get(self._topic.name, self.partition_of(name))
         if partition is None:
             raise _NotAppendedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         now_ms = self._clock()
+        records = [(now_ms, key, value, ()) for key, value in rows]
         try:
             _check_size(rows, partition.log.config.max_message_bytes)
-            return partition.append(build_batch([(now_ms, key, value, ()) for key, value in rows])), len(rows)
+            if producer is None:
+                batch = build_batch(records)
+            else:
+                batch = build_batch(
+                    records, producer_id=producer.id, producer_epoch=producer.epoch, attributes=TRANSACTIONAL_BIT
+                )
+            return partition.append(batch), len(rows)
         except (ProtocolError, LogError) as error:
             logger.warning("%s %.200r: appending to %s failed: %s", self._topic.keeps, name, self._topic.name, error)
             raise _NotAppendedError(_code_of(error)) from error
@@ -241,6 +258,10 @@ def _code_of(error: Exception) -> ErrorCode:
     """Map an append's failure to an error code (Kafka: appendGroupMetadataErrorToResponseError)."""
     if isinstance(error, BatchTooLargeError):
         return ErrorCode.UNKNOWN_SERVER_ERROR
+    if isinstance(error, InvalidProducerEpochError):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if isinstance(error, InvalidTransactionStateError):
+        return ErrorCode.INVALID_TXN_STATE
     return ErrorCode.NOT_COORDINATOR
 
 

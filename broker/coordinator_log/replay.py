@@ -9,7 +9,7 @@ kafka.coordinator.transaction.TransactionStateManager.loadTransactionMetadata.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from protocol.records.layout import BatchHeader
@@ -34,9 +34,9 @@ class Replay:
         self._pending: dict[int, dict[bytes, Latest]] = {}  # open transactions by producer id
 
     @property
-    def open_transactions(self) -> int:
-        """Transactions without a marker so far; their records are not in `latest`."""
-        return len(self._pending)
+    def open_transactions(self) -> Mapping[int, Mapping[bytes, Latest]]:
+        """The latest records of transactions without a marker so far, by producer id; they are not in `latest`."""
+        return self._pending
 
     def take(self, header: BatchHeader, records: Iterable[Record]) -> None:
         """Apply records of one batch. A large batch may be passed in several calls."""

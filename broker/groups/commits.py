@@ -16,7 +16,8 @@ from typing import Self
 
 import trio
 
-from broker.coordinator_log.log import Rows
+from broker.coordinator_log.log import LogProducer, Rows
+from broker.groups.pending_offsets import PendingOffset
 from broker.groups.registry import Checkpoint, GroupRegistry
 from broker.groups.state import Group
 from broker.groups.topic import TOPIC
@@ -76,13 +77,14 @@ class OffsetCommits:
         offsets: Sequence[OffsetToCommit],
         *,
         retention_ms: int | None,
+        producer: LogProducer | None = None,
         checkpoint: Checkpoint = trio.lowlevel.checkpoint,
     ) -> list[ErrorCode]:
         """Commit offsets, and return an error code per offset once they are written.
 
-        `retention_ms` overrides `offsets.retention.minutes` unless it is None. Waits for at most
-        `offsets.commit.timeout.ms`; a write that has begun is completed in any case. Writes several batches if there
-        are many offsets.
+        With a producer they are pending until its transaction ends. `retention_ms` overrides
+        `offsets.retention.minutes` unless it is None. Waits for at most `offsets.commit.timeout.ms`; a write that has
+        begun is completed in any case. Writes several batches if there are many offsets.
         """
         errors: list[ErrorCode] = []
         valid: list[int] = []  # indexes of the offsets to write
@@ -97,9 +99,10 @@ class OffsetCommits:
         writes: list[tuple[list[int], _Write]] = []
         for start in range(0, len(valid), OFFSETS_PER_STEP):
             indexes = valid[start : start + OFFSETS_PER_STEP]
-            error = await self._check_commit(name, committer)
+            error = await self._check_commit(name, committer, in_transaction=producer is not None)
             if error is ErrorCode.NONE:
-                writes.append((indexes, self._write_offsets(name, [offsets[index] for index in indexes], retention_ms)))
+                chosen = [offsets[index] for index in indexes]
+                writes.append((indexes, self._write_offsets(name, chosen, retention_ms, producer)))
             else:
                 for index in indexes:
                     errors[index] = error
@@ -122,7 +125,7 @@ class OffsetCommits:
         """Return whether a partition exists, online or offline."""
         return (topic, partition) in self._partitions.served or self._partitions.is_offline(topic, partition)
 
-    async def _check_commit(self, name: str, committer: Committer) -> ErrorCode:
+    async def _check_commit(self, name: str, committer: Committer, *, in_transaction: bool) -> ErrorCode:
         """Return whether this client may commit; if so, the group exists afterwards.
 
         A commit from outside a group creates it.
@@ -133,13 +136,17 @@ class OffsetCommits:
         group = self._groups.get(name)
         if group is None:
             if committer.generation >= 0:
-                return ErrorCode.GROUP_ID_NOT_FOUND
+                return ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.GROUP_ID_NOT_FOUND
             group = self._groups.create(name)
+        if in_transaction:
+            return group.check_transactional_commit(committer.member_id, committer.instance_id, committer.generation)
         error = group.check_commit(committer.member_id, committer.instance_id, committer.generation, self._groups.now())
         self._groups.schedule(group)
         return error
 
-    def _write_offsets(self, name: str, offsets: Sequence[OffsetToCommit], retention_ms: int | None) -> "_Write":
+    def _write_offsets(
+        self, name: str, offsets: Sequence[OffsetToCommit], retention_ms: int | None, producer: LogProducer | None
+    ) -> "_Write":
         """Append offsets, and put them into memory once they are written."""
         now_ms = self._groups.clock()
         expire_ms = NO_TIME if retention_ms is None else min(now_ms + retention_ms, MAX_INT64)
@@ -151,7 +158,11 @@ class OffsetCommits:
             if self._groups.get(name) is None:  # the group was deleted during the write, without these offsets
                 self._groups.create(name)
             for (requested, value), offset in zip(entries, record_offsets, strict=True):
-                self._groups.offsets.put(name, requested.topic, requested.partition, value, offset)
+                entry = PendingOffset(name, requested.topic, requested.partition, value, offset)
+                if producer is None:
+                    self._groups.offsets.put(*entry)
+                else:
+                    self._groups.pending.put(self._groups.log.partition_of(name), producer.id, entry)
 
         try:
             rows = [
@@ -160,7 +171,7 @@ class OffsetCommits:
             ]
         except MalformedError:  # every other field has been checked: the metadata exceeds a record's length field
             return _Write.refused(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-        return self._write(name, rows, put)
+        return self._write(name, rows, put, producer)
 
     def check_delete_offsets(self, name: str) -> ErrorCode:
         """Return whether offsets of a group may be deleted at all."""
@@ -184,7 +195,7 @@ class OffsetCommits:
             pairs = partitions[start : start + OFFSETS_PER_STEP]
             checked = [self._check_delete(name, *pair) for pair in pairs]
             valid = [pair for pair, error in zip(pairs, checked, strict=True) if error is ErrorCode.NONE]
-            committed = [pair for pair in valid if self._groups.offsets.get(name, *pair) is not None]
+            committed = [pair for pair in valid if self._has_offset(name, *pair)]
             if committed:
                 writes.append((start, self._write_tombstones(name, committed)))
             errors += checked
@@ -195,6 +206,11 @@ class OffsetCommits:
                 stop = min(start + OFFSETS_PER_STEP, len(errors))
                 errors[start:stop] = [error or written for error in errors[start:stop]]
         return errors
+
+    def _has_offset(self, name: str, topic: str, partition: int) -> bool:
+        """Return whether an offset is committed, or will be if an open transaction commits."""
+        is_pending = self._groups.pending.is_pending(name, topic, partition)
+        return is_pending or self._groups.offsets.get(name, topic, partition) is not None
 
     def _check_delete(self, name: str, topic: str, partition: int) -> ErrorCode:
         if not self._partition_exists(topic, partition):
@@ -212,6 +228,10 @@ class OffsetCommits:
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         self._groups.drop(group)
+        pending = [pair for pair in self._groups.pending.of(name) if self._groups.offsets.get(name, *pair) is None]
+        for start in range(0, len(pending), OFFSETS_PER_STEP):
+            await self._write_tombstones(name, pending[start : start + OFFSETS_PER_STEP]).wait()
+            await checkpoint()
         error = await self._remove(name, self._groups.offsets.of(name), checkpoint, with_group=True)
         if error is not ErrorCode.NONE:
             self._groups.restore(group)
@@ -225,16 +245,22 @@ class OffsetCommits:
         if topic == TOPIC:
             self._groups.close_all()
             self._groups.offsets.clear()
+            self._groups.pending.clear()
             self._groups.log.forget()
             return
-        steps = self._append_tombstones(topic, self._groups.offsets.remove_topic(topic))
+        removed: dict[str, set[int]] = {}
+        for name, indexes in self._groups.offsets.remove_topic(topic).items():
+            removed.setdefault(name, set()).update(indexes)
+        for name, index in self._groups.pending.remove_topic(topic):
+            removed.setdefault(name, set()).add(index)
+        steps = self._append_tombstones(topic, removed)
         if next(steps, None) is not None:
             self._groups.log.spawn(partial(_take_steps, steps))
 
     def _append_tombstones(self, topic: str, removed: Mapping[str, Iterable[int]]) -> Iterator[bool]:
         """Append tombstones for the removed offsets of a topic, by group; yield after each batch."""
         for name, partitions in removed.items():
-            indexes = list(partitions)
+            indexes = sorted(partitions)
             for start in range(0, len(indexes), OFFSETS_PER_STEP):
                 rows: Rows = [
                     (encode_offset_key(name, topic, index), None)
@@ -281,10 +307,13 @@ class OffsetCommits:
         def remove(record_offsets: Sequence[int]) -> None:
             for (topic, partition), offset in zip(partitions, record_offsets, strict=True):
                 self._groups.offsets.remove(name, topic, partition, offset)
+                self._groups.pending.remove(name, topic, partition, offset)
 
         return self._write(name, rows, remove)
 
-    def _write(self, name: str, rows: Rows, then: Callable[[Sequence[int]], None]) -> "_Write":
+    def _write(
+        self, name: str, rows: Rows, then: Callable[[Sequence[int]], None], producer: LogProducer | None = None
+    ) -> "_Write":
         """Append records, and call `then` with their offsets once they are written, even if nobody waits for it."""
         write = _Write()
 
@@ -293,7 +322,7 @@ class OffsetCommits:
                 then(record_offsets)
             write.settle(error)
 
-        self._groups.log.append(name, rows, settled)
+        self._groups.log.append(name, rows, settled, producer=producer)
         return write
 
     # -- expiry --
@@ -304,9 +333,15 @@ class OffsetCommits:
         if self._groups.get(name) is not group or self._groups.available(name) is not ErrorCode.NONE:
             return
         retention_ms = self._groups.settings.offsets_retention_minutes * MS_PER_MINUTE
-        expired = self._groups.offsets.expired(group, self._groups.clock(), retention_ms)
+        pending = self._groups.pending
+        expired = [
+            entry
+            for entry in self._groups.offsets.expired(group, self._groups.clock(), retention_ms)
+            if not pending.is_pending(name, *entry[:2])
+        ]
         count = sum(1 for _ in self._groups.offsets.of(name))
-        is_unused = group.state is GroupState.EMPTY and len(expired) == count and not group.pending_count
+        has_pending = group.pending_count > 0 or pending.has_any(name)
+        is_unused = group.state is GroupState.EMPTY and len(expired) == count and not has_pending
         if is_unused:
             self._groups.drop(group)
         if expired or is_unused:

@@ -9,7 +9,7 @@ Source: org.apache.kafka.coordinator.group.GroupMetadataManager.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -21,6 +21,7 @@ from broker.coordinator_log.replay import Latest, Replay
 from broker.groups.effects import Answer, Instant, Limits, Purpose, Store
 from broker.groups.members import Waiter
 from broker.groups.offsets import Offsets
+from broker.groups.pending_offsets import PendingOffset, PendingOffsets
 from broker.groups.state import Group
 from broker.groups.timers import Timers
 from broker.groups.topic import TOPIC
@@ -39,6 +40,7 @@ from protocol.kafka.group_records import (
     encode_group,
     encode_group_key,
 )
+from protocol.records.markers import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +86,7 @@ class GroupRegistry:
         self.settings = settings
         self.clock = clock
         self.offsets = Offsets()
+        self.pending = PendingOffsets()
         self.completed_rebalances = 0
         self._limits = Limits(
             max_size=settings.group_max_size, initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms
@@ -152,9 +155,18 @@ class GroupRegistry:
         if self._groups.setdefault(group.group_id, group) is group:
             self._timers.schedule(group)
 
+    def end_transaction(self, index: int, producer_id: int, outcome: Outcome) -> None:
+        """Apply a marker that was written to a log partition: commit or drop the transaction's offsets."""
+        for pending in self.pending.end(index, producer_id):
+            if outcome is Outcome.COMMIT:
+                if pending.group not in self._groups:
+                    self.create(pending.group)
+                self.offsets.put(*pending)
+
     def lose(self, index: int) -> None:
         """Stop serving the groups of a log partition that has gone offline."""
         self.log.lose(index)
+        self.pending.remove_partition(index)
         self._close([group for name, group in self._groups.items() if self.log.partition_of(name) == index])
 
     def close_all(self) -> None:
@@ -247,12 +259,28 @@ class GroupRegistry:
             )
         if contents.unsupported:
             logger.info("%s-%d: ignored %d records of newer group protocols", TOPIC, index, contents.unsupported)
-        if replay.open_transactions:
-            logger.warning("%s-%d: ignored the offsets of %d open transactions", TOPIC, index, replay.open_transactions)
+        for producer_id, pending in replay.open_transactions.items():
+            await self._load_pending(producer_id, pending, index, contents)
         await self._restore(contents.groups)
         for name in contents.groups_with_offsets:
             if name not in self._groups:
                 self.create(name)
+
+    async def _load_pending(
+        self, producer_id: int, pending: Mapping[bytes, Latest], index: int, contents: _Contents
+    ) -> None:
+        """Load the offsets of a transaction that is still open."""
+        for number, (data, latest) in enumerate(pending.items()):
+            try:
+                key = decode_key(data)
+                if isinstance(key, OffsetKey) and self.log.partition_of(key.group) == index:
+                    value = decode_offset(latest.value)
+                    self.pending.put(index, producer_id, PendingOffset(*key, value, latest.offset))
+                    contents.groups_with_offsets.add(key.group)
+            except MalformedError as error:
+                logger.warning("%s-%d: ignored malformed record at offset %d: %s", TOPIC, index, latest.offset, error)
+            if number % PIECE == 0:
+                await trio.lowlevel.checkpoint()
 
     def _load_row(self, key: Key, latest: Latest, index: int, contents: _Contents) -> None:
         """Load the latest record of a key. Raises MalformedError."""

@@ -14,6 +14,7 @@ from broker.partitions.partitions import Partitions
 from broker.partitions.writer import Writer
 from broker.settings.settings import Settings
 from protocol.groups import GroupState
+from protocol.records.markers import Outcome
 
 
 class GroupService:
@@ -45,6 +46,12 @@ class GroupService:
     def stop(self) -> None:
         """Answer every waiting client with an error, and refuse further requests."""
         self.registry.stop()
+
+    def end_transaction(self, place: tuple[str, int], producer_id: int, outcome: Outcome) -> None:
+        """Apply a marker that was written to a partition of any topic."""
+        topic, index = place
+        if topic == TOPIC:
+            self.registry.end_transaction(index, producer_id, outcome)
 
     def declare(self, metrics: Metrics) -> None:
         """Register the metrics about groups."""

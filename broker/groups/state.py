@@ -330,6 +330,18 @@ class Group:
             self._rebalance.extend_session(member, now)
         return error
 
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """Return whether a transaction may commit offsets now.
+
+        Unlike a plain commit it may come without member and generation (clients before KIP-447), also during a
+        rebalance, and does not extend the member's session.
+        """
+        if self.state is State.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and (self.state is State.EMPTY or (member_id == NO_MEMBER and instance_id is None)):
+            return ErrorCode.NONE
+        return self._check_member_of(generation, member_id, instance_id)
+
     def _check_member_of(self, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
         if self.state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

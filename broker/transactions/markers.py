@@ -7,7 +7,7 @@ Source: kafka.coordinator.transaction.TransactionMarkerChannelManager, kafka.ser
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -49,11 +49,18 @@ def refuse_marker(partition: Partition, marker: Marker) -> Append:  # noqa: ARG0
 class MarkerWriter:
     """Write markers with acks=all. Call on the event loop."""
 
-    def __init__(self, partitions: Partitions, writer: Writer, append: AppendMarker) -> None:
-        """Append to these partitions with `append`."""
+    def __init__(
+        self,
+        partitions: Partitions,
+        writer: Writer,
+        append: AppendMarker,
+        on_written: Callable[[TopicIndex, Marker], None] = lambda _place, _marker: None,
+    ) -> None:
+        """Append to these partitions with `append`. `on_written` is called with each marker before it is reported."""
         self._partitions = partitions
         self._writer = writer
         self._append = append
+        self._on_written = on_written
 
     def write(self, marker: Marker, partitions: frozenset[TopicIndex], written: Written) -> None:
         """Write a marker to partitions. `written` is called once or several times, until all are reported.
@@ -74,26 +81,29 @@ class MarkerWriter:
         self._writer.write_queued()
         if refused:
             written(refused)
-        done = {place: _outcome(append) for place, append in appends if append.done}
+        done = {place: self._outcome(place, append, marker) for place, append in appends if append.done}
         if done:
             written(done)
         waiting = [(place, append) for place, append in appends if place not in done]
         if waiting:
-            self._writer.spawn(partial(_report_later, waiting, written))
+            self._writer.spawn(partial(self._report_later, waiting, marker, written))
+
+    async def _report_later(
+        self, appends: Sequence[tuple[TopicIndex, Append]], marker: Marker, written: Written
+    ) -> None:
+        for place, append in appends:
+            await append.wait()
+            written({place: self._outcome(place, append, marker)})
+
+    def _outcome(self, place: TopicIndex, append: Append, marker: Marker) -> ErrorCode:
+        if append.error is not None:
+            return _code_of(append.error)
+        self._on_written(place, marker)
+        return ErrorCode.NONE
 
     def _missing(self, topic: str, index: int) -> ErrorCode:
         is_offline = self._partitions.is_offline(topic, index)
         return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-async def _report_later(appends: list[tuple[TopicIndex, Append]], written: Written) -> None:
-    for place, append in appends:
-        await append.wait()
-        written({place: _outcome(append)})
-
-
-def _outcome(append: Append) -> ErrorCode:
-    return ErrorCode.NONE if append.error is None else _code_of(append.error)
 
 
 def _code_of(error: Exception) -> ErrorCode:

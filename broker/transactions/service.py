@@ -24,6 +24,7 @@ from broker.transactions.markers import Marker, MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.replay import ReplayedTransactions
 from broker.transactions.topic import STATE_TOPIC, TOPIC
+from broker.transactions.verification import TransactionSupport
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
@@ -152,6 +153,20 @@ class TransactionService:
         """Add partitions to the producer's transaction."""
         add = partial(self.coordinator.add_partitions, transactional_id, producer, partitions, version=version)
         return (await self._ask(lambda waiter: add(waiter, now_ms=self._clock()))).error
+
+    async def admit(
+        self, transactional_id: str, producer: Producer, place: TopicIndex, support: TransactionSupport
+    ) -> ErrorCode:
+        """Return whether records of the producer's transaction may be appended to a partition (KIP-890).
+
+        The partition is added for clients that leave that to the broker; for others it must have been added. Nothing is
+        awaited between that check and the return.
+        """
+        if support is TransactionSupport.ADDING:
+            return await self.add_partitions(transactional_id, producer, [place], TransactionVersion.TV_2)
+        if not self._settings.transaction_partition_verification_enable:
+            return ErrorCode.NONE
+        return self.coordinator.verify_partitions(transactional_id, producer, [place])[place]
 
     async def end(
         self, transactional_id: str, producer: Producer, outcome: Outcome, version: TransactionVersion

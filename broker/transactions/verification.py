@@ -1,4 +1,4 @@
-"""Codes of the transaction coordinator as answers to Produce (KIP-890).
+"""Codes of the transaction coordinator as answers to Produce and TxnOffsetCommit (KIP-890).
 
 A transactional batch of a producer without an open transaction in the partition is not appended before the coordinator
 has agreed. What the coordinator refuses is translated to codes that the client can handle.
@@ -48,3 +48,12 @@ def produce_error(error: ErrorCode, support: TransactionSupport) -> ErrorCode:
         return ErrorCode.INVALID_TXN_STATE
     is_busy = error is ErrorCode.CONCURRENT_TRANSACTIONS and support is not TransactionSupport.ADDING
     return ErrorCode.NOT_ENOUGH_REPLICAS if is_busy or error in _PASSING else error
+
+
+def offset_commit_error(error: ErrorCode, support: TransactionSupport) -> ErrorCode:
+    """Translate the same to the code that TxnOffsetCommit is answered with (GroupCoordinatorService)."""
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.TRANSACTION_ABORTABLE and support is TransactionSupport.VERIFIED:
+        return ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error is ErrorCode.NETWORK_EXCEPTION else error

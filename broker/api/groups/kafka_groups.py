@@ -174,20 +174,20 @@ class CommittedOffsetsApi:
         return OffsetCommitResponse(partitions=await context.map(_committed, request.partitions, errors))
 
     async def fetch(self, request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
-        """Return committed offsets."""
+        """Return committed offsets; with `require_stable`, an error for those that an open transaction may change."""
         all_of: dict[str, FetchedOffsets] = {}  # all offsets by group, so that a repeated group is looked up once
         groups: list[FetchedOffsets] = []
         for asked in request.groups:
             found = all_of.get(asked.group) if asked.partitions is None else None
             if found is None:
-                found = await self._fetch(asked, context)
+                found = await self._fetch(asked, context, is_stable=request.require_stable)
                 if asked.partitions is None:
                     all_of[asked.group] = found
             groups.append(found)
             await context.checkpoint()
         return OffsetFetchResponse(groups=tuple(groups))
 
-    async def _fetch(self, asked: OffsetFetchGroup, context: Context) -> FetchedOffsets:
+    async def _fetch(self, asked: OffsetFetchGroup, context: Context, *, is_stable: bool) -> FetchedOffsets:
         error = self._groups.available(asked.group)
         if error is not ErrorCode.NONE:
             return FetchedOffsets(group=asked.group, error=error)
@@ -195,12 +195,18 @@ class CommittedOffsetsApi:
         found: list[FetchedOffset] = []
         if asked.partitions is None:
             for topic, partition, committed in offsets.of(asked.group):
-                found.append(self._fetched(topic, partition, committed))
+                if is_stable and self._groups.pending.is_pending(asked.group, topic, partition):
+                    found.append(_unstable(topic, partition))
+                else:
+                    found.append(self._fetched(topic, partition, committed))
                 await context.checkpoint()
         else:
             for one in asked.partitions:
-                committed_offset = offsets.get(asked.group, one.topic, one.partition)
-                found.append(self._fetched(one.topic, one.partition, committed_offset))
+                if is_stable and self._groups.pending.is_pending(asked.group, one.topic, one.partition):
+                    found.append(_unstable(one.topic, one.partition))
+                else:
+                    committed_offset = offsets.get(asked.group, one.topic, one.partition)
+                    found.append(self._fetched(one.topic, one.partition, committed_offset))
                 await context.checkpoint()
         return FetchedOffsets(group=asked.group, partitions=tuple(found))
 
@@ -274,6 +280,15 @@ class GroupsApi:
                 deleted[name] = DeletedGroup(group=name, error=error)
             await context.checkpoint()
         return DeleteGroupsResponse(groups=tuple(deleted.values()))
+
+
+def _unstable(topic: str, partition: int) -> FetchedOffset:
+    return FetchedOffset(
+        topic=topic,
+        partition=partition,
+        error=ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        message="an open transaction may still change the offset",
+    )
 
 
 def _left(member: LeavingMember, error: ErrorCode) -> LeftMember:

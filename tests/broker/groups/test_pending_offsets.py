@@ -1,0 +1,118 @@
+"""Offsets of open transactions: who sees them, and what a marker does to them."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from broker.groups.pending_offsets import PendingOffset, PendingOffsets
+from protocol.errors import ErrorCode
+from protocol.kafka.group_records import OffsetAndMetadata, encode_offset, encode_offset_key
+from protocol.records.builder import build_batch
+from protocol.records.layout import TRANSACTIONAL_BIT
+from tests.broker.clients import running
+from tests.broker.kafka_client import kafka_client
+
+PRODUCER, OTHER = 7, 8
+
+
+def offset(number: int) -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset=number, leader_epoch=0, metadata="", commit_ms=0)
+
+
+def pending(number: int, record_offset: int, *, group: str = "g", topic: str = "words", at: int = 0) -> PendingOffset:
+    return PendingOffset(group, topic, at, offset(number), record_offset)
+
+
+def test_a_marker_takes_the_offsets_of_its_producer_and_log_partition_only() -> None:
+    offsets = PendingOffsets()
+    offsets.put(0, PRODUCER, pending(1, 10))
+    offsets.put(0, OTHER, pending(2, 11, topic="others"))
+    offsets.put(1, PRODUCER, pending(3, 5, group="h"))
+    assert offsets.end(0, PRODUCER) == [pending(1, 10)]
+    assert offsets.end(0, PRODUCER) == []
+    assert not offsets.is_pending("g", "words", 0)
+    assert offsets.is_pending("g", "others", 0)
+    assert offsets.is_pending("h", "words", 0)
+
+
+def test_an_offset_is_pending_until_the_last_transaction_with_one_ends() -> None:
+    offsets = PendingOffsets()
+    offsets.put(0, PRODUCER, pending(1, 10))
+    offsets.put(0, OTHER, pending(2, 11))
+    offsets.end(0, OTHER)
+    assert offsets.is_pending("g", "words", 0)
+    assert offsets.has_any("g")
+    offsets.end(0, PRODUCER)
+    assert not offsets.has_any("g")
+
+
+def test_a_later_offset_of_a_transaction_replaces_the_earlier_one_in_any_order_of_arrival() -> None:
+    offsets = PendingOffsets()
+    offsets.put(0, PRODUCER, pending(2, 11))
+    offsets.put(0, PRODUCER, pending(1, 10))
+    assert offsets.end(0, PRODUCER) == [pending(2, 11)]
+    assert not offsets.has_any("g")
+
+
+def test_a_tombstone_removes_the_offsets_before_it() -> None:
+    offsets = PendingOffsets()
+    offsets.put(0, PRODUCER, pending(1, 10))
+    offsets.put(0, OTHER, pending(2, 12))
+    offsets.remove("g", "words", 0, 11)
+    assert offsets.end(0, PRODUCER) == []
+    assert offsets.end(0, OTHER) == [pending(2, 12)]
+
+
+def test_the_offsets_of_a_deleted_topic_are_removed_and_named_once() -> None:
+    offsets = PendingOffsets()
+    offsets.put(0, PRODUCER, pending(1, 10))
+    offsets.put(0, OTHER, pending(2, 12))
+    offsets.put(0, PRODUCER, pending(3, 13, topic="others"))
+    assert list(offsets.remove_topic("words")) == [("g", 0)]
+    assert offsets.of("g") == [("others", 0)]
+    assert offsets.end(0, PRODUCER) == [pending(3, 13, topic="others")]
+
+
+def test_a_lost_log_partition_takes_its_offsets_with_it() -> None:
+    offsets = PendingOffsets()
+    offsets.put(0, PRODUCER, pending(1, 10))
+    offsets.put(1, PRODUCER, pending(2, 3, group="h"))
+    offsets.remove_partition(0)
+    assert not offsets.has_any("g")
+    assert offsets.has_any("h")
+
+
+@pytest.mark.parametrize(
+    ("require_stable", "error"), [(True, ErrorCode.UNSTABLE_OFFSET_COMMIT), (False, ErrorCode.NONE)]
+)
+async def test_stable_offsets_are_refused_while_a_transaction_may_change_them(
+    tmp_path: Path, *, require_stable: bool, error: ErrorCode
+) -> None:
+    """The log was left with a committed offset, and one of a transaction without a marker."""
+    key = encode_offset_key("g", "words", 0)
+    committed = build_batch([(0, key, encode_offset(offset(3)), ())])
+    in_transaction = build_batch(
+        [(0, key, encode_offset(offset(9)), ())],
+        base_offset=1,
+        producer_id=PRODUCER,
+        producer_epoch=0,
+        attributes=TRANSACTIONAL_BIT,
+    )
+    log = tmp_path / "__consumer_offsets-0"
+    log.mkdir()
+    (log / f"{0:020}.log").write_bytes(committed + in_transaction)
+    async with running(tmp_path, {"offsets.topic.num.partitions": 1}) as broker:
+        await (await broker.connect()).create("words")
+        async with kafka_client(broker.addresses.kafka) as client:
+            await client.ask("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
+            for topics in ([{"name": "words", "partition_indexes": [0]}], None):
+                group = {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+                while group["error_code"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    asked = {"group_id": "g", "topics": topics}
+                    reply = await client.ask("OffsetFetch", 8, groups=[asked], require_stable=require_stable)
+                    (group,) = reply["groups"]
+                    await trio.lowlevel.checkpoint()
+                found = group["topics"][0]["partitions"][0]
+                assert (found["error_code"], found["committed_offset"]) == (error, -1 if error else 3)
+        broker.stop.set()
