@@ -348,7 +348,7 @@ class Broker:
         inflight = InflightBytes(settings.queued_max_request_bytes)
         replies = InflightBytes(settings.warmlog_queued_max_reply_bytes)
         families = self._families(partitions, codec, groups, transactions)
-        dispatcher = Dispatcher(partitions, self._fetches(partitions), families)
+        dispatcher = Dispatcher(partitions, self._fetches(partitions), families, transactions.admit_batches)
         limits = Limits(
             max_connections=lambda: connections_limit(self._live_settings.current),
             max_idle_s=settings.connections_max_idle_ms / 1000,

@@ -7,6 +7,7 @@ authorization, quotas and tracing have a single place. Produces are queued; othe
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from broker.api.admission import Admit
 from broker.api.context import Context, Session
 from broker.api.errors import EXPECTED, describe
 from broker.api.fetch.fetch import Fetch
@@ -26,8 +27,9 @@ DEFECT = ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker
 class Dispatcher:
     """Calls the handler of each request; its exceptions become error responses and never reach the connection."""
 
-    def __init__(self, partitions: Partitions, fetches: Fetches, families: Iterable[Family]) -> None:
+    def __init__(self, partitions: Partitions, fetches: Fetches, families: Iterable[Family], admit: Admit) -> None:
         self._partitions = partitions
+        self._admit = admit
         self._fetches = fetches
         self._handlers: dict[str, Handler] = {}
         for family in families:
@@ -50,12 +52,12 @@ class Dispatcher:
     async def begin_large_produce(
         self, request: ProduceRequest, context: Context, write: Callable[[], None]
     ) -> produce.Produce:
-        """Queue a produce to many partitions, or to a topic that must be created first.
+        """Queue a request that names many partitions, begins a transaction in one, or needs a topic to be created.
 
         Calls `write` (`Writer.write_queued`) after each piece.
         """
         context.start()
-        return await produce.begin_in_pieces(request, context, self._partitions, write)
+        return await produce.begin_in_pieces(request, context, self._partitions, write, self._admit)
 
     def fetch_now(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse | ErrorResponse:
         """Serve from the data available now, or return a pending `Fetch`; `abandon` gives it up."""

@@ -8,7 +8,7 @@ Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateMa
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -24,7 +24,7 @@ from broker.transactions.markers import Marker, MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.replay import ReplayedTransactions
 from broker.transactions.topic import STATE_TOPIC, TOPIC
-from broker.transactions.verification import TransactionSupport
+from broker.transactions.verification import TransactionSupport, produce_error, support_of
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
@@ -167,6 +167,24 @@ class TransactionService:
         if not self._settings.transaction_partition_verification_enable:
             return ErrorCode.NONE
         return self.coordinator.verify_partitions(transactional_id, producer, [place])[place]
+
+    async def admit_batches(
+        self, transactional_id: str, producer_id: int, epoch: int, places: Sequence[TopicIndex], version: int
+    ) -> Mapping[TopicIndex, ErrorCode]:
+        """Admit batches of one producer to partitions; return the errors of Produce for those that are refused.
+
+        `version` is that of Produce.
+        """
+        support = support_of("produce", version)
+        producer = Producer(producer_id, epoch)
+        if support is TransactionSupport.ADDING:
+            error = await self.add_partitions(transactional_id, producer, places, TransactionVersion.TV_2)
+            errors: Mapping[TopicIndex, ErrorCode] = dict.fromkeys(places, error)
+        elif self._settings.transaction_partition_verification_enable:
+            errors = self.coordinator.verify_partitions(transactional_id, producer, places)
+        else:
+            return {}
+        return {place: produce_error(error, support) for place, error in errors.items() if error is not ErrorCode.NONE}
 
     async def end(
         self, transactional_id: str, producer: Producer, outcome: Outcome, version: TransactionVersion

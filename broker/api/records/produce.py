@@ -6,19 +6,21 @@ that creates a topic, takes `begin_in_pieces`.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Final
 
 from msgspec import UNSET
 
+from broker.api.admission import Admit, has_transaction, needs_admission, refused_batches
 from broker.api.context import Context
-from broker.api.errors import EXPECTED, describe
+from broker.api.errors import EXPECTED, RequestError, describe
 from broker.log.partition_log import PartitionLog
 from broker.metadata.topic import INTERNAL_TOPICS, MAX_NAME_LENGTH, InvalidTopicError, is_internal
 from broker.partitions.partition import Append, Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
+from protocol.kafka.values import KafkaProduceRequest
 from protocol.records.batch import read_header
 from protocol.records.layout import (
     CODEC_MASK,
@@ -26,11 +28,11 @@ from protocol.records.layout import (
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
-    TRANSACTIONAL_BIT,
     Codec,
 )
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse, RecordError
+from protocol.transactions import TopicIndex
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,8 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
+
+NONE_REFUSED: Mapping[TopicIndex, ErrorCode] = {}
 
 
 class NotOneBatchError(InvalidRecordError):
@@ -123,10 +127,12 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
     """
     if len(request.partitions) > PIECE:
         return None
-    if not request.is_transactional and any(_has_transaction(asked) for asked in request.partitions):
+    if not request.is_transactional and any(has_transaction(asked) for asked in request.partitions):
         return Produce(request.acks, [_without_transaction(asked) for asked in request.partitions])
     served = partitions.served
     found = [served.get((asked.topic, asked.partition)) for asked in request.partitions]
+    if request.is_transactional and any(map(needs_admission, request.partitions, found)):
+        return None
     if None in found and any(_is_new(asked.topic, partitions) for asked in request.partitions):
         return None
     terms = _Terms(request, context, partitions)
@@ -137,19 +143,22 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
 
 
 async def begin_in_pieces(
-    request: ProduceRequest, context: Context, partitions: Partitions, write: Callable[[], None]
+    request: ProduceRequest, context: Context, partitions: Partitions, write: Callable[[], None], admit: Admit
 ) -> Produce:
     """Create missing topics if that is enabled, then queue the batches and write them piece by piece.
 
-    Waits for topics that are being created. A topic that cannot be created is an error in the response.
+    Batches of a transaction that is not open in their partition are queued if `admit` allows it. Topics that are being
+    created are waited for. A topic that cannot be created is an error in the response.
     """
-    if not request.is_transactional and any(await context.map(_has_transaction, request.partitions)):
+    if not request.is_transactional and any(await context.map(has_transaction, request.partitions)):
         return Produce(request.acks, [*await context.map(_without_transaction, request.partitions)])
     for topic in dict.fromkeys(await context.map(lambda asked: asked.topic, request.partitions)):
         if _is_new(topic, partitions):
             await _create(topic, partitions)
         await context.checkpoint()
     terms, served = _Terms(request, context, partitions), partitions.served
+    if isinstance(request, KafkaProduceRequest) and request.is_transactional:
+        terms.refused = await refused_batches(request, context.version, partitions, admit)
     entries: list[Append | ProducedPartition] = []
     for start in range(0, len(request.partitions), PIECE):
         piece = request.partitions[start : start + PIECE]
@@ -176,13 +185,14 @@ def _is_new(topic: str, partitions: Partitions) -> bool:
 class _Terms:
     """The fields of a request that apply to each of its batches."""
 
-    __slots__ = ("_is_admin", "_is_one_batch_each", "_knows_zstd", "_partitions")
+    __slots__ = ("_is_admin", "_is_one_batch_each", "_knows_zstd", "_partitions", "refused")
 
     def __init__(self, request: ProduceRequest, context: Context, partitions: Partitions) -> None:
         self._partitions = partitions
         self._is_admin = context.session.client_id == ADMIN_CLIENT_ID
         self._is_one_batch_each = request.is_one_batch_each
         self._knows_zstd = request.knows_zstd
+        self.refused: Mapping[TopicIndex, ErrorCode] = NONE_REFUSED
 
     def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
         """Validate and queue the records of a partition, or return the error for the client."""
@@ -192,6 +202,9 @@ class _Terms:
                 raise InvalidTopicError(f"{topic} is an internal topic: clients cannot write to it")
             if partition is None:
                 raise self._partitions.missing(topic, asked.partition)
+            if self.refused and (topic, asked.partition) in self.refused:
+                code = self.refused[topic, asked.partition]
+                raise RequestError(code, f"{topic}-{asked.partition}: the transaction coordinator refused the batch")
             if self._is_one_batch_each:
                 _check_one_batch(records)
             if not self._knows_zstd:
@@ -201,14 +214,6 @@ class _Terms:
             return _refused(asked.topic, asked.partition, refusal, None)
         except EXPECTED as error:
             return _refused(asked.topic, asked.partition, error, None if partition is None else partition.log)
-
-
-def _has_transaction(asked: PartitionRecords) -> bool:
-    """Whether the first batch belongs to a transaction."""
-    records = asked.records
-    if len(records) < HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
-        return False  # not a batch of magic 2; validated later
-    return records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT != 0
 
 
 def _without_transaction(asked: PartitionRecords) -> ProducedPartition:

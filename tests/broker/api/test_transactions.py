@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
+from protocol.records.builder import build_batch
+from protocol.records.layout import TRANSACTIONAL_BIT
 from tests.broker.clients import running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 
@@ -209,4 +211,47 @@ async def test_an_unknown_id_is_not_described(tmp_path: Path) -> None:
         await started(client)
         assert (await describe(client, "nobody"))["error_code"] == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         assert (await describe(client, ""))["error_code"] == ErrorCode.INVALID_REQUEST
+        broker.stop.set()
+
+
+async def produce(client: KafkaClient, producer: dict[str, Any], version: int) -> ErrorCode:
+    """Produce one record of a transaction to words-0."""
+    records = build_batch(
+        [(0, None, b"value", ())],
+        producer_id=producer["producer_id"],
+        producer_epoch=producer["producer_epoch"],
+        base_sequence=0,
+        attributes=TRANSACTIONAL_BIT,
+    )
+    data = [{"name": "words", "partition_data": [{"index": 0, "records": records}]}]
+    transactional_id = producer["transactional_id"]
+    reply = await client.ask(
+        "Produce", version, transactional_id=transactional_id, acks=-1, timeout_ms=1000, topic_data=data
+    )
+    return ErrorCode(reply["responses"][0]["partition_responses"][0]["error_code"])
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(11, ErrorCode.TRANSACTION_ABORTABLE), (10, ErrorCode.INVALID_TXN_STATE)]
+)
+async def test_a_batch_for_a_partition_that_was_not_added_is_refused(
+    tmp_path: Path, version: int, code: ErrorCode
+) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        assert await produce(client, producer, version) is code
+        stale = {**producer, "producer_epoch": 7}
+        assert await produce(client, stale, version) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert (await describe(client))["transaction_state"] == "Empty"
+        broker.stop.set()
+
+
+async def test_a_batch_of_a_new_client_adds_its_partition(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        await produce(client, producer, 12)
+        found = await describe(client)
+        assert (found["transaction_state"], found["topics"]) == ("Ongoing", ({"topic": "words", "partitions": (0,)},))
         broker.stop.set()
