@@ -81,7 +81,7 @@ from broker.process import (
 )
 from broker.settings.live import LiveSettings
 from broker.settings.settings import Settings
-from broker.transactions.markers import Marker, MarkerWriter, refuse_marker
+from broker.transactions.markers import Marker, MarkerWriter, append_marker
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.service import TransactionService
 from protocol.kafka.api import Codec as KafkaCodec
@@ -332,7 +332,7 @@ class Broker:
         def written(place: TopicIndex, marker: Marker) -> None:
             groups.end_transaction(place, marker.producer.id, marker.outcome)
 
-        markers = MarkerWriter(partitions, writer, refuse_marker, written)
+        markers = MarkerWriter(partitions, writer, append_marker, written)
         return TransactionService(partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms)
 
     def _listeners(

@@ -7,8 +7,10 @@ Source: kafka.server.ReplicaManager (maybeSendPartitionsToTransactionCoordinator
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from broker.api.context import Context
+from broker.log.producers.state import continues_transaction
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
@@ -38,22 +40,34 @@ def needs_admission(asked: PartitionRecords, partition: Partition | None) -> boo
     if partition is None or not has_transaction(asked):
         return False
     header = read_header(asked.records)
-    state = partition.log.producers.get(header.producer_id)
-    return state is None or state.transaction_first_offset < 0 or state.epoch != header.producer_epoch
+    return not continues_transaction(partition.log.producers.get(header.producer_id), header)
 
 
-async def refused_batches(
-    request: KafkaProduceRequest, version: int, partitions: Partitions, admit: Admit
-) -> dict[TopicIndex, ErrorCode]:
-    """Return the partitions whose batches must not be appended, with the reasons."""
+class Admission(NamedTuple):
+    """Verdicts on the batches of a request: the refused partitions, and the guards with which the others may begin."""
+
+    refused: Mapping[TopicIndex, ErrorCode]
+    guards: Mapping[TopicIndex, int]
+
+
+async def admit_batches(
+    request: KafkaProduceRequest, context: Context, partitions: Partitions, admit: Admit
+) -> Admission:
+    """Ask the transaction coordinator about batches that begin a transaction in their partitions.
+
+    Guards are taken before it is asked: a marker that is written in the meantime invalidates them.
+    """
     assert request.transactional_id is not None
     by_producer: dict[tuple[int, int], list[TopicIndex]] = {}
+    guards: dict[TopicIndex, int] = {}
     for asked in request.partitions:
-        if needs_admission(asked, partitions.get(asked.topic, asked.partition)):
-            header = read_header(asked.records)
-            places = by_producer.setdefault((header.producer_id, header.producer_epoch), [])
-            places.append((asked.topic, asked.partition))
+        partition = partitions.get(asked.topic, asked.partition)
+        if partition is not None and needs_admission(asked, partition):
+            header, place = read_header(asked.records), (asked.topic, asked.partition)
+            guards[place] = partition.log.producers.guards.open(header.producer_id)
+            by_producer.setdefault((header.producer_id, header.producer_epoch), []).append(place)
+        await context.checkpoint()
     refused: dict[TopicIndex, ErrorCode] = {}
     for (producer_id, epoch), places in by_producer.items():
-        refused.update(await admit(request.transactional_id, producer_id, epoch, places, version))
-    return refused
+        refused.update(await admit(request.transactional_id, producer_id, epoch, places, context.version))
+    return Admission(refused, guards)

@@ -23,6 +23,7 @@ import trio
 from broker.coordinator_log.replay import Replay
 from broker.log.errors import IndexCorruptError, InvalidProducerEpochError, InvalidTransactionStateError, LogError
 from broker.log.io.files import FileSlice
+from broker.log.producers.transactions import Origin
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
 from broker.partitions.partition import Append, Partition, StorageError
@@ -184,7 +185,7 @@ class CoordinatorLog:
                 batch = build_batch(
                     records, producer_id=producer.id, producer_epoch=producer.epoch, attributes=TRANSACTIONAL_BIT
                 )
-            return partition.append(batch), len(rows)
+            return partition.append(batch, Origin.COORDINATOR), len(rows)
         except (ProtocolError, LogError) as error:
             logger.warning("%s %.200r: appending to %s failed: %s", self._topic.keeps, name, self._topic.name, error)
             raise _NotAppendedError(_code_of(error)) from error

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from broker.log.errors import InvalidProducerEpochError, LogError
+from broker.log.errors import InvalidProducerEpochError, LogError, TransactionCoordinatorFencedError
+from broker.log.producers.transactions import TransactionMarker
 from broker.partitions.partition import Append, Partition, StorageError
 from broker.partitions.partitions import Partitions
 from broker.partitions.writer import Writer
@@ -41,9 +42,17 @@ class AppendMarker(Protocol):
         """Queue the batch. Raises what `Partition.append` raises, and refuses a stale producer or coordinator."""
 
 
-def refuse_marker(partition: Partition, marker: Marker) -> Append:  # noqa: ARG001  # as `AppendMarker`
-    """Refuse a marker: logs cannot append control batches yet, so transactions cannot be completed."""
-    raise LogError(f"{partition.topic}-{partition.index}: control batches cannot be appended")
+def append_marker(partition: Partition, marker: Marker) -> Append:
+    """Queue the control batch of a marker in a partition."""
+    return partition.append_marker(
+        TransactionMarker(
+            producer_id=marker.producer.id,
+            producer_epoch=marker.producer.epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            outcome=marker.outcome,
+            raises_epoch=marker.version is TransactionVersion.TV_2,
+        )
+    )
 
 
 class MarkerWriter:
@@ -53,7 +62,7 @@ class MarkerWriter:
         self,
         partitions: Partitions,
         writer: Writer,
-        append: AppendMarker,
+        append: AppendMarker = append_marker,
         on_written: Callable[[TopicIndex, Marker], None] = lambda _place, _marker: None,
     ) -> None:
         """Append to these partitions with `append`. `on_written` is called with each marker before it is reported."""
@@ -111,6 +120,8 @@ def _code_of(error: Exception) -> ErrorCode:
         return error.code
     if isinstance(error, InvalidProducerEpochError):
         return ErrorCode.INVALID_PRODUCER_EPOCH
+    if isinstance(error, TransactionCoordinatorFencedError):
+        return ErrorCode.TRANSACTION_COORDINATOR_FENCED
     if not isinstance(error, (LogError, StorageError)):
         logger.error("writing a transaction marker failed", exc_info=error)
     return ErrorCode.KAFKA_STORAGE_ERROR

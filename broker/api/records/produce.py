@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from broker.api.admission import Admit, has_transaction, needs_admission, refused_batches
+from broker.api.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.log.partition_log import PartitionLog
@@ -158,7 +158,7 @@ async def begin_in_pieces(
         await context.checkpoint()
     terms, served = _Terms(request, context, partitions), partitions.served
     if isinstance(request, KafkaProduceRequest) and request.is_transactional:
-        terms.refused = await refused_batches(request, context.version, partitions, admit)
+        terms.admission = await admit_batches(request, context, partitions, admit)
     entries: list[Append | ProducedPartition] = []
     for start in range(0, len(request.partitions), PIECE):
         piece = request.partitions[start : start + PIECE]
@@ -185,14 +185,14 @@ def _is_new(topic: str, partitions: Partitions) -> bool:
 class _Terms:
     """The fields of a request that apply to each of its batches."""
 
-    __slots__ = ("_is_admin", "_is_one_batch_each", "_knows_zstd", "_partitions", "refused")
+    __slots__ = ("_is_admin", "_is_one_batch_each", "_knows_zstd", "_partitions", "admission")
 
     def __init__(self, request: ProduceRequest, context: Context, partitions: Partitions) -> None:
         self._partitions = partitions
         self._is_admin = context.session.client_id == ADMIN_CLIENT_ID
         self._is_one_batch_each = request.is_one_batch_each
         self._knows_zstd = request.knows_zstd
-        self.refused: Mapping[TopicIndex, ErrorCode] = NONE_REFUSED
+        self.admission: Admission | None = None
 
     def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
         """Validate and queue the records of a partition, or return the error for the client."""
@@ -202,14 +202,20 @@ class _Terms:
                 raise InvalidTopicError(f"{topic} is an internal topic: clients cannot write to it")
             if partition is None:
                 raise self._partitions.missing(topic, asked.partition)
-            if self.refused and (topic, asked.partition) in self.refused:
-                code = self.refused[topic, asked.partition]
-                raise RequestError(code, f"{topic}-{asked.partition}: the transaction coordinator refused the batch")
+            guard = 0
+            if self.admission is not None:
+                place = (topic, asked.partition)
+                guard = self.admission.guards.get(place, 0)
+                code = self.admission.refused.get(place)
+                if code is not None:
+                    raise RequestError(
+                        code, f"{topic}-{asked.partition}: the transaction coordinator refused the batch"
+                    )
             if self._is_one_batch_each:
                 _check_one_batch(records)
             if not self._knows_zstd:
                 _refuse_zstd(records)
-            return partition.append(records)
+            return partition.append(records, guard=guard)
         except NotOneBatchError as refusal:
             return _refused(asked.topic, asked.partition, refusal, None)
         except EXPECTED as error:
