@@ -129,7 +129,8 @@ class Appender:
         rules, tail = self.rules, self._planned
         now_ms = self.place.clock()
         view = records if isinstance(records, memoryview) else memoryview(records)
-        checked = check_batches(view, rules, now_ms, reencoded=reencoded)
+        is_client = origin is Origin.CLIENT
+        checked = check_batches(view, rules, now_ms, reencoded=reencoded, needs_sequences=is_client)
         if len(view) > tail.segment_bytes:
             message = f"{len(view)} bytes of batches exceed segment.bytes ({tail.segment_bytes})"
             raise RecordListTooLargeError(message)
@@ -137,7 +138,7 @@ class Appender:
         producers: Sequence[ProducerState] = ()
         known: Sequence[ProducerBatch] = ()
         is_idempotent = checked[0][1].producer_id >= 0 or len(checked) > 1
-        if is_idempotent and origin is Origin.CLIENT:
+        if is_idempotent and is_client:
             known = self.producers.find_duplicates(checked)
             if len(known) == len(checked):
                 return duplicate_of(known, position=tail.size, leader_epoch=leader_epoch, append_time=rules.append_time)

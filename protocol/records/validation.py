@@ -87,7 +87,12 @@ class NeedsReencodingError(Exception):
 
 
 def check_batches(
-    buffer: Buffer, rules: BatchRules = ANY_BATCH, now_ms: int = 0, *, reencoded: bool = False
+    buffer: Buffer,
+    rules: BatchRules = ANY_BATCH,
+    now_ms: int = 0,
+    *,
+    reencoded: bool = False,
+    needs_sequences: bool = True,
 ) -> CheckedBatches:
     """Validate one or more complete batches from a producer, back to back; return (position, header) of each.
 
@@ -95,7 +100,8 @@ def check_batches(
     attributes, timestamps and keys. A returned header differs from the bytes if the max timestamp had to be corrected
     or set to `now_ms` (append time); its CRC is then STALE_CRC.
 
-    `reencoded`: the buffer is the result of `reencode_batches`. Raises CorruptBatchError, UnsupportedMagicError,
+    `reencoded`: the buffer is the result of `reencode_batches`. `needs_sequences`: batches of a producer id must have a
+    sequence; those that a coordinator appends in a producer's transaction have none. Raises CorruptBatchError, UnsupportedMagicError,
     BatchTooLargeError, UnsupportedCompressionError, InvalidTimestampError, RecordsRefusedError or InvalidRecordError
     (all ProtocolErrors); and NeedsReencodingError, unless `reencoded`.
     """
@@ -107,13 +113,15 @@ def check_batches(
         )
         if accepted is not None:
             return [(0, with_append_time(accepted, now_ms) if rules.append_time else accepted)]
-    found = check_each(view, rules, now_ms, reencoded=reencoded)
+    found = check_each(view, rules, now_ms, reencoded=reencoded, needs_sequences=needs_sequences)
     if rules.append_time:
         return [(position, with_append_time(header, now_ms)) for position, header in found]
     return found
 
 
-def check_each(view: memoryview, rules: BatchRules, now_ms: int, *, reencoded: bool) -> list[tuple[int, BatchHeader]]:
+def check_each(
+    view: memoryview, rules: BatchRules, now_ms: int, *, reencoded: bool, needs_sequences: bool = True
+) -> list[tuple[int, BatchHeader]]:
     """Validate batch by batch, as `check_batches` does, without setting the append time."""
     if not view:
         raise InvalidRecordError("no batches to append; send at least one")
@@ -121,7 +129,7 @@ def check_each(view: memoryview, rules: BatchRules, now_ms: int, *, reencoded: b
     position, end = 0, len(view)
     while position < end:
         header = _whole_batch(view, position, rules.max_batch_size)
-        _check_fields(header)
+        _check_fields(header, needs_sequences=needs_sequences)
         if not reencoded and _needs_reencoding(header, rules, now_ms):
             raise NeedsReencodingError
         if not header.is_compressed and (rules.walk or rules.need_keys or _has_invalid_times(header, rules, now_ms)):
@@ -177,7 +185,7 @@ def _whole_batch(view: memoryview, position: int, max_batch_size: int) -> BatchH
     return header
 
 
-def _check_fields(header: BatchHeader) -> None:
+def _check_fields(header: BatchHeader, *, needs_sequences: bool) -> None:
     """Check that the header fields are consistent and that a producer may set them."""
     _, length, _, _, _, attributes, last_delta, _, _, producer_id, epoch, sequence, count = header
     if count < 1 or count - 1 != last_delta:
@@ -186,7 +194,7 @@ def _check_fields(header: BatchHeader) -> None:
         _check_attributes(header)
     elif count * MIN_RECORD_SIZE > length - MIN_BATCH_LENGTH:
         raise InvalidRecordError(f"{length - MIN_BATCH_LENGTH} bytes cannot hold {count} records")
-    if producer_id >= 0 and (sequence < 0 or epoch < 0):
+    if producer_id >= 0 and ((needs_sequences and sequence < 0) or epoch < 0):
         raise InvalidRecordError(
             f"producer id {producer_id} needs an epoch and a sequence of at least 0, not {epoch} and {sequence}"
         )

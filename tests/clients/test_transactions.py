@@ -1,6 +1,6 @@
 """Transactions by confluent-kafka: one over several partitions, consumed offsets in it, and a fenced zombie."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ def new_producer(bootstrap: str, name: str) -> NewProducer:
 
 
 @pytest.fixture
-def read_all(bootstrap: str, name: str) -> Iterator[Callable[..., list[bytes]]]:
+def read_all(bootstrap: str, name: str) -> Callable[..., list[bytes]]:
     """(topic, partitions, isolation) -> the values of all records that a consumer sees, sorted."""
 
     def read(topic: str, partitions: int, isolation: str = "read_committed") -> list[bytes]:
@@ -55,7 +55,7 @@ def read_all(bootstrap: str, name: str) -> Iterator[Callable[..., list[bytes]]]:
         finally:
             consumer.close()
 
-    yield read
+    return read
 
 
 def send(producer: Producer, topic: str, values: list[bytes]) -> None:

@@ -6,7 +6,7 @@ that creates a topic, takes `begin_in_pieces`.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
@@ -32,7 +32,6 @@ from protocol.records.layout import (
 )
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse, RecordError
-from protocol.transactions import TopicIndex
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +53,6 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
-
-NONE_REFUSED: Mapping[TopicIndex, ErrorCode] = {}
 
 
 class NotOneBatchError(InvalidRecordError):
