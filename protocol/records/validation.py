@@ -101,9 +101,11 @@ def check_batches(
     or set to `now_ms` (append time); its CRC is then STALE_CRC.
 
     `reencoded`: the buffer is the result of `reencode_batches`. `needs_sequences`: batches of a producer id must have a
-    sequence; those that a coordinator appends in a producer's transaction have none. Raises CorruptBatchError, UnsupportedMagicError,
-    BatchTooLargeError, UnsupportedCompressionError, InvalidTimestampError, RecordsRefusedError or InvalidRecordError
-    (all ProtocolErrors); and NeedsReencodingError, unless `reencoded`.
+    sequence; those that a coordinator appends in a producer's transaction have none.
+
+    Raises CorruptBatchError, UnsupportedMagicError, BatchTooLargeError, UnsupportedCompressionError,
+    InvalidTimestampError, RecordsRefusedError or InvalidRecordError (all ProtocolErrors); and NeedsReencodingError,
+    unless `reencoded`.
     """
     view = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
     size = len(view)
