@@ -43,7 +43,8 @@ from broker.api.topics.describe_topics import DescribeTopicsApi
 from broker.api.topics.log_dirs import LogDirsApi
 from broker.api.topics.metadata import MetadataApi
 from broker.api.topics.topics import TopicsApi
-from broker.api.transactions import TransactionMarkersApi, TransactionsApi
+from broker.api.transactions.markers import TransactionMarkersApi
+from broker.api.transactions.requests import TransactionsApi
 from broker.groups.service import GroupService
 from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from broker.log.errors import DirectoryFailedError, LogError

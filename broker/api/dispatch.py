@@ -7,13 +7,13 @@ authorization, quotas and tracing have a single place. Produces are queued; othe
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from broker.api.admission import Admit
 from broker.api.context import Context, Session
 from broker.api.errors import EXPECTED, describe
 from broker.api.fetch.fetch import Fetch
 from broker.api.fetch.fetches import Fetches
 from broker.api.handler import Family, Handler
 from broker.api.records import produce
+from broker.api.transactions.admission import Admit
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.request import FetchRequest, ProduceRequest, Request

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from broker.api.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
+from broker.api.transactions.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
 from broker.log.partition_log import PartitionLog
 from broker.metadata.topic import INTERNAL_TOPICS, MAX_NAME_LENGTH, InvalidTopicError, is_internal
 from broker.partitions.partition import Append, Partition

@@ -7,8 +7,6 @@ handleListTransactionsRequest).
 
 from collections.abc import Mapping
 
-import trio
-
 from broker.api.context import Context
 from broker.api.handler import Handler
 from broker.coordinator_log.log import CoordinatorLog, LogProducer
@@ -18,7 +16,6 @@ from broker.metadata.topic import is_internal
 from broker.partitions.partitions import Partitions
 from broker.transactions.coordinator import InitRequest
 from broker.transactions.effects import Producer
-from broker.transactions.markers import Marker, MarkerWriter
 from broker.transactions.metadata import Metadata
 from broker.transactions.service import TransactionService
 from broker.transactions.verification import offset_commit_error, support_of
@@ -39,13 +36,9 @@ from protocol.kafka.transaction_values import (
     ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    MarkersOfTransaction,
     PartitionsOfTransaction,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-    WrittenMarkers,
 )
 from protocol.kafka.values import InitProducerIdRequest, InitProducerIdResponse
 from protocol.records.markers import Outcome
@@ -252,52 +245,3 @@ class TransactionsApi:
 
 def _committed(asked: OffsetToCommit, error: ErrorCode) -> CommittedPartition:
     return CommittedPartition(topic=asked.topic, partition=asked.partition, error=error)
-
-
-class TransactionMarkersApi:
-    """Answers WriteTxnMarkers, which coordinators of other brokers and tools that abort hanging transactions send."""
-
-    def __init__(self, markers: MarkerWriter) -> None:
-        """Write with `markers`."""
-        self._markers = markers
-
-    def handlers(self) -> Mapping[str, Handler]:
-        """Return the handlers by API."""
-        return {WriteTxnMarkersRequest.api: self.write}
-
-    async def write(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
-        """Write markers, and report each partition once its marker is written."""
-        results = []
-        for asked in request.markers:
-            results.append(await self._write(asked))
-            await context.checkpoint()
-        return WriteTxnMarkersResponse(markers=tuple(results))
-
-    async def _write(self, asked: MarkersOfTransaction) -> WrittenMarkers:
-        places = frozenset((one.topic, one.partition) for one in asked.partitions)
-        errors: dict[TopicIndex, ErrorCode] = {}
-        done = trio.Event()
-
-        def written(results: Mapping[TopicIndex, ErrorCode]) -> None:
-            errors.update(results)
-            if len(errors) == len(places):
-                done.set()
-
-        marker = Marker(
-            Producer(asked.producer_id, asked.producer_epoch),
-            Outcome.COMMIT if asked.commits else Outcome.ABORT,
-            asked.coordinator_epoch,
-            TransactionVersion(min(max(asked.version, 0), max(TransactionVersion))),
-        )
-        if places:
-            self._markers.write(marker, places, written)
-            await done.wait()
-        return WrittenMarkers(
-            producer_id=asked.producer_id,
-            partitions=tuple(
-                [
-                    AddedPartition(topic=one.topic, partition=one.partition, error=errors[one.topic, one.partition])
-                    for one in asked.partitions
-                ]
-            ),
-        )

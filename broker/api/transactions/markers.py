@@ -1,0 +1,73 @@
+"""WriteTxnMarkers: markers from coordinators of other brokers, and from tools that abort hanging transactions.
+
+Source: kafka.server.KafkaApis (handleWriteTxnMarkersRequest).
+"""
+
+from collections.abc import Mapping
+
+import trio
+
+from broker.api.context import Context
+from broker.api.handler import Handler
+from broker.transactions.effects import Producer
+from broker.transactions.markers import Marker, MarkerWriter
+from protocol.errors import ErrorCode
+from protocol.groups import TopicPartition
+from protocol.kafka.transaction_values import (
+    AddedPartition,
+    MarkersOfTransaction,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+    WrittenMarkers,
+)
+from protocol.records.markers import Outcome
+from protocol.transactions import TopicIndex, TransactionVersion
+
+
+class TransactionMarkersApi:
+    """Answers WriteTxnMarkers."""
+
+    def __init__(self, markers: MarkerWriter) -> None:
+        """Write with `markers`."""
+        self._markers = markers
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers by API."""
+        return {WriteTxnMarkersRequest.api: self.write}
+
+    async def write(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
+        """Write markers, and answer once every partition has its marker or has refused it."""
+        results = []
+        for asked in request.markers:
+            results.append(await self._write(asked, context))
+            await context.checkpoint()
+        return WriteTxnMarkersResponse(markers=tuple(results))
+
+    async def _write(self, asked: MarkersOfTransaction, context: Context) -> WrittenMarkers:
+        places = frozenset(await context.map(_place, asked.partitions))
+        errors: dict[TopicIndex, ErrorCode] = {}
+        done = trio.Event()
+
+        def written(results: Mapping[TopicIndex, ErrorCode]) -> None:
+            errors.update(results)
+            if len(errors) == len(places):
+                done.set()
+
+        marker = Marker(
+            Producer(asked.producer_id, asked.producer_epoch),
+            Outcome.COMMIT if asked.commits else Outcome.ABORT,
+            asked.coordinator_epoch,
+            TransactionVersion(min(max(asked.version, 0), max(TransactionVersion))),
+        )
+        if places:
+            self._markers.write(marker, places, written)
+            await done.wait()
+
+        def result(one: TopicPartition) -> AddedPartition:
+            return AddedPartition(topic=one.topic, partition=one.partition, error=errors[_place(one)])
+
+        return WrittenMarkers(producer_id=asked.producer_id, partitions=await context.map(result, asked.partitions))
+
+
+def _place(one: TopicPartition) -> TopicIndex:
+    return one.topic, one.partition
