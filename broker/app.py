@@ -43,6 +43,7 @@ from broker.api.topics.describe_topics import DescribeTopicsApi
 from broker.api.topics.log_dirs import LogDirsApi
 from broker.api.topics.metadata import MetadataApi
 from broker.api.topics.topics import TopicsApi
+from broker.api.transactions.listing import ListTransactionsApi
 from broker.api.transactions.markers import TransactionMarkersApi
 from broker.api.transactions.requests import TransactionsApi
 from broker.groups.service import GroupService
@@ -397,6 +398,7 @@ class Broker:
             LogDirsApi(partitions, self._directories, self._moves),
             ProducersApi(partitions),
             TransactionsApi(transactions, groups.registry.log, groups.commits, partitions),
+            ListTransactionsApi(transactions),
             TransactionMarkersApi(transactions.markers),
             *(asked := group_families(groups, transactions, partitions, advertised)),
             NativeGroupsApi(asked, partitions),

@@ -6,6 +6,7 @@ handleListTransactionsRequest).
 """
 
 from collections.abc import Mapping
+from itertools import chain
 
 from broker.api.context import Context
 from broker.api.handler import Handler
@@ -33,20 +34,16 @@ from protocol.kafka.transaction_values import (
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
-    ListedTransaction,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
     PartitionsOfTransaction,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
 from protocol.kafka.values import InitProducerIdRequest, InitProducerIdResponse
 from protocol.records.markers import Outcome
-from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionState, TransactionVersion
+from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
 
 FIRST_EPOCH = 0
 FIRST_END_THAT_BUMPS = 5
-STATES = {state.label: state for state in TransactionState}
 
 
 class InvalidProducerError(ProtocolError):
@@ -76,7 +73,6 @@ class TransactionsApi:
             TxnOffsetCommitRequest.api: self.commit_offsets,
             EndTxnRequest.api: self.end,
             DescribeTransactionsRequest.api: self.describe,
-            ListTransactionsRequest.api: self.list_transactions,
         }
 
     async def init_producer_id(self, request: InitProducerIdRequest, _: Context) -> InitProducerIdResponse:
@@ -192,14 +188,22 @@ class TransactionsApi:
 
     async def describe(self, request: DescribeTransactionsRequest, context: Context) -> DescribeTransactionsResponse:
         """Describe each id."""
+
+        async def described(transactional_id: str) -> DescribedTransaction:
+            return await self._describe(transactional_id, context)
+
         return DescribeTransactionsResponse(
-            transactions=await context.answer(self._described, request.transactional_ids)
+            transactions=await context.answer_at_length(described, request.transactional_ids)
         )
 
-    def _described(self, transactional_id: str) -> DescribedTransaction:
+    async def _describe(self, transactional_id: str, context: Context) -> DescribedTransaction:
         found = self._coordinator.describe(transactional_id)
         if not isinstance(found, Metadata):
             return DescribedTransaction(transactional_id=transactional_id, error=found)
+        by_topic: dict[str, list[TopicPartition]] = {}  # the codec groups neighbours of the same topic
+        for topic, index in found.partitions:
+            by_topic.setdefault(topic, []).append(TopicPartition(topic=topic, partition=index))
+            await context.checkpoint()
         return DescribedTransaction(
             transactional_id=transactional_id,
             state=found.state.label,
@@ -207,40 +211,8 @@ class TransactionsApi:
             started_ms=found.started_ms,
             producer_id=found.producer_id,
             producer_epoch=found.producer_epoch,
-            partitions=tuple(
-                [TopicPartition(topic=topic, partition=index) for topic, index in sorted(found.partitions)]
-            ),
+            partitions=tuple(chain.from_iterable([by_topic[topic] for topic in sorted(by_topic)])),
         )
-
-    async def list_transactions(self, request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
-        """List the ids that all filters select; unknown state names are returned, each once."""
-        if self._coordinator.is_loading:
-            return ListTransactionsResponse(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        states: set[TransactionState] = set()
-        unknown: dict[str, None] = {}
-        for name in request.states:
-            if name in STATES:
-                states.add(STATES[name])
-            else:
-                unknown[name] = None
-            await context.checkpoint()
-        listed = []
-        if states or not request.states:
-            for found in self._coordinator.select(
-                self._transactions.now_ms(),
-                producer_ids=frozenset(request.producer_ids),
-                states=states,
-                min_duration_ms=request.min_duration_ms,
-            ):
-                if found is not None:
-                    name, metadata = found
-                    listed.append(
-                        ListedTransaction(
-                            transactional_id=name, producer_id=metadata.producer_id, state=metadata.state.label
-                        )
-                    )
-                await context.checkpoint()
-        return ListTransactionsResponse(unknown_states=tuple(unknown), transactions=tuple(listed))
 
 
 def _committed(asked: OffsetToCommit, error: ErrorCode) -> CommittedPartition:

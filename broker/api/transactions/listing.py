@@ -1,0 +1,127 @@
+"""ListTransactions: the transactional ids that all filters select.
+
+A client chooses the pattern, so it must not cost more than time linear in the length of an id. Kafka matches with
+RE2/J, warmlog with RE2, which has the same syntax. Ids are matched in a worker thread, one slice at a time.
+
+Source: kafka.coordinator.transaction.TransactionStateManager (listTransactionStates); KIP-664, KIP-994, KIP-1152.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import trio
+
+from broker.api.context import Context
+from broker.api.errors import RequestError
+from broker.api.handler import Handler
+from broker.transactions.metadata import Metadata
+from broker.transactions.service import TransactionService
+from protocol.errors import ErrorCode
+from protocol.kafka.transaction_values import ListedTransaction, ListTransactionsRequest, ListTransactionsResponse
+from protocol.transactions import TransactionState
+
+STATES = {state.label: state for state in TransactionState}
+IDS_PER_SLICE = 500  # matched at once in a worker
+MAX_PATTERN_LENGTH = 10_000  # characters
+_PATTERN_MEMORY = 1 << 20  # bytes for the compiled pattern; RE2 refuses one that needs more
+
+Matches: TypeAlias = Callable[[Sequence[str]], list[bool]]
+
+
+class ListTransactionsApi:
+    """Answers ListTransactions."""
+
+    def __init__(self, transactions: TransactionService) -> None:
+        self._transactions = transactions
+        self._coordinator = transactions.coordinator
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers by API."""
+        return {ListTransactionsRequest.api: self.list_transactions}
+
+    async def list_transactions(self, request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
+        """List the ids that all filters select; unknown state names are returned, each once."""
+        matches = await trio.to_thread.run_sync(compiled, request.pattern) if request.pattern else None
+        if self._coordinator.is_loading:
+            return ListTransactionsResponse(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        states: set[TransactionState] = set()
+        unknown: dict[str, None] = {}
+        for name in request.states:
+            if name in STATES:
+                states.add(STATES[name])
+            else:
+                unknown[name] = None
+            await context.checkpoint()
+        listed: list[ListedTransaction] = []
+        if states or not request.states:
+            producer_ids: set[int] = set()
+            for producer_id in request.producer_ids:
+                producer_ids.add(producer_id)
+                await context.checkpoint()
+            listed = await self._select(request, producer_ids, states, matches, context)
+        return ListTransactionsResponse(unknown_states=tuple(unknown), transactions=tuple(listed))
+
+    async def _select(
+        self,
+        request: ListTransactionsRequest,
+        producer_ids: set[int],
+        states: set[TransactionState],
+        matches: Matches | None,
+        context: Context,
+    ) -> list[ListedTransaction]:
+        listed: list[ListedTransaction] = []
+        unmatched: list[ListedTransaction] = []
+        for found in self._coordinator.select(
+            self._transactions.now_ms(),
+            producer_ids=producer_ids,
+            states=states,
+            min_duration_ms=request.min_duration_ms,
+        ):
+            if found is not None:
+                (listed if matches is None else unmatched).append(_listed(*found))
+            if matches is not None and len(unmatched) >= IDS_PER_SLICE:
+                listed += await _matching(matches, unmatched)
+                unmatched = []
+            await context.checkpoint()
+        if matches is not None and unmatched:
+            listed += await _matching(matches, unmatched)
+        return listed
+
+
+def _listed(transactional_id: str, metadata: Metadata) -> ListedTransaction:
+    return ListedTransaction(
+        transactional_id=transactional_id, producer_id=metadata.producer_id, state=metadata.state.label
+    )
+
+
+async def _matching(matches: Matches, candidates: Sequence[ListedTransaction]) -> list[ListedTransaction]:
+    results = await trio.to_thread.run_sync(matches, [one.transactional_id for one in candidates])
+    return [one for one, is_match in zip(candidates, results, strict=True) if is_match]
+
+
+def compiled(pattern: str) -> Matches:
+    """Return a function that tells for each id whether the whole of it matches a pattern.
+
+    Raises RequestError (INVALID_REGULAR_EXPRESSION) for what RE2 does not support. Call it in a worker.
+    """
+    import re2  # most brokers never need it
+
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise _invalid(f"{pattern[:100]}...", f"longer than {MAX_PATTERN_LENGTH} characters")
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = _PATTERN_MEMORY
+    try:
+        program = re2.compile(pattern, options)
+    except re2.error as error:
+        cause = error.args[0] if error.args else error
+        raise _invalid(pattern, cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)) from None
+    return lambda ids: [program.fullmatch(one) is not None for one in ids]
+
+
+def _invalid(pattern: str, cause: str) -> RequestError:
+    return RequestError(
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        f"Transaction ID pattern `{pattern}` is not a valid regular expression: {cause}.",
+    )
