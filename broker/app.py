@@ -22,6 +22,7 @@ import trio
 from broker.api.addresses import Advertised, container_gateway
 from broker.api.cluster.cluster import ClusterApi
 from broker.api.cluster.controller import ControllerApi
+from broker.api.cluster.features import Features
 from broker.api.cluster.greeting import GreetingApi
 from broker.api.cluster.security import SecurityApi
 from broker.api.configs.configs import ConfigsApi
@@ -381,15 +382,16 @@ class Broker:
             node_id=partitions.node_id,
             max_frame_bytes=self._settings.socket_request_max_bytes,
         )
+        features = Features(partitions.node_id, self._store, transactions.feature_changed)
         return [
-            GreetingApi(hello, codec.api_versions, lambda: self._store.changes),
+            GreetingApi(hello, codec.api_versions, features),
             MetadataApi(partitions, cluster_id, advertised),
             TopicsApi(partitions),
             DescribeTopicsApi(partitions),
             ExplainApi(partitions),
             ConfigsApi(partitions),
             ClusterApi(partitions, cluster_id, advertised),
-            ControllerApi(partitions.node_id, self._store, advertised, wall_clock_ms),
+            ControllerApi(partitions.node_id, self._store, features, advertised, wall_clock_ms),
             AssignmentsApi(partitions),
             SecurityApi(),
             OffsetsApi(partitions, self._metrics),

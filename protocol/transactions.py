@@ -6,6 +6,7 @@ Source: org.apache.kafka.coordinator.transaction.TransactionState, org.apache.ka
 from enum import IntEnum
 from typing import TypeAlias
 
+TRANSACTION_FEATURE = "transaction.version"  # its levels are `TransactionVersion`
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 MAX_PRODUCER_EPOCH = (1 << 15) - 1

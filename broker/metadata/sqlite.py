@@ -5,6 +5,7 @@
     counters         the next producer id, and the number of commits (layout 2)
     directories      the data directories at the last startup (layout 3)
     buried           deleted topics that may still have data on disk (layout 3)
+    features         levels of features that were changed (layout 4)
 
 Invariants:
 1. A write is flushed when the call returns (synchronous=FULL).
@@ -43,6 +44,9 @@ CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) STRICT;
     """
 CREATE TABLE directories (id TEXT PRIMARY KEY, path TEXT NOT NULL) STRICT;
 CREATE TABLE buried (id TEXT PRIMARY KEY) STRICT;   -- of a topic
+""",
+    """
+CREATE TABLE features (name TEXT PRIMARY KEY, level INTEGER NOT NULL) STRICT;
 """,
 )
 LAYOUT_VERSION = len(_STEPS)
@@ -136,6 +140,16 @@ class SqliteMetadataStore:
         """Replace all dynamic broker settings."""
         insert = "INSERT INTO broker_configs (name, value) VALUES (?, ?)"
         self._write([("DELETE FROM broker_configs", ()), *((insert, row) for row in configs.items())])
+
+    def feature_levels(self) -> dict[str, int]:
+        """Return the levels of features that were changed, by name."""
+        with self._errors():
+            return dict(self._connection.execute("SELECT name, level FROM features ORDER BY name").fetchall())
+
+    def set_feature_levels(self, levels: Mapping[str, int]) -> None:
+        """Store levels of features; those of others stay."""
+        insert = "INSERT INTO features (name, level) VALUES (?, ?) ON CONFLICT DO UPDATE SET level = excluded.level"
+        self._write([(insert, row) for row in levels.items()])
 
     def take_producer_ids(self, count: int, *, at_least: int = 0) -> int:
         """Allocate `count` consecutive new producer ids, none below `at_least`, and return the first."""

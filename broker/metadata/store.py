@@ -15,7 +15,10 @@ class MetadataError(Exception):
 
 
 class MetadataStore(Protocol):
-    """Topics, dynamic broker settings, and counters of ids. Writes are durable: they survive a power cut."""
+    """Topics, dynamic broker settings, feature levels, and counters of ids.
+
+    Writes are durable: they survive a power cut.
+    """
 
     @property
     def changes(self) -> int:
@@ -59,6 +62,12 @@ class MetadataStore(Protocol):
 
     def set_broker_configs(self, configs: Mapping[str, str]) -> None:
         """Replace all dynamic broker settings."""
+
+    def feature_levels(self) -> dict[str, int]:
+        """Return the levels of features that were changed, by name."""
+
+    def set_feature_levels(self, levels: Mapping[str, int]) -> None:
+        """Store levels of features; those of others stay."""
 
     def take_producer_ids(self, count: int, *, at_least: int = 0) -> int:
         """Allocate `count` consecutive producer ids that were never allocated before, and return the first.

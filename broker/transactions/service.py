@@ -29,7 +29,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
 from protocol.records.markers import Outcome
-from protocol.transactions import TopicIndex, TransactionVersion
+from protocol.transactions import TRANSACTION_FEATURE, TopicIndex, TransactionVersion
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,11 @@ class TransactionService:
         for index in range(self.log.partition_count):
             self.coordinator.unload(index)
         self.apply_effects()
+
+    def feature_changed(self, name: str, level: int) -> None:
+        """Take over the finalized level of `transaction.version`; ignore other features."""
+        if name == TRANSACTION_FEATURE:
+            self.coordinator.level = TransactionVersion(level)
 
     def now_ms(self) -> int:
         """Return the time in ms since the epoch."""

@@ -1,12 +1,12 @@
 """Requests to Kafka's controllers: quorum, features, broker registration. This node is its own controller.
 
-Source: org.apache.kafka.controller.QuorumController, FeatureControlManager; org.apache.kafka.raft.KafkaRaftClient.
+Source: org.apache.kafka.controller.QuorumController; org.apache.kafka.raft.KafkaRaftClient.
 """
 
 from collections.abc import Callable, Mapping
 
 from broker.api.addresses import Advertised
-from broker.api.cluster.features import FEATURES
+from broker.api.cluster.features import Features
 from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
@@ -18,7 +18,6 @@ from protocol.kafka.controller_values import (
     ControllerResponse,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
-    FeatureUpdate,
     QuorumNode,
     QuorumPartition,
     QuorumReplica,
@@ -30,16 +29,23 @@ from protocol.kafka.controller_values import (
 METADATA_LOG = TopicPartition(topic="__cluster_metadata", partition=0)
 LISTENER = "PLAINTEXT"  # Kafka's clients accept uppercase listener names only
 QUORUM_EPOCH = 1  # constant, since there are no elections
-_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class ControllerApi:
     """Answers the requests about the quorum, features and brokers."""
 
-    def __init__(self, node_id: int, store: MetadataStore, advertised: Advertised, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        store: MetadataStore,
+        features: Features,
+        advertised: Advertised,
+        clock: Callable[[], int],
+    ) -> None:
         """`clock` gives ms since the epoch."""
         self._node_id = node_id
         self._store = store
+        self._features = features
         self._advertised = advertised
         self._clock = clock
 
@@ -74,30 +80,9 @@ class ControllerApi:
         return DescribeQuorumResponse(partitions=(described,), nodes=(node,))
 
     async def update_features(self, request: UpdateFeaturesRequest, context: Context) -> ControllerResponse:
-        """Accept levels equal to the current ones and refuse all others: each feature supports a single level."""
-        for update in request.updates:
-            await context.checkpoint()
-            self._check_update(update)
+        """Change levels of features, all or none."""
+        await self._features.update(request.updates, validate_only=request.validate_only, checkpoint=context.checkpoint)
         return ControllerResponse()
-
-    def _check_update(self, update: FeatureUpdate) -> None:
-        """Raise RequestError unless the feature already has the requested level."""
-        problem = None
-        feature = FEATURES.get(update.name)
-        if update.upgrade_type not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
-            problem = "The controller does not support the given upgrade type."
-        elif update.level < 0:
-            problem = "A feature version cannot be less than 0."
-        elif feature is None or (update.level > 0 and not feature.last):
-            problem = f"Node {self._node_id} does not support this feature."
-        elif not feature.first <= update.level <= feature.last:
-            problem = f"Node {self._node_id} only supports versions {feature.first}-{feature.last}"
-        if problem is not None:
-            raise RequestError(
-                ErrorCode.INVALID_UPDATE_VERSION,
-                "The update failed for all features since the following feature had an error:"
-                f" Invalid update version {update.level} for feature {update.name}. {problem}",
-            )
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, _: Context) -> ControllerResponse:
         """Refuse to unregister this broker, which is running, and any other, which does not exist."""

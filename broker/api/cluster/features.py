@@ -1,12 +1,24 @@
 """Feature levels of the cluster (KIP-584).
 
 A feature whose only level is 0 is not supported, and ApiVersions does not list it.
+
+Source: org.apache.kafka.controller.FeatureControlManager, org.apache.kafka.controller.QuorumFeatures.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+import trio
+from msgspec.structs import replace
+
+from broker.api.errors import RequestError
+from broker.metadata.store import MetadataStore
+from protocol.errors import ErrorCode
+from protocol.kafka.controller_values import FeatureUpdate
 from protocol.kafka.values import FeatureRange
+from protocol.transactions import TRANSACTION_FEATURE, TransactionVersion
 
+LATEST = max(TransactionVersion)
+#: Levels of a new cluster.
 FEATURES: Mapping[str, FeatureRange] = {
     feature.name: feature
     for feature in (
@@ -16,7 +28,86 @@ FEATURES: Mapping[str, FeatureRange] = {
         FeatureRange(name="kraft.version", first=0, last=0, level=0),  # changes of voters (KIP-853)
         FeatureRange(name="share.version", first=0, last=0, level=0),
         FeatureRange(name="streams.version", first=0, last=0, level=0),
-        FeatureRange(name="transaction.version", first=0, last=0, level=0),
+        FeatureRange(name=TRANSACTION_FEATURE, first=TransactionVersion.TV_0, last=LATEST, level=LATEST),
     )
 }
-SERVED_FEATURES = tuple(feature for feature in FEATURES.values() if feature.last > 0)
+_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+class Features:
+    """The finalized levels, kept in the metadata store. Call on the event loop."""
+
+    def __init__(self, node_id: int, store: MetadataStore, changed: Callable[[str, int], None]) -> None:
+        """Load the levels. `changed` is called with each feature and its level, at first here. Raises MetadataError."""
+        self._node_id = node_id
+        self._store = store
+        self._changed = changed
+        self._lock = trio.Lock()
+        self._features = dict(FEATURES)
+        self._take(store.feature_levels())
+
+    @property
+    def served(self) -> tuple[FeatureRange, ...]:
+        """The supported features with their levels, for ApiVersions."""
+        return tuple([feature for feature in self._features.values() if feature.last > 0])
+
+    @property
+    def epoch(self) -> int:
+        """A number that grows with each change of a level."""
+        return self._store.changes
+
+    async def update(
+        self, updates: Iterable[FeatureUpdate], *, validate_only: bool, checkpoint: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Change levels, all or none. Raises RequestError (INVALID_UPDATE_VERSION) and MetadataError."""
+        levels: dict[str, int] = {}
+        async with self._lock:
+            for update in updates:
+                self._check(update)
+                if update.level != self._features[update.name].level:
+                    levels[update.name] = update.level
+                await checkpoint()
+            if levels and not validate_only:
+                await trio.to_thread.run_sync(self._store.set_feature_levels, levels)
+                self._take(levels)
+
+    def _take(self, levels: Mapping[str, int]) -> None:
+        for name, level in levels.items():
+            feature = self._features.get(name)
+            if feature is not None and feature.first <= level <= feature.last:
+                self._features[name] = replace(feature, level=level)
+        for feature in self._features.values():
+            self._changed(feature.name, feature.level)
+
+    def _check(self, update: FeatureUpdate) -> None:
+        """Raise RequestError unless a feature can get the requested level."""
+        problem = self._problem(update)
+        if problem is not None:
+            raise RequestError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                "The update failed for all features since the following feature had an error:"
+                f" Invalid update version {update.level} for feature {update.name}. {problem}",
+            )
+
+    def _problem(self, update: FeatureUpdate) -> str | None:
+        feature = self._features.get(update.name)
+        if update.upgrade_type not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
+            return "The controller does not support the given upgrade type."
+        if update.level < 0:
+            return "A feature version cannot be less than 0."
+        if feature is None or not feature.first <= update.level <= feature.last:
+            return f"Node {self._node_id} {_range(feature)}"
+        if update.level < feature.level and update.upgrade_type == _UPGRADE:
+            return (
+                "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+                "downgrade."
+            )
+        if update.level > feature.level and update.upgrade_type != _UPGRADE:
+            return "Can't downgrade to a newer version."
+        return None
+
+
+def _range(feature: FeatureRange | None) -> str:
+    if feature is None or not feature.last:
+        return "does not support this feature."
+    return f"only supports versions {feature.first}-{feature.last}"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from broker.api.cluster.features import SERVED_FEATURES
+from broker.api.cluster.features import Features
 from broker.api.context import Context
 from broker.api.handler import Handler
 from protocol.errors import ErrorCode
@@ -19,19 +19,18 @@ MAX_CLIENT_LENGTH = 255  # characters of a client id, which is kept as long as i
 class GreetingApi:
     """Answers hello and ApiVersions.
 
-    `hello` is the response without the negotiated version. `api_versions` returns the versions of each Kafka API, and
-    `features_epoch` the number of changes to the metadata.
+    `hello` is the response without the negotiated version. `api_versions` returns the versions of each Kafka API.
     """
 
     def __init__(
         self,
         hello: HelloResponse,
         api_versions: Callable[[ApiVersionsRequest], ApiVersionsResponse],
-        features_epoch: Callable[[], int],
+        features: Features,
     ) -> None:
         self._hello_response = hello
         self._versions = api_versions
-        self._features_epoch = features_epoch
+        self._features = features
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by API."""
@@ -49,4 +48,4 @@ class GreetingApi:
         response = self._versions(request)
         if response.error is not ErrorCode.NONE:
             return response
-        return replace(response, features=SERVED_FEATURES, features_epoch=self._features_epoch())
+        return replace(response, features=self._features.served, features_epoch=self._features.epoch)

@@ -1,13 +1,14 @@
 """Requests to Kafka's controllers, answered by a node that is its own. The verdicts are Kafka 4.3.1's."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.api.cluster.features import FEATURES
 from protocol.errors import ErrorCode
-from tests.broker.clients import RawClient, Running
+from tests.broker.clients import RawClient, Running, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 
 METADATA_LEVEL = 30
@@ -34,13 +35,24 @@ async def test_features_are_told_with_an_epoch_that_grows_with_the_metadata(
 ) -> None:
     asked = {"client_software_name": "test", "client_software_version": "1"}
     before = await client.ask("ApiVersions", version, **asked)
-    feature = {"name": "metadata.version", "min_version": METADATA_LEVEL, "max_version": METADATA_LEVEL}
-    level = {"name": "metadata.version", "min_version_level": METADATA_LEVEL, "max_version_level": METADATA_LEVEL}
-    assert list(before["supported_features"]) == [feature]
-    assert list(before["finalized_features"]) == [level]
+    supported = [("metadata.version", METADATA_LEVEL, METADATA_LEVEL), ("transaction.version", 0, 2)]
+    if version < 4:
+        del supported[1]  # this version cannot name a feature that is supported from level 0 on
+    assert ranges(before["supported_features"]) == supported
+    assert levels(before) == {"metadata.version": METADATA_LEVEL, "transaction.version": 2}
     await raw.create("orders")
     after = await client.ask("ApiVersions", version, **asked)
     assert after["finalized_features_epoch"] > before["finalized_features_epoch"] >= 0
+
+
+def ranges(features: Sequence[dict[str, Any]]) -> list[tuple[str, int, int]]:
+    return [(one["name"], one["min_version"], one["max_version"]) for one in features]
+
+
+def levels(reply: dict[str, Any]) -> dict[str, int]:
+    """Return the finalized levels that ApiVersions reports."""
+    assert all(one["min_version_level"] == one["max_version_level"] for one in reply["finalized_features"])
+    return {one["name"]: one["max_version_level"] for one in reply["finalized_features"]}
 
 
 async def test_versions_without_features_and_refusals_tell_none(client: KafkaClient) -> None:
@@ -75,9 +87,11 @@ async def test_features_that_have_their_level_already_are_left_alone(client: Kaf
         ("metadata.version", -1, UPGRADE, "cannot be less than 0"),
         ("group.version", 1, UPGRADE, "does not support this feature"),
         ("no.such.version", 0, UPGRADE, "does not support this feature"),
+        ("transaction.version", 3, UPGRADE, "only supports versions 0-2"),
+        ("transaction.version", 1, UPGRADE, "Can't downgrade the version of this feature without"),
     ],
 )
-async def test_features_have_one_level(
+async def test_levels_that_a_feature_cannot_get_are_refused(
     client: KafkaClient, version: int, name: str, level: int, kind: int, text: str
 ) -> None:
     reply = await updated(client, version, ("metadata.version", METADATA_LEVEL, UPGRADE), (name, level, kind))
@@ -93,6 +107,33 @@ async def test_an_unknown_type_of_upgrade_is_refused(client: KafkaClient) -> Non
 
 def test_a_feature_has_the_level_that_it_supports() -> None:
     assert all(one.first <= one.level <= one.last for one in FEATURES.values())
+
+
+async def test_the_transaction_version_goes_down_and_up_and_survives_a_restart(tmp_path: Path) -> None:
+    asked = {"client_software_name": "test", "client_software_version": "1"}
+    name = "transaction.version"
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        before = await client.ask("ApiVersions", 4, **asked)
+        reply = await updated(client, 2, (name, 0, SAFE_DOWNGRADE))
+        assert reply["error_code"] == ErrorCode.NONE
+        after = await client.ask("ApiVersions", 4, **asked)
+        assert name not in levels(after)  # level 0 is not finalized
+        assert after["finalized_features_epoch"] > before["finalized_features_epoch"]
+        reply = await updated(client, 2, (name, 1, SAFE_DOWNGRADE))
+        assert "Can't downgrade to a newer version" in reply["error_message"]
+        assert (await updated(client, 2, (name, 1, UPGRADE)))["error_code"] == ErrorCode.NONE
+        broker.stop.set()
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        assert levels(await client.ask("ApiVersions", 4, **asked))[name] == 1
+        broker.stop.set()
+
+
+async def test_a_validated_level_is_not_set(client: KafkaClient) -> None:
+    fields = {"feature": "transaction.version", "max_version_level": 0, "upgrade_type": SAFE_DOWNGRADE}
+    reply = await client.ask("UpdateFeatures", 2, feature_updates=[fields], validate_only=True)
+    assert reply["error_code"] == ErrorCode.NONE
+    asked = {"client_software_name": "test", "client_software_version": "1"}
+    assert levels(await client.ask("ApiVersions", 4, **asked))["transaction.version"] == 2
 
 
 # -- the quorum --
