@@ -33,6 +33,7 @@ from protocol.records.markers import Outcome
 from protocol.transactions import NO_TIMEOUT_MS, TopicIndex, TransactionVersion
 
 IDS_A_STEP = 500  # looked at between two turns of the event loop
+EFFECTS_A_STEP = 10  # caused between two turns: each ends in several writes
 
 # Codes of failed appends as clients of the coordinator are given them; all others stay as they are.
 _APPEND_ERRORS = {
@@ -53,6 +54,9 @@ class Limits:
 
     max_timeout_ms: int  # transaction.max.timeout.ms
     id_expiration_ms: int  # transactional.id.expiration.ms
+    max_ids: int = 1 << 31  # warmlog.transactional.ids.max
+    max_partitions: int = 1 << 31  # of a transaction: warmlog.transaction.partitions.max
+    max_partitions_in_all: int = 1 << 31  # of all transactions together
     allows_two_phases: bool = False  # transaction.two.phase.commit.enable (KIP-939)
 
 
@@ -97,6 +101,16 @@ class TransactionCoordinator:
         self._loads = 0
         self._open: dict[str, Transaction] = {}  # transactions that can time out, those that ended among them
         self._effects: list[Effect] = []
+        self._partitions = 0  # of all transactions
+
+    @property
+    def id_count(self) -> int:
+        """The number of transactional ids."""
+        return sum([len(loaded.transactions) for loaded in self._loaded.values()])
+
+    def is_current(self, source: Source) -> bool:
+        """Return whether the automaton that asked for an effect is still served."""
+        return self._present(source) is not None
 
     def take_effects(self) -> list[Effect]:
         """Return what is to be done since the last call, in order."""
@@ -140,7 +154,7 @@ class TransactionCoordinator:
                 return
             transaction.resume(now_ms)
             self._collect(transaction)
-            if count % IDS_A_STEP == 0:
+            if count % IDS_A_STEP == 0 or self._has_step:
                 yield
 
     def unload(self, partition: int) -> None:
@@ -151,6 +165,7 @@ class TransactionCoordinator:
             transaction.give_up(ErrorCode.NOT_COORDINATOR)
             self._effects += transaction.take_effects()
             self._open.pop(transaction.source.transactional_id, None)
+            self._partitions -= transaction.counted_partitions
 
     def availability(self, transactional_id: str) -> ErrorCode:
         """Return NONE if requests for an id can be answered here, else why not."""
@@ -172,9 +187,11 @@ class TransactionCoordinator:
         timeout_ms = NO_TIMEOUT_MS if request.in_two_phases else request.timeout_ms
         transaction = self._find(request.transactional_id)
         if transaction is None:
-            producer_id = self._ids.take()
+            is_full = self.id_count >= self._limits.max_ids
+            producer_id = None if is_full else self._ids.take()
             if producer_id is None:
-                self._effects.append(Answer(waiter, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+                error = ErrorCode.POLICY_VIOLATION if is_full else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                self._effects.append(Answer(waiter, error))
                 return
             transaction = self._create(request.transactional_id, producer_id, timeout_ms, now_ms)
         transaction.initialize(request.expected, timeout_ms, waiter, ids=self._ids, level=self.level, now_ms=now_ms)
@@ -203,12 +220,21 @@ class TransactionCoordinator:
     ) -> None:
         """AddPartitionsToTxn, AddOffsetsToTxn (the group's partition), and Produce of a client that never asks.
 
-        `version`: TV_0 for requests of clients that add partitions beforehand, TV_2 for those that do not.
+        `version`: TV_0 for requests of clients that add partitions beforehand, TV_2 for those that do not. Answered
+        with POLICY_VIOLATION at a limit.
         """
         transaction = self._require(transactional_id, waiter)
-        if transaction is not None:
-            transaction.add_partitions(producer, frozenset(partitions), waiter, version=version, now_ms=now_ms)
-            self._collect(transaction)
+        if transaction is None:
+            return
+        limits = self._limits
+        room = min(limits.max_partitions, limits.max_partitions_in_all - self._partitions + transaction.partition_count)
+        if len(partitions) > limits.max_partitions:  # not even looked at
+            self._effects.append(Answer(waiter, ErrorCode.POLICY_VIOLATION))
+            return
+        transaction.add_partitions(
+            producer, frozenset(partitions), waiter, version=version, max_partitions=room, now_ms=now_ms
+        )
+        self._collect(transaction)
 
     def verify_partitions(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicIndex]
@@ -283,7 +309,7 @@ class TransactionCoordinator:
             if self._open.get(transactional_id) is transaction:
                 transaction.abort_timed_out(ids=self._ids, level=self.level, now_ms=now_ms)
                 self._collect(transaction)
-            if count % IDS_A_STEP == 0:
+            if count % IDS_A_STEP == 0 or self._has_step:
                 yield
 
     def expire(self, now_ms: int) -> Iterator[None]:
@@ -296,7 +322,7 @@ class TransactionCoordinator:
             if self._find(transaction.source.transactional_id) is transaction:
                 transaction.expire(unused_since_ms)
                 self._collect(transaction)
-            if count % IDS_A_STEP == 0:
+            if count % IDS_A_STEP == 0 or self._has_step:
                 yield
 
     # -- reports --
@@ -355,8 +381,15 @@ class TransactionCoordinator:
             return None
         return loaded.transactions.get(source.transactional_id)
 
+    @property
+    def _has_step(self) -> bool:
+        return len(self._effects) >= EFFECTS_A_STEP
+
     def _collect(self, transaction: Transaction) -> None:
         self._effects += transaction.take_effects()
+        count = transaction.partition_count
+        self._partitions += count - transaction.counted_partitions
+        transaction.counted_partitions = count
         if transaction.metadata.state is State.ONGOING:
             self._open[transaction.source.transactional_id] = transaction
         else:

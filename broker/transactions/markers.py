@@ -7,9 +7,12 @@ Source: kafka.coordinator.transaction.TransactionMarkerChannelManager, kafka.ser
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, Protocol, TypeAlias
+
+import trio
 
 from broker.log.errors import InvalidProducerEpochError, LogError, TransactionCoordinatorFencedError
 from broker.log.producers.transactions import TransactionMarker
@@ -22,6 +25,8 @@ from protocol.records.markers import Outcome
 from protocol.transactions import TopicIndex, TransactionVersion
 
 logger = logging.getLogger(__name__)
+
+MARKERS_PER_STEP = 32  # between two checkpoints: 2 ms
 
 Written: TypeAlias = Callable[[Mapping[TopicIndex, ErrorCode]], None]
 
@@ -71,14 +76,26 @@ class MarkerWriter:
         self._append = append
         self._on_written = on_written
 
-    def write(self, marker: Marker, partitions: frozenset[TopicIndex], written: Written) -> None:
-        """Write a marker to partitions. `written` is called once or several times, until all are reported.
+    def write(self, marker: Marker, partitions: Collection[TopicIndex], written: Written) -> None:
+        """Write a marker to distinct partitions. `written` is called once or several times, until all are reported.
 
-        It may be called before this returns. An unknown partition is reported as UNKNOWN_TOPIC_OR_PARTITION.
+        It may be called before this returns. An unknown partition is reported as UNKNOWN_TOPIC_OR_PARTITION. Many
+        partitions are written in steps by a background task.
         """
+        if len(partitions) <= MARKERS_PER_STEP:
+            self._write(marker, sorted(partitions), written)
+        else:
+            self._writer.spawn(partial(self._write_in_steps, marker, iter(partitions), written))
+
+    async def _write_in_steps(self, marker: Marker, partitions: Iterator[TopicIndex], written: Written) -> None:
+        while step := sorted(islice(partitions, MARKERS_PER_STEP)):
+            self._write(marker, step, written)
+            await trio.lowlevel.checkpoint()
+
+    def _write(self, marker: Marker, partitions: Sequence[TopicIndex], written: Written) -> None:
         refused: dict[TopicIndex, ErrorCode] = {}
         appends: list[tuple[TopicIndex, Append]] = []
-        for topic, index in sorted(partitions):
+        for topic, index in partitions:
             try:
                 partition = self._partitions.get(topic, index)
                 if partition is None:
@@ -100,9 +117,9 @@ class MarkerWriter:
     async def _report_later(
         self, appends: Sequence[tuple[TopicIndex, Append]], marker: Marker, written: Written
     ) -> None:
-        for place, append in appends:
+        for _, append in appends:
             await append.wait()
-            written({place: self._outcome(place, append, marker)})
+        written({place: self._outcome(place, append, marker) for place, append in appends})
 
     def _outcome(self, place: TopicIndex, append: Append, marker: Marker) -> ErrorCode:
         if append.error is not None:

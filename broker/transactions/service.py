@@ -8,6 +8,7 @@ Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateMa
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -33,6 +34,9 @@ from protocol.transactions import TRANSACTION_FEATURE, TopicIndex, TransactionVe
 
 logger = logging.getLogger(__name__)
 
+FULL_TRANSACTIONS = 50  # with the maximum of partitions each: about 60 MB
+MAX_PARTITIONS_ENCODED_HERE = 500  # about 4 ms; a thread encodes more
+WARNING_PAUSE_S = 10.0
 RETRY_PAUSE_S = 0.1  # before a failed marker or completion is written again
 
 
@@ -80,11 +84,15 @@ class TransactionService:
         limits = Limits(
             max_timeout_ms=settings.transaction_max_timeout_ms,
             id_expiration_ms=settings.transactional_id_expiration_ms,
+            max_ids=settings.warmlog_transactional_ids_max,
+            max_partitions=settings.warmlog_transaction_partitions_max,
+            max_partitions_in_all=settings.warmlog_transaction_partitions_max * FULL_TRANSACTIONS,
         )
         self.coordinator = TransactionCoordinator(ids, limits, partition_of=self.log.partition_of)
         self._loads = {index: self.coordinator.begin_loading(index) for index in self.log.unread}
         self._retries: list[RetryLater] = []
         self._has_retries = trio.Event()
+        self._next_warning_at = -math.inf
         self._is_applying = False
         self._is_stopped = False
         partitions.changes.on_deleted.append(self._deleted)
@@ -146,7 +154,13 @@ class TransactionService:
     async def initialize(self, request: InitRequest) -> Answer:
         """InitProducerId with a transactional id. Raises MetadataError."""
         await self.ids.prepare()
-        return await self._ask(lambda waiter: self.coordinator.init_producer_id(request, waiter, self._clock()))
+        answer = await self._ask(lambda waiter: self.coordinator.init_producer_id(request, waiter, self._clock()))
+        if answer.error is ErrorCode.POLICY_VIOLATION:
+            self._warn(
+                f"refused a new transactional id: there are {self.coordinator.id_count} of them (raise "
+                "warmlog.transactional.ids.max or lower transactional.id.expiration.ms)"
+            )
+        return answer
 
     async def add_partitions(
         self,
@@ -157,7 +171,20 @@ class TransactionService:
     ) -> ErrorCode:
         """Add partitions to the producer's transaction."""
         add = partial(self.coordinator.add_partitions, transactional_id, producer, partitions, version=version)
-        return (await self._ask(lambda waiter: add(waiter, now_ms=self._clock()))).error
+        error = (await self._ask(lambda waiter: add(waiter, now_ms=self._clock()))).error
+        if error is ErrorCode.POLICY_VIOLATION:
+            self._warn(
+                f"transactional id {transactional_id[:200]!r}: refused further partitions for its transaction (raise "
+                f"warmlog.transaction.partitions.max, which allows {self._settings.warmlog_transaction_partitions_max} "
+                f"of each transaction and {FULL_TRANSACTIONS} times as many of all)"
+            )
+        return error
+
+    def _warn(self, text: str) -> None:
+        now = trio.current_time()
+        if now >= self._next_warning_at:
+            self._next_warning_at = now + WARNING_PAUSE_S
+            logger.warning(text)
 
     async def admit(
         self, transactional_id: str, producer: Producer, place: TopicIndex, support: TransactionSupport
@@ -224,11 +251,11 @@ class TransactionService:
             case Answer(waiter=waiter):
                 assert isinstance(waiter, _PendingAnswer)
                 waiter.settle(effect)
-            case Append(source=source, value=value):
-                key = encode_transaction_key(source.transactional_id)
-                level = self.coordinator.level
-                row = (key, None if value is None else encode_transaction(value, level))
-                self.log.append(source.transactional_id, [row], lambda error, _: self._appended(effect, error))
+            case Append(value=value):
+                if value is not None and len(value.partitions) > MAX_PARTITIONS_ENCODED_HERE:
+                    self.log.spawn(partial(self._append_large, effect))
+                else:
+                    self._append(effect, _encoded(effect, self.coordinator.level))
             case WriteMarkers(source=source):
                 marker = Marker(effect.producer, effect.outcome, source.coordinator_epoch, effect.version)
                 self.markers.write(marker, effect.partitions, partial(self._marked, effect))
@@ -241,6 +268,15 @@ class TransactionService:
                     source.transactional_id,
                     error.name,
                 )
+
+    async def _append_large(self, append: Append) -> None:
+        row = await trio.to_thread.run_sync(_encoded, append, self.coordinator.level)
+        if self.coordinator.is_current(append.source):
+            self._append(append, row)
+            self.apply_effects()
+
+    def _append(self, append: Append, row: tuple[bytes, bytes | None]) -> None:
+        self.log.append(append.source.transactional_id, [row], lambda error, _: self._appended(append, error))
 
     def _appended(self, append: Append, error: ErrorCode) -> None:
         if error is ErrorCode.NOT_COORDINATOR and self._is_led(append.source.partition):
@@ -339,3 +375,8 @@ class TransactionService:
     def _leader_epoch(self, index: int) -> int:
         partition = self._partitions.get(TOPIC, index)
         return 0 if partition is None else partition.log.leader_epoch
+
+
+def _encoded(append: Append, level: TransactionVersion) -> tuple[bytes, bytes | None]:
+    key = encode_transaction_key(append.source.transactional_id)
+    return key, None if append.value is None else encode_transaction(append.value, level)

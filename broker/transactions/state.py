@@ -79,11 +79,25 @@ class _Pending(NamedTuple):
 class Transaction:
     """One transactional id. Calls come one at a time."""
 
+    __slots__ = (
+        "_effects",
+        "_has_failed_fence",
+        "_in_flight",
+        "_is_stuck",
+        "_must_retry",
+        "_pending",
+        "counted_partitions",
+        "is_expired",
+        "metadata",
+        "source",
+    )
+
     def __init__(self, source: Source, metadata: Metadata) -> None:
         """Begin with a state that is in the log, or with that of an id that is new (`begin`)."""
         self.source = source
         self.metadata = metadata
         self.is_expired = False  # its tombstone is in the log
+        self.counted_partitions = 0  # what the coordinator has counted of `partition_count`
         self._pending: _Pending | None = None
         self._in_flight: frozenset[TopicIndex] = frozenset()  # markers that are being written
         self._must_retry = False
@@ -95,6 +109,13 @@ class Transaction:
         """Return what is to be done since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
+
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions of the transaction, those that are being added included."""
+        pending = self._pending
+        target = self.metadata if pending is None or pending.target is None else pending.target
+        return max(len(self.metadata.partitions), len(target.partitions))
 
     @property
     def is_changing(self) -> bool:
@@ -167,9 +188,13 @@ class Transaction:
         waiter: Waiter,
         *,
         version: TransactionVersion,
+        max_partitions: int,
         now_ms: int,
     ) -> None:
-        """AddPartitionsToTxn or AddOffsetsToTxn: make partitions part of the transaction, beginning one if needed."""
+        """AddPartitionsToTxn or AddOffsetsToTxn: make partitions part of the transaction, beginning one if needed.
+
+        Answered with POLICY_VIOLATION if the transaction would have more than `max_partitions`.
+        """
         metadata = self.metadata
         if self._pending is not None:
             # With KIP-890 the producer may be the one that the pending transition makes: it is not looked at yet.
@@ -184,7 +209,10 @@ class Transaction:
             self._answer(waiter, ErrorCode.NONE)
         else:
             target = metadata.with_partitions(partitions, version=version, now_ms=now_ms)
-            self._append(_Pending(_Purpose.ADD, target, waiter))
+            if len(target.partitions) > max_partitions:
+                self._answer(waiter, ErrorCode.POLICY_VIOLATION)
+            else:
+                self._append(_Pending(_Purpose.ADD, target, waiter))
 
     def verify_partitions(self, producer: Producer, partitions: Iterable[TopicIndex]) -> Mapping[TopicIndex, ErrorCode]:
         """Tell which partitions are part of the producer's open transaction; for clients that add them beforehand.

@@ -24,6 +24,7 @@ from protocol.transactions import TopicIndex
 #: errors of the partitions that are refused.
 Admit: TypeAlias = Callable[[str, int, int, Sequence[TopicIndex], int], Awaitable[Mapping[TopicIndex, ErrorCode]]]
 
+PLACES_PER_STEP = 1000
 _ATTRIBUTES_AT = 22  # the low byte
 
 
@@ -69,5 +70,8 @@ async def admit_batches(
         await context.checkpoint()
     refused: dict[TopicIndex, ErrorCode] = {}
     for (producer_id, epoch), places in by_producer.items():
-        refused.update(await admit(request.transactional_id, producer_id, epoch, places, context.version))
+        for start in range(0, len(places), PLACES_PER_STEP):
+            step = places[start : start + PLACES_PER_STEP]
+            refused.update(await admit(request.transactional_id, producer_id, epoch, step, context.version))
+            await context.checkpoint()
     return Admission(refused, guards)

@@ -44,7 +44,10 @@ class TransactionMarkersApi:
         return WriteTxnMarkersResponse(markers=tuple(results))
 
     async def _write(self, asked: MarkersOfTransaction, context: Context) -> WrittenMarkers:
-        places = frozenset(await context.map(_place, asked.partitions))
+        places: set[TopicIndex] = set()
+        for one in asked.partitions:
+            places.add(_place(one))
+            await context.checkpoint()
         errors: dict[TopicIndex, ErrorCode] = {}
         done = trio.Event()
 

@@ -5,7 +5,7 @@ handleAddOffsetsToTxnRequest, handleEndTxnRequest, handleWriteTxnMarkersRequest,
 handleListTransactionsRequest).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from broker.api.context import Context
@@ -44,6 +44,7 @@ from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex,
 
 FIRST_EPOCH = 0
 FIRST_END_THAT_BUMPS = 5
+PLACES_PER_STEP = 1000
 
 
 class InvalidProducerError(ProtocolError):
@@ -110,27 +111,32 @@ class TransactionsApi:
         return AddPartitionsToTxnResponse(transactions=tuple(results))
 
     async def _add(self, asked: PartitionsOfTransaction, context: Context, *, is_batched: bool) -> AddedPartitions:
-        places: list[TopicIndex] = [(one.topic, one.partition) for one in asked.partitions]
+        places = await context.map(_place, asked.partitions)
         errors: Mapping[TopicIndex, ErrorCode] = {} if is_batched else await self._refused(places, context)
-        if errors:  # all or none
-            errors = {place: errors.get(place, ErrorCode.OPERATION_NOT_ATTEMPTED) for place in places}
-        elif asked.verify_only:
-            producer = Producer(asked.producer_id, asked.producer_epoch)
-            errors = self._coordinator.verify_partitions(asked.transactional_id, producer, places)
-        else:
+        producer = Producer(asked.producer_id, asked.producer_epoch)
+        others = ErrorCode.OPERATION_NOT_ATTEMPTED  # all or none
+        if asked.verify_only:
+            errors = await self._verify(asked.transactional_id, producer, places, context)
+        elif not errors:
             version = TransactionVersion.TV_2 if is_batched else TransactionVersion.TV_0
-            error = await self._transactions.add_partitions(
-                asked.transactional_id, Producer(asked.producer_id, asked.producer_epoch), places, version
-            )
-            errors = dict.fromkeys(places, error)
-        return AddedPartitions(
-            transactional_id=asked.transactional_id,
-            partitions=tuple(
-                [AddedPartition(topic=topic, partition=index, error=errors[topic, index]) for topic, index in places]
-            ),
-        )
+            others = await self._transactions.add_partitions(asked.transactional_id, producer, places, version)
 
-    async def _refused(self, places: list[TopicIndex], context: Context) -> dict[TopicIndex, ErrorCode]:
+        def result(place: TopicIndex) -> AddedPartition:
+            return AddedPartition(topic=place[0], partition=place[1], error=errors.get(place, others))
+
+        return AddedPartitions(transactional_id=asked.transactional_id, partitions=await context.map(result, places))
+
+    async def _verify(
+        self, transactional_id: str, producer: Producer, places: Sequence[TopicIndex], context: Context
+    ) -> Mapping[TopicIndex, ErrorCode]:
+        errors: dict[TopicIndex, ErrorCode] = {}
+        for start in range(0, len(places), PLACES_PER_STEP):
+            step = places[start : start + PLACES_PER_STEP]
+            errors.update(self._coordinator.verify_partitions(transactional_id, producer, step))
+            await context.checkpoint()
+        return errors
+
+    async def _refused(self, places: Sequence[TopicIndex], context: Context) -> dict[TopicIndex, ErrorCode]:
         """Return the partitions that a client may not add, with the reasons."""
         refused = {}
         for topic, index in places:
@@ -213,6 +219,10 @@ class TransactionsApi:
             producer_epoch=found.producer_epoch,
             partitions=tuple(chain.from_iterable([by_topic[topic] for topic in sorted(by_topic)])),
         )
+
+
+def _place(asked: TopicPartition) -> TopicIndex:
+    return asked.topic, asked.partition
 
 
 def _committed(asked: OffsetToCommit, error: ErrorCode) -> CommittedPartition:
