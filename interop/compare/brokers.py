@@ -64,6 +64,17 @@ def _warm_up(address: str) -> None:
                 4,
                 {"transactional_id": None, "transaction_timeout_ms": 1000, "producer_id": -1, "producer_epoch": -1},
             ),
+            ("FindCoordinator", 3, {"key": "compare-warm-up", "key_type": 1}),
+            (
+                "InitProducerId",
+                4,
+                {
+                    "transactional_id": "compare-warm-up",
+                    "transaction_timeout_ms": 1000,
+                    "producer_id": -1,
+                    "producer_epoch": -1,
+                },
+            ),
         ):
             while True:
                 connection.send(BY_NAME[api], version, fields)

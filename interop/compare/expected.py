@@ -11,7 +11,6 @@ NO_TOPIC_ID = bytes(16)
 _WHY = "warmlog says what is wrong where Kafka has the code alone"
 _FAILED = "Kafka fails with UNKNOWN_SERVER_ERROR, warmlog names the error"
 _ELR = "with eligible leader replicas, Kafka sets min.insync.replicas for the whole cluster"
-_LATER = "transactions come with the next work"
 _AS_GIVEN = "Kafka answers with the text that was given, warmlog with the value"
 _CUT = "what is cut off is corrupt, and clients send it again; Kafka calls it no batch"
 _UNSAFE = "Kafka stores what readers or compaction stumble over; see docs/formats.md"
@@ -36,13 +35,13 @@ EXPECTED: list[Expected] = [
     Expected(
         "cluster/versions",
         "ApiVersions.api_keys",
-        "not served: groups of KIP-848, share and streams groups, telemetry; transactions come with the next work",
+        "not served: groups of KIP-848, share and streams groups, telemetry",
         warmlog=MISSING,
     ),
     Expected(
         "cluster/versions",
         "ApiVersions.*_features",
-        "there is one feature, metadata.version: the others are of groups and transactions that are not served",
+        "the other features are of groups that are not served",
         warmlog=MISSING,
     ),
     Expected(
@@ -66,8 +65,6 @@ EXPECTED: list[Expected] = [
         kafka=TEXT,
         warmlog=None,
     ),
-    Expected("cluster/coordinator of type 1", "FindCoordinator.error_code", _LATER, warmlog=53),
-    Expected("cluster/coordinator of type 1", "FindCoordinator.coordinators.*", _LATER),
     Expected(
         "cluster/partitions *",
         "DescribeTopicPartitions.topics.topic_authorized_operations",

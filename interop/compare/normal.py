@@ -20,6 +20,7 @@ _KEYS = (
     "topic",
     "topic_name",
     "group_id",
+    "transactional_id",
     "key",
     "api_key",
     "entity_type",
@@ -59,7 +60,7 @@ _ANY = {
     "log_end_offset",
 }
 _TEXTS = {"error_message", "batch_index_error_message"}
-_TIMES = {"log_append_time_ms", "timestamp", "last_timestamp"}
+_TIMES = {"log_append_time_ms", "timestamp", "last_timestamp", "transaction_start_time_ms"}
 
 
 class Normaliser:
@@ -122,6 +123,8 @@ class Normaliser:
 
     def _is_kept(self, one: Mapping[str, Any]) -> bool:
         named = one.get("group_id", one.get("resource_name", one.get("name") if "partitions" in one else None))
+        if "transaction_state" in one:
+            named = one["transactional_id"] or None
         return named is None or self._keep(named)
 
     def _symbol(self, kind: str, value: Any) -> Any:

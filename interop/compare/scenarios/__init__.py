@@ -16,6 +16,7 @@ from interop.compare.scenarios import (
     producers,
     races,
     topics,
+    transactions,
 )
 from interop.compare.session import Session
 
@@ -33,4 +34,5 @@ AREAS: Mapping[str, Callable[[Session], None]] = {
     "members": members.requests,
     "static": members.static,
     "races": races.requests,
+    "transactions": transactions.requests,
 }

@@ -36,7 +36,7 @@ class Ids:
 class Driver:
     """Waiters are numbers; `answers` holds what each was told. `log`: the rows that are in the log, in order."""
 
-    def __init__(self, *, level: TransactionVersion = TV_2, first_id: int = 100) -> None:
+    def __init__(self, *, level: TransactionVersion = TV_2, first_id: int = 100, **limits: int) -> None:
         self.now_ms = 1_700_000_000_000
         self.ids = Ids(first_id)
         self.level = level
@@ -49,13 +49,13 @@ class Driver:
         self.written: list[WriteMarkers] = []  # markers that are in all their partitions
         self.appends_at_once = True
         self.marks_at_once = True
+        self._limits = Limits(max_timeout_ms=MAX_TIMEOUT_MS, id_expiration_ms=ID_EXPIRATION_MS, **limits)  # type: ignore[arg-type]
         self.coordinator = self._new()
         self._waiters = iter(range(1 << 30))
         self.start()
 
     def _new(self) -> TransactionCoordinator:
-        limits = Limits(max_timeout_ms=MAX_TIMEOUT_MS, id_expiration_ms=ID_EXPIRATION_MS)
-        return TransactionCoordinator(self.ids, limits, partition_of=lambda _: 0, level=self.level)
+        return TransactionCoordinator(self.ids, self._limits, partition_of=lambda _: 0, level=self.level)
 
     def start(self, stored: Mapping[str, StoredTransaction] | None = None) -> None:
         latest = self.latest() if stored is None else dict(stored)

@@ -1,6 +1,7 @@
 """All transactional ids together: loading, unloading, lists, steps."""
 
-from broker.transactions.coordinator import IDS_A_STEP
+from broker.transactions.coordinator import EFFECTS_A_STEP, IDS_A_STEP
+from broker.transactions.effects import Producer
 from broker.transactions.metadata import State
 from protocol.errors import ErrorCode
 from protocol.kafka.transaction_records import StoredTransaction
@@ -79,8 +80,49 @@ def test_thousands_of_ids_are_taken_in_steps() -> None:
     number = driver.coordinator.begin_loading(0)
     assert len(list(driver.coordinator.load(number, 0, 6, rows, 0))) == 10  # taken in, then looked at
     assert sum(each is None for each in driver.coordinator.select(0)) == 5
-    assert len(list(driver.coordinator.expire(ID_EXPIRATION_MS))) == 5
-    assert len(driver.coordinator.take_effects()) == count
+    caused = [driver.coordinator.take_effects() for _ in driver.coordinator.expire(ID_EXPIRATION_MS)]
+    assert [len(each) for each in caused] == [EFFECTS_A_STEP] * (count // EFFECTS_A_STEP)
+
+
+def test_new_ids_are_refused_at_the_limit_until_some_expire() -> None:
+    driver = Driver(max_ids=2)
+    first = driver.producer(name="a")
+    driver.producer(name="b")
+    assert driver.error(driver.init(name="c")) is ErrorCode.POLICY_VIOLATION
+    assert driver.producer(name="a") == Producer(first.id, first.epoch + 1)  # known ids go on
+    driver.now_ms += ID_EXPIRATION_MS
+    for _ in driver.coordinator.expire(driver.now_ms):
+        driver.pump()
+    driver.pump()
+    assert driver.coordinator.id_count == 0
+    driver.producer(name="c")
+
+
+def test_a_transaction_gets_no_more_partitions_than_the_limit_and_stays_as_it_is() -> None:
+    driver = Driver(max_partitions=3)
+    producer = driver.producer()
+    places = [("orders", index) for index in range(4)]
+    assert driver.error(driver.add(producer, *places)) is ErrorCode.POLICY_VIOLATION
+    assert driver.metadata().state is State.EMPTY
+    assert driver.error(driver.add(producer, *places[:2])) is ErrorCode.NONE
+    assert driver.error(driver.add(producer, *places[1:])) is ErrorCode.POLICY_VIOLATION
+    assert driver.metadata().partitions == {*places[:2]}
+    assert driver.error(driver.add(producer, places[2])) is ErrorCode.NONE
+
+
+def test_all_transactions_together_have_a_limit_of_partitions() -> None:
+    driver = Driver(max_partitions=3, max_partitions_in_all=4)
+    first, second = driver.producer(name="a"), driver.producer(name="b")
+    places = [("orders", index) for index in range(3)]
+    assert driver.error(driver.add(first, *places, name="a")) is ErrorCode.NONE
+    assert driver.error(driver.add(second, *places[:2], name="b")) is ErrorCode.POLICY_VIOLATION
+    assert driver.error(driver.add(second, *places[:1], name="b")) is ErrorCode.NONE
+    driver.end(first, ABORT, name="a")
+    assert driver.error(driver.add(second, *places, name="b")) is ErrorCode.NONE
+    driver.coordinator.unload(0)
+    driver.start({})
+    third = driver.producer(name="c")
+    assert driver.error(driver.add(third, *places, name="c")) is ErrorCode.NONE
 
 
 def test_transactions_are_listed_by_producer_state_and_duration() -> None:

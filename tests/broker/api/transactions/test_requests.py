@@ -1,79 +1,28 @@
 """The transaction coordinator as clients of the Kafka listener see it."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+import trio
 
+from broker.transactions.markers import MARKERS_PER_STEP
 from protocol.errors import ErrorCode
-from protocol.records.builder import build_batch
-from protocol.records.layout import TRANSACTIONAL_BIT
+from tests.broker.api.transactions.asking import (
+    TIMEOUT_MS,
+    add,
+    add_batched,
+    create,
+    describe,
+    end,
+    find,
+    init,
+    produce,
+    started,
+    until,
+    values,
+)
 from tests.broker.clients import running
-from tests.broker.kafka_client import KafkaClient, kafka_client
-
-TIMEOUT_MS = 60_000
-
-
-async def find(client: KafkaClient, *names: str) -> dict[str, Any]:
-    return await client.ask("FindCoordinator", 6, key_type=1, coordinator_keys=list(names))
-
-
-async def init(client: KafkaClient, name: str = "orders", version: int | None = None, **fields: Any) -> dict[str, Any]:
-    asked = {"transactional_id": name, "transaction_timeout_ms": TIMEOUT_MS, **fields}
-    return await client.ask("InitProducerId", version, **asked)
-
-
-async def started(client: KafkaClient, name: str = "orders") -> dict[str, Any]:
-    """Find the coordinator and return the producer of an id as fields of the next requests."""
-    assert (await find(client, name))["coordinators"][0]["error_code"] == ErrorCode.NONE
-    found = await init(client, name)
-    assert found["error_code"] == ErrorCode.NONE
-    return {
-        "transactional_id": name,
-        "producer_id": found["producer_id"],
-        "producer_epoch": found["producer_epoch"],
-    }
-
-
-async def create(client: KafkaClient, name: str, partitions: int = 1) -> None:
-    topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
-    reply = await client.ask("CreateTopics", topics=[topic], timeout_ms=1000)
-    assert reply["topics"][0]["error_code"] == ErrorCode.NONE
-
-
-async def add(client: KafkaClient, producer: dict[str, Any], *topics: str, version: int = 3) -> dict[str, ErrorCode]:
-    """Add partition 0 of topics, as a client."""
-    reply = await client.ask(
-        "AddPartitionsToTxn",
-        version,
-        **{f"v3_and_below_{name}": value for name, value in producer.items()},
-        v3_and_below_topics=[{"name": name, "partitions": [0]} for name in topics],
-    )
-    return {
-        one["name"]: ErrorCode(one["results_by_partition"][0]["partition_error_code"])
-        for one in reply["results_by_topic_v3_and_below"]
-    }
-
-
-async def add_batched(client: KafkaClient, version: int = 5, **transaction: Any) -> ErrorCode:
-    """Add or verify one partition, as a broker."""
-    reply = await client.ask("AddPartitionsToTxn", version, transactions=[transaction])
-    assert reply["error_code"] == ErrorCode.NONE
-    [result] = reply["results_by_transaction"]
-    return ErrorCode(result["topic_results"][0]["results_by_partition"][0]["partition_error_code"])
-
-
-async def describe(client: KafkaClient, name: str = "orders") -> dict[str, Any]:
-    reply = await client.ask("DescribeTransactions", transactional_ids=[name])
-    found: dict[str, Any] = reply["transaction_states"][0]
-    return found
-
-
-async def listed(client: KafkaClient, version: int = 2, **filters: Any) -> list[tuple[str, str]]:
-    asked = {"state_filters": [], "producer_id_filters": [], **filters}
-    reply = await client.ask("ListTransactions", version, **asked)
-    assert reply["error_code"] == ErrorCode.NONE
-    return [(one["transactional_id"], one["transaction_state"]) for one in reply["transaction_states"]]
+from tests.broker.kafka_client import kafka_client
 
 
 async def test_a_new_producer_of_an_id_gets_the_next_epoch_also_after_a_restart(tmp_path: Path) -> None:
@@ -183,52 +132,12 @@ async def test_an_end_raises_the_epoch_for_new_clients_and_keeps_it_for_old_ones
         broker.stop.set()
 
 
-async def test_transactions_are_listed_by_state_producer_and_duration(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
-        await create(client, "words")
-        open_one, idle = await started(client, "open"), await started(client, "idle")
-        await add(client, open_one, "words")
-        for version in range(3):
-            assert sorted(await listed(client, version)) == [("idle", "Empty"), ("open", "Ongoing")]
-        assert await listed(client, state_filters=["Ongoing"]) == [("open", "Ongoing")]
-        assert await listed(client, producer_id_filters=[idle["producer_id"]]) == [("idle", "Empty")]
-        assert await listed(client, state_filters=["Ongoing"], duration_filter=3_600_000) == []
-        broker.stop.set()
-
-
-async def test_unknown_states_are_named_once_and_select_nothing(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
-        await started(client)
-        asked = {"state_filters": ["Ongoing", "Nope", "Nope"], "producer_id_filters": []}
-        reply = await client.ask("ListTransactions", **asked)
-        assert reply["unknown_state_filters"] == ("Nope",)
-        assert await listed(client, state_filters=["Nope"]) == []
-        broker.stop.set()
-
-
 async def test_an_unknown_id_is_not_described(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
         await started(client)
         assert (await describe(client, "nobody"))["error_code"] == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         assert (await describe(client, ""))["error_code"] == ErrorCode.INVALID_REQUEST
         broker.stop.set()
-
-
-async def produce(client: KafkaClient, producer: dict[str, Any], version: int) -> ErrorCode:
-    """Produce one record of a transaction to words-0."""
-    records = build_batch(
-        [(0, None, b"value", ())],
-        producer_id=producer["producer_id"],
-        producer_epoch=producer["producer_epoch"],
-        base_sequence=0,
-        attributes=TRANSACTIONAL_BIT,
-    )
-    data = [{"name": "words", "partition_data": [{"index": 0, "records": records}]}]
-    transactional_id = producer["transactional_id"]
-    reply = await client.ask(
-        "Produce", version, transactional_id=transactional_id, acks=-1, timeout_ms=1000, topic_data=data
-    )
-    return ErrorCode(reply["responses"][0]["partition_responses"][0]["error_code"])
 
 
 @pytest.mark.parametrize(
@@ -254,4 +163,92 @@ async def test_a_batch_of_a_new_client_adds_its_partition(tmp_path: Path) -> Non
         await produce(client, producer, 12)
         found = await describe(client)
         assert (found["transaction_state"], found["topics"]) == ("Ongoing", ({"topic": "words", "partitions": (0,)},))
+        broker.stop.set()
+
+
+async def test_more_partitions_than_a_transaction_may_have_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"warmlog.transaction.partitions.max": 1}
+    async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        await create(client, "numbers")
+        producer = await started(client)
+        assert await produce(client, producer) is ErrorCode.NONE
+        refused = await add(client, producer, "words", "numbers")
+        assert refused == dict.fromkeys(("words", "numbers"), ErrorCode.POLICY_VIOLATION)
+        assert "raise warmlog.transaction.partitions.max" in caplog.text
+        assert await end(client, producer) is ErrorCode.NONE  # what was admitted can still be committed
+        broker.stop.set()
+
+
+async def test_more_transactional_ids_than_the_limit_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"warmlog.transactional.ids.max": 1}
+    async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:
+        await started(client)
+        assert (await init(client, "another"))["error_code"] == ErrorCode.POLICY_VIOLATION
+        assert "raise warmlog.transactional.ids.max" in caplog.text
+        broker.stop.set()
+
+
+async def test_a_transaction_over_many_partitions_gets_a_marker_in_each(tmp_path: Path) -> None:
+    count = 2 * MARKERS_PER_STEP + 1
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words", count)
+        producer = await started(client)
+        asked = {**producer, "topics": [{"name": "words", "partitions": list(range(count))}], "verify_only": False}
+        reply = await client.ask("AddPartitionsToTxn", transactions=[asked])
+        [topic] = reply["results_by_transaction"][0]["topic_results"]
+        assert {one["partition_error_code"] for one in topic["results_by_partition"]} == {ErrorCode.NONE}
+        assert await end(client, producer) is ErrorCode.NONE
+        await until(client, "CompleteCommit")
+        asked_ends = [{"partition_index": index, "timestamp": -1} for index in range(count)]
+        reply = await client.ask("ListOffsets", 7, replica_id=-1, topics=[{"name": "words", "partitions": asked_ends}])
+        assert [one["offset"] for one in reply["topics"][0]["partitions"]] == [1] * count
+        broker.stop.set()
+
+
+async def test_a_transaction_that_is_open_for_too_long_is_aborted(tmp_path: Path) -> None:
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 1}
+    async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        await find(client, "orders")
+        found = await init(client, transaction_timeout_ms=1)
+        producer = {name: found[name] for name in ("producer_id", "producer_epoch")} | {"transactional_id": "orders"}
+        error = await produce(client, producer)
+        assert error in {ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE}  # the abort may be faster than the append
+        await until(client, "CompleteAbort")
+        assert (await values(client, "words"))[0] == []
+        assert await produce(client, producer, sequence=1) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await end(client, producer) is ErrorCode.INVALID_TXN_STATE  # it was aborted
+        broker.stop.set()
+
+
+async def test_an_id_that_is_not_used_expires(tmp_path: Path) -> None:
+    settings = {
+        "transaction.remove.expired.transaction.cleanup.interval.ms": 1,
+        "transactional.id.expiration.ms": 1,
+    }
+    async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:
+        producer = await started(client)
+        while (await describe(client))["error_code"] != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            await trio.lowlevel.checkpoint()
+        assert await end(client, producer) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        broker.stop.set()
+
+
+@pytest.mark.parametrize(("level", "epoch"), [(1, 1), (2, 2)])
+async def test_a_successor_gets_an_epoch_more_where_every_end_raises_it(tmp_path: Path, level: int, epoch: int) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": 2}
+        await client.ask("UpdateFeatures", feature_updates=[update if level < 2 else update | {"upgrade_type": 1}])
+        await create(client, "words")
+        producer = await started(client)
+        await add(client, producer, "words")
+        assert (await init(client))["error_code"] == ErrorCode.CONCURRENT_TRANSACTIONS  # the abort has begun
+        found = await until(client, "CompleteAbort")
+        assert found["producer_epoch"] == 1
+        assert (await init(client))["producer_epoch"] == epoch + (level < 2)
         broker.stop.set()

@@ -1,0 +1,99 @@
+"""Offsets that are committed within a transaction, as clients of the Kafka listener see them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode
+from tests.broker.api.transactions.asking import create, end, started, until
+from tests.broker.clients import running
+from tests.broker.kafka_client import KafkaClient, kafka_client
+
+
+async def commit(client: KafkaClient, producer: dict[str, Any], version: int = 5, **fields: Any) -> ErrorCode:
+    """Commit offset 7 of words-0 for the group `readers` within the transaction."""
+    offset = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+    topics = [{"name": "words", "partitions": [offset]}]
+    member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+    asked = {**producer, "group_id": "readers", "topics": topics, **member, **fields}
+    reply = await client.ask("TxnOffsetCommit", version, **asked)
+    return ErrorCode(reply["topics"][0]["partitions"][0]["error_code"])
+
+
+async def committed(client: KafkaClient, *, stable: bool) -> tuple[ErrorCode, int]:
+    """The committed offset, once the coordinator has read its log."""
+    topics = [{"name": "words", "partition_indexes": [0]}]
+    while True:
+        reply = await client.ask("OffsetFetch", 7, group_id="readers", topics=topics, require_stable=stable)
+        if reply["error_code"] != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            break
+    [found] = reply["topics"][0]["partitions"]
+    return ErrorCode(found["error_code"]), found["committed_offset"]
+
+
+UNSTABLE = (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
+NONE_YET = (ErrorCode.NONE, -1)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_an_offset_is_unstable_until_its_transaction_ends(tmp_path: Path, commits: bool) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        assert await commit(client, producer) is ErrorCode.NONE
+        assert await committed(client, stable=True) == UNSTABLE
+        assert await committed(client, stable=False) == NONE_YET
+        assert await end(client, producer, commits=commits) is ErrorCode.NONE
+        await until(client, "CompleteCommit" if commits else "CompleteAbort")
+        assert await committed(client, stable=True) == ((ErrorCode.NONE, 7) if commits else NONE_YET)
+        broker.stop.set()
+
+
+async def test_a_pending_offset_is_known_after_a_restart_and_committed_there(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        assert await commit(client, producer) is ErrorCode.NONE
+        broker.stop.set()
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        assert await committed(client, stable=True) == UNSTABLE
+        assert await committed(client, stable=False) == NONE_YET
+        while (error := await end(client, producer)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            pass
+        assert error is ErrorCode.NONE
+        await until(client, "CompleteCommit")
+        assert await committed(client, stable=True) == (ErrorCode.NONE, 7)
+        broker.stop.set()
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(3, ErrorCode.INVALID_TXN_STATE), (4, ErrorCode.TRANSACTION_ABORTABLE), (5, ErrorCode.NONE)]
+)
+async def test_only_new_clients_need_not_add_a_group_beforehand(tmp_path: Path, version: int, error: ErrorCode) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        assert await commit(client, producer, version) is error
+        assert await committed(client, stable=True) == (UNSTABLE if error is ErrorCode.NONE else NONE_YET)
+        broker.stop.set()
+
+
+async def test_a_member_of_another_generation_commits_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        error = await commit(client, producer, generation_id=3, member_id="gone")
+        assert error is ErrorCode.ILLEGAL_GENERATION
+        assert await committed(client, stable=True) == NONE_YET
+        broker.stop.set()
+
+
+async def test_a_fenced_producer_commits_no_offsets(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        zombie = await started(client)
+        await started(client)
+        assert await commit(client, zombie) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await committed(client, stable=True) == NONE_YET
+        broker.stop.set()
