@@ -332,8 +332,8 @@ class Broker:
     def _transactions(self, partitions: Partitions, writer: Writer, groups: GroupService) -> TransactionService:
         ids = ProducerIds(self._store, lambda: largest_producer_id(partitions))
 
-        def written(place: TopicIndex, marker: Marker) -> None:
-            groups.end_transaction(place, marker.producer.id, marker.outcome)
+        def written(place: TopicIndex, marker: Marker, offset: int) -> None:
+            groups.end_transaction(place, marker.producer.id, offset, marker.outcome)
 
         markers = MarkerWriter(partitions, writer, append_marker, written)
         return TransactionService(partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms)

@@ -138,6 +138,8 @@ class OffsetCommits:
             if committer.generation >= 0:
                 return ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.GROUP_ID_NOT_FOUND
             group = self._groups.create(name)
+        if in_transaction and len(self._groups.pending) >= self._groups.settings.max_transaction_partitions:
+            return ErrorCode.POLICY_VIOLATION
         if in_transaction:
             return group.check_transactional_commit(committer.member_id, committer.instance_id, committer.generation)
         error = group.check_commit(committer.member_id, committer.instance_id, committer.generation, self._groups.now())
@@ -162,7 +164,7 @@ class OffsetCommits:
                 if producer is None:
                     self._groups.offsets.put(*entry)
                 else:
-                    self._groups.pending.put(self._groups.log.partition_of(name), producer.id, entry)
+                    self._groups.put_pending(self._groups.log.partition_of(name), producer.id, entry)
 
         try:
             rows = [
@@ -317,11 +319,17 @@ class OffsetCommits:
         """Append records, and call `then` with their offsets once they are written, even if nobody waits for it."""
         write = _Write()
 
+        pending, index = self._groups.pending, self._groups.log.partition_of(name)
+
         def settled(error: ErrorCode, record_offsets: Sequence[int]) -> None:
             if error is ErrorCode.NONE:
                 then(record_offsets)
+            if producer is not None:
+                pending.end_write(index, producer.id)
             write.settle(error)
 
+        if producer is not None:
+            pending.begin_write(index, producer.id)
         self._groups.log.append(name, rows, settled, producer=producer)
         return write
 

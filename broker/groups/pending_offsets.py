@@ -3,6 +3,8 @@
 Invariants:
 1. A pending offset is visible to no reader; a marker in its log partition commits or drops it.
 2. A marker in one partition of `__consumer_offsets` does not touch the offsets of another: a transaction may span both.
+3. An offset is ended by the first marker behind its record, even if the marker is reported before the record: while an
+   append is under way, or the log partition is being loaded.
 
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager (pendingTransactionalOffsets, openTransactions);
 KIP-447.
@@ -10,12 +12,14 @@ KIP-447.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias, TypeVar
+from itertools import islice
+from typing import NamedTuple, TypeAlias
 
 from protocol.kafka.group_records import OffsetAndMetadata
+from protocol.records.markers import Outcome
 
 _Place: TypeAlias = tuple[str, str, int]  # group, topic, partition
-_Key = TypeVar("_Key")
+_Producer: TypeAlias = tuple[int, int]  # log partition, producer id
 
 
 class PendingOffset(NamedTuple):
@@ -28,36 +32,139 @@ class PendingOffset(NamedTuple):
     record_offset: int
 
 
+class Transaction:
+    """The offsets of a transaction in one log partition."""
+
+    __slots__ = ("log_partition", "offsets")
+
+    def __init__(self, log_partition: int) -> None:
+        self.log_partition = log_partition
+        self.offsets: dict[_Place, PendingOffset] = {}
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
 class PendingOffsets:
     """The pending offsets of all groups, by log partition and producer id."""
 
     def __init__(self) -> None:
-        self._transactions: dict[tuple[int, int], dict[_Place, PendingOffset]] = {}
-        self._places: Counter[_Place] = Counter()  # number of transactions that have an offset there
-        self._groups: Counter[str] = Counter()  # number of places, over all transactions
+        self._open: dict[_Producer, Transaction] = {}
+        self._ended: set[Transaction] = set()  # their markers are written, some of their offsets not taken yet
+        self._groups: dict[str, dict[str, dict[int, set[Transaction]]]] = {}  # by group, topic and partition
+        self._count = 0
+        self._writes: Counter[_Producer] = Counter()  # appends that are not reported yet
+        self._loading: set[int] = set()  # log partitions
+        self._markers: dict[_Producer, list[tuple[int, Outcome]]] = {}  # reported meanwhile, with their offsets
+
+    def __len__(self) -> int:
+        """Return the number of offsets, counted for each transaction that has one."""
+        return self._count
+
+    # -- changes --
+
+    def begin_write(self, log_partition: int, producer_id: int) -> None:
+        """Note that offsets of a producer are about to be appended."""
+        self._writes[log_partition, producer_id] += 1
+
+    def end_write(self, log_partition: int, producer_id: int) -> None:
+        """Note that an append was reported. Call it after `put`."""
+        producer = (log_partition, producer_id)
+        self._writes[producer] -= 1
+        if not self._writes[producer]:
+            del self._writes[producer]
+            self._forget_markers(producer)
+
+    def begin_loading(self, log_partition: int) -> None:
+        """Note that a log partition is about to be read."""
+        self._loading.add(log_partition)
+
+    def finish_loading(self, log_partition: int) -> None:
+        """Note that the pending offsets of a log partition were `put`, or that it cannot be read."""
+        self._loading.discard(log_partition)
+        for producer in list(self._markers):
+            self._forget_markers(producer)
+
+    def _forget_markers(self, producer: _Producer) -> None:
+        if producer not in self._writes and producer[0] not in self._loading:
+            self._markers.pop(producer, None)
+
+    def outcome_of(self, log_partition: int, producer_id: int, record_offset: int) -> Outcome | None:
+        """Return how the transaction of a record that is being reported has ended already, or None."""
+        for offset, outcome in self._markers.get((log_partition, producer_id), ()):
+            if offset > record_offset:
+                return outcome
+        return None
 
     def put(self, log_partition: int, producer_id: int, pending: PendingOffset) -> None:
         """Add an offset; a later one of the same transaction replaces it."""
-        offsets = self._transactions.setdefault((log_partition, producer_id), {})
+        transaction = self._open.get((log_partition, producer_id))
+        if transaction is None:
+            transaction = self._open[log_partition, producer_id] = Transaction(log_partition)
         place = (pending.group, pending.topic, pending.partition)
-        known = offsets.get(place)
+        known = transaction.offsets.get(place)
         if known is not None and known.record_offset > pending.record_offset:
             return
-        offsets[place] = pending
+        transaction.offsets[place] = pending
         if known is None:
-            self._places[place] += 1
-            self._groups[pending.group] += 1
+            group, topic, partition = place
+            self._groups.setdefault(group, {}).setdefault(topic, {}).setdefault(partition, set()).add(transaction)
+            self._count += 1
 
-    def end(self, log_partition: int, producer_id: int) -> list[PendingOffset]:
-        """Remove and return the offsets of a transaction whose marker was written to a log partition."""
-        offsets = self._transactions.pop((log_partition, producer_id), {})
-        for place in offsets:
-            self._release(place)
-        return list(offsets.values())
+    def end(self, log_partition: int, producer_id: int, marker_offset: int, outcome: Outcome) -> Transaction | None:
+        """Note that a marker was written. Return its transaction, whose offsets stay pending until `take`."""
+        producer = (log_partition, producer_id)
+        if producer in self._writes or log_partition in self._loading:
+            self._markers.setdefault(producer, []).append((marker_offset, outcome))
+        transaction = self._open.pop(producer, None)
+        if transaction is not None:
+            self._ended.add(transaction)
+        return transaction
+
+    def take(self, transaction: Transaction, limit: int) -> list[PendingOffset]:
+        """Remove and return up to `limit` offsets of a transaction that has ended; none when there are no more."""
+        taken = list(islice(transaction.offsets.values(), limit))
+        for each in taken:
+            self._remove(transaction, (each.group, each.topic, each.partition))
+        if not transaction:
+            self._ended.discard(transaction)
+        return taken
+
+    def remove(self, group: str, topic: str, partition: int, record_offset: int) -> None:
+        """Remove the offsets that a tombstone at `record_offset` follows."""
+        place = (group, topic, partition)
+        for transaction in list(self._groups.get(group, {}).get(topic, {}).get(partition, ())):
+            if transaction.offsets[place].record_offset < record_offset:
+                self._remove(transaction, place)
+
+    def remove_topic(self, topic: str) -> Iterator[tuple[str, int]]:
+        """Remove the offsets of a deleted topic; yield the group and partition of each, once."""
+        for group in [name for name, topics in self._groups.items() if topic in topics]:
+            for partition, transactions in sorted(self._groups[group][topic].items()):
+                for transaction in list(transactions):
+                    self._remove(transaction, (group, topic, partition))
+                yield group, partition
+
+    def remove_partition(self, log_partition: int) -> None:
+        """Remove what a log partition holds: it has gone offline."""
+        for transaction in [*self._open.values(), *self._ended]:
+            if transaction.log_partition == log_partition:
+                for place in list(transaction.offsets):
+                    self._remove(transaction, place)
+        self._open = {producer: each for producer, each in self._open.items() if producer[0] != log_partition}
+        self._ended = {each for each in self._ended if each.log_partition != log_partition}
+
+    def clear(self) -> None:
+        """Remove all offsets."""
+        for transaction in [*self._open.values(), *self._ended]:
+            transaction.offsets = {}
+        self._open, self._ended, self._groups, self._count = {}, set(), {}, 0
+
+    # -- queries --
 
     def is_pending(self, group: str, topic: str, partition: int) -> bool:
         """Return whether an open transaction may still change a committed offset."""
-        return (group, topic, partition) in self._places
+        return partition in self._groups.get(group, {}).get(topic, {})
 
     def has_any(self, group: str) -> bool:
         """Return whether a group has pending offsets."""
@@ -65,47 +172,21 @@ class PendingOffsets:
 
     def of(self, group: str) -> list[tuple[str, int]]:
         """Return the partitions for which a group has pending offsets, in order."""
-        return sorted((topic, index) for name, topic, index in self._places if name == group)
+        topics = sorted(self._groups.get(group, {}).items())
+        return [(topic, partition) for topic, partitions in topics for partition in sorted(partitions)]
 
-    def remove(self, group: str, topic: str, partition: int, record_offset: int) -> None:
-        """Remove the offsets that a tombstone at `record_offset` follows."""
-        place = (group, topic, partition)
-        if place in self._places:
-            self._remove_all({place}, record_offset)
+    # -- inside --
 
-    def remove_topic(self, topic: str) -> Iterator[tuple[str, int]]:
-        """Remove the offsets of a deleted topic; yield the group and partition of each, once."""
-        places = {place for place in self._places if place[1] == topic}
-        self._remove_all(places, None)
-        for group, _, partition in sorted(places):
-            yield group, partition
-
-    def remove_partition(self, log_partition: int) -> None:
-        """Remove what a log partition holds: it has gone offline."""
-        for key in [key for key in self._transactions if key[0] == log_partition]:
-            self.end(*key)
-
-    def clear(self) -> None:
-        """Remove all offsets."""
-        self._transactions.clear()
-        self._places.clear()
-        self._groups.clear()
-
-    def _remove_all(self, places: set[_Place], before: int | None) -> None:
-        for key, offsets in list(self._transactions.items()):
-            for place in places & offsets.keys():
-                if before is None or offsets[place].record_offset < before:
-                    del offsets[place]
-                    self._release(place)
-            if not offsets:
-                del self._transactions[key]
-
-    def _release(self, place: _Place) -> None:
-        _decrement(self._places, place)
-        _decrement(self._groups, place[0])
-
-
-def _decrement(counter: Counter[_Key], key: _Key) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
+    def _remove(self, transaction: Transaction, place: _Place) -> None:
+        del transaction.offsets[place]
+        self._count -= 1
+        group, topic, partition = place
+        topics = self._groups[group]
+        partitions = topics[topic]
+        partitions[partition].discard(transaction)
+        if not partitions[partition]:
+            del partitions[partition]
+        if not partitions:
+            del topics[topic]
+        if not topics:
+            del self._groups[group]

@@ -21,7 +21,7 @@ from broker.coordinator_log.replay import Latest, Replay
 from broker.groups.effects import Answer, Instant, Limits, Purpose, Store
 from broker.groups.members import Waiter
 from broker.groups.offsets import Offsets
-from broker.groups.pending_offsets import PendingOffset, PendingOffsets
+from broker.groups.pending_offsets import PendingOffset, PendingOffsets, Transaction
 from broker.groups.state import Group
 from broker.groups.timers import Timers
 from broker.groups.topic import TOPIC
@@ -43,6 +43,8 @@ from protocol.kafka.group_records import (
 from protocol.records.markers import Outcome
 
 logger = logging.getLogger(__name__)
+
+ENDED_PER_STEP = 500  # offsets of a transaction, applied between two checkpoints: about 1 ms
 
 # Awaited between two steps of a request. Yields to other tasks once the request has held the event loop long enough.
 Checkpoint: TypeAlias = Callable[[], Awaitable[None]]
@@ -155,13 +157,39 @@ class GroupRegistry:
         if self._groups.setdefault(group.group_id, group) is group:
             self._timers.schedule(group)
 
-    def end_transaction(self, index: int, producer_id: int, outcome: Outcome) -> None:
-        """Apply a marker that was written to a log partition: commit or drop the transaction's offsets."""
-        for pending in self.pending.end(index, producer_id):
+    def put_pending(self, index: int, producer_id: int, pending: PendingOffset) -> None:
+        """Add an offset of a transaction that was written to a log partition, or apply the transaction's outcome."""
+        outcome = self.pending.outcome_of(index, producer_id, pending.record_offset)
+        if outcome is None:
+            self.pending.put(index, producer_id, pending)
+        elif outcome is Outcome.COMMIT:
+            self._commit(pending)
+
+    def end_transaction(self, index: int, producer_id: int, marker_offset: int, outcome: Outcome) -> None:
+        """Apply a marker that was written to a log partition: commit or drop the transaction's offsets.
+
+        Many of them are applied in steps by a background task.
+        """
+        transaction = self.pending.end(index, producer_id, marker_offset, outcome)
+        if transaction is not None:
+            self._apply(transaction, outcome)
+            if len(transaction):
+                self.log.spawn(partial(self._apply_in_steps, transaction, outcome))
+
+    async def _apply_in_steps(self, transaction: Transaction, outcome: Outcome) -> None:
+        while len(transaction):
+            await trio.lowlevel.checkpoint()
+            self._apply(transaction, outcome)
+
+    def _apply(self, transaction: Transaction, outcome: Outcome) -> None:
+        for pending in self.pending.take(transaction, ENDED_PER_STEP):
             if outcome is Outcome.COMMIT:
-                if pending.group not in self._groups:
-                    self.create(pending.group)
-                self.offsets.put(*pending)
+                self._commit(pending)
+
+    def _commit(self, pending: PendingOffset) -> None:
+        if pending.group not in self._groups:
+            self.create(pending.group)
+        self.offsets.put(*pending)
 
     def lose(self, index: int) -> None:
         """Stop serving the groups of a log partition that has gone offline."""
@@ -234,9 +262,11 @@ class GroupRegistry:
     async def _load_all(self) -> None:
         """Load the unread partitions one by one; each one's groups are served as soon as it is loaded."""
         for index in self.log.unread:
+            self.pending.begin_loading(index)
             replay = await self.log.read(index)
             if replay is not None:
                 await self._load(replay, index)
+            self.pending.finish_loading(index)
             self.log.finish_reading(index, good=replay is not None)
 
     async def _load(self, replay: Replay, index: int) -> None:
@@ -275,7 +305,7 @@ class GroupRegistry:
                 key = decode_key(data)
                 if isinstance(key, OffsetKey) and self.log.partition_of(key.group) == index:
                     value = decode_offset(latest.value)
-                    self.pending.put(index, producer_id, PendingOffset(*key, value, latest.offset))
+                    self.put_pending(index, producer_id, PendingOffset(*key, value, latest.offset))
                     contents.groups_with_offsets.add(key.group)
             except MalformedError as error:
                 logger.warning("%s-%d: ignored malformed record at offset %d: %s", TOPIC, index, latest.offset, error)

@@ -47,11 +47,11 @@ class GroupService:
         """Answer every waiting client with an error, and refuse further requests."""
         self.registry.stop()
 
-    def end_transaction(self, place: tuple[str, int], producer_id: int, outcome: Outcome) -> None:
-        """Apply a marker that was written to a partition of any topic."""
+    def end_transaction(self, place: tuple[str, int], producer_id: int, offset: int, outcome: Outcome) -> None:
+        """Apply a marker that was written to a partition of any topic at `offset`."""
         topic, index = place
         if topic == TOPIC:
-            self.registry.end_transaction(index, producer_id, outcome)
+            self.registry.end_transaction(index, producer_id, offset, outcome)
 
     def declare(self, metrics: Metrics) -> None:
         """Register the metrics about groups."""

@@ -145,8 +145,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.reply.max.bytes": "Maximum size of a reply, not counting the records of a fetch. Requests for more are"
     " refused with POLICY_VIOLATION.",
     "warmlog.slow.peer.timeout.ms": "Close a connection whose peer takes longer than this to read a part of its reply.",
-    "warmlog.transaction.partitions.max": "Maximum number of partitions of a transaction, and a fiftieth of that of all"
-    " open transactions together. More are refused with POLICY_VIOLATION.",
+    "warmlog.transaction.partitions.max": "Maximum number of partitions of a transaction. All open transactions"
+    " together may have fifty times as many, and as many offsets to commit. More are refused with POLICY_VIOLATION.",
     "warmlog.transactional.ids.max": "Maximum number of transactional ids. Further ones are refused with"
     " POLICY_VIOLATION until some have expired (transactional.id.expiration.ms).",
     "warmlog.stop.timeout.ms": "How long a shutdown waits for requests that were received.",

@@ -52,6 +52,8 @@ MIN_FLUSH_CHECK_MS = 50  # a check of a thousand logs takes a fiftieth of this
 MS_PER_HOUR = 3_600_000
 LISTENERS = {"kafka": "kafka", "plaintext": "kafka", "native": "native"}  # accepted names in advertised.listeners
 
+_FULL_TRANSACTIONS = 50  # with the maximum of partitions each: about 100 MB
+
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every setting of the broker as configured; properties resolve settings that have aliases."""
@@ -181,6 +183,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Raises AttributeError for an unknown name.
         """
         return getattr(self, _COMPUTED.get(name) or name.replace(".", "_"))
+
+    @property
+    def max_transaction_partitions(self) -> int:
+        """Maximum number of partitions of all open transactions together, and of offsets that they commit."""
+        return _FULL_TRANSACTIONS * self.warmlog_transaction_partitions_max
 
     @property
     def segment_ms(self) -> int:

@@ -68,9 +68,12 @@ class MarkerWriter:
         partitions: Partitions,
         writer: Writer,
         append: AppendMarker = append_marker,
-        on_written: Callable[[TopicIndex, Marker], None] = lambda _place, _marker: None,
+        on_written: Callable[[TopicIndex, Marker, int], None] = lambda _place, _marker, _offset: None,
     ) -> None:
-        """Append to these partitions with `append`. `on_written` is called with each marker before it is reported."""
+        """Append to these partitions with `append`.
+
+        `on_written` is called with each marker and its offset before it is reported.
+        """
         self._partitions = partitions
         self._writer = writer
         self._append = append
@@ -124,7 +127,7 @@ class MarkerWriter:
     def _outcome(self, place: TopicIndex, append: Append, marker: Marker) -> ErrorCode:
         if append.error is not None:
             return _code_of(append.error)
-        self._on_written(place, marker)
+        self._on_written(place, marker, append.planned.base_offset)
         return ErrorCode.NONE
 
     def _missing(self, topic: str, index: int) -> ErrorCode:

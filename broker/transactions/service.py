@@ -34,7 +34,6 @@ from protocol.transactions import TRANSACTION_FEATURE, TopicIndex, TransactionVe
 
 logger = logging.getLogger(__name__)
 
-FULL_TRANSACTIONS = 50  # with the maximum of partitions each: about 60 MB
 MAX_PARTITIONS_ENCODED_HERE = 500  # about 4 ms; a thread encodes more
 WARNING_PAUSE_S = 10.0
 RETRY_PAUSE_S = 0.1  # before a failed marker or completion is written again
@@ -86,7 +85,7 @@ class TransactionService:
             id_expiration_ms=settings.transactional_id_expiration_ms,
             max_ids=settings.warmlog_transactional_ids_max,
             max_partitions=settings.warmlog_transaction_partitions_max,
-            max_partitions_in_all=settings.warmlog_transaction_partitions_max * FULL_TRANSACTIONS,
+            max_partitions_in_all=settings.max_transaction_partitions,
         )
         self.coordinator = TransactionCoordinator(ids, limits, partition_of=self.log.partition_of)
         self._loads = {index: self.coordinator.begin_loading(index) for index in self.log.unread}
@@ -173,10 +172,11 @@ class TransactionService:
         add = partial(self.coordinator.add_partitions, transactional_id, producer, partitions, version=version)
         error = (await self._ask(lambda waiter: add(waiter, now_ms=self._clock()))).error
         if error is ErrorCode.POLICY_VIOLATION:
+            settings = self._settings
             self._warn(
                 f"transactional id {transactional_id[:200]!r}: refused further partitions for its transaction (raise "
-                f"warmlog.transaction.partitions.max, which allows {self._settings.warmlog_transaction_partitions_max} "
-                f"of each transaction and {FULL_TRANSACTIONS} times as many of all)"
+                f"warmlog.transaction.partitions.max, which allows {settings.warmlog_transaction_partitions_max} of a "
+                f"transaction and {settings.max_transaction_partitions} of all)"
             )
         return error
 

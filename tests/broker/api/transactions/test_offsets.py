@@ -89,6 +89,19 @@ async def test_a_member_of_another_generation_commits_nothing(tmp_path: Path) ->
         broker.stop.set()
 
 
+async def test_more_pending_offsets_than_the_limit_are_refused(tmp_path: Path) -> None:
+    settings = {"warmlog.transaction.partitions.max": 1, "offsets.topic.num.partitions": 1}
+    async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        errors = [await commit(client, producer, group_id=f"readers-{number}") for number in range(51)]
+        assert errors == [ErrorCode.NONE] * 50 + [ErrorCode.POLICY_VIOLATION]
+        assert await end(client, producer) is ErrorCode.NONE
+        await until(client, "CompleteCommit")
+        assert await commit(client, producer, group_id="readers-51") is ErrorCode.NONE
+        broker.stop.set()
+
+
 async def test_a_fenced_producer_commits_no_offsets(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
         await create(client, "words")
