@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from broker.transactions.effects import (
     Answer,
     Append,
+    Discard,
     Effect,
     Producer,
     ProducerIds,
@@ -78,6 +79,9 @@ class _Loaded:
     coordinator_epoch: int
     load: int
     transactions: dict[str, Transaction] = field(default_factory=dict)
+    open: dict[str, Transaction] = field(default_factory=dict)  # those that can time out
+    waiting: dict[str, Transaction] = field(default_factory=dict)  # those with a request that is not answered
+    partition_count: int = 0  # of all transactions
 
 
 class TransactionCoordinator:
@@ -99,9 +103,7 @@ class TransactionCoordinator:
         self._loaded: dict[int, _Loaded] = {}
         self._loading: dict[int, int] = {}  # log partition to the number of the load
         self._loads = 0
-        self._open: dict[str, Transaction] = {}  # transactions that can time out, those that ended among them
         self._effects: list[Effect] = []
-        self._partitions = 0  # of all transactions
 
     @property
     def id_count(self) -> int:
@@ -161,11 +163,13 @@ class TransactionCoordinator:
         """Give up a log partition: another broker leads it, or it is out of service. Whoever waits is told so."""
         self._loading.pop(partition, None)
         loaded = self._loaded.pop(partition, None)
-        for transaction in () if loaded is None else loaded.transactions.values():
+        if loaded is None:
+            return
+        for transaction in loaded.waiting.values():
             transaction.give_up(ErrorCode.NOT_COORDINATOR)
             self._effects += transaction.take_effects()
-            self._open.pop(transaction.source.transactional_id, None)
-            self._partitions -= transaction.counted_partitions
+        if loaded.transactions:
+            self._effects.append(Discard(loaded.transactions))
 
     def availability(self, transactional_id: str) -> ErrorCode:
         """Return NONE if requests for an id can be answered here, else why not."""
@@ -227,7 +231,8 @@ class TransactionCoordinator:
         if transaction is None:
             return
         limits = self._limits
-        room = min(limits.max_partitions, limits.max_partitions_in_all - self._partitions + transaction.partition_count)
+        others = sum([loaded.partition_count for loaded in self._loaded.values()]) - transaction.partition_count
+        room = min(limits.max_partitions, limits.max_partitions_in_all - others)
         if len(partitions) > limits.max_partitions:  # not even looked at
             self._effects.append(Answer(waiter, ErrorCode.POLICY_VIOLATION))
             return
@@ -305,8 +310,9 @@ class TransactionCoordinator:
 
         To be called every transaction.abort.timed.out.transaction.cleanup.interval.ms.
         """
-        for count, (transactional_id, transaction) in enumerate(list(self._open.items()), 1):
-            if self._open.get(transactional_id) is transaction:
+        are_open = [transaction for loaded in self._loaded.values() for transaction in loaded.open.values()]
+        for count, transaction in enumerate(are_open, 1):
+            if self._find(transaction.source.transactional_id) is transaction:
                 transaction.abort_timed_out(ids=self._ids, level=self.level, now_ms=now_ms)
                 self._collect(transaction)
             if count % IDS_A_STEP == 0 or self._has_step:
@@ -387,13 +393,18 @@ class TransactionCoordinator:
 
     def _collect(self, transaction: Transaction) -> None:
         self._effects += transaction.take_effects()
+        name, loaded = transaction.source.transactional_id, self._loaded[transaction.source.partition]
         count = transaction.partition_count
-        self._partitions += count - transaction.counted_partitions
+        loaded.partition_count += count - transaction.counted_partitions
         transaction.counted_partitions = count
-        if transaction.metadata.state is State.ONGOING:
-            self._open[transaction.source.transactional_id] = transaction
-        else:
-            self._open.pop(transaction.source.transactional_id, None)
+        for belongs, there in (
+            (transaction.metadata.state is State.ONGOING, loaded.open),
+            (transaction.has_waiter, loaded.waiting),
+        ):
+            if belongs:
+                there[name] = transaction
+            else:
+                there.pop(name, None)
 
     def _all(self) -> Iterator[Transaction]:
         for loaded in list(self._loaded.values()):

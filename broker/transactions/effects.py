@@ -1,7 +1,7 @@
 """Effects: what the transaction coordinator asks for, as values, and what has to be reported back to it."""
 
 from collections.abc import Hashable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from protocol.errors import ErrorCode
 from protocol.kafka.transaction_records import StoredTransaction
@@ -87,4 +87,10 @@ class Stuck(NamedTuple):
     error: ErrorCode
 
 
-Effect: TypeAlias = Answer | Append | WriteMarkers | RetryLater | Stuck
+class Discard(NamedTuple):
+    """Free the automatons of a log partition that was unloaded; all at once they would take too long."""
+
+    transactions: dict[str, Any]
+
+
+Effect: TypeAlias = Answer | Append | WriteMarkers | RetryLater | Stuck | Discard

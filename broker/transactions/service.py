@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -20,7 +21,7 @@ from broker.partitions.partitions import Partitions
 from broker.partitions.writer import Writer
 from broker.settings.settings import Settings
 from broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
-from broker.transactions.effects import Answer, Append, Effect, Producer, RetryLater, Stuck, WriteMarkers
+from broker.transactions.effects import Answer, Append, Discard, Effect, Producer, RetryLater, Stuck, WriteMarkers
 from broker.transactions.markers import Marker, MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.replay import ReplayedTransactions
@@ -35,6 +36,7 @@ from protocol.transactions import TRANSACTION_FEATURE, TopicIndex, TransactionVe
 logger = logging.getLogger(__name__)
 
 MAX_PARTITIONS_ENCODED_HERE = 500  # about 4 ms; a thread encodes more
+FREED_PER_STEP = 1000  # ids, between two checkpoints: 2 ms
 WARNING_PAUSE_S = 10.0
 RETRY_PAUSE_S = 0.1  # before a failed marker or completion is written again
 
@@ -262,6 +264,9 @@ class TransactionService:
             case RetryLater():
                 self._retries.append(effect)
                 self._has_retries.set()
+            case Discard(transactions=transactions):
+                if not self._is_stopped:
+                    self.log.spawn(partial(_free, transactions))
             case Stuck(source=source, error=error):
                 logger.error(
                     "transactional id %.200r: its transaction was decided and cannot be completed: %s",
@@ -375,6 +380,13 @@ class TransactionService:
     def _leader_epoch(self, index: int) -> int:
         partition = self._partitions.get(TOPIC, index)
         return 0 if partition is None else partition.log.leader_epoch
+
+
+async def _free(transactions: dict[str, Any]) -> None:
+    while transactions:
+        for _ in range(min(len(transactions), FREED_PER_STEP)):
+            transactions.popitem()
+        await trio.lowlevel.checkpoint()
 
 
 def _encoded(append: Append, level: TransactionVersion) -> tuple[bytes, bytes | None]:

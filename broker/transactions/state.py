@@ -118,6 +118,11 @@ class Transaction:
         return max(len(self.metadata.partitions), len(target.partitions))
 
     @property
+    def has_waiter(self) -> bool:
+        """Whether a request is to be answered once the pending transition is in the log."""
+        return self._pending is not None and self._pending.waiter is not None
+
+    @property
     def is_changing(self) -> bool:
         """Whether a transition is pending."""
         return self._pending is not None

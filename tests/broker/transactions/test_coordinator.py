@@ -1,7 +1,7 @@
 """All transactional ids together: loading, unloading, lists, steps."""
 
 from broker.transactions.coordinator import EFFECTS_A_STEP, IDS_A_STEP
-from broker.transactions.effects import Producer
+from broker.transactions.effects import Answer, Discard, Producer
 from broker.transactions.metadata import State
 from protocol.errors import ErrorCode
 from protocol.kafka.transaction_records import StoredTransaction
@@ -144,17 +144,35 @@ def test_transactions_are_listed_by_producer_state_and_duration() -> None:
     assert names(states={State.ONGOING}, min_duration_ms=10) == ["old"]
 
 
+def open_ids(driver: Driver) -> list[str]:
+    return [name for loaded in driver.coordinator._loaded.values() for name in loaded.open]
+
+
+def test_whoever_waits_is_answered_when_a_log_partition_is_given_up_and_its_ids_are_freed_later() -> None:
+    driver = Driver()
+    producer = driver.producer(name="a")
+    driver.producer(name="b")
+    driver.appends_at_once = False
+    waiter = driver.add(producer, name="a")
+    driver.coordinator.unload(0)
+    effects = driver.coordinator.take_effects()
+    assert [type(each) for each in effects] == [Answer, Discard]
+    assert effects[0] == Answer(waiter, ErrorCode.NOT_COORDINATOR)
+    assert isinstance(effects[1], Discard)
+    assert sorted(effects[1].transactions) == ["a", "b"]
+
+
 def test_only_open_transactions_are_looked_at_for_timeouts() -> None:
     driver = Driver()
     first, second = driver.producer(name="a"), driver.producer(name="b")
     driver.add(first, name="a")
     driver.add(second, name="b")
     driver.end(second, ABORT, name="b")
-    assert list(driver.coordinator._open) == ["a"]
+    assert open_ids(driver) == ["a"]
     driver.pass_ms(TIMEOUT_MS + 1)
-    assert not driver.coordinator._open
+    assert open_ids(driver) == []
     driver.coordinator.unload(0)
-    assert not driver.coordinator._open
+    assert open_ids(driver) == []
 
 
 def test_ids_do_not_disturb_one_another() -> None:
