@@ -41,17 +41,10 @@ PAGES: Mapping[Path, tuple[str, ...]] = {
 Kafka = Mapping[str, Any]  # what a real Kafka serves, from SERVED
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-TRANSACTIONS = "transactions"
 NEWER_GROUPS = "consumer groups of KIP-848, share groups, streams groups"
 
 #: Kafka's APIs that are not served: key to name and purpose.
 NOT_SERVED: Mapping[int, tuple[str, str]] = {
-    24: ("AddPartitionsToTxn", TRANSACTIONS),
-    25: ("AddOffsetsToTxn", TRANSACTIONS),
-    26: ("EndTxn", TRANSACTIONS),
-    27: ("WriteTxnMarkers", TRANSACTIONS),
-    28: ("TxnOffsetCommit", TRANSACTIONS),
-    65: ("DescribeTransactions", TRANSACTIONS),
     68: ("ConsumerGroupHeartbeat", NEWER_GROUPS),
     69: ("ConsumerGroupDescribe", NEWER_GROUPS),
     76: ("ShareGroupHeartbeat", NEWER_GROUPS),

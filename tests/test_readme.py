@@ -105,7 +105,6 @@ def test_both_commands_are_targets() -> None:
         ("Consumer groups of KIP-848, share groups, streams groups", "ConsumerGroupHeartbeat"),
         ("Consumer groups of KIP-848, share groups, streams groups", "ShareGroupHeartbeat"),
         ("Consumer groups of KIP-848, share groups, streams groups", "StreamsGroupHeartbeat"),
-        ("Transactions", "AddPartitionsToTxn"),
     ],
 )
 def test_what_it_says_does_not_work_is_not_served(row: str, api: str) -> None:
