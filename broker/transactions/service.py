@@ -353,12 +353,13 @@ class TransactionService:
     async def _load_replay(self, number: int, index: int, replay: Replay) -> bool:
         stored = ReplayedTransactions(replay.latest, index, self.log.partition_of)
         try:
-            for _ in self.coordinator.load(number, index, self._leader_epoch(index), stored, self._clock()):
-                self.apply_effects()
-                await trio.lowlevel.checkpoint()
+            rows = await trio.to_thread.run_sync(lambda: list(stored))  # a record of many partitions takes long
         except MalformedError as error:
             logger.error("%s-%d: no transactional id in it is served: %s", TOPIC, index, error)  # noqa: TRY400  # no traceback
             return False
+        for _ in self.coordinator.load(number, index, self._leader_epoch(index), rows, self._clock()):
+            self.apply_effects()
+            await trio.lowlevel.checkpoint()
         if stored.misplaced:
             logger.warning(
                 "%s-%d: ignored %d transactional ids that belong to another partition: they were written to a topic "

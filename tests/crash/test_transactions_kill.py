@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.broker.api.transactions.asking import create, end, init, produce, started, until, values
+from tests.broker.api.transactions.asking import (
+    commit_offset,
+    committed_offset,
+    create,
+    end,
+    init,
+    produce,
+    started,
+    until,
+    values,
+)
 from tests.broker.kafka_client import KafkaClient, kafka_client
 
 SETTINGS = ("transaction.abort.timed.out.transaction.cleanup.interval.ms=20",)
@@ -55,12 +65,15 @@ async def test_a_transaction_whose_end_was_acknowledged_is_completed_by_the_next
     with broker_process(tmp_path) as (process, address):
         async with kafka_client(address) as client:
             producer = await open_transaction(client)
+            assert await commit_offset(client, producer) is ErrorCode.NONE
             assert await end(client, producer, commits=commits) is ErrorCode.NONE
             kill(process)
     with broker_process(tmp_path) as (_, address):
         async with kafka_client(address) as client:
             await until(client, "CompleteCommit" if commits else "CompleteAbort")
             assert await values(client, "words") == ([b"first"] if commits else [], 2)
+            offset = 7 if commits else -1
+            assert await committed_offset(client, stable=True) == (ErrorCode.NONE, offset)
             assert await produce(client, producer, value=b"second") is ErrorCode.NONE
             assert await end(client, producer) is ErrorCode.NONE
             await until(client, "CompleteCommit")

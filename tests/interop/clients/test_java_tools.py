@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.java_tools import Call, Said, call, run
 from tests.clients.members import Members
+from tests.clients.waiting import LIMIT_S
 from tests.interop.clients.tool_output import steady
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -111,6 +113,13 @@ def calls(offsets_file: Path) -> dict[str, Call]:
         "transactions by pattern": call("kafka-transactions list --transactional-id-pattern orders.*"),
         "old transactions": call("kafka-transactions list --duration-filter 1000"),
         "hanging transactions": call("kafka-transactions find-hanging --broker-id 1"),
+        "open transactions": call("kafka-transactions list"),
+        "describe an open transaction": call("kafka-transactions describe --transactional-id purchases"),
+        "describe no transaction": call("kafka-transactions describe --transactional-id nobody"),
+        "abort an open transaction": call("kafka-transactions abort --topic bought --partition 0 --start-offset 0"),
+        "producers after the abort": call("kafka-transactions describe-producers --topic bought --partition 0"),
+        "abort at no offset": call("kafka-transactions abort --topic bought --partition 0 --start-offset 77"),
+        "force a termination": call("kafka-transactions forceTerminateTransaction --transactional-id purchases"),
         "producers": call("kafka-transactions describe-producers --topic lines --partition 0"),
         "delete": call("kafka-topics --delete --topic orders"),
         "delete none": call("kafka-topics --delete --topic no-such"),
@@ -147,6 +156,12 @@ def story(bootstrap: str, directory: Path) -> Answers:
     offsets_file.write_text('{"partitions": [{"topic": "verified", "partition": 0, "offset": 10}], "version": 1}')
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic("watched", 2, 1)])["watched"].result()
+    admin.create_topics([NewTopic("bought", 1, 1)])["bought"].result()
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "purchases", "log_level": 2})
+    producer.init_transactions(LIMIT_S)
+    producer.begin_transaction()  # left open
+    producer.produce("bought", b"value")
+    producer.flush(LIMIT_S)
     with Members(bootstrap, "living", "watched") as members:
         members.until_shared(range(2), [members.join("confluent")])
         return run(bootstrap, calls(offsets_file))

@@ -142,3 +142,24 @@ def committed_values(data: bytes, aborted: set[tuple[int, int]]) -> list[bytes |
         elif header.producer_id not in open_aborted:
             found += [record.value for record in decode_batch(data, position, header)]
     return found
+
+
+async def commit_offset(client: KafkaClient, producer: dict[str, Any], version: int = 5, **fields: Any) -> ErrorCode:
+    """Commit offset 7 of words-0 for the group `readers` within the transaction."""
+    offset = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+    topics = [{"name": "words", "partitions": [offset]}]
+    member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+    asked = {**producer, "group_id": "readers", "topics": topics, **member, **fields}
+    reply = await client.ask("TxnOffsetCommit", version, **asked)
+    return ErrorCode(reply["topics"][0]["partitions"][0]["error_code"])
+
+
+async def committed_offset(client: KafkaClient, *, stable: bool) -> tuple[ErrorCode, int]:
+    """The committed offset, once the coordinator has read its log."""
+    topics = [{"name": "words", "partition_indexes": [0]}]
+    while True:
+        reply = await client.ask("OffsetFetch", 7, group_id="readers", topics=topics, require_stable=stable)
+        if reply["error_code"] != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            break
+    [found] = reply["topics"][0]["partitions"]
+    return ErrorCode(found["error_code"]), found["committed_offset"]

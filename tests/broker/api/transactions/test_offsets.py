@@ -1,36 +1,13 @@
 """Offsets that are committed within a transaction, as clients of the Kafka listener see them."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.broker.api.transactions.asking import create, end, started, until
+from tests.broker.api.transactions.asking import commit_offset, committed_offset, create, end, started, until
 from tests.broker.clients import running
-from tests.broker.kafka_client import KafkaClient, kafka_client
-
-
-async def commit(client: KafkaClient, producer: dict[str, Any], version: int = 5, **fields: Any) -> ErrorCode:
-    """Commit offset 7 of words-0 for the group `readers` within the transaction."""
-    offset = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
-    topics = [{"name": "words", "partitions": [offset]}]
-    member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
-    asked = {**producer, "group_id": "readers", "topics": topics, **member, **fields}
-    reply = await client.ask("TxnOffsetCommit", version, **asked)
-    return ErrorCode(reply["topics"][0]["partitions"][0]["error_code"])
-
-
-async def committed(client: KafkaClient, *, stable: bool) -> tuple[ErrorCode, int]:
-    """The committed offset, once the coordinator has read its log."""
-    topics = [{"name": "words", "partition_indexes": [0]}]
-    while True:
-        reply = await client.ask("OffsetFetch", 7, group_id="readers", topics=topics, require_stable=stable)
-        if reply["error_code"] != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            break
-    [found] = reply["topics"][0]["partitions"]
-    return ErrorCode(found["error_code"]), found["committed_offset"]
-
+from tests.broker.kafka_client import kafka_client
 
 UNSTABLE = (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
 NONE_YET = (ErrorCode.NONE, -1)
@@ -41,12 +18,12 @@ async def test_an_offset_is_unstable_until_its_transaction_ends(tmp_path: Path, 
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
         await create(client, "words")
         producer = await started(client)
-        assert await commit(client, producer) is ErrorCode.NONE
-        assert await committed(client, stable=True) == UNSTABLE
-        assert await committed(client, stable=False) == NONE_YET
+        assert await commit_offset(client, producer) is ErrorCode.NONE
+        assert await committed_offset(client, stable=True) == UNSTABLE
+        assert await committed_offset(client, stable=False) == NONE_YET
         assert await end(client, producer, commits=commits) is ErrorCode.NONE
         await until(client, "CompleteCommit" if commits else "CompleteAbort")
-        assert await committed(client, stable=True) == ((ErrorCode.NONE, 7) if commits else NONE_YET)
+        assert await committed_offset(client, stable=True) == ((ErrorCode.NONE, 7) if commits else NONE_YET)
         broker.stop.set()
 
 
@@ -54,16 +31,16 @@ async def test_a_pending_offset_is_known_after_a_restart_and_committed_there(tmp
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
         await create(client, "words")
         producer = await started(client)
-        assert await commit(client, producer) is ErrorCode.NONE
+        assert await commit_offset(client, producer) is ErrorCode.NONE
         broker.stop.set()
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
-        assert await committed(client, stable=True) == UNSTABLE
-        assert await committed(client, stable=False) == NONE_YET
+        assert await committed_offset(client, stable=True) == UNSTABLE
+        assert await committed_offset(client, stable=False) == NONE_YET
         while (error := await end(client, producer)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             pass
         assert error is ErrorCode.NONE
         await until(client, "CompleteCommit")
-        assert await committed(client, stable=True) == (ErrorCode.NONE, 7)
+        assert await committed_offset(client, stable=True) == (ErrorCode.NONE, 7)
         broker.stop.set()
 
 
@@ -74,8 +51,8 @@ async def test_only_new_clients_need_not_add_a_group_beforehand(tmp_path: Path, 
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
         await create(client, "words")
         producer = await started(client)
-        assert await commit(client, producer, version) is error
-        assert await committed(client, stable=True) == (UNSTABLE if error is ErrorCode.NONE else NONE_YET)
+        assert await commit_offset(client, producer, version) is error
+        assert await committed_offset(client, stable=True) == (UNSTABLE if error is ErrorCode.NONE else NONE_YET)
         broker.stop.set()
 
 
@@ -83,9 +60,9 @@ async def test_a_member_of_another_generation_commits_nothing(tmp_path: Path) ->
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
         await create(client, "words")
         producer = await started(client)
-        error = await commit(client, producer, generation_id=3, member_id="gone")
+        error = await commit_offset(client, producer, generation_id=3, member_id="gone")
         assert error is ErrorCode.ILLEGAL_GENERATION
-        assert await committed(client, stable=True) == NONE_YET
+        assert await committed_offset(client, stable=True) == NONE_YET
         broker.stop.set()
 
 
@@ -94,11 +71,11 @@ async def test_more_pending_offsets_than_the_limit_are_refused(tmp_path: Path) -
     async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:
         await create(client, "words")
         producer = await started(client)
-        errors = [await commit(client, producer, group_id=f"readers-{number}") for number in range(51)]
+        errors = [await commit_offset(client, producer, group_id=f"readers-{number}") for number in range(51)]
         assert errors == [ErrorCode.NONE] * 50 + [ErrorCode.POLICY_VIOLATION]
         assert await end(client, producer) is ErrorCode.NONE
         await until(client, "CompleteCommit")
-        assert await commit(client, producer, group_id="readers-51") is ErrorCode.NONE
+        assert await commit_offset(client, producer, group_id="readers-51") is ErrorCode.NONE
         broker.stop.set()
 
 
@@ -107,6 +84,6 @@ async def test_a_fenced_producer_commits_no_offsets(tmp_path: Path) -> None:
         await create(client, "words")
         zombie = await started(client)
         await started(client)
-        assert await commit(client, zombie) is ErrorCode.INVALID_PRODUCER_EPOCH
-        assert await committed(client, stable=True) == NONE_YET
+        assert await commit_offset(client, zombie) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await committed_offset(client, stable=True) == NONE_YET
         broker.stop.set()
