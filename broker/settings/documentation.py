@@ -54,6 +54,10 @@ TOPIC_TEXTS: Mapping[str, str] = {
 }
 
 BROKER_TEXTS: Mapping[str, str] = {
+    "add.partitions.to.txn.retry.backoff.max.ms": "Longest time that a produce request waits until the producer's"
+    " previous transaction is completed.",
+    "add.partitions.to.txn.retry.backoff.ms": "Pause between two attempts to add the partitions of a produce request to"
+    " a transaction while the previous one is being completed.",
     "advertised.listeners": "Addresses that clients are told to connect to, as kafka://HOST:PORT,native://... A client"
     " of a listener that is not named is told the address that it connected to.",
     "auto.create.topics.enable": "Whether to create a topic on its first use.",

@@ -126,6 +126,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offsets_topic_segment_bytes: SegmentBytes = 100 << 20
 
     # transactions
+    add_partitions_to_txn_retry_backoff_max_ms: Millis = 100
+    add_partitions_to_txn_retry_backoff_ms: Count = 20
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Count = 10_000
     transaction_max_timeout_ms: Count = 900_000
     transaction_partition_verification_enable: bool = True

@@ -147,7 +147,7 @@ class TransactionService:
             unread = self.log.unread
             for index in range(self.log.partition_count):
                 if index in unread:
-                    self._loads.setdefault(index, self.coordinator.begin_loading(index))
+                    self._loads[index] = self.coordinator.begin_loading(index)
                 else:
                     self._serve_empty(index)
         return error
@@ -212,13 +212,23 @@ class TransactionService:
         support = support_of("produce", version)
         producer = Producer(producer_id, epoch)
         if support is TransactionSupport.ADDING:
-            error = await self.add_partitions(transactional_id, producer, places, TransactionVersion.TV_2)
+            error = await self._add_soon(transactional_id, producer, places)
             errors: Mapping[TopicIndex, ErrorCode] = dict.fromkeys(places, error)
         elif self._settings.transaction_partition_verification_enable:
             errors = self.coordinator.verify_partitions(transactional_id, producer, places)
         else:
             return {}
         return {place: produce_error(error, support) for place, error in errors.items() if error is not ErrorCode.NONE}
+
+    async def _add_soon(self, transactional_id: str, producer: Producer, places: Sequence[TopicIndex]) -> ErrorCode:
+        """Add partitions; wait for the completion of the previous transaction, since clients would wait for longer."""
+        settings = self._settings
+        deadline = trio.current_time() + settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
+        while True:
+            error = await self.add_partitions(transactional_id, producer, places, TransactionVersion.TV_2)
+            if error is not ErrorCode.CONCURRENT_TRANSACTIONS or trio.current_time() >= deadline:
+                return error
+            await trio.sleep(settings.add_partitions_to_txn_retry_backoff_ms / 1000)
 
     async def end(
         self, transactional_id: str, producer: Producer, outcome: Outcome, version: TransactionVersion

@@ -1,7 +1,10 @@
 """The transaction coordinator on real logs: what it stores, restarts from, and does when time passes."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -66,6 +69,29 @@ async def test_markers_that_fail_are_written_again(tmp_path: Path, autojump_cloc
         await trio.sleep(0.15)
         assert broker.state() == "CompleteCommit"
         assert len(broker.markers.written) == 1
+
+
+async def test_a_batch_waits_for_the_previous_transaction_to_be_completed(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with serving(tmp_path, Markers(failing={"orders"}), add_partitions_to_txn_retry_backoff_max_ms=490) as broker:
+        await broker.rig.create("orders")
+        producer = await broker.producer()
+        await broker.add(producer, ORDERS)
+        producer = await broker.commit(producer)
+        admit = partial(broker.service.admit_batches, "id", *producer, [ORDERS], 12)
+        before = trio.current_time()
+        assert await admit() == {ORDERS: ErrorCode.CONCURRENT_TRANSACTIONS}
+        assert trio.current_time() - before == pytest.approx(0.5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_is_admitted, admit)
+            await wait_all_tasks_blocked()
+            broker.markers.failing.clear()
+        assert broker.state() == "Ongoing"
+
+
+async def _is_admitted(admit: Callable[[], Awaitable[object]]) -> None:
+    assert await admit() == {}
 
 
 async def test_a_partition_that_was_deleted_needs_no_marker(tmp_path: Path) -> None:
