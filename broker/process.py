@@ -8,8 +8,8 @@ import trio
 
 from broker.settings.settings import Settings
 
-# A garbage collection holds the event loop for up to 0.5 us per object, and requests and connections leave no cycles.
-# So young collections are small, and full ones, which a large request would trigger, are rare.
+# A garbage collection holds the event loop for up to 1 us per object, and requests and connections leave no cycles. So
+# young collections are small, and full ones are rare. `Pacer` keeps the objects of large requests out of both.
 YOUNG_OBJECTS, YOUNG_PASSES, MIDDLE_PASSES = 5_000, 2, 500
 SWITCH_INTERVAL_S = 0.001  # for which a worker thread may keep the event loop waiting for the GIL
 # For the metadata store, HTTP, files that workers open briefly, and the slices of a reply (up to MAX_SLICES of them).

@@ -28,7 +28,7 @@ from broker.net.inflight import Share
 from broker.net.wire import LOOP_WORK, Wire
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.frame import FrameReader
-from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError, ReplyTooLargeError
+from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError, ReplyTooLargeError, refuse_size
 from protocol.response import ErrorResponse, Response
 
 LARGE_REQUEST_BYTES = 16 << 10  # frame size above which freeing the request may take a millisecond
@@ -187,7 +187,7 @@ class Connection:
             call, request = self._wire.decode(frame, self.context, NO_LIMIT)
             self._decoded = call, request, len(frame)
         except ProtocolError as error:
-            self._decoded = error
+            self._decoded = error.with_traceback(None)  # which refers to this frame: a cycle
 
     @property
     def is_full(self) -> bool:
@@ -264,7 +264,8 @@ class Connection:
             if produce.is_large:
                 await produce.respond(context)
         items: list[Sized] = []
-        await self._pacer.in_worker(partial(self._encode, exchange, items, NO_LIMIT, max_bytes))
+        if not await self._pacer.in_worker(partial(self._fits, exchange, items, max_bytes)):
+            refuse_size(max_bytes)
         self._encoded = items
         return sum([len(item) for item in items if not isinstance(item, FileSlice)])
 
@@ -277,6 +278,17 @@ class Connection:
     def drop_large(self) -> None:
         """Close the connection instead of the large reply."""
         self._encoded, self.must_close = [], True
+
+    def _fits(self, exchange: Exchange, items: list[Sized], max_bytes: int) -> bool:
+        """Encode as `_encode` does; return False beyond `max_bytes`.
+
+        An exception from a worker thread would leave a cycle with the exchange in it.
+        """
+        try:
+            self._encode(exchange, items, NO_LIMIT, max_bytes)
+        except ReplyTooLargeError:
+            return False
+        return True
 
     def _encode(self, exchange: Exchange, items: list[Sized], limit: int, max_bytes: int) -> None:
         """Append the encoded replies to `items`.

@@ -221,7 +221,7 @@ class AppendQueue:
                 planned = log.plan_marker(marker)
             waiting.append.planned = planned
         except Exception as error:  # noqa: BLE001  # any error concerns this append only
-            return error
+            return error.with_traceback(None)  # which refers to this frame: a cycle
         return None
 
     # -- write --

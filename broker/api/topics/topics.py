@@ -89,7 +89,7 @@ class TopicsApi:
             count = self._count(asked)
             return planned if count == 1 else plan(asked.name, count, asked.configs)
         except EXPECTED as error:
-            return error
+            return error.with_traceback(None)  # the traceback refers to this frame: a cycle for each topic
 
     def _created(self, asked: NewTopic, plan: Topic | Exception, *, failures: Mapping[str, Exception]) -> CreatedTopic:
         outcome = plan if isinstance(plan, Exception) else failures.get(plan.name, plan)
@@ -220,20 +220,21 @@ class TopicsApi:
 
 
 def _deleted(name: str, *, twice: set[str], failures: Mapping[str, Exception]) -> TopicResult:
-    try:
-        _refuse_twice(name, twice)
-        if name == UNKNOWN_TOPIC_NAME:
-            raise UnknownTopicError(f"no topic {name!r}")
-        if name in failures:
-            raise failures[name]
-    except EXPECTED as error:
-        return _failed(name, error)
-    return TopicResult(name=name)
+    failure = failures.get(name)
+    if name in twice:
+        failure = _named_twice()
+    elif name == UNKNOWN_TOPIC_NAME:
+        failure = UnknownTopicError(f"no topic {name!r}")
+    return TopicResult(name=name) if failure is None else _failed(name, failure)
 
 
 def _refuse_twice(name: str, twice: set[str]) -> None:
     if name in twice:
-        raise RequestError(ErrorCode.INVALID_REQUEST, "the topic occurs twice in the request")
+        raise _named_twice()
+
+
+def _named_twice() -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, "the topic occurs twice in the request")
 
 
 def _failed(name: str, error: Exception) -> TopicResult:
