@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import TopicAlreadyExistsError, TransactionalIdAuthorizationFailed
+from aiokafka.errors import TopicAlreadyExistsError
 
-from tests.clients.conftest import NewTopicFactory, only_on_warmlog
+from tests.clients.conftest import NewTopicFactory
 from tests.clients.waiting import LIMIT_S
 
 
@@ -102,14 +101,20 @@ def test_its_admin_client(bootstrap: str, name: str) -> None:
     in_loop(main)
 
 
-@only_on_warmlog
-def test_transactions_are_refused_clearly(bootstrap: str, name: str) -> None:
+def test_a_transaction_is_read_once_it_is_committed_and_never_once_it_is_aborted(
+    bootstrap: str, new_topic: NewTopicFactory, name: str
+) -> None:
+    topic = new_topic()
+
     async def main() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
-        try:
-            with pytest.raises(TransactionalIdAuthorizationFailed):
-                await producer.start()
-        finally:
-            await producer.stop()
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name) as producer:
+            for value in (b"aborted", b"committed"):
+                await producer.begin_transaction()
+                await producer.send_and_wait(topic, value)
+                await (producer.abort_transaction() if value == b"aborted" else producer.commit_transaction())
+        settings = {"isolation_level": "read_committed", "auto_offset_reset": "earliest", "fetch_max_wait_ms": 50}
+        async with AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, **settings) as consumer:
+            record = await consumer.getone()
+            assert (record.offset, record.value) == (2, b"committed")
 
     in_loop(main)

@@ -11,13 +11,12 @@ from confluent_kafka import (
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
-    KafkaException,
     Message,
     Producer,
     TopicPartition,
 )
 
-from tests.clients.conftest import NewTopicFactory, only_on_warmlog
+from tests.clients.conftest import NewTopicFactory
 from tests.clients.libraries import Confluent, Row
 from tests.clients.waiting import LIMIT_S, until
 
@@ -279,18 +278,6 @@ def test_a_partition_that_is_not_there_is_told(bootstrap: str, new_topic: NewTop
     producer.produce(topic, b"x", partition=5, on_delivery=lambda error, _: errors.append(error.name()))
     assert producer.flush(LIMIT_S) == 0
     assert errors == ["_UNKNOWN_PARTITION"]
-
-
-@only_on_warmlog
-def test_transactions_are_refused_clearly(bootstrap: str, name: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
-    with pytest.raises(KafkaException) as refused:
-        producer.init_transactions(LIMIT_S)
-    error = refused.value.args[0]
-    assert error.name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
-    assert error.fatal()
-    assert "transactions are not served" in error.str()
-    assert not error.retriable()
 
 
 def test_read_committed_reads_what_was_written_without_a_transaction(filled: str, new_consumer: NewConsumer) -> None:

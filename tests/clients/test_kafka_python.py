@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import MemberToRemove
-from kafka.errors import TransactionalIdAuthorizationFailedError
 from kafka.structs import OffsetAndMetadata
 
-from tests.clients.conftest import NewTopicFactory, only_on_warmlog
+from tests.clients.conftest import NewTopicFactory
 from tests.clients.libraries import KafkaPython, Row
 from tests.clients.members import Members
-from tests.clients.waiting import until
+from tests.clients.waiting import LIMIT_S, until
 
 EPOCH_MS = 1_700_000_000_000
 
@@ -106,9 +105,23 @@ def test_a_member_is_removed_by_an_administrator(client: Any, bootstrap: str, na
         members.until_shared(range(2), joined[:1])
 
 
-@only_on_warmlog
-def test_transactions_are_refused_clearly(bootstrap: str, name: str) -> None:
+def test_a_transaction_is_read_once_it_is_committed_and_never_once_it_is_aborted(
+    bootstrap: str, new_topic: NewTopicFactory, name: str
+) -> None:
+    topic = new_topic()
     producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
-    with pytest.raises(TransactionalIdAuthorizationFailedError):
-        producer.init_transactions()
-    producer.close(timeout=0)
+    producer.init_transactions()
+    for value in (b"aborted", b"committed"):
+        producer.begin_transaction()
+        producer.send(topic, value).get(LIMIT_S)
+        if value == b"aborted":
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    producer.close()
+    reader = KafkaConsumer(
+        topic, bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    record = next(reader)
+    assert (record.offset, record.value) == (2, b"committed")
+    reader.close()

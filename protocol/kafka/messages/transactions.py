@@ -74,7 +74,7 @@ def _add_request(*, version: int, transactions: Any = (), **single: Any) -> AddP
 
 def _only(response: AddPartitionsToTxnResponse, *_: Any) -> tuple[AddedPartition, ...]:
     """Return the results of the only transaction."""
-    return response.transactions[0].partitions
+    return tuple([partition for transaction in response.transactions for partition in transaction.partitions])
 
 
 _RESULTS = flat(
