@@ -38,8 +38,10 @@ def connections_limit(settings: Settings) -> int:
 
 
 def tune_garbage_collector() -> None:
-    """Exclude the objects of startup from collections, and make full collections rare."""
-    gc.collect()
+    """Exclude the objects of startup from collections, and make full collections rare.
+
+    Without a collection first: clients may already wait, and startup leaves few objects in cycles.
+    """
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_PASSES, MIDDLE_PASSES)
 

@@ -5,7 +5,7 @@ org.apache.kafka.controller.ReplicationControlManager, kafka.server.ControllerAp
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from broker.api.configs.config_entries import TopicEntries
@@ -123,24 +123,25 @@ class TopicsApi:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST, "with assignments, partitions and replication factor must be -1"
             )
-        indexes = [index for index, _ in asked.assignments]
-        if sorted(indexes) != list(range(len(indexes))):
+        indexes = {index for index, _ in asked.assignments}
+        count = len(asked.assignments)
+        if len(indexes) != count or min(indexes) != 0 or max(indexes) != count - 1:
             raise RequestError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "assignments must name each partition once, counting from 0 without gaps",
             )
         self._check_assignments([brokers for _, brokers in asked.assignments])
-        return len(indexes)
+        return count
 
-    def _check_assignments(self, assignments: Iterable[Sequence[int]]) -> None:
+    def _check_assignments(self, assignments: Iterable[tuple[int, ...]]) -> None:
         """Raise RequestError unless each partition is assigned to this broker alone."""
-        for brokers in assignments:
-            if tuple(brokers) != (self._partitions.node_id,):
-                raise RequestError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"a partition is assigned to {list(brokers)}, but the only broker has id"
-                    f" {self._partitions.node_id}",
-                )
+        elsewhere = set(assignments) - {(self._partitions.node_id,)}
+        if elsewhere:
+            raise RequestError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"a partition is assigned to {list(min(elsewhere))}, but the only broker has id"
+                f" {self._partitions.node_id}",
+            )
 
     # -- delete --
 
