@@ -21,8 +21,9 @@ def assign_replicas(
         raise ValueError(
             f"replication factor {replication_factor} is larger than the number of brokers, {len(brokers)}"
         )
-    start = random.randrange(len(brokers))
-    return tuple(
-        tuple(brokers[(start + partition + replica) % len(brokers)] for replica in range(replication_factor))
-        for partition in range(partitions)
-    )
+    count = len(brokers)
+    start = random.randrange(count)
+    rows = [
+        tuple([brokers[(first + replica) % count] for replica in range(replication_factor)]) for first in range(count)
+    ]
+    return tuple([rows[(start + partition) % count] for partition in range(partitions)])

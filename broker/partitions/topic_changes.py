@@ -392,8 +392,13 @@ class TopicChanges:
         async def move(directory: DataDirectory, logs: Sequence[PartitionLog]) -> None:
             moved, others = await self._workers(directory).write(partial(move_away, directory, logs))
             left.update(others)
+            delays: dict[str, int] = {}
             for name, path in moved:
-                self.remove_later(path, self._configs.of(topics[name].configs).file_delete_delay_ms)
+                delay_ms = delays.get(name)
+                if delay_ms is None:
+                    delay_ms = delays[name] = self._configs.of(topics[name].configs).file_delete_delay_ms
+                    await trio.lowlevel.checkpoint()
+                self.remove_later(path, delay_ms)
 
         logs = [partition.log for partition in doomed]
         held = self._storage.directories.by_directory(logs)
