@@ -1,16 +1,12 @@
 """ListOffsets: offsets by time, and the start and end of logs. Source: kafka.server.ReplicaManager.fetchOffset."""
 
 from collections.abc import Mapping
-from functools import partial
-
-import trio
 
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe_in
 from broker.api.handler import Handler
 from broker.api.records.epochs import check_leader_epoch
-from broker.log.errors import IndexCorruptError
-from broker.log.index.time import TimestampOffset
+from broker.api.records.time_lookups import Outcome, TimeLookups, TimeQuestion
 from broker.log.partition_log import PartitionLog
 from broker.metrics.registry import Metrics
 from broker.partitions.partition import Partition
@@ -26,17 +22,14 @@ from protocol.kafka.values import (
 from protocol.request import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
     Isolation,
     ListOffsetsRequest,
     OffsetQuery,
 )
 from protocol.response import FoundOffset, ListOffsetsResponse
 
-NOTHING = TimestampOffset(-1, -1)
 _EARLIEST = frozenset({EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP})
 _REMOTE = frozenset({LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP})
-MAX_TIME_LOOKUPS = 4  # concurrent ones: each may read and decompress batches, competing with fetches for the disk
 
 
 class RepeatedQuestionError(ProtocolError):
@@ -52,12 +45,12 @@ class UnsupportedTimeError(ProtocolError):
 
 
 class OffsetsApi:
-    """Answers ListOffsets. Lookups by time read the log, so they run in worker threads, a few at a time."""
+    """Answers ListOffsets. Lookups by time read the log, so they run in worker threads, in groups."""
 
     def __init__(self, partitions: Partitions, metrics: Metrics) -> None:
         self._partitions = partitions
         self._metrics = metrics
-        self._threads = trio.CapacityLimiter(MAX_TIME_LOOKUPS)
+        self._lookups = TimeLookups()
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handler by API."""
@@ -68,12 +61,18 @@ class OffsetsApi:
         is_kafka = isinstance(request, KafkaListOffsetsRequest)  # native clients may query several timestamps
         repeated = await _repeated(request, context) if is_kafka else set()
         found: list[FoundOffset] = []
+        searched: list[tuple[int, OffsetQuery]] = []  # each with the index of its answer in `found`
+        questions: list[TimeQuestion] = []
         refused: set[tuple[str, int]] = set()
         for query in request.partitions:
             place = (query.topic, query.partition)
             if place not in repeated:
                 answer = self._answer(query, request.isolation)
-                found.append(answer if answer is not None else await self._search(query, request.isolation))
+                if isinstance(answer, Partition):
+                    searched.append((len(found), query))
+                    questions.append(TimeQuestion(answer, query.timestamp))
+                    answer = FoundOffset(topic=query.topic, partition=query.partition)  # unless a record is found
+                found.append(answer)
             elif place not in refused:
                 refused.add(place)
                 error = RepeatedQuestionError(f"{query.topic}-{query.partition} is named more than once in the request")
@@ -82,10 +81,15 @@ class OffsetsApi:
                 await context.pause()
         await context.empty(repeated)
         await context.empty(refused)
+        outcomes = await self._lookups.find(questions)
+        for (at, query), (partition, _), outcome in zip(searched, questions, outcomes, strict=True):
+            found[at] = self._found(query, partition, outcome, request.isolation) or found[at]
+            if context.is_piece_over:
+                await context.pause()
         return ListOffsetsResponse(partitions=tuple(found))
 
-    def _answer(self, query: OffsetQuery, isolation: Isolation) -> FoundOffset | None:
-        """Answer a query for a special timestamp, or refuse it; None for a time to search for."""
+    def _answer(self, query: OffsetQuery, isolation: Isolation) -> FoundOffset | Partition:
+        """Answer a query for a special timestamp, or refuse it; for a time, return the partition to search."""
         partition = self._partitions.served.get((query.topic, query.partition))
         try:
             if isinstance(query, KafkaOffsetQuery) and query.error is not ErrorCode.NONE:
@@ -102,20 +106,24 @@ class OffsetsApi:
             elif timestamp in _EARLIEST:
                 offset, epoch = log.log_start_offset, _first_epoch(log)
             elif timestamp not in _REMOTE:  # there is no remote storage
-                return None
+                return partition
         except EXPECTED as error:
             return self._refused(query, error, partition)
         return FoundOffset(topic=query.topic, partition=query.partition, offset=offset, leader_epoch=epoch)
 
-    async def _search(self, query: OffsetQuery, isolation: Isolation) -> FoundOffset:
-        """Answer a query for a time."""
-        partition = self._partitions.served.get((query.topic, query.partition))
-        try:
-            if partition is None:
-                raise self._partitions.missing(query.topic, query.partition)
-            timestamp, offset, epoch, _ = await self._look_up(partition, query.timestamp, isolation)
-        except EXPECTED as error:
-            return self._refused(query, error, partition)
+    def _found(
+        self, query: OffsetQuery, partition: Partition, outcome: Outcome, isolation: Isolation
+    ) -> FoundOffset | None:
+        """Answer a query for a time by the outcome of its lookup; None if there is no such record."""
+        if isinstance(outcome, Exception):
+            return self._refused(query, outcome, partition)
+        if outcome is None:
+            return None
+        timestamp, offset, epoch, section = outcome
+        if section is not None:
+            self._metrics.time_lookups[section].add()
+        if offset >= _end_for(isolation, partition.log):
+            return None
         return FoundOffset(
             topic=query.topic, partition=query.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
         )
@@ -123,22 +131,6 @@ class OffsetsApi:
     def _refused(self, query: OffsetQuery, error: Exception, partition: Partition | None = None) -> FoundOffset:
         code, message = describe_in(partition, self._partitions, error)
         return FoundOffset(topic=query.topic, partition=query.partition, error=code, message=message)
-
-    async def _look_up(self, partition: Partition, timestamp: int, isolation: Isolation) -> TimestampOffset:
-        """Find the first record at or after a time, or the one with the maximum timestamp; NOTHING if there is none."""
-        log = partition.log
-        find = log.largest_timestamp if timestamp == MAX_TIMESTAMP else partial(log.offset_for_time, timestamp)
-        while True:
-            try:
-                found = await trio.to_thread.run_sync(find, limiter=self._threads)
-                break
-            except IndexCorruptError as damage:
-                await partition.rebuilt(damage)
-        if found is None:
-            return NOTHING
-        if found.section is not None:
-            self._metrics.time_lookups[found.section].add()
-        return found if found.offset < _end_for(isolation, log) else NOTHING
 
 
 async def _repeated(request: ListOffsetsRequest, context: Context) -> set[tuple[str, int]]:
