@@ -4,9 +4,12 @@
 
 Each request is valid and large: it has thousands of entries, or requests everything. While it is served, a second
 client produces and fetches one small record after the other. For each request, the report has the time to its whole
-reply, the second client's longest wait for a reply, the longest time for which a single step held the event loop (CPU
-time, which does not depend on other processes), and the size of the reply. With --kafka, it also has the first two for
-Kafka 4.3.1, and the ratios.
+reply, the second client's longest wait for a reply, the longest time for which a single step held the event loop, and
+the size of the reply. With --kafka, it also has the first two for Kafka 4.3.1, and the ratios.
+
+A step is measured in CPU time, which does not depend on other processes, but grows when the hypervisor takes the
+processor away. A step that is really long is long in every round: compare `held`, the median of the rounds' longest
+steps, with `most`, the longest of all, and with the share of the processors' time that was stolen during the rounds.
 """
 
 import argparse
@@ -14,7 +17,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -28,6 +31,7 @@ from typing import Any
 
 from benchmarks.load.generator import ROOT
 from benchmarks.load.native import Address
+from benchmarks.load.stolen_time import stolen_seconds
 from benchmarks.questions.large_frames import (
     BATCH,
     KAFKA,
@@ -175,16 +179,55 @@ def start_comparison(directory: Path) -> Iterator[tuple[Address, Callable[[], He
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Medians over the rounds: seconds to the whole reply, the second client's longest wait, bytes of the reply.
-
-    `held_ms` is the largest of all rounds.
-    """
+class Round:
+    """One reply: seconds to the whole of it, the second client's longest wait, the longest step, seconds stolen."""
 
     seconds: float
     others_s: float
-    held_ms: float
+    held: Held
+    stolen_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The rounds of one request, and the bytes of its reply."""
+
+    rounds: Sequence[Round]
     size: int
+
+    @property
+    def seconds(self) -> float:
+        """Return the median time to the whole reply."""
+        return median(each.seconds for each in self.rounds)
+
+    @property
+    def others_s(self) -> float:
+        """Return the median of the second client's longest waits."""
+        return median(each.others_s for each in self.rounds)
+
+    @property
+    def held_ms(self) -> float:
+        """Return the median CPU time of the rounds' longest steps."""
+        return median(each.held.cpu_ms for each in self.rounds)
+
+    @property
+    def longest(self) -> Held:
+        """Return the longest step of all rounds."""
+        return max((each.held for each in self.rounds), key=lambda held: held.cpu_ms)
+
+    @property
+    def stolen_share(self) -> float:
+        """Return the share of the processors' time during the rounds that was stolen."""
+        seconds = sum(each.seconds for each in self.rounds)
+        return sum(each.stolen_s for each in self.rounds) / (seconds * (os.cpu_count() or 1))
+
+    def line(self, name: str) -> str:
+        """Return a line of the report."""
+        return (
+            f"{name:36} {self.seconds * 1e3:9.1f} ms  others {self.others_s * 1e3:7.1f} ms"
+            f"  held {self.held_ms:6.1f} most {self.longest.cpu_ms:6.1f} ms  stolen {self.stolen_share:4.0%}"
+            f"  {self.size:>9} bytes  {self.longest.task.rpartition('.')[2]}"
+        )
 
 
 def measure(
@@ -195,28 +238,21 @@ def measure(
     with watching(address) as longest_s:
         for request in requests:
             frame_bytes = request_bytes(request, scale)
-            times, waits, holds, size = [], [], [], 0
+            measured, size = [], 0
             for _ in range(rounds):
                 asker = Asker(address)
                 longest_s()
                 held()
-                began_at = perf_counter()
+                stolen_before_s, began_at = stolen_seconds(), perf_counter()
                 try:
                     size = len(asker.ask(frame_bytes))
                 except (OSError, ConnectionError) as error:
                     print(f"{request.name}: {error}", file=sys.stderr)
-                times.append(perf_counter() - began_at)
-                waits.append(longest_s())
-                holds.append(held())
+                seconds, stolen_s = perf_counter() - began_at, stolen_seconds() - stolen_before_s
+                measured.append(Round(seconds, longest_s(), held(), stolen_s))
                 asker.sock.close()
-            longest = max(holds, key=lambda one: one.cpu_ms)
-            outcome = Outcome(median(times), median(waits), longest.cpu_ms, size)
-            outcomes[request.name] = outcome
-            print(
-                f"{request.name:36} {outcome.seconds * 1e3:9.1f} ms  others {outcome.others_s * 1e3:7.1f} ms"
-                f"  held {outcome.held_ms:7.1f} ms  {size:>9} bytes  {longest.task.rpartition('.')[2]}",
-                flush=True,
-            )
+            outcome = outcomes[request.name] = Outcome(measured, size)
+            print(outcome.line(request.name), flush=True)
     return outcomes
 
 
@@ -225,7 +261,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.questions.large_requests", description=__doc__)
     parser.add_argument("patterns", nargs="*", default=["*"], help="which requests: names or patterns (all)")
     parser.add_argument("--kafka", action="store_true", help="measure Kafka in the same run, and print ratios")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each request is sent (3)")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each request is sent (5)")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the size of each request (1)")
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="on the disk to use (/var/tmp)")
     chosen = parser.parse_args()
