@@ -17,7 +17,7 @@ from broker.net.connection import Connection, Exchange
 from broker.net.wire import LOOP_WORK, KafkaWire
 from protocol.errors import ErrorCode
 from protocol.kafka.api import Codec
-from protocol.kafka.codec.bounds import LargeMessageError, MalformedError, ReplyTooLargeError
+from protocol.kafka.codec.bounds import COPY_SHIFT, LargeMessageError, MalformedError, ReplyTooLargeError
 from protocol.response import ErrorResponse, ListOffsetsResponse
 from tests.broker.clients import batch, running
 from tests.broker.kafka_client import BY_NAME, KafkaClient, kafka_client
@@ -58,6 +58,21 @@ def test_a_large_frame_is_refused_to_the_loop_and_decoded_once() -> None:
         assert received is not None
         assert len(received[1].partitions) == count
     assert connection.next_request() is None
+
+
+def test_a_frame_of_few_and_large_values_is_refused_to_the_loop() -> None:
+    api, metadata = BY_NAME["JoinGroup"], bytes(LOOP_WORK << COPY_SHIFT)
+    values = {"group_id": "g", "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": metadata}]}
+    fields = with_defaults(TABLES["JoinGroupRequest"], 5, values)
+    data = bytes(frame(api, 5, body("JoinGroupRequest", api, 5, fields)))
+    connection = opened()
+    connection.receive(len(data).to_bytes(4) + data, 0.0)
+    with pytest.raises(LargeMessageError):
+        connection.next_request()
+    connection.decode_large()
+    received = connection.next_request()
+    assert received is not None
+    assert received[1].protocols[0].metadata == metadata
 
 
 def test_what_is_wrong_with_a_large_frame_is_raised_for_the_next_request() -> None:
