@@ -148,7 +148,8 @@ class Normaliser:
         end = 0
         for position, header in headers(data):
             end = position + header.size
-            crc = "of that time" if header.append_time_ms is not None else f"{header.crc:08x}"
+            is_of_that_time = header.append_time_ms is not None or header.is_control
+            crc = "of that time" if is_of_that_time else f"{header.crc:08x}"
             producer = f"{self._symbol('producer', header.producer_id)}/{header.producer_epoch}/{header.base_sequence}"
             found.append(
                 f"{header.base_offset}..{header.last_offset} epoch {header.leader_epoch} "

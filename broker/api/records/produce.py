@@ -205,9 +205,8 @@ class _Terms:
                 guard = self.admission.guards.get(place, 0)
                 code = self.admission.refused.get(place)
                 if code is not None:
-                    raise RequestError(
-                        code, f"{topic}-{asked.partition}: the transaction coordinator refused the batch"
-                    )
+                    message = f"{topic}-{asked.partition}: the transaction coordinator refused the batch"
+                    return _refused(asked.topic, asked.partition, RequestError(code, message), None)
             if self._is_one_batch_each:
                 _check_one_batch(records)
             if not self._knows_zstd:

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from interop.compare.session import WAIT_S, Session
-from protocol.records.layout import TRANSACTIONAL_BIT
+from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 
 _FIRST_BATCHED = 4
 _FIRST_WITH_PRODUCER = 3  # InitProducerId
-_CONTROL_BIT = 32
 _TIMEOUT_MS = 60_000
 
 Producer = Mapping[str, Any]
@@ -39,7 +38,10 @@ class _Transactions:
 
     def add(self, label: str, producer: Producer, *partitions: tuple[str, int], verify: bool = False) -> None:
         """Add partitions, in the form that the version has."""
-        topics = [{"name": topic, "partitions": [index]} for topic, index in partitions]
+        topics = [
+            {"name": name, "partitions": [index for topic, index in partitions if topic == name]}
+            for name in dict(partitions)
+        ]
         if self.s.version("AddPartitionsToTxn") >= _FIRST_BATCHED:
             transaction = {**producer, "verify_only": verify, "topics": topics}
             self.s.ask(label, "AddPartitionsToTxn", transactions=[transaction])
@@ -101,7 +103,9 @@ class _Transactions:
             self.s.fetch(f"{label}: {kind}", [(topic, 0, 0)], isolation_level=isolation)
             asked = [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
             if self.s.version("ListOffsets") > 1:
-                self.s.ask(f"{label}: end of {kind}", "ListOffsets", topics=asked, isolation_level=isolation)
+                self.s.ask(
+                    f"{label}: end of {kind}", "ListOffsets", replica_id=-1, topics=asked, isolation_level=isolation
+                )
 
     def offsets(self, label: str, group: str, topic: str) -> None:
         """Fetch committed offsets, those that are stable and those that are known."""
@@ -250,7 +254,7 @@ def _batches(s: Session, t: _Transactions) -> None:
     t.send("a batch with another's id", producer, topic, transactional_id=s.name("no"))
     t.send("a batch that is not of the transaction", producer, topic, attributes=0)
     t.send("a batch of a partition that was not added", producer, topic)
-    t.send("a control batch", producer, topic, attributes=TRANSACTIONAL_BIT | _CONTROL_BIT)
+    t.send("a control batch", producer, topic, attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
     t.describe("after the batches", name)
     t.end("end of the batches", producer, commits=False)
     t.look("the batches", topic)

@@ -12,8 +12,8 @@ MAX_STRING_BYTES = (1 << 15) - 1  # in every version, as in Kafka
 MAX_UVARINT_SHIFT = 28  # five bytes carry 32 bits
 NO_TOPIC_ID = bytes(16)
 
-# Work is counted in units: one for each array element and tagged field, for each 256 bytes of long text and for each KiB
-# of copied bytes. A unit costs 0.2 to 0.5 us compiled (1 us for a KiB copied to new memory) and 1 to 2 us in pure
+# Work is counted in units: one for each array element and tagged field, for each 256 bytes of long text and for each
+# KiB of copied bytes. A unit costs 0.2 to 0.5 us compiled (1 us for a KiB copied to new memory) and 1 to 2 us in pure
 # Python. `Engine.loop_work` is what the event loop may do in one go.
 NO_LIMIT = 1 << 62  # of work, or of bytes
 TEXT_SHIFT = 8

@@ -199,6 +199,9 @@ def test_the_story_is_the_one_that_was_meant(kafkas: Answers) -> None:
         "describe none",
         "set nonsense",
         "delete none",
+        "describe no transaction",
+        "abort at no offset",
+        "force a termination",
     }
     assert [line.split("\t")[2] for line in kafkas["consume"].output.splitlines()] == [f"value {i}" for i in range(10)]
     assert "PartitionCount: 5" in kafkas["describe"].output

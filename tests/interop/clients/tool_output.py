@@ -21,7 +21,11 @@ VARYING = (
     (r" {2,}", " "),
     (r"(?m)[ \t]+$", ""),
     # producer id, and the time of its last batch
-    (r"(?m)^\d+\s+0\s+-1\s+(\d+)\s+\d+", r"ID 0 -1 \1 T"),
+    (r"(?m)^\d+\s+0\s+(-1|0)\s+(\d+)\s+\d{13}", r"ID 0 \1 \2 T"),
+    # the transactions of other tests; producer id, start and duration of this one
+    (r"(?m)^(?!purchases)\S+ *\t1 *\t\d+ *\t\w+$", ""),
+    (r"(?m)^(purchases *\t1 *\t)\d+", r"\1ID"),
+    (r"(?m)^(1 *\tpurchases *\t)\d+( *\t\d+ *\t\w+ *\t\d+ *\t)\d{13} *\t\d+", r"\1ID\2T T"),
     # with eligible leader replicas (KIP-966) Kafka notes the setting with every topic and for all brokers
     (r"min\.insync\.replicas=1,?", ""),
     (r"(?m)^ +sensitive=false synonyms=\{DYNAMIC_DEFAULT_BROKER_CONFIG:\}$", ""),
