@@ -8,8 +8,10 @@ from pathlib import Path
 from broker.log.config import LogConfig
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
+from broker.log.producers.transactions import TransactionMarker
 from protocol.records.builder import build_batch
-from protocol.records.layout import Codec
+from protocol.records.layout import TRANSACTIONAL_BIT, Codec
+from protocol.records.markers import Outcome
 
 EPOCH_MS = 1_700_000_000_000
 BATCH_COUNTS = (1, 2, 5, 13, 1, 30)
@@ -23,12 +25,19 @@ Row = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...
 
 @dataclass(slots=True, kw_only=True)
 class Written:
-    """A partition directory of ours and the rows in it, by offset."""
+    """A partition directory of ours and the rows in it, by offset. `uncommitted`: the offsets of open and aborted ones.
+
+    `aborted`: producer id, first and last offset, last stable offset of the transactions, by segment. `stable_offset`:
+    where the oldest open transaction begins.
+    """
 
     topic: str
     directory: Path
     config: LogConfig
     rows: dict[int, Row] = field(default_factory=dict)
+    uncommitted: set[int] = field(default_factory=set)
+    aborted: dict[int, list[tuple[int, int, int, int]]] = field(default_factory=dict)
+    stable_offset: int = 0
 
     def open(self, *, clean: bool = True) -> PartitionLog:
         """Open the log as a broker would; the clock stands still, so that rolling is the records' doing."""
@@ -60,6 +69,7 @@ def write_all(data: Path) -> list[Written]:
         truncated(data),
         torn(data),
         idempotent(data),
+        transactional(data),
     ]
 
 
@@ -116,6 +126,68 @@ def idempotent(data: Path) -> Written:
         sequence = sequences[producer_id]
         written.append(log, rows, Codec.NONE, producer_id=producer_id, producer_epoch=2, base_sequence=sequence)
         sequences[producer_id] = (sequence + len(rows)) % (1 << 31)
+    log.close()
+    return written
+
+
+class Transaction:
+    """One producer's transactions in a log, one after the other."""
+
+    def __init__(self, written: Written, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.offsets: list[int] = []  # of the open transaction
+        self._written = written
+        self._sequence = 0
+
+    def append(self, log: PartitionLog, rows: list[Row]) -> None:
+        """Append a batch to the open transaction, or begin one."""
+        batch = build_batch(
+            rows,
+            producer_id=self.producer_id,
+            producer_epoch=1,
+            base_sequence=self._sequence,
+            attributes=TRANSACTIONAL_BIT,
+        )
+        planned = log.append(batch, guard=log.producers.guards.open(self.producer_id))
+        offsets = range(planned.base_offset, planned.last_offset + 1)
+        self._sequence += len(rows)
+        self.offsets += offsets
+        self._written.rows.update(zip(offsets, rows, strict=True))
+        self._written.uncommitted.update(offsets)
+
+    def end(self, log: PartitionLog, outcome: Outcome) -> None:
+        """Append the marker."""
+        planned = log.append_marker(TransactionMarker(self.producer_id, 1, 0, outcome))
+        if outcome is Outcome.COMMIT:
+            self._written.uncommitted.difference_update(self.offsets)
+        else:
+            ended = (self.producer_id, self.offsets[0], planned.base_offset, log.last_stable_offset)
+            self._written.aborted.setdefault(log.active_base_offset, []).append(ended)
+        self.offsets = []
+
+
+def transactional(data: Path) -> Written:
+    """Transactions of three producers over several segments, with a kill in the middle of some; two stay open."""
+    written = Written(topic="ours-transactional", directory=data / "ours-transactional-0", config=SMALL)
+    log = written.open()
+    chance = random.Random(7)
+    transactions = [Transaction(written, producer_id) for producer_id in (6, 7, 8)]
+    for number, rows in enumerate(batches(random.Random(8), 120)):
+        if number == 60:
+            log.close(clean=False)
+            log = written.open(clean=False)
+        chosen = transactions[number % 3]
+        if number % 10 == 9:
+            written.append(log, rows, Codec.NONE)
+        else:
+            chosen.append(log, rows)
+            if number < 110 and chance.random() < 0.3:
+                chosen.end(log, chance.choice(list(Outcome)))
+    for outcome in Outcome:
+        transactions[0].append(log, [(EPOCH_MS, b"key", outcome.name.encode(), ())])
+        transactions[0].end(log, outcome)
+    transactions[1].append(log, [(EPOCH_MS, b"key", b"open", ())])
+    written.stable_offset = min(each.offsets[0] for each in transactions if each.offsets)
     log.close()
     return written
 

@@ -86,4 +86,24 @@ def test_kafka_reads_our_snapshots_of_producers_as_we_do(written: list[Written])
         ]
         found = [tuple(int(fields[at]) for at in (0, 1, 4, 5, 6, 7, 8)) for fields in PRODUCER.findall(said.output)]
         assert sorted(found) == sorted(expected), said.output
-        assert bool(expected) == (path.parent.name == "ours-idempotent-0")
+        assert bool(expected) == (path.parent.name in {"ours-idempotent-0", "ours-transactional-0"})
+
+
+ABORTED = re.compile(r"producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)")
+MARKER = re.compile(r"endTxnMarker: (\w+) coordinatorEpoch: 0$", re.MULTILINE)
+
+
+def test_kafka_reads_our_transaction_indexes_and_markers(written: list[Written]) -> None:
+    (each,) = [each for each in written if each.aborted]
+    indexes = files_below(each.directory, ".txnindex")
+    dumps = dump(["--files", path] for path in indexes)
+    assert findings(dumps) == []
+    found = {
+        int(path.stem): [tuple(map(int, fields)) for fields in ABORTED.findall(said.output)]
+        for path, said in zip(indexes, dumps, strict=True)
+    }
+    assert found == each.aborted
+    logs = dump(["--print-data-log", "--files", path] for path in files_below(each.directory, ".log"))
+    outcomes = [outcome for said in logs for outcome in MARKER.findall(said.output)]
+    assert outcomes.count("ABORT") == sum(map(len, each.aborted.values()))
+    assert outcomes.count("COMMIT") > 5

@@ -77,12 +77,12 @@ def unpacked(text: str | None) -> bytes | None:
 
 
 def contents(data: Path, written: list[Written]) -> dict[str, bytes]:
-    """The content of every log, offset index and time index, by partition and file."""
+    """The content of every log and its indexes, by partition and file."""
     return {
         f"{each.directory.name}/{path.name}": path.read_bytes()
         for each in written
         for path in sorted((data / each.directory.name).iterdir())
-        if path.suffix in {".log", ".index", ".timeindex"}
+        if path.suffix in {".log", ".index", ".timeindex", ".txnindex"}
     }
 
 
@@ -104,6 +104,16 @@ def test_kafka_serves_our_directories_as_they_are(moved: KafkaNode, written: lis
         assert seen_rows(partition) == each.rows
     assert complaints(moved, written) == []
     assert contents(moved.data, written) == contents(written[0].directory.parent, written)
+
+
+def test_kafka_serves_only_what_was_committed_of_our_transactions(moved: KafkaNode, written: list[Written]) -> None:
+    (each,) = [each for each in written if each.uncommitted]
+    with moved as node:
+        (partition,) = consume(node.bootstrap, each.topic, isolation="read_committed")
+    stable = each.stable_offset
+    expected = {offset: row for offset, row in each.rows.items() if offset < stable and offset not in each.uncommitted}
+    assert partition["end_offset"] == stable < max(each.rows)
+    assert seen_rows(partition) == expected
 
 
 def test_kafka_recovers_our_logs_whole_and_makes_our_indexes_anew(moved: KafkaNode, written: list[Written]) -> None:
