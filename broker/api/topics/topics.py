@@ -63,7 +63,10 @@ class TopicsApi:
     async def create(self, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
         """Create each topic independently; refuse names that occur twice."""
         twice = await context.repeated(topic.name for topic in request.topics)
-        plans = await context.map(partial(self._plan, twice=twice), request.topics)
+        plans = []
+        for topic in request.topics:
+            plans.append(await self._plan(topic, twice, context))
+            await context.checkpoint()
         topics = [plan for plan in plans if isinstance(plan, Topic)]
         failures: Mapping[str, Exception] = {}
         if topics and not request.validate_only:
@@ -71,9 +74,10 @@ class TopicsApi:
             wait_s = ANSWER_AFTER_S if is_large else math.inf
             failures = await self._partitions.create_all(topics, answer_after_s=wait_s)
         created = await context.map(partial(self._created, failures=failures), request.topics, plans)
+        await context.empty(plans)
         return CreateTopicsResponse(topics=created)
 
-    def _plan(self, asked: NewTopic, *, twice: set[str]) -> Topic | Exception:
+    async def _plan(self, asked: NewTopic, twice: set[str], context: Context) -> Topic | Exception:
         """Return the topic to create, or the error for the client."""
         try:
             _refuse_twice(asked.name, twice)
@@ -86,7 +90,7 @@ class TopicsApi:
             if asked.null_configs:
                 names = ", ".join(asked.null_configs)
                 raise RequestError(ErrorCode.INVALID_CONFIG, f"settings without a value: {names}")
-            count = self._count(asked)
+            count = await self._count(asked, context)
             return planned if count == 1 else plan(asked.name, count, asked.configs)
         except EXPECTED as error:
             return error.with_traceback(None)  # the traceback refers to this frame: a cycle for each topic
@@ -106,10 +110,10 @@ class TopicsApi:
             configs=self._entries.of(outcome.configs),
         )
 
-    def _count(self, asked: KafkaNewTopic) -> int:
+    async def _count(self, asked: KafkaNewTopic, context: Context) -> int:
         """Return the requested partition count. Raises RequestError for replicas or assignments on other brokers."""
         if asked.assignments:
-            return self._assigned_count(asked)
+            return await self._assigned_count(asked, context)
         factor = asked.replication_factor
         if factor not in {_BROKER_CHOOSES, 1}:
             raise RequestError(
@@ -118,30 +122,35 @@ class TopicsApi:
             )
         return asked.partitions
 
-    def _assigned_count(self, asked: KafkaNewTopic) -> int:
+    async def _assigned_count(self, asked: KafkaNewTopic, context: Context) -> int:
         if asked.replication_factor != _BROKER_CHOOSES or asked.partitions != _BROKER_CHOOSES:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST, "with assignments, partitions and replication factor must be -1"
             )
-        indexes = {index for index, _ in asked.assignments}
+        indexes = set()
+        for index, _ in asked.assignments:
+            indexes.add(index)
+            await context.checkpoint()
         count = len(asked.assignments)
         if len(indexes) != count or min(indexes) != 0 or max(indexes) != count - 1:
             raise RequestError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "assignments must name each partition once, counting from 0 without gaps",
             )
-        self._check_assignments([brokers for _, brokers in asked.assignments])
+        await self._check_assignments((brokers for _, brokers in asked.assignments), context)
+        await context.empty(indexes)
         return count
 
-    def _check_assignments(self, assignments: Iterable[tuple[int, ...]]) -> None:
+    async def _check_assignments(self, assignments: Iterable[tuple[int, ...]], context: Context) -> None:
         """Raise RequestError unless each partition is assigned to this broker alone."""
-        elsewhere = set(assignments) - {(self._partitions.node_id,)}
-        if elsewhere:
-            raise RequestError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"a partition is assigned to {list(min(elsewhere))}, but the only broker has id"
-                f" {self._partitions.node_id}",
-            )
+        here = (self._partitions.node_id,)
+        for brokers in assignments:
+            if brokers != here:
+                raise RequestError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"a partition is assigned to {list(brokers)}, but the only broker has id {here[0]}",
+                )
+            await context.checkpoint()
 
     # -- delete --
 
@@ -158,8 +167,9 @@ class TopicsApi:
                 named.append(name)
             await context.checkpoint()
         failures = await self._partitions.delete_all(named, context.checkpoint)
-        deleted = partial(_deleted, twice=twice, failures=failures)
-        return DeleteTopicsResponse(topics=await context.map(deleted, request.topics))
+        deleted = await context.map(partial(_deleted, twice=twice, failures=failures), request.topics)
+        await context.empty(failures)
+        return DeleteTopicsResponse(topics=deleted)
 
     # -- alter --
 
@@ -188,16 +198,16 @@ class TopicsApi:
         twice = await context.repeated(topic.name for topic in request.topics)
         grown = []
         for topic in request.topics:
-            grown.append(await self._grown(topic, twice, request.validate_only))
+            grown.append(await self._grown(topic, twice, request.validate_only, context))
             await context.checkpoint()
         return CreatePartitionsResponse(topics=tuple(grown))
 
-    async def _grown(self, asked: NewPartitions, twice: set[str], validate_only: bool) -> TopicResult:
+    async def _grown(self, asked: NewPartitions, twice: set[str], validate_only: bool, context: Context) -> TopicResult:
         try:
             _refuse_twice(asked.name, twice)
             self._require(asked.name)
             topic = await self._partitions.alter(asked.name, partitions=asked.count, validate_only=True)
-            self._check_new_assignments(asked, asked.count - topic.partitions)
+            await self._check_new_assignments(asked, asked.count - topic.partitions, context)
             if not validate_only:
                 await self._partitions.alter(asked.name, partitions=asked.count)
         except EXPECTED as error:
@@ -209,7 +219,7 @@ class TopicsApi:
         if self._partitions.topic(name) is None:
             raise UnknownTopicError(f"no topic {name!r}")
 
-    def _check_new_assignments(self, asked: NewPartitions, added: int) -> None:
+    async def _check_new_assignments(self, asked: NewPartitions, added: int, context: Context) -> None:
         if asked.assignments is None:
             return
         if len(asked.assignments) != added:
@@ -217,7 +227,7 @@ class TopicsApi:
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{added} partitions are added, but assignments given for {len(asked.assignments)}",
             )
-        self._check_assignments(asked.assignments)
+        await self._check_assignments(asked.assignments, context)
 
 
 def _deleted(name: str, *, twice: set[str], failures: Mapping[str, Exception]) -> TopicResult:
