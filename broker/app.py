@@ -9,7 +9,6 @@ stop    stop accepting -> answer received requests, for at most `warmlog.stop.ti
 import logging
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -61,6 +60,7 @@ from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metrics.loop_guard import LoopGuard
 from broker.metrics.registry import Metrics
+from broker.metrics.requests import wall_clock_ms
 from broker.net.http import HttpListener
 from broker.net.inflight import InflightBytes
 from broker.net.listener import Limits, Listener, bind, declare_listener_metrics
@@ -477,11 +477,6 @@ async def _open_unless(stop: trio.Event, partitions: Partitions) -> None:
         nursery.start_soon(give_up)
         await partitions.open_all()
         nursery.cancel_scope.cancel()
-
-
-def wall_clock_ms() -> int:
-    """Return milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def address_of(sock: socket.socket | None) -> str:

@@ -21,8 +21,9 @@ from broker.log.index.offset import OffsetIndex
 from broker.log.index.time import NO_TIMESTAMP, TimeIndex
 from broker.log.producers.state import ProducerBatch, ProducerState
 from protocol.errors import InvalidRecordError
-from protocol.records.batch import rewritten_start, stamped_start
-from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, STALE_CRC, STAMPED_SIZE
+from protocol.records.batch import rewritten_start
+from protocol.records.codec import stamped_batch
+from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, STALE_CRC
 from protocol.records.markers import Outcome
 from protocol.records.record import MAX_INT64
 from protocol.records.validation import CheckedBatches
@@ -231,20 +232,18 @@ def whole(batches: list[BatchExtent]) -> BatchExtent:
 
 
 def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_epoch: int) -> list[Buffer]:
-    """Return the buffers to write: for each batch a start with base offset and leader epoch, and a view of the rest.
+    """Return the buffers to write: each batch with its base offset and leader epoch.
 
-    The start is the whole header if other fields have changed, too; then the CRC is computed again.
+    If other fields of its header have changed, too, the CRC is computed again.
     """
     buffers: list[Buffer] = []
     for position, header in checked:
         end = position + header.batch_length + LOG_OVERHEAD
         if header.crc == STALE_CRC:
             rest = view[position + HEADER_SIZE : end]
-            start = rewritten_start(header, rest, base_offset=base_offset, leader_epoch=leader_epoch)
+            buffers += (rewritten_start(header, rest, base_offset=base_offset, leader_epoch=leader_epoch), rest)
         else:
-            rest = view[position + STAMPED_SIZE : end]
-            start = stamped_start(header, base_offset=base_offset, leader_epoch=leader_epoch)
-        buffers += (start, rest)
+            buffers += stamped_batch(view, position, end, base_offset, leader_epoch)
         base_offset += header.last_offset_delta + 1
     return buffers
 

@@ -45,6 +45,8 @@ from protocol.records.layout import NO_TIMESTAMP
 from protocol.records.markers import EndMarker, Outcome, marker_batch
 from protocol.records.validation import check_batches, with_append_time
 
+_CLIENT = Origin.CLIENT  # bound once: reading a member of an enum takes longer than the rest of a comparison
+
 
 class PreparedRoll(NamedTuple):
     """A new segment whose files exist, and the end of the log once it is active."""
@@ -61,6 +63,7 @@ class Appender:
     """The end of one log. For the event loop; `write` and `prepare_roll` may also run in a worker."""
 
     __slots__ = (
+        "_clock",
         "_planned",
         "_segments",
         "committed",
@@ -78,6 +81,7 @@ class Appender:
     ) -> None:
         """Append after `tail`, the end of these segments, whose records have left these producer states."""
         self.place = place
+        self._clock = place.clock
         self.contiguity = contiguity
         self.snapshots = ProducerSnapshots(place.disk, place.directory)
         self.rules = place.config.batch_rules
@@ -127,9 +131,9 @@ class Appender:
         NeedsReencodingError unless `reencoded`; and the errors of `Producers.plan`.
         """
         rules, tail = self.rules, self._planned
-        now_ms = self.place.clock()
+        now_ms = self._clock()
         view = records if isinstance(records, memoryview) else memoryview(records)
-        is_client = origin is Origin.CLIENT
+        is_client = origin is _CLIENT
         checked = check_batches(view, rules, now_ms, reencoded=reencoded, needs_sequences=is_client)
         if len(view) > tail.segment_bytes:
             message = f"{len(view)} bytes of batches exceed segment.bytes ({tail.segment_bytes})"
@@ -160,7 +164,7 @@ class Appender:
 
     def plan_marker(self, marker: TransactionMarker, leader_epoch: int) -> PlannedAppend:
         """Assign an offset and a position to a marker's control batch. Raises the errors of `Producers.plan_marker`."""
-        now_ms, base_offset = self.place.clock(), self._planned.next_offset
+        now_ms, base_offset = self._clock(), self._planned.next_offset
         end = EndMarker(marker.outcome, marker.coordinator_epoch, now_ms)
         batch = marker_batch(marker.producer_id, marker.producer_epoch, end)
         header = read_header(batch)
@@ -248,7 +252,7 @@ class Appender:
     def _aborted_by(self, planned: list[PlannedAppend]) -> list[AbortedTransaction]:
         """Return the transaction index entries of the transactions that these appends abort."""
         found: list[AbortedTransaction] = []
-        if not any(each.outcome is Outcome.ABORT for each in planned):
+        if not any(each.outcome is not None for each in planned):
             return found
         opened = dict(self.producers.open_transactions)  # ordered by first offset
         for each in planned:

@@ -203,7 +203,7 @@ class LogState:
         """Set the high watermark, and the last stable offset that follows from it."""
         self.high_watermark = self.last_stable_offset = high_watermark
         producers = self._appender.producers
-        if producers.open_transactions or producers.unstable:
+        if producers.open_transactions or producers.unstable.ended:
             first_unstable = producers.first_unstable_offset(high_watermark)
             if first_unstable is not None:
                 self.last_stable_offset = min(high_watermark, max(first_unstable, self.log_start_offset))

@@ -14,8 +14,19 @@ cdef extern from *:
         clock_gettime(CLOCK_MONOTONIC, &now);
         return now.tv_sec + now.tv_nsec * 1e-9;
     }
+    static long long warmlog_wall_clock_ms(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+    }
     """
     double warmlog_now() nogil
+    long long warmlog_wall_clock_ms() nogil
+
+
+def wall_clock_ms():
+    """See `broker.metrics.requests.wall_clock_ms`."""
+    return warmlog_wall_clock_ms()
 
 
 cdef class Counter:

@@ -1,18 +1,18 @@
-"""Counters, histograms and the event loop's clock: the measurements made for every request.
+"""Counters, histograms and clocks: the measurements made for every request.
 
-Each class has a compiled version (`_requests.pyx`), which is used where it was built. Both are used from the event loop
+Each has a compiled version (`_requests.pyx`), which is used where it was built. Both are used from the event loop
 only, without locks.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
-from time import perf_counter
+from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Protocol
 
 from protocol.records.codec import compiled
 
-__all__ = ["Counter", "Histogram", "LoopClock", "StageHistograms", "Staged"]
+__all__ = ["Counter", "Histogram", "LoopClock", "StageHistograms", "Staged", "wall_clock_ms"]
 
 
 class Counter:
@@ -117,6 +117,11 @@ class LoopClock:
         return now
 
 
+def wall_clock_ms() -> int:
+    """Return milliseconds since the epoch."""
+    return time_ns() // 1_000_000
+
+
 if not TYPE_CHECKING and compiled:
     with suppress(ImportError):
-        from broker.metrics._requests import Counter, Histogram, LoopClock, StageHistograms
+        from broker.metrics._requests import Counter, Histogram, LoopClock, StageHistograms, wall_clock_ms

@@ -25,6 +25,7 @@ from broker.log.partition_log import LogRead, PartitionLog
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.recovery.reopen import Reopened
 from broker.log.segments.segment import LOOKUP_FAULTS, Segment
+from broker.metadata.topic import INTERNAL_TOPICS
 from broker.partitions.append_queue import Append, AppendQueue, StorageError
 from broker.partitions.disk_workers import DiskWorkers
 from broker.partitions.log_tasks import LogTasks
@@ -61,6 +62,7 @@ class Partition:
         self.log = log
         self.topic = log.topic
         self.index = log.partition
+        self.is_internal = log.topic in INTERNAL_TOPICS
         self.data_directory = os.path.dirname(log.directory)
         self.is_unreadable = False  # a read has failed since startup
         self._writer = writer

@@ -1,6 +1,8 @@
-# The compiled version of `record`; `codec` documents `accept_batch`.
+# The compiled version of `record` and `received`; `codec` documents `accept_batch`.
 
 from protocol.records.layout import BatchHeader
+from protocol.records.received import is_plain_batch as is_plain_batch
+from protocol.records.received import stamped_batch as stamped_batch
 from protocol.records.record import Buffer
 from protocol.records.record import RecordEncoder as RecordEncoder
 from protocol.records.record import decode_records as decode_records

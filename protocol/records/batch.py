@@ -40,7 +40,6 @@ __all__ = [
     "refuse_cut",
     "rewritten_start",
     "stamp",
-    "stamped_start",
     "verify_crc",
 ]
 
@@ -49,7 +48,6 @@ _unpack_header = HEADER.unpack_from
 _new = tuple.__new__
 _BASE_OFFSET: Final = Struct(">q")
 _LEADER_EPOCH: Final = Struct(">i")
-_STAMP: Final = Struct(">qii")
 _CRC: Final = Struct(">I")
 
 # Message formats before version 2.
@@ -104,14 +102,6 @@ def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
     found = crc32c(view[position + CRC_START : end], 0, header.size > GIL_RELEASE_SIZE)
     if found != header.crc:
         refuse_crc(header, found)
-
-
-def stamped_start(header: BatchHeader, *, base_offset: int, leader_epoch: int) -> bytes:
-    """Return the first STAMPED_SIZE (16) bytes of a batch as stored: base offset, length, leader epoch.
-
-    Followed by the received bytes from 16 on they form the stored batch; the receive buffer is not modified.
-    """
-    return _STAMP.pack(base_offset, header.batch_length, leader_epoch)
 
 
 def rewritten_start(header: BatchHeader, records: Buffer, *, base_offset: int, leader_epoch: int) -> bytes:

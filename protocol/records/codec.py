@@ -17,8 +17,10 @@ __all__ = [
     "accept_batch",
     "compiled",
     "decode_records",
+    "is_plain_batch",
     "murmur2",
     "scan_records",
+    "stamped_batch",
     "walk_records",
 ]
 
@@ -46,6 +48,16 @@ compiled = _load_compiled()
 accept_batch: Callable[[Buffer, bool, bool, int, int, int, bool], BatchHeader | None] | None = None
 
 if TYPE_CHECKING or not compiled:
+    from protocol.records.received import is_plain_batch, stamped_batch
     from protocol.records.record import RecordEncoder, decode_records, murmur2, scan_records, walk_records
 else:
-    from protocol.records._codec import RecordEncoder, accept_batch, decode_records, murmur2, scan_records, walk_records
+    from protocol.records._codec import (
+        RecordEncoder,
+        accept_batch,
+        decode_records,
+        is_plain_batch,
+        murmur2,
+        scan_records,
+        stamped_batch,
+        walk_records,
+    )

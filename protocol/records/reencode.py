@@ -1,6 +1,6 @@
 """Decompress batches to validate their records, and recompress them with the topic's codec.
 
-Offsets and append times are set later, by `validation.check_batches` and `batch.stamped_start`. Call it in a worker
+Offsets and append times are set later, by `validation.check_batches` and `codec.stamped_batch`. Call it in a worker
 thread; decompression and compression release the GIL.
 
 Invariants:

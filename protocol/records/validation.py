@@ -14,8 +14,6 @@ KIP-467 (record errors), KIP-937 (limits). `tests/fixtures/kafka/4.3.1/verdicts.
 
 from collections.abc import Sequence
 
-import msgspec
-
 from protocol.errors import (
     BatchTooLargeError,
     ErrorCode,
@@ -60,7 +58,7 @@ __all__ = [
 CheckedBatches = list[tuple[int, BatchHeader]]
 
 
-class BatchRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class BatchRules:
     """A topic's rules for batches. Sizes are bytes, times ms.
 
     `before_max_ms` and `after_max_ms` limit the distance of record timestamps from the current time. `append_time`:
@@ -69,14 +67,37 @@ class BatchRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     requires it.
     """
 
-    max_batch_size: int = MAX_BATCH_SIZE
-    walk: bool = True
-    before_max_ms: int = MAX_INT64
-    after_max_ms: int = MAX_INT64
-    append_time: bool = False
-    need_keys: bool = False
-    codec: Codec | None = None
-    level: int | None = None
+    __slots__ = (
+        "after_max_ms",
+        "append_time",
+        "before_max_ms",
+        "codec",
+        "level",
+        "max_batch_size",
+        "need_keys",
+        "walk",
+    )
+
+    def __init__(
+        self,
+        *,
+        max_batch_size: int = MAX_BATCH_SIZE,
+        walk: bool = True,
+        before_max_ms: int = MAX_INT64,
+        after_max_ms: int = MAX_INT64,
+        append_time: bool = False,
+        need_keys: bool = False,
+        codec: Codec | None = None,
+        level: int | None = None,
+    ) -> None:
+        self.max_batch_size = max_batch_size
+        self.walk = walk
+        self.before_max_ms = before_max_ms
+        self.after_max_ms = after_max_ms
+        self.append_time = append_time
+        self.need_keys = need_keys
+        self.codec = codec
+        self.level = level
 
 
 ANY_BATCH = BatchRules()

@@ -22,6 +22,7 @@ from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
 from protocol.kafka.values import KafkaProduceRequest
 from protocol.records.batch import read_header
+from protocol.records.codec import is_plain_batch
 from protocol.records.layout import (
     CODEC_MASK,
     HEADER_SIZE,
@@ -124,7 +125,8 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
     """
     if len(request.partitions) > PIECE:
         return None
-    if not request.is_transactional and any(has_transaction(asked) for asked in request.partitions):
+    is_plain = all(is_plain_batch(asked.records) for asked in request.partitions)
+    if not is_plain and not request.is_transactional and any(map(has_transaction, request.partitions)):
         return Produce(request.acks, [_without_transaction(asked) for asked in request.partitions])
     served = partitions.served
     found = [served.get((asked.topic, asked.partition)) for asked in request.partitions]
@@ -132,7 +134,7 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
         return None
     if None in found and any(_is_new(asked.topic, partitions) for asked in request.partitions):
         return None
-    terms = _Terms(request, context, partitions)
+    terms = _Terms(request, context, partitions, is_plain=is_plain)
     entries: list[Append | ProducedPartition] = []
     for place, asked in enumerate(request.partitions):
         entries.append(terms.queue(asked, found[place]))
@@ -180,34 +182,35 @@ def _is_new(topic: str, partitions: Partitions) -> bool:
 
 
 class _Terms:
-    """The fields of a request that apply to each of its batches."""
+    """The fields of a request that apply to each of its batches; `is_plain` if `is_plain_batch` is true of them all."""
 
-    __slots__ = ("_is_admin", "_is_one_batch_each", "_knows_zstd", "_partitions", "admission")
+    __slots__ = ("_is_admin", "_knows_zstd", "_must_be_one_batch", "_partitions", "admission")
 
-    def __init__(self, request: ProduceRequest, context: Context, partitions: Partitions) -> None:
+    def __init__(
+        self, request: ProduceRequest, context: Context, partitions: Partitions, *, is_plain: bool = False
+    ) -> None:
         self._partitions = partitions
         self._is_admin = context.session.client_id == ADMIN_CLIENT_ID
-        self._is_one_batch_each = request.is_one_batch_each
-        self._knows_zstd = request.knows_zstd
+        self._must_be_one_batch = request.is_one_batch_each and not is_plain
+        self._knows_zstd = is_plain or request.knows_zstd
         self.admission: Admission | None = None
 
     def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
         """Validate and queue the records of a partition, or return the error for the client."""
         try:
-            topic, records = asked.topic, asked.records
-            if topic in INTERNAL_TOPICS and not self._is_admin:
-                raise InvalidTopicError(f"{topic} is an internal topic: clients cannot write to it")
+            if not self._is_admin and (asked.topic in INTERNAL_TOPICS if partition is None else partition.is_internal):
+                raise InvalidTopicError(f"{asked.topic} is an internal topic: clients cannot write to it")
             if partition is None:
-                raise self._partitions.missing(topic, asked.partition)
-            guard = 0
+                raise self._partitions.missing(asked.topic, asked.partition)
+            records, guard = asked.records, 0
             if self.admission is not None:
-                place = (topic, asked.partition)
+                place = (asked.topic, asked.partition)
                 guard = self.admission.guards.get(place, 0)
                 code = self.admission.refused.get(place)
                 if code is not None:
-                    message = f"{topic}-{asked.partition}: the transaction coordinator refused the batch"
+                    message = f"{asked.topic}-{asked.partition}: the transaction coordinator refused the batch"
                     return _refused(asked.topic, asked.partition, RequestError(code, message), None)
-            if self._is_one_batch_each:
+            if self._must_be_one_batch:
                 _check_one_batch(records)
             if not self._knows_zstd:
                 _refuse_zstd(records)

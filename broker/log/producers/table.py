@@ -176,7 +176,7 @@ class Producers:
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return the first offset of the oldest transaction that is open or ended at or past the high watermark."""
         first_open = next(iter(self.open_transactions.values()), None)
-        first_ended = self.unstable.first_offset(high_watermark) if self.unstable else None
+        first_ended = self.unstable.first_offset(high_watermark)
         if first_open is None or first_ended is None:
             return first_ended if first_open is None else first_open
         return min(first_open, first_ended)

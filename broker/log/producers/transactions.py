@@ -64,21 +64,18 @@ def ended_by(current: ProducerState | None, marker: TransactionMarker, timestamp
 class UnstableTransactions:
     """Transactions that have ended at or past the high watermark, so that readers must not rely on their outcome."""
 
-    __slots__ = ("_ended",)
+    __slots__ = ("ended",)
 
     def __init__(self) -> None:
-        self._ended: list[tuple[int, int]] = []  # heap of (first offset, marker's offset)
-
-    def __bool__(self) -> bool:
-        return bool(self._ended)
+        self.ended: list[tuple[int, int]] = []  # heap of (first offset, marker's offset)
 
     def add(self, first_offset: int, marker_offset: int) -> None:
         """Add a transaction whose marker was appended."""
-        heappush(self._ended, (first_offset, marker_offset))
+        heappush(self.ended, (first_offset, marker_offset))
 
     def first_offset(self, high_watermark: int) -> int | None:
         """Return the smallest first offset of transactions whose marker is not below the high watermark, or None."""
-        ended = self._ended
+        ended = self.ended
         while ended and ended[0][1] < high_watermark:
             heappop(ended)
         return ended[0][0] if ended else None
@@ -86,7 +83,7 @@ class UnstableTransactions:
     def cut(self, end_offset: int) -> "UnstableTransactions":
         """Return the transactions whose markers are below the end of a truncated log."""
         left = UnstableTransactions()
-        for first_offset, marker_offset in self._ended:
+        for first_offset, marker_offset in self.ended:
             if marker_offset < end_offset:
                 left.add(first_offset, marker_offset)
         return left

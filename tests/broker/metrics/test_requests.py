@@ -2,6 +2,7 @@
 
 import runpy
 from mmap import mmap
+from time import time_ns
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -52,6 +53,13 @@ def test_stages_are_counted_alike(requests: list[tuple[int, tuple[float, ...]]])
             stages.observe(staged, done_at, sent_at)
         seen.append([shown(histogram) for histogram in histograms])
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("twin", [PURE, CHOSEN], ids=["pure", "chosen"])
+def test_the_wall_clock_counts_milliseconds_since_the_epoch(twin: Twin) -> None:
+    before_ns = time_ns()
+    now_ms = twin.wall_clock_ms()
+    assert before_ns // 1_000_000 <= now_ms <= time_ns() // 1_000_000
 
 
 @pytest.mark.parametrize("twin", [PURE, CHOSEN], ids=["pure", "chosen"])

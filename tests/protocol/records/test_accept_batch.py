@@ -101,3 +101,13 @@ class TestAgreement:
         pack_into(">i", data, 23, count - 1)
         pack_into(">i", data, 57, count)
         agree(compiled, with_its_crc(data))
+
+    @pytest.mark.parametrize("extra", [*range(18), 3900, 4010, *range(4020, 4034), 5000])
+    def test_on_any_size_and_alignment(self, compiled: ModuleType, extra: int) -> None:
+        good = build_batch([(5, None, bytes(number % 251 for number in range(extra)), ())])
+        agree(compiled, good)
+        for skipped in range(1, 9):
+            shifted = memoryview(bytes(skipped) + good)[skipped:]
+            assert compiled.accept_batch(shifted, True, False) == check_batches(good)[0][1]
+        agree(compiled, good[:-1] + bytes([good[-1] ^ 1]))
+        agree(compiled, good[:HEADER_SIZE] + bytes([good[HEADER_SIZE] ^ 0x80]) + good[HEADER_SIZE + 1 :])

@@ -17,8 +17,7 @@ from protocol.errors import (
     UnsupportedCompressionError,
     UnsupportedMagicError,
 )
-from protocol.records.batch import headers, read_header, stamp, stamped_start, verify_crc
-from protocol.records.layout import STAMPED_SIZE
+from protocol.records.batch import headers, read_header, stamp, verify_crc
 from protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
 from tests.protocol.records.handmade import batch, crc32c_by_bits, record
 
@@ -257,10 +256,3 @@ class TestStamp:
         head = bytearray(THREE[:61])
         stamp(memoryview(head), base_offset=9, leader_epoch=0)
         check_batches(bytes(head) + THREE[61:])
-
-
-def test_a_new_start_and_the_rest_are_the_batch_stamped_in_place() -> None:
-    in_place = bytearray(ONE)
-    stamp(in_place, base_offset=77, leader_epoch=9)
-    start = stamped_start(read_header(ONE), base_offset=77, leader_epoch=9)
-    assert start + ONE[STAMPED_SIZE:] == bytes(in_place)

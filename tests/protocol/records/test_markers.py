@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from protocol.records.batch import headers, stamped_start
-from protocol.records.layout import STAMPED_SIZE
+from protocol.records.batch import headers
+from protocol.records.codec import stamped_batch
 from protocol.records.markers import EndMarker, Outcome, end_marker, marker_batch
 from protocol.records.reader import decode_batch
 
@@ -18,8 +18,8 @@ def test_markers_are_those_that_kafka_wrote(kafka_fixtures: Path) -> None:
             marker = end_marker(decode_batch(data, position, header))
             assert marker is not None
             built = marker_batch(header.producer_id, header.producer_epoch, marker)
-            start = stamped_start(header, base_offset=header.base_offset, leader_epoch=header.leader_epoch)
-            assert start + built[STAMPED_SIZE:] == data[position : position + header.size]
+            stored = stamped_batch(memoryview(built), 0, len(built), header.base_offset, header.leader_epoch)
+            assert b"".join(stored) == data[position : position + header.size]
             outcomes.append(marker.outcome)
     assert set(outcomes) == {Outcome.ABORT, Outcome.COMMIT}
 

@@ -1,0 +1,53 @@
+"""Look at received batches before they are validated, and give them the fields that the broker sets.
+
+The reference for the functions of the same names in `_codec`; `codec` imports the ones in use.
+"""
+
+from struct import Struct
+from typing import Final
+
+from protocol.records.layout import (
+    ATTRIBUTES_POSITION,
+    BATCH_LENGTH_POSITION,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    STAMPED_SIZE,
+    TRANSACTIONAL_BIT,
+    UNUSUAL_BITS,
+)
+from protocol.records.record import Buffer
+
+#: Copying a batch of up to this many bytes costs less than a view of it, which is one more buffer to write.
+MAX_COPIED_SIZE: Final = 2048
+
+_LENGTH: Final = Struct(">i")
+_START: Final = Struct(">qii")
+_ATTRIBUTES: Final = Struct(">h")
+
+
+def is_plain_batch(records: Buffer) -> bool:
+    """Return whether the bytes are as many as one batch of the current format has, uncompressed and of no transaction.
+
+    Nothing else of the batch is validated.
+    """
+    if len(records) < HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
+        return False
+    length: int = _LENGTH.unpack_from(records, BATCH_LENGTH_POSITION)[0]
+    attributes: int = _ATTRIBUTES.unpack_from(records, ATTRIBUTES_POSITION)[0]
+    return length + LOG_OVERHEAD == len(records) and not attributes & (UNUSUAL_BITS | TRANSACTIONAL_BIT)
+
+
+def stamped_batch(records: memoryview, start: int, end: int, base_offset: int, leader_epoch: int) -> tuple[Buffer, ...]:
+    """Return the buffers of the batch in bytes [start, end) as stored: with its base offset and leader epoch.
+
+    The received bytes are not modified: a small batch is copied, and of a larger one the first STAMPED_SIZE bytes are.
+    Raises ValueError if the range does not hold a batch header.
+    """
+    if not 0 <= start <= end - HEADER_SIZE <= len(records) - HEADER_SIZE:
+        raise ValueError(f"no batch in bytes {start} to {end} of {len(records)}")
+    length: int = _LENGTH.unpack_from(records, start + BATCH_LENGTH_POSITION)[0]
+    stamp = _START.pack(base_offset, length, leader_epoch)
+    rest = records[start + STAMPED_SIZE : end]
+    return (stamp + rest,) if end - start <= MAX_COPIED_SIZE else (stamp, rest)
