@@ -24,7 +24,7 @@ ARGS ?=
 SPARKS ?= 4.0.5 4.1.4 4.2.1
 # uv installs a lock file in a fraction of pip's time. pip, which reads its own configuration, is tried where uv fails.
 # --compile: byte code is written also where PYTHONDONTWRITEBYTECODE keeps programs from doing so; without it a start
-# takes twice as long.
+# takes twice as long. uv leaves out modules that are not in a package, so compileall does these.
 INSTALL = sh -c '$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps "$$@" \
 	|| $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "$$@"' install
 
@@ -61,6 +61,7 @@ $(TOOLS): requirements/uv.lock requirements/runtime.lock requirements/build.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.lock
 	@$(INSTALL) --require-hashes -r requirements/build.lock
 	@$(INSTALL) --require-hashes --compile -r requirements/runtime.lock
+	@$(BIN)/python -m compileall -q -l .venv/lib/python3*/site-packages
 	@touch $@
 
 $(COMPILED): $(TOOLS) setup.py $(SOURCES)

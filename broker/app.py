@@ -13,39 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from random import Random, SystemRandom
+from random import Random
 from uuid import uuid4
 
 import trio
 
-from broker.api.addresses import Advertised, container_gateway
-from broker.api.cluster.cluster import ClusterApi
-from broker.api.cluster.controller import ControllerApi
-from broker.api.cluster.features import Features
-from broker.api.cluster.greeting import GreetingApi
-from broker.api.cluster.security import SecurityApi
-from broker.api.configs.configs import ConfigsApi
-from broker.api.dispatch import Dispatcher
-from broker.api.fetch.fetches import Fetches
-from broker.api.fetch.sessions import FetchSessions
-from broker.api.groups.kafka_groups import group_families
-from broker.api.groups.native_groups import NativeGroupsApi
-from broker.api.handler import Family
-from broker.api.pacing import Pacer
-from broker.api.records.delete_records import RecordsApi
-from broker.api.records.epochs import EpochsApi
-from broker.api.records.explain import ExplainApi
-from broker.api.records.native_producers import NativeProducersApi
-from broker.api.records.offsets import OffsetsApi
-from broker.api.records.producers import ProducersApi, largest_producer_id
-from broker.api.topics.assignments import AssignmentsApi
-from broker.api.topics.describe_topics import DescribeTopicsApi
-from broker.api.topics.log_dirs import LogDirsApi
-from broker.api.topics.metadata import MetadataApi
-from broker.api.topics.topics import TopicsApi
-from broker.api.transactions.listing import ListTransactionsApi
-from broker.api.transactions.markers import TransactionMarkersApi
-from broker.api.transactions.requests import TransactionsApi
+from broker.api.records.producers import largest_producer_id
+from broker.frontend import Core, Frontend
 from broker.groups.service import GroupService
 from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from broker.log.errors import DirectoryFailedError, LogError
@@ -62,21 +36,16 @@ from broker.metrics.loop_guard import LoopGuard
 from broker.metrics.registry import Metrics
 from broker.metrics.requests import wall_clock_ms
 from broker.net.http import HttpListener
-from broker.net.inflight import InflightBytes
-from broker.net.listener import Limits, Listener, bind, declare_listener_metrics
-from broker.net.sendfile import SlicePath
-from broker.net.services import Services
+from broker.net.listener import bind
 from broker.net.turn import ServingTurn
-from broker.net.wire import KafkaWire, NativeWire, Wire
+from broker.partitions.appends.writer import Writer
+from broker.partitions.disks.storage import Storage
 from broker.partitions.log_metrics import declare_file_metrics, declare_log_metrics, declare_startup_metrics
 from broker.partitions.partition_metrics import declare_partition_metrics
 from broker.partitions.partitions import Partitions
-from broker.partitions.read_ahead import ReadAhead, ReadLimits
-from broker.partitions.storage import Storage
-from broker.partitions.writer import Writer
+from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
 from broker.process import (
     SWITCH_INTERVAL_S,
-    connections_limit,
     open_files_limit,
     raise_descriptor_limit,
     stop_on_signal,
@@ -87,8 +56,6 @@ from broker.settings.settings import Settings
 from broker.transactions.markers import Marker, MarkerWriter, append_marker
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.service import TransactionService
-from protocol.kafka.api import Codec as KafkaCodec
-from protocol.response import HelloResponse
 from protocol.transactions import TopicIndex
 from protocol.version import VERSION
 
@@ -192,7 +159,6 @@ class Broker:
         self._live_settings.take_kept(self._store.broker_configs())
         self._files = OpenFiles(limit=open_files_limit(settings), residency=Residency())
         self._metrics = Metrics()
-        self._pacer = Pacer()
         self.guard = guard
         self._not_ready: str | None = "starting"
 
@@ -257,7 +223,19 @@ class Broker:
         transactions = self._transactions(partitions, writer, groups)
         self._moves = LogMoves(partitions, self._directories, writer, self._metrics)
         turn = ServingTurn(writer.write_queued, self.guard)
-        listeners = self._listeners(sockets, partitions, turn, groups, transactions)
+        core = Core(
+            settings=self._settings,
+            live_settings=self._live_settings,
+            store=self._store,
+            directories=self._directories,
+            metrics=self._metrics,
+            partitions=partitions,
+            groups=groups,
+            transactions=transactions,
+            moves=self._moves,
+            reads=self._reads,
+        )
+        listeners = Frontend(core, turn).listeners(sockets)
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
@@ -337,107 +315,6 @@ class Broker:
 
         markers = MarkerWriter(partitions, writer, append_marker, written)
         return TransactionService(partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms)
-
-    def _listeners(
-        self,
-        sockets: dict[str, socket.socket],
-        partitions: Partitions,
-        turn: ServingTurn,
-        groups: GroupService,
-        transactions: TransactionService,
-    ) -> list[Listener]:
-        """Return the enabled listeners, which share all handlers."""
-        settings, codec = self._settings, KafkaCodec(topic_names=partitions.topic_name)
-        inflight = InflightBytes(settings.queued_max_request_bytes)
-        replies = InflightBytes(settings.warmlog_queued_max_reply_bytes)
-        families = self._families(partitions, codec, groups, transactions)
-        dispatcher = Dispatcher(partitions, self._fetches(partitions), families, transactions.admit_batches)
-        limits = Limits(
-            max_connections=lambda: connections_limit(self._live_settings.current),
-            max_idle_s=settings.connections_max_idle_ms / 1000,
-            send_buffer_bytes=settings.socket_send_buffer_bytes,
-            receive_buffer_bytes=settings.socket_receive_buffer_bytes,
-        )
-        slices = SlicePath(self._reads)
-        services = partial(
-            self._services, dispatcher=dispatcher, turn=turn, inflight=inflight, replies=replies, slices=slices
-        )
-        wires: tuple[Wire, ...] = (KafkaWire(codec), NativeWire())
-        listeners = [
-            Listener(sockets[wire.name], wire.name, services(wire), limits) for wire in wires if wire.name in sockets
-        ]
-        declare_listener_metrics(self._metrics, listeners, inflight, replies)
-        return listeners
-
-    def _families(
-        self, partitions: Partitions, codec: KafkaCodec, groups: GroupService, transactions: TransactionService
-    ) -> list[Family]:
-        """Return the handlers of all requests except produce and fetch."""
-        cluster_id = self._directories.cluster_id
-        advertised = Advertised(lambda: partitions.settings, gateway=container_gateway(self._settings))
-        hello = HelloResponse(
-            version=0,
-            broker=f"warmlog/{VERSION}",
-            cluster_id=cluster_id,
-            node_id=partitions.node_id,
-            max_frame_bytes=self._settings.socket_request_max_bytes,
-        )
-        features = Features(partitions.node_id, self._store, transactions.feature_changed)
-        return [
-            GreetingApi(hello, codec.api_versions, features),
-            MetadataApi(partitions, cluster_id, advertised),
-            TopicsApi(partitions),
-            DescribeTopicsApi(partitions),
-            ExplainApi(partitions),
-            ConfigsApi(partitions),
-            ClusterApi(partitions, cluster_id, advertised),
-            ControllerApi(partitions.node_id, self._store, features, advertised, wall_clock_ms),
-            AssignmentsApi(partitions),
-            SecurityApi(),
-            OffsetsApi(partitions, self._metrics),
-            EpochsApi(partitions),
-            RecordsApi(partitions),
-            LogDirsApi(partitions, self._directories, self._moves),
-            ProducersApi(partitions),
-            TransactionsApi(transactions, groups.registry.log, groups.commits, partitions),
-            ListTransactionsApi(transactions),
-            TransactionMarkersApi(transactions.markers),
-            *(asked := group_families(groups, transactions, partitions, advertised)),
-            NativeGroupsApi(asked, partitions),
-            NativeProducersApi(partitions),
-        ]
-
-    def _fetches(self, partitions: Partitions) -> Fetches:
-        slots = self._settings.max_incremental_fetch_session_cache_slots
-        sessions = FetchSessions(slots=slots, clock=trio.current_time, random=SystemRandom())
-        sessions.declare(self._metrics)
-        return Fetches(partitions, sessions, self._reads)
-
-    def _services(
-        self,
-        wire: Wire,
-        *,
-        dispatcher: Dispatcher,
-        turn: ServingTurn,
-        inflight: InflightBytes,
-        replies: InflightBytes,
-        slices: SlicePath,
-    ) -> Services:
-        settings = self._settings
-        return Services(
-            wire=wire,
-            turn=turn,
-            dispatcher=dispatcher,
-            metrics=self._metrics,
-            inflight=inflight,
-            replies=replies,
-            slices=slices,
-            pacer=self._pacer,
-            max_frame_bytes=settings.socket_request_max_bytes,
-            max_reply_bytes=settings.warmlog_reply_max_bytes,
-            max_requests=settings.warmlog_connection_inflight_requests,
-            slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
-        )
 
     def _declare_metrics(self, partitions: Partitions) -> None:
         metrics = self._metrics

@@ -7,7 +7,7 @@ names the field. Timestamps are milliseconds since the epoch, durations millisec
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 # Kafka's max.partition.fetch.bytes; a consumer may hold this much per partition
 DEFAULT_PARTITION_FETCH_BYTES = 1 << 20
@@ -16,6 +16,7 @@ LATEST_TIMESTAMP = -1  # ListOffsets: the offset of the next record
 EARLIEST_TIMESTAMP = -2  # ListOffsets: the log start offset
 MAX_TIMESTAMP = -3  # ListOffsets: the record with the greatest timestamp (KIP-734)
 
+Int16 = Annotated[int, Meta(ge=-(1 << 15), lt=1 << 15)]
 Int32 = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Size32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -120,9 +121,14 @@ class PartitionRecords(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Append batches. acks 0: no response; 1: respond after the leader's append; -1: after all in-sync replicas'."""
+    """Append batches. acks 0: no response; 1: respond after the leader's append; -1: after all in-sync replicas'.
+
+    With a `transactional_id`, batches of its transaction: one for each partition. A native client leaves it out
+    otherwise, since older brokers do not know it.
+    """
 
     api: ClassVar[str] = "produce"
+    transactional_id: str | UnsetType | None = UNSET
     acks: Literal[-1, 0, 1] = -1
     timeout_ms: Size32 = 30_000
     partitions: Entries[PartitionRecords]
@@ -133,14 +139,14 @@ class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
         return True
 
     @property
-    def is_one_batch_each(self) -> bool:
-        """Whether a partition takes one batch of a request, as Kafka's do."""
-        return False
+    def is_transactional(self) -> bool:
+        """Whether the request may hold batches of a transaction."""
+        return isinstance(self.transactional_id, str)
 
     @property
-    def is_transactional(self) -> bool:
-        """Whether the request may carry batches of a transaction."""
-        return True
+    def is_one_batch_each(self) -> bool:
+        """Whether a partition takes one batch of a request."""
+        return self.is_transactional
 
 
 class FetchPartition(Value, frozen=True, kw_only=True, gc=False):

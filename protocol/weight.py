@@ -1,19 +1,20 @@
 """Estimate the size of a request or a response by the number of its values, and free a large one in pieces."""
 
 from collections.abc import Iterator
+from enum import Enum
 from functools import cache
 from sys import getrefcount
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
+from msgspec import UnsetType
 from msgspec.structs import fields
 
-from protocol.errors import ErrorCode
 from protocol.request import Value
 from protocol.response import FetchResponse, ProduceResponse
 
 _FLAT = (ProduceResponse, FetchResponse)  # measured on every turn, and their partitions hold few values
-# Types of fields without parts.
-_PLAIN = {int, str, bytes, bool, float, int | None, str | None, bytes | None, ErrorCode}
+_PLAIN = (int, str, bytes, memoryview, float, Enum, NoneType, UnsetType)  # types of values without parts
 _SMALL = 16  # values in a container that is freed together with them, unless they have parts themselves
 _ONLY_REFERENCE = 2  # what `getrefcount` returns for an object with one reference: it counts its own argument
 RELEASED = 256  # values that are freed in one go: about 20 us
@@ -49,8 +50,12 @@ def release(owned: list[Any]) -> Iterator[None]:
         if not values:
             held.pop()
             continue
-        piece = values[-RELEASED:]
-        del values[-RELEASED:]
+        start = max(0, len(values) - RELEASED + count)
+        piece = values[start:]
+        del values[start:]
+        if not any(map(_has_type_with_parts, set(map(type, piece)))):
+            count += len(piece)
+            piece.clear()
         while piece:
             value = piece.pop()
             if getrefcount(value) > _ONLY_REFERENCE:  # somebody else has it, perhaps this list once more
@@ -63,9 +68,9 @@ def release(owned: list[Any]) -> Iterator[None]:
                 count += len(value)
             del value
             count += 1
-            if count >= RELEASED:
-                count = 0
-                yield
+        if count >= RELEASED:
+            count = 0
+            yield
 
 
 def _has_parts(values: list[Any] | tuple[Any, ...]) -> bool:
@@ -75,4 +80,20 @@ def _has_parts(values: list[Any] | tuple[Any, ...]) -> bool:
 @cache
 def _part_names(kind: type[Value]) -> tuple[str, ...]:
     """Return the names of the fields that may hold containers."""
-    return tuple([field.name for field in fields(kind) if field.type not in _PLAIN])
+    return tuple([field.name for field in fields(kind) if not _is_plain(field.type)])
+
+
+@cache
+def _has_type_with_parts(kind: type) -> bool:
+    """Return whether values of a type may have parts."""
+    return bool(_part_names(kind)) if issubclass(kind, Value) else issubclass(kind, list | tuple)
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Return whether values of an annotated type have no parts."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _is_plain(get_args(annotation)[0])
+    if origin in {Union, UnionType}:
+        return all(map(_is_plain, get_args(annotation)))
+    return isinstance(annotation, type) and issubclass(annotation, _PLAIN)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.broker.log.eviction import needs_cachestat, needs_eviction
+from tests.broker.log.io.eviction import needs_cachestat, needs_eviction
 from tests.documents import ROOT, command_directory, run_block, shell_blocks
 
 DOCUMENT = "docs/tutorial.md"

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from broker.api import pacing
 from broker.api.pacing import Pacer
 
 Q = TypeVar("Q", bound=Hashable)
@@ -30,6 +29,11 @@ class Session:
     client_id: str = ""
     protocol_version: int | None = None
 
+    @property
+    def is_native(self) -> bool:
+        """Whether the client speaks the native protocol."""
+        return self.protocol_version is not None
+
 
 class Context:
     """The request that a connection is handling. One object per connection, reused for each request.
@@ -38,12 +42,13 @@ class Context:
     is decoded. Afterwards, only the session may be kept.
     """
 
-    __slots__ = ("_pacer", "_piece_end", "session", "version")
+    __slots__ = ("_clock", "_pacer", "_piece_end", "session", "version")
 
     def __init__(self, session: Session, pacer: Pacer) -> None:
         self.session = session
         self.version = 0  # of the API (Kafka) or of the protocol (native)
         self._pacer = pacer
+        self._clock = pacer.clock  # looked up once: a loop reads it for each of its items
         self._piece_end = 0.0
 
     def start(self) -> None:
@@ -56,13 +61,13 @@ class Context:
         Call it in every loop whose length depends on the client or on the size of the broker. State that was read
         before it may have changed afterwards.
         """
-        if pacing.perf_counter() >= self._piece_end:
+        if self._clock() >= self._piece_end:
             await self.pause()
 
     @property
     def is_piece_over(self) -> bool:
         """Whether to `pause`: for short loops, where awaiting `checkpoint` each time costs as much as the work."""
-        return pacing.perf_counter() >= self._piece_end
+        return self._clock() >= self._piece_end
 
     async def pause(self) -> None:
         """Yield to other tasks, then begin another piece."""
@@ -74,7 +79,7 @@ class Context:
         results = []
         for each in zip(*arguments, strict=True):
             results.append(function(*each))
-            if pacing.perf_counter() >= self._piece_end:
+            if self._clock() >= self._piece_end:
                 await self.pause()
         return tuple(results)
 
@@ -90,7 +95,7 @@ class Context:
             if found is None:
                 found = answers[question] = answer(question)
             given.append(found)
-            if pacing.perf_counter() >= self._piece_end:
+            if self._clock() >= self._piece_end:
                 await self.pause()
         return tuple(given)
 
@@ -112,7 +117,7 @@ class Context:
         repeated: set[Q] = set()
         for key in keys:
             (repeated if key in seen else seen).add(key)
-            if pacing.perf_counter() >= self._piece_end:
+            if self._clock() >= self._piece_end:
                 await self.pause()
         await self.empty(seen)
         return repeated
@@ -124,5 +129,5 @@ class Context:
                 values.popitem()
             else:
                 values.pop()
-            if pacing.perf_counter() >= self._piece_end:
+            if self._clock() >= self._piece_end:
                 await self.pause()

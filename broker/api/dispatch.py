@@ -79,7 +79,7 @@ class Dispatcher:
     async def fetch_work(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse | ErrorResponse:
         """Run the part of a pending fetch that needs a task; it may be pending again."""
         try:
-            return await self._fetches.work(fetch, context)
+            return await self._fetches.continue_in_task(fetch, context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
 

@@ -18,26 +18,27 @@ import trio
 
 from protocol.weight import release
 
-__all__ = ["PIECE_S", "Pacer", "perf_counter"]  # `Context` reads the clock from here: tests replace one
-
 T = TypeVar("T")
 PIECE_S = 0.002  # a pass of the loop costs some 0.05 ms; a client needs two or three passes for a small request
 
 
 class Pacer:
-    """The queue of long requests that wait for their next piece. One per broker; used on the event loop only."""
+    """The queue of long requests that wait for their next piece. One per broker; used on the event loop only.
 
-    __slots__ = ("_paused", "_queue", "_worker")
+    `clock` returns seconds; only differences between its readings are used.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_paused", "_queue", "_worker", "clock")
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self.clock = clock
         self._worker = trio.CapacityLimiter(1)
         self._paused = 0
         self._queue = trio.lowlevel.ParkingLot()
 
-    @staticmethod
-    def piece_end() -> float:
-        """Return when a piece that begins now should end, in perf_counter seconds."""
-        return perf_counter() + PIECE_S
+    def piece_end(self) -> float:
+        """Return when a piece that begins now should end, in seconds of `clock`."""
+        return self.clock() + PIECE_S
 
     async def in_worker(self, work: Callable[[], T]) -> T:
         """Run work that cannot be split into pieces in a worker thread, one call at a time."""
@@ -50,7 +51,7 @@ class Pacer:
         """Free the objects in a list in pieces. The list must hold the last references to them."""
         piece_end = self.piece_end()
         for _ in release(owned):
-            if perf_counter() >= piece_end:
+            if self.clock() >= piece_end:
                 await self.pause()
                 piece_end = self.piece_end()
 

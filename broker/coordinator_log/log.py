@@ -26,9 +26,9 @@ from broker.log.io.files import FileSlice
 from broker.log.producers.transactions import Origin
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
+from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Append, Partition, StorageError
 from broker.partitions.partitions import Partitions, TopicExistsError
-from broker.partitions.writer import Writer
 from broker.settings.settings import Settings
 from broker.settings.types import SettingError
 from protocol.errors import BatchTooLargeError, ErrorCode, ProtocolError
@@ -56,7 +56,7 @@ class TopicLayout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorTopic:
-    """The differences between the topics of coordinators. `keeps`: the kind of its names, for log messages."""
+    """The differences between the topics of coordinators. `keeps`: what its names identify, for log messages."""
 
     name: str
     keeps: str
@@ -64,7 +64,7 @@ class CoordinatorTopic:
 
 
 class LogProducer(NamedTuple):
-    """The producer in whose transaction records are appended."""
+    """The producer of the transaction that appended records belong to."""
 
     id: int
     epoch: int
@@ -90,7 +90,7 @@ class CoordinatorLog:
     # -- the topic --
 
     async def wait_unread(self) -> None:
-        """Wait until further partitions are to be read."""
+        """Wait until there are unread partitions."""
         await self._more_unread.wait()
         self._more_unread = trio.Event()
 
@@ -105,7 +105,7 @@ class CoordinatorLog:
         return self._count
 
     def state_of(self, name: str) -> ErrorCode:
-        """Return NONE, or why a name cannot be served."""
+        """Return NONE, or the error code of a name that cannot be served."""
         return self._unread.get(self.partition_of(name), ErrorCode.NONE)
 
     def partition_of(self, name: str) -> int:
@@ -267,7 +267,7 @@ def _code_of(error: Exception) -> ErrorCode:
 
 
 def _check_size(rows: Rows, max_bytes: int) -> None:
-    """Raise BatchTooLargeError for what no batch can hold, before it is built: a member may send megabytes."""
+    """Raise BatchTooLargeError for records that no batch can hold, before it is built: a member may send megabytes."""
     size = sum([len(key) + len(value or b"") for key, value in rows])
     if size > max_bytes:
         raise BatchTooLargeError(f"records of {size} bytes, more than a batch of {max_bytes} bytes can hold")

@@ -29,8 +29,8 @@ from protocol.kafka.group_records import (
     NO_TIME,
     OffsetAndMetadata,
     encode_group_key,
-    encode_offset,
     encode_offset_key,
+    encode_offsets,
 )
 from protocol.records.record import MAX_INT64
 
@@ -152,25 +152,37 @@ class OffsetCommits:
         """Append offsets, and put them into memory once they are written."""
         now_ms = self._groups.clock()
         expire_ms = NO_TIME if retention_ms is None else min(now_ms + retention_ms, MAX_INT64)
-        entries = [(requested, self._committed(requested, now_ms, expire_ms)) for requested in offsets]
+        topic_ids = {topic: self._topic_id(topic) for topic in {requested.topic for requested in offsets}}
+        entries = [
+            (
+                requested.topic,
+                requested.partition,
+                OffsetAndMetadata(
+                    offset=requested.offset,
+                    leader_epoch=requested.leader_epoch,
+                    metadata=requested.metadata,
+                    commit_ms=now_ms,
+                    expire_ms=expire_ms,
+                    topic_id=topic_ids[requested.topic],
+                ),
+            )
+            for requested in offsets
+        ]
 
         def put(record_offsets: Sequence[int]) -> None:
             if not self._groups.log.partition_count:  # `__consumer_offsets` was deleted, and these records with it
                 return
             if self._groups.get(name) is None:  # the group was deleted during the write, without these offsets
                 self._groups.create(name)
-            for (requested, value), offset in zip(entries, record_offsets, strict=True):
-                entry = PendingOffset(name, requested.topic, requested.partition, value, offset)
+            for (topic, partition, value), offset in zip(entries, record_offsets, strict=True):
                 if producer is None:
-                    self._groups.offsets.put(*entry)
+                    self._groups.offsets.put(name, topic, partition, value, offset)
                 else:
+                    entry = PendingOffset(name, topic, partition, value, offset)
                     self._groups.put_pending(self._groups.log.partition_of(name), producer.id, entry)
 
         try:
-            rows = [
-                (encode_offset_key(name, requested.topic, requested.partition), encode_offset(value))
-                for requested, value in entries
-            ]
+            rows: Rows = [*encode_offsets(name, entries)]
         except MalformedError:  # every other field has been checked: the metadata exceeds a record's length field
             return _Write.refused(ErrorCode.OFFSET_METADATA_TOO_LARGE)
         return self._write(name, rows, put, producer)
@@ -361,16 +373,9 @@ class OffsetCommits:
                 if is_unused:
                     self._groups.restore(group)
 
-    def _committed(self, requested: OffsetToCommit, now_ms: int, expire_ms: int) -> OffsetAndMetadata:
-        topic = self._partitions.topic(requested.topic)
-        return OffsetAndMetadata(
-            offset=requested.offset,
-            leader_epoch=requested.leader_epoch,
-            metadata=requested.metadata,
-            commit_ms=now_ms,
-            expire_ms=expire_ms,
-            topic_id=NO_TOPIC_ID if topic is None else topic.id.bytes,
-        )
+    def _topic_id(self, name: str) -> bytes:
+        topic = self._partitions.topic(name)
+        return NO_TOPIC_ID if topic is None else topic.id.bytes
 
 
 class _Write:

@@ -10,8 +10,8 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.groups.registry import GroupRegistry
 from broker.groups.topic import OFFSETS_TOPIC, TOPIC
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.writer import Writer
 from broker.partitions.partitions import Partitions
-from broker.partitions.writer import Writer
 from broker.settings.settings import Settings
 from protocol.groups import GroupState
 from protocol.records.markers import Outcome

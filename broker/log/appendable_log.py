@@ -51,8 +51,8 @@ class AppendableLog(LogState):
     def _check_service(self) -> None:
         if self._closed or self._appender.writer.failure is not None:
             raise self._refusal()
-        if self.room.is_short and not self.uses_reserve:
-            raise self.room.refuse()
+        if self.space_status.is_short and not self.uses_reserve:
+            raise self.space_status.refuse()
 
     @property
     def keeps_codecs(self) -> bool:
@@ -65,7 +65,7 @@ class AppendableLog(LogState):
         For a worker, unless they are small. Raises the ProtocolErrors of `protocol.records.reencode.reencode_batches`.
         """
         return reencode_batches(
-            records, self._appender.rules, self._place.clock(), max_decompressed_size=max_decompressed_size
+            records, self._appender.rules, self._context.clock(), max_decompressed_size=max_decompressed_size
         )
 
     def write(self, planned: list[PlannedAppend]) -> None:
@@ -73,8 +73,8 @@ class AppendableLog(LogState):
 
         Raises OSError, after truncating the file to its previous size; then call `abandon`.
         """
-        if self.room.is_short and not self.uses_reserve:  # became short after they were planned
-            raise self.room.full()
+        if self.space_status.is_short and not self.uses_reserve:  # became short after they were planned
+            raise self.space_status.full()
         self._appender.write(planned)
 
     def commit(self, planned: list[PlannedAppend]) -> None:
@@ -127,7 +127,7 @@ class AppendableLog(LogState):
         Both the broker's clock and the timestamps of the records must say so: a client that copies old records is not
         idle.
         """
-        limit_ms = self._place.clock() - self.config.producer_id_expiration_ms
+        limit_ms = self._context.clock() - self.config.producer_id_expiration_ms
         return self.producers.forget_idle(limit_ms, limit_ms, most=most)
 
     # -- roll ----------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class AppendableLog(LogState):
         Continue with `commit_early_roll` once nothing is planned, or with `PreparedRoll.forget`; the log end must not
         have moved.
         """
-        return self._appender.prepare_roll(self._place.new_tail(self.log_end_offset))
+        return self._appender.prepare_roll(self._context.new_tail(self.log_end_offset))
 
     def commit_early_roll(self, prepared: PreparedRoll) -> Segment:
         """Commit a roll as `commit_roll` does, and let later plans use the new segment. Raises OSError."""

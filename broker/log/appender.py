@@ -36,8 +36,8 @@ from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
 from broker.log.producers.table import Producers
 from broker.log.producers.transactions import Origin, TransactionMarker
+from broker.log.recovery.context import LogContext
 from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.place import LogPlace
 from broker.log.segments.segment import Segment
 from broker.log.segments.segment_map import Segments
 from protocol.records.batch import read_header
@@ -67,9 +67,9 @@ class Appender:
         "_planned",
         "_segments",
         "committed",
+        "context",
         "contiguity",
         "has_new_names",
-        "place",
         "producers",
         "rules",
         "snapshots",
@@ -77,14 +77,14 @@ class Appender:
     )
 
     def __init__(
-        self, place: LogPlace, segments: Segments, tail: Tail, producers: Producers, contiguity: Contiguity
+        self, context: LogContext, segments: Segments, tail: Tail, producers: Producers, contiguity: Contiguity
     ) -> None:
         """Append after `tail`, the end of these segments, whose records have left these producer states."""
-        self.place = place
-        self._clock = place.clock
+        self.context = context
+        self._clock = context.clock
         self.contiguity = contiguity
-        self.snapshots = ProducerSnapshots(place.disk, place.directory)
-        self.rules = place.config.batch_rules
+        self.snapshots = ProducerSnapshots(context.disk, context.directory)
+        self.rules = context.config.batch_rules
         self.writer = ActiveWriter()
         self.has_new_names = False  # a commit has created a transaction index
         self.producers = producers
@@ -98,23 +98,23 @@ class Appender:
             self.producers.release()
             self.producers = producers
         self.committed = tail
-        tail.configure(self.place.config)  # settings may have changed since it was created
+        tail.configure(self.context.config)  # settings may have changed since it was created
         self._planned: Tail = tail.copy()
 
-    def reconfigure(self, place: LogPlace) -> None:
+    def reconfigure(self, context: LogContext) -> None:
         """Apply new settings, starting with the next plan."""
-        self.place, config = place, place.config
+        self.context, config = context, context.config
         self.rules = config.batch_rules
         self.committed.configure(config)
         self._planned.configure(config)
         self._segments.active.reconfigure(config)
 
-    def relocate(self, place: LogPlace, segments: Segments) -> None:
+    def relocate(self, context: LogContext, segments: Segments) -> None:
         """Continue in another directory with the same content; plans remain valid."""
-        self.place = place
+        self.context = context
         self._segments = segments
-        self.snapshots = ProducerSnapshots(place.disk, place.directory)
-        self.contiguity = Contiguity(place.disk, place.directory)
+        self.snapshots = ProducerSnapshots(context.disk, context.directory)
+        self.contiguity = Contiguity(context.disk, context.directory)
 
     def plan(
         self,
@@ -199,7 +199,7 @@ class Appender:
         new_tail = None
         roll = tail.roll_reason(extent, now_ms)
         if roll is not None:
-            new_tail = self.place.new_tail(tail.next_offset)
+            new_tail = self.context.new_tail(tail.next_offset)
             tail = self._planned = new_tail.copy()
         return PlannedAppend(
             base_offset=base_offset,
@@ -294,9 +294,9 @@ class Appender:
 
     def prepare_roll(self, tail: Tail) -> PreparedRoll:
         """Create the files of the segment that begins at the empty `tail`. For a worker. Raises OSError."""
-        place = self.place
+        context = self.context
         self.contiguity.include(self._segments.active.base_offset)
-        return PreparedRoll(Segment.create(place.files, place.directory, tail, place.config), tail)
+        return PreparedRoll(Segment.create(context.files, context.directory, tail, context.config), tail)
 
     def commit_roll(self, prepared: PreparedRoll) -> Segment:
         """Make the new segment active; return the old one, sealed. Raises OSError, and then nothing has rolled."""
@@ -309,8 +309,8 @@ class Appender:
         sealed.seal(prepared.segment.base_offset)
         self._segments.add(prepared.segment)
         self.committed = prepared.tail
-        self.committed.configure(self.place.config)  # settings may have changed since it was planned
-        prepared.segment.reconfigure(self.place.config)
+        self.committed.configure(self.context.config)  # settings may have changed since it was planned
+        prepared.segment.reconfigure(self.context.config)
         self.snapshots.take(prepared.segment.base_offset, self.producers.capture())
         return sealed
 

@@ -95,3 +95,23 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
         rebuilt = (self.rebuilt_indexes, self.rebuilt_time_indexes, self.rebuilt_transaction_indexes)
         gone = (self.removed_segments, self.removed_snapshots, self.leftovers)
         return sum(map(len, (*rebuilt, *gone))) + bool(self.truncated_bytes) + self.rebuilt_epochs
+
+    def summary(self) -> str:
+        """Return what recovery did, for a log line."""
+        did = [f"checked {self.scanned_bytes:,} bytes of {self.scanned_segments} segments in {self.seconds:.3f} s"]
+        if self.truncated_bytes:
+            did.append(
+                f"truncated {self.truncated_bytes:,} bytes at offset {self.truncated_at} ({self.truncation_reason})"
+            )
+        if self.removed_segments:
+            did.append(f"removed segments {', '.join(map(str, self.removed_segments))}")
+        rebuilt = {*self.rebuilt_indexes, *self.rebuilt_time_indexes, *self.rebuilt_transaction_indexes}
+        if rebuilt:
+            did.append(f"rebuilt the indexes of {len(rebuilt)} segments")
+        if self.removed_snapshots:
+            did.append(f"removed producer snapshots {', '.join(map(str, self.removed_snapshots))}")
+        if self.rebuilt_epochs:
+            did.append("rebuilt the leader epochs")
+        if self.leftovers:
+            did.append(f"completed or removed {len(self.leftovers)} unfinished files")
+        return "; ".join(did)

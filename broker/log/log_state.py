@@ -18,7 +18,7 @@ from broker.log.config import LogConfig
 from broker.log.describe import describe_segment
 from broker.log.descriptions import LogDescription, RecoveryReport
 from broker.log.directory.checkpoint import LEADER_EPOCHS, write_epochs
-from broker.log.directory.disk_reserve import Room
+from broker.log.directory.disk_reserve import SpaceStatus
 from broker.log.errors import LogFailedError
 from broker.log.flush import Durability, SyncTurns
 from broker.log.io.page_faults import PageFaults
@@ -26,9 +26,9 @@ from broker.log.io.residency import Residency
 from broker.log.log_view import LogBounds, LogView
 from broker.log.producers.table import Producers
 from broker.log.reads.explain import LogSnapshot, take_snapshot
+from broker.log.recovery.context import LogContext
 from broker.log.recovery.index_repair import IndexRepair
 from broker.log.recovery.load import LoadedLog
-from broker.log.recovery.place import LogPlace
 from broker.log.removal import OldSegments
 
 
@@ -38,10 +38,10 @@ class LogState:
     __slots__ = (
         "_appender",
         "_closed",
+        "_context",
         "_durability",
         "_epochs",
         "_indexes",
-        "_place",
         "_segments",
         "cleaning",
         "flush_messages",
@@ -52,7 +52,7 @@ class LogState:
         "old_segments",
         "partition",
         "recovery",
-        "room",
+        "space_status",
         "topic",
         "uses_reserve",
     )
@@ -64,20 +64,20 @@ class LogState:
     high_watermark: int
     last_stable_offset: int
     flush_messages: int  # the setting: sync after this many records past the recovery point
-    room: Room  # of its disk
-    uses_reserve: bool  # accept appends even if `room` is short
+    space_status: SpaceStatus  # of its disk
+    uses_reserve: bool  # accept appends even if space is short
     recovery: RecoveryReport | None  # what opening the log repaired; None after a clean shutdown
 
-    def __init__(self, place: LogPlace, loaded: LoadedLog, *, topic: str, partition: int) -> None:
+    def __init__(self, context: LogContext, loaded: LoadedLog, *, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        self._place = place
+        self._context = context
         self._segments = loaded.segments
-        self._appender = Appender(place, loaded.segments, loaded.tail, loaded.producers, loaded.contiguity)
+        self._appender = Appender(context, loaded.segments, loaded.tail, loaded.producers, loaded.contiguity)
         self._epochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.tail.next_offset
-        self.flush_messages = place.config.flush_messages
+        self.flush_messages = context.config.flush_messages
         synced = max(loaded.recovery_point, loaded.log_start_offset)
         self._show(synced if self.shows_synced_only else self.log_end_offset)
         self.recovery = loaded.report
@@ -85,7 +85,7 @@ class LogState:
         stable = min(loaded.stable_offset, self._end_of_transactions())
         self._durability = Durability(loaded.recovery_point, stable, new_names=loaded.made_files, turns=turns)
         self._closed = False
-        self.room = Room()
+        self.space_status = SpaceStatus()
         self.uses_reserve = False
         self._indexes = IndexRepair(lambda: self._segments)
         self.old_segments = OldSegments(self._view, self._indexes)
@@ -96,17 +96,17 @@ class LogState:
     @property
     def directory(self) -> Path:
         """The directory of the log."""
-        return Path(self._place.directory)
+        return Path(self._context.directory)
 
     @property
     def residency(self) -> Residency:
         """The check that keeps cold reads off the event loop."""
-        return self._place.files.residency
+        return self._context.files.residency
 
     @property
     def page_faults(self) -> PageFaults:
         """The counts of page faults, shared by all logs."""
-        return self._place.files.page_faults
+        return self._context.files.page_faults
 
     @property
     def size(self) -> int:
@@ -146,15 +146,15 @@ class LogState:
     @property
     def config(self) -> LogConfig:
         """The current settings."""
-        return self._place.config
+        return self._context.config
 
     def reconfigure(self, config: LogConfig) -> None:
         """Apply new settings, starting with the next append.
 
         If `flush.messages` is no longer 1, records that wait for their sync become readable at once.
         """
-        self._place = replace(self._place, config=config)
-        self._appender.reconfigure(self._place)
+        self._context = replace(self._context, config=config)
+        self._appender.reconfigure(self._context)
         self.flush_messages = config.flush_messages
         if not self.shows_synced_only and not self.failed:
             self._show(self.log_end_offset)
@@ -240,8 +240,8 @@ class LogState:
         if self._epochs.changed:
             self._epochs.changed = False  # before the write, so that the next one covers changes made meanwhile
             try:
-                path = f"{self._place.directory}/{LEADER_EPOCHS}"
-                write_epochs(self._place.disk, path, self._epochs.entries)
+                path = f"{self._context.directory}/{LEADER_EPOCHS}"
+                write_epochs(self._context.disk, path, self._epochs.entries)
             except FileNotFoundError:
                 pass  # the directory has been renamed for deletion
             except OSError:
@@ -253,7 +253,7 @@ class LogState:
     def snapshot(self) -> LogSnapshot:
         """Return the log in its current state, to explain a fetch in a worker. Memory only."""
         return take_snapshot(
-            self._segments, self.log_start_offset, self.log_end_offset, self._place.config.index_search
+            self._segments, self.log_start_offset, self.log_end_offset, self._context.config.index_search
         )
 
     def has_changed(self, snapshot: LogSnapshot) -> bool:
@@ -267,7 +267,7 @@ class LogState:
         """
         cleanable_end = min(self.last_stable_offset, self._durability.stable_offset)
         bounds = LogBounds(self.log_start_offset, self.high_watermark, cleanable_end, self.log_end_offset)
-        return LogView(bounds, self._segments, self._place, self._appender.contiguity)
+        return LogView(bounds, self._segments, self._context, self._appender.contiguity)
 
     def describe(self) -> LogDescription:
         """Describe the log and its segments. For a worker, since it reads time indexes. Raises OSError."""
@@ -283,6 +283,7 @@ class LogState:
             size=self.size,
             failure=self.failure,
             segments=self._indexes.run(
-                lambda: tuple(describe_segment(segment, end) for segment in self._segments.snapshot), self._place.config
+                lambda: tuple(describe_segment(segment, end) for segment in self._segments.snapshot),
+                self._context.config,
             ),
         )

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from broker.log.recovery.context import LogContext
 from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.place import LogPlace
 from broker.log.segments.segment_map import Segments
 
 
@@ -24,5 +24,5 @@ class LogView(NamedTuple):
 
     bounds: LogBounds
     segments: Segments
-    place: LogPlace
+    context: LogContext
     contiguity: Contiguity

@@ -44,7 +44,7 @@ from broker.log.io.directory_names import (
 from broker.log.io.disk import Disk, read_file, sync_file, write_all
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import CapturedProducers
-from broker.log.recovery.place import LogPlace
+from broker.log.recovery.context import LogContext
 from broker.log.segments.segment import Segment
 from broker.log.segments.segment_map import Segments
 
@@ -56,7 +56,7 @@ class MoveSource(NamedTuple):
 
     topic: str
     partition: int
-    place: LogPlace
+    context: LogContext
     segments: Callable[[], Segments]
     moving: Lock
 
@@ -96,7 +96,7 @@ class LogMove:
     def __init__(self, source: MoveSource, data_directory: str) -> None:
         """Move to the data directory at this path."""
         self._source = source
-        self._disk = source.place.disk
+        self._disk = source.context.disk
         self._data_directory = data_directory
         self.directory = f"{data_directory}/{future_directory(source.topic, source.partition)}"
         self._copies: dict[Segment, _Copy] = {}
@@ -259,7 +259,7 @@ class LogMove:
         active = source.segments().active
         if not active.size:
             _write(disk, self._path(active, LOG_SUFFIX), b"")
-        if source.place.config.preallocate:
+        if source.context.config.preallocate:
             self._preallocate(active)
         self._copy_indexes(active)
         self._sync(active)
@@ -273,7 +273,7 @@ class LogMove:
     def _preallocate(self, active: Segment) -> None:
         fd = self._disk.open(self._path(active, LOG_SUFFIX), os.O_RDWR)
         try:
-            self._disk.allocate(fd, self._source.place.config.segment_bytes)
+            self._disk.allocate(fd, self._source.context.config.segment_bytes)
         finally:
             self._disk.close(fd)
 
@@ -284,7 +284,7 @@ class LogMove:
 
     def _copy_small_files(self, end: MoveEnd) -> None:
         """Copy producer snapshots, leader epochs, the topic id and the contiguous offset."""
-        disk, old = self._disk, self._source.place.directory
+        disk, old = self._disk, self._source.context.directory
         end.snapshots.write_taken()
         copied = ProducerSnapshots(disk, self.directory)
         for entry in disk.scan(old):
@@ -305,7 +305,7 @@ class LogMove:
         """Rename the copy to the log's name, and the log to one that marks it as deleted; return both paths."""
         disk, source = self._disk, self._source
         target = f"{self._data_directory}/{partition_directory(source.topic, source.partition)}"
-        old = source.place.directory
+        old = source.context.directory
         parent = os.path.dirname(old)
         doomed = f"{parent}/{deleted_directory(source.topic, source.partition)}"
         disk.rename(self.directory, target)

@@ -28,7 +28,7 @@ from broker.log.appendable_log import AppendableLog
 from broker.log.appender import PreparedRoll
 from broker.log.config import LogConfig
 from broker.log.descriptions import LogRead
-from broker.log.directory.disk_reserve import Room
+from broker.log.directory.disk_reserve import SpaceStatus
 from broker.log.errors import LogFailedError, OffsetOutOfRangeError
 from broker.log.flush import FlushPlan
 from broker.log.index.time import TimestampOffset
@@ -40,8 +40,8 @@ from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import ProducerBudget, Producers
 from broker.log.reads.reading import aborted_in, read_slice
 from broker.log.reads.time_search import TimeView, first_at_or_past, largest
+from broker.log.recovery.context import LogContext
 from broker.log.recovery.load import load_log
-from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild_transactions import rebuild_sealed
 from broker.log.recovery.reopen import FailedLog, Reopened, Reopening
 from broker.log.recovery.truncate import cut_segments
@@ -79,7 +79,7 @@ class PartitionLog(AppendableLog):
         recovery_point: int = 0,
         log_start_offset: int = 0,
         clean: bool,
-        room: Room | None = None,
+        space_status: SpaceStatus | None = None,
         uses_reserve: bool = False,
         scanned: Callable[[int], None] = lambda _: None,
         budget: ProducerBudget | None = None,
@@ -89,10 +89,11 @@ class PartitionLog(AppendableLog):
         `clock` returns ms since the epoch. `recovery_point` and `log_start_offset` come from the checkpoints. `clean`:
         the last shutdown was clean, so that only the end of the active segment is read; otherwise the log is recovered
         from the recovery point, `scanned` is called with the number of bytes checked since its last call, and
-        `recovery` reports the repairs. `room` is that of its disk; `uses_reserve`: accept appends even if it is short.
+        `recovery` reports the repairs. `space_status` is that of its data directory; `uses_reserve`: accept appends
+        even if space is short.
         """
         path = fspath(directory)
-        place = LogPlace(
+        context = LogContext(
             directory=path,
             config=config,
             files=files,
@@ -101,9 +102,9 @@ class PartitionLog(AppendableLog):
             scanned=scanned,
             budget=budget or ProducerBudget(),
         )
-        loaded = load_log(place, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean)
-        log = cls(place, loaded, topic=topic, partition=partition)
-        log.room = room or Room()
+        loaded = load_log(context, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean)
+        log = cls(context, loaded, topic=topic, partition=partition)
+        log.space_status = space_status or SpaceStatus()
         log.uses_reserve = uses_reserve
         if loaded.report is not None:
             log.checkpoint_epochs()  # an epoch without records is stored nowhere else
@@ -140,7 +141,7 @@ class PartitionLog(AppendableLog):
         if not self.log_start_offset <= offset <= log_end:
             raise OffsetOutOfRangeError(offset, self.log_start_offset, log_end)
         bound = None if isolation_end is None or isolation_end >= log_end else isolation_end
-        search = self._place.config.index_search
+        search = self._context.config.index_search
         segments = self._segments
         if offset == log_end:
             return LogRead(None, segments.active.base_offset, segments.active.size)
@@ -160,12 +161,12 @@ class PartitionLog(AppendableLog):
         ProtocolError for a batch that cannot be decoded; IndexCorruptError for the active segment.
         """
         return self._indexes.run(
-            lambda: first_at_or_past(self._time_view(isolation_end), timestamp), self._place.config
+            lambda: first_at_or_past(self._time_view(isolation_end), timestamp), self._context.config
         )
 
     def largest_timestamp(self) -> TimestampOffset | None:
         """Find the first record with the largest timestamp, or None. For a worker. Raises as `offset_for_time` does."""
-        return self._indexes.run(lambda: largest(self._time_view(None)), self._place.config)
+        return self._indexes.run(lambda: largest(self._time_view(None)), self._context.config)
 
     def _time_view(self, isolation_end: int | None) -> TimeView:
         end = self.log_end_offset
@@ -173,7 +174,7 @@ class PartitionLog(AppendableLog):
             segments=self._segments.snapshot,
             start_offset=self.log_start_offset,
             end_offset=end if isolation_end is None else min(end, isolation_end),
-            search=self._place.config.index_search,
+            search=self._context.config.index_search,
         )
 
     def rebuild_indexes(self, base_offset: int) -> None:
@@ -181,11 +182,11 @@ class PartitionLog(AppendableLog):
 
         An active segment must be sealed first.
         """
-        self._indexes.rebuild(base_offset, self._place.config)
+        self._indexes.rebuild(base_offset, self._context.config)
         with self._indexes.moving:
             segment = self._segments.get(base_offset)
             if segment is not None and segment.may_have_aborted and not self.is_untrimmed(base_offset):
-                snapshots = ProducerSnapshots(self._place.disk, self._place.directory)
+                snapshots = ProducerSnapshots(self._context.disk, self._context.directory)
                 snapshots.find()
                 rebuild_sealed(snapshots, self._segments.snapshot, self.log_start_offset, segment)
 
@@ -193,8 +194,8 @@ class PartitionLog(AppendableLog):
 
     def begin_flush(self) -> FlushPlan:
         """Return what must be synced to make everything committed so far durable; call its `sync` in a worker."""
-        place, stable = self._place, self._end_of_transactions()
-        return self._durability.begin(self._segments, self.log_end_offset, stable, place.directory, place.disk)
+        context, stable = self._context, self._end_of_transactions()
+        return self._durability.begin(self._segments, self.log_end_offset, stable, context.directory, context.disk)
 
     def finish_flush(self, plan: FlushPlan) -> None:
         """Move the recovery point after a plan was synced. If the sync failed, call `fail` instead."""
@@ -221,7 +222,9 @@ class PartitionLog(AppendableLog):
         assert self.failed, "only a failed log is rebuilt"
         self.abandon()
         bounds = Bounds(self.log_start_offset, self.log_end_offset)
-        failed = FailedLog(self._place, self._segments.snapshot, bounds, self.recovery_point, self._appender.snapshots)
+        failed = FailedLog(
+            self._context, self._segments.snapshot, bounds, self.recovery_point, self._appender.snapshots
+        )
         return Reopening(failed, self._indexes.moving)
 
     def finish_reopening(self, reopened: Reopened) -> None:
@@ -245,7 +248,7 @@ class PartitionLog(AppendableLog):
 
     def begin_move(self, data_directory: str) -> LogMove:
         """Begin to move the log to another data directory; see `moving` for the next steps. Memory only."""
-        source = MoveSource(self.topic, self.partition, self._place, lambda: self._segments, self._indexes.moving)
+        source = MoveSource(self.topic, self.partition, self._context, lambda: self._segments, self._indexes.moving)
         return LogMove(source, data_directory)
 
     def end_of_move(self) -> MoveEnd:
@@ -260,22 +263,22 @@ class PartitionLog(AppendableLog):
             snapshots=self._appender.snapshots,
         )
 
-    def finish_move(self, moved: MovedLog, room: Room) -> Sequence[Segment]:
+    def finish_move(self, moved: MovedLog, space_status: SpaceStatus) -> Sequence[Segment]:
         """Continue in the new directory, where all is durable; return the old segments, to be closed in a worker.
 
-        `room` is that of the new disk. Plans remain valid, because offsets and positions are the same.
+        `space_status` is that of the new data directory. Plans remain valid: offsets and positions are the same.
         """
         old, active = self._segments, moved.segments.active
-        self._place = replace(self._place, directory=moved.directory)
-        active.activate(self._place.config, self._appender.committed)
+        self._context = replace(self._context, directory=moved.directory)
+        active.activate(self._context.config, self._appender.committed)
         active.recent = old.active.recent
         self._segments = moved.segments
         for segment in old.snapshot:
             segment.removed = True
-        self._appender.relocate(self._place, moved.segments)
+        self._appender.relocate(self._context, moved.segments)
         self._durability.reopened(self.log_end_offset, self._end_of_transactions())
         self._epochs.changed = False
-        self.room = room
+        self.space_status = space_status
         if self.shows_synced_only:
             self._show(self.log_end_offset)
         return old.snapshot
@@ -319,7 +322,7 @@ class PartitionLog(AppendableLog):
         self.checkpoint_epochs()
 
     def _truncate(self, offset: int) -> None:
-        self._segments, tail = cut_segments(self._place, self._segments, offset, self._appender.contiguity)
+        self._segments, tail = cut_segments(self._context, self._segments, offset, self._appender.contiguity)
         end = tail.next_offset
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
@@ -327,7 +330,7 @@ class PartitionLog(AppendableLog):
         self._show(min(self.high_watermark, end))
         self._durability.truncated(end, self._end_of_transactions())
         # Removed segments, and above all producer snapshots, must not reappear beside new records.
-        self._place.disk.sync_directory(self._place.directory)
+        self._context.disk.sync_directory(self._context.directory)
 
     def lower_recovery_point(self, offset: int) -> None:
         """Lower the recovery point to the segment that a truncation to this offset is about to cut.
@@ -342,7 +345,7 @@ class PartitionLog(AppendableLog):
         snapshots = self._appender.snapshots
         snapshots.find()
         bounds = Bounds(self.log_start_offset, self.log_end_offset)
-        return self._place.rebuild_producers(snapshots, self._segments.snapshot, bounds)
+        return self._context.rebuild_producers(snapshots, self._segments.snapshot, bounds)
 
     # -- close ---------------------------------------------------------------------------------------------------------
 
@@ -386,5 +389,5 @@ class PartitionLog(AppendableLog):
         self.close(clean=False)
         source = self.directory
         target = source.with_name(deleted_directory(self.topic, self.partition))
-        self._place.disk.rename(str(source), str(target))
+        self._context.disk.rename(str(source), str(target))
         return target

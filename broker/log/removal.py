@@ -50,8 +50,8 @@ class Removable(NamedTuple):
 
 def find_removable(view: LogView) -> Removable:
     """Return the segments that can be removed. Blocking. Raises IndexCorruptError, ProtocolError, OSError."""
-    bounds, config, segments = view.bounds, view.place.config, view.segments.snapshot
-    ages = _Ages(segments, view.place.clock(), config.retention_ms)
+    bounds, config, segments = view.bounds, view.context.config, view.segments.snapshot
+    ages = _Ages(segments, view.context.clock(), config.retention_ms)
     candidates = [
         Candidate(_end_of(segment, bounds.log_end_offset), segment.size, segment.next_base_offset is None)
         for segment in segments
@@ -136,7 +136,7 @@ class OldSegments:
 
         Corrupt indexes are rebuilt. Raises IndexCorruptError, ProtocolError, OSError.
         """
-        return self._indexes.run(lambda: find_removable(self._view()), self._view().place.config)
+        return self._indexes.run(lambda: find_removable(self._view()), self._view().context.config)
 
     def take_out(self) -> Sequence[Segment]:
         """Remove the segments before the log start offset from the log and return them; `rename` must follow.
@@ -160,18 +160,18 @@ class OldSegments:
         Blocking, one call at a time. After an OSError a startup may find some of them again, before the log start.
         """
         view = self._view()
-        place = view.place
+        context = view.context
         if len(removed) > 1:  # a power cut may bring back any of them
             view.contiguity.exclude(removed[-1].end_of_offsets)
         with self._indexes.moving:
-            names = [name for segment in removed for name in _set_aside(place.disk, segment)]
-        place.disk.sync_directory(place.directory)
+            names = [name for segment in removed for name in _set_aside(context.disk, segment)]
+        context.disk.sync_directory(context.directory)
         self._still_named = None
         return names
 
     def unlink(self, names: Iterable[str]) -> None:
         """Unlink the renamed files that still exist. Blocking. Raises OSError."""
-        disk = self._view().place.disk
+        disk = self._view().context.disk
         for name in names:
             with suppress(OSError):  # the file is then unlinked in one step
                 _drop_from_memory(disk, name)

@@ -9,7 +9,7 @@ rejects appends until space is free again, which is logged once for all of its l
     loop     take the directory offline if it failed; log rejected appends
 
 Appends do not check for free space: a write that fails for lack of it closes the directory for appends
-(`Room.ran_out`), and the next check may open it again.
+(`SpaceStatus.ran_out`), and the next check may open it again.
 
 Source: kafka.server.ReplicaManager.LogDirFailureHandler. There, the code that gets an I/O error reports the directory;
 here errors of checkpoints and logs only cause a probe.
@@ -26,8 +26,8 @@ from broker.log.errors import DirectoryFailedError
 from broker.log.io.disk import DiskSpace, is_disk_failure, is_out_of_room
 from broker.maintenance.wakeups import sleep_until_wakeup
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.refusal_log import RefusalLog
 from broker.partitions.partitions import Partitions
-from broker.partitions.refusal_log import RefusalLog
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +84,13 @@ class DiskWatch:
 
     def _report_refusals(self, directory: DataDirectory) -> None:
         """Log rejected appends, and the end of the rejections."""
-        room, refusals = directory.room, self._refusals[directory]
-        new = room.refused - self._reported.get(directory, 0)
-        self._reported[directory] = room.refused
-        if new or (room.is_short and not refusals.is_active):
+        status, refusals = directory.space_status, self._refusals[directory]
+        new = status.refused - self._reported.get(directory, 0)
+        self._reported[directory] = status.refused
+        if new or (status.is_short and not refusals.is_active):
             usable = self._spaces[directory].usable_bytes
             refusals.report(f"data directory {directory.path} is full ({usable:,} bytes are free)", new)
-        elif refusals.is_active and not room.is_short:
+        elif refusals.is_active and not status.is_short:
             refusals.end()
 
 
@@ -129,6 +129,6 @@ def _declare(metrics: Metrics, spaces: dict[DataDirectory, DiskSpace], directori
     metrics.counter(
         "warmlog_refused_appends_total",
         "Appends rejected because the disk is full.",
-        lambda: [((each.path,), each.room.refused) for each in list(directories.live)],
+        lambda: [((each.path,), each.space_status.refused) for each in list(directories.live)],
         ("directory",),
     )

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import trio
 
-from broker.partitions.append_queue import AppendQueue
-from broker.partitions.disk_workers import DiskWorkers
+from broker.partitions.appends.append_queue import AppendQueue
+from broker.partitions.disks.disk_workers import DiskWorkers
 from broker.partitions.partition import Partition
 from broker.settings.settings import MAX_FLUSH_CHECK_MS, MIN_FLUSH_CHECK_MS
 from protocol.records.record import MAX_INT64

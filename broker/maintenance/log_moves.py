@@ -32,10 +32,10 @@ from broker.log.directory.data_directory import DataDirectory
 from broker.log.errors import LogError, NoRoomError
 from broker.log.moving import LogMove
 from broker.metrics.registry import Metrics
-from broker.partitions.disk_workers import DiskWorkers
+from broker.partitions.appends.writer import Writer
+from broker.partitions.disks.disk_workers import DiskWorkers
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
-from broker.partitions.writer import Writer
 from protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class LogMoves:
         if current is not None and current.target is target:
             return
         holder = self._directories.holder(partition.topic, partition.index)
-        if holder is not target and target.room.is_short:
+        if holder is not target and target.space_status.is_short:
             raise NoRoomError(f"data directory {target.path} is full")
         if current is not None:
             current.scope.cancel()

@@ -14,9 +14,9 @@ import math
 import trio
 
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.refusal_log import RefusalLog
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
-from broker.partitions.refusal_log import RefusalLog
 from broker.settings.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -58,7 +58,7 @@ class Maintenance:
             nursery.start_soon(self._clean)
             for directory in self._partitions.data_directories:
                 nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint, directory)
-                nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.changes.remove_deleted, directory)
+                nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._partitions.directories.remove_due, directory)
                 nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._unlinking.unlink_due, directory)
                 nursery.start_soon(self._after_start, self._retention_interval_s, self._retention.check, directory)
 

@@ -18,7 +18,7 @@ import trio
 
 from broker.log.io.files import FileSlice
 from broker.log.io.residency import KNOWN_S
-from broker.partitions.read_ahead import ReadAhead
+from broker.partitions.reads.read_ahead import ReadAhead
 
 CHUNK_BYTES = 1 << 20  # per turn of a socket: 1 MiB takes about half a millisecond over loopback
 SEND_THREADS = 2  # for chunks that do not stay resident, where the disk limits the speed

@@ -3,8 +3,8 @@
 from broker.log.directory.data_directories import DataDirectories
 from broker.log.io.files import OpenFiles
 from broker.metrics.registry import Metrics
+from broker.partitions.disks.startup import StartProgress
 from broker.partitions.partitions import Partitions
-from broker.partitions.startup import StartProgress
 
 
 def declare_log_metrics(metrics: Metrics, partitions: Partitions) -> None:

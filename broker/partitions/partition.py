@@ -16,7 +16,7 @@ import trio
 
 from broker.log.append import RollReason
 from broker.log.config import LogConfig
-from broker.log.directory.disk_reserve import Room
+from broker.log.directory.disk_reserve import SpaceStatus
 from broker.log.errors import IndexCorruptError, LogError, LogFailedError
 from broker.log.io.files import FileSlice
 from broker.log.io.residency import ColdReadError
@@ -26,11 +26,12 @@ from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.recovery.reopen import Reopened
 from broker.log.segments.segment import LOOKUP_FAULTS, Segment
 from broker.metadata.topic import INTERNAL_TOPICS
-from broker.partitions.append_queue import Append, AppendQueue, StorageError
-from broker.partitions.disk_workers import DiskWorkers
-from broker.partitions.log_tasks import LogTasks
-from broker.partitions.waiters import Waiter, WaitingFetches
-from broker.partitions.writer import Writer
+from broker.partitions.appends.append import Append, StorageError
+from broker.partitions.appends.append_queue import AppendQueue
+from broker.partitions.appends.log_tasks import LogTasks
+from broker.partitions.appends.writer import Writer
+from broker.partitions.disks.disk_workers import DiskWorkers
+from broker.partitions.reads.waiters import Waiter, WaitingFetches
 from protocol.errors import ProtocolError
 
 __all__ = ["Append", "Destination", "Partition", "StorageError"]
@@ -43,14 +44,14 @@ REBUILD_INTERVAL_S = 10.0  # between two attempts to rebuild an index: each read
 
 
 class Destination(NamedTuple):
-    """The data directory that a log moves to, and its room.
+    """The data directory that a log moves to, and its space status.
 
     `write_checkpoints` writes the directory's checkpoints including the log, in a worker thread; `moved` is called when
     the log is served from there.
     """
 
     data_directory: str
-    room: Room
+    space_status: SpaceStatus
     write_checkpoints: Callable[[], None]
     moved: Callable[[], None]
 
@@ -329,7 +330,7 @@ class Partition:
         self.appends.is_switching = True
         disk = self._writer.workers(to.data_directory)
         moved = await disk.write(partial(move.complete, self.log.end_of_move(), to.write_checkpoints))
-        old = self.log.finish_move(moved, to.room)
+        old = self.log.finish_move(moved, to.space_status)
         self.data_directory, self.appends.disk = to.data_directory, disk
         to.moved()
         return moved, old

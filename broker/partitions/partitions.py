@@ -14,7 +14,6 @@ from pathlib import Path
 
 import trio
 
-from broker.log.descriptions import RecoveryReport
 from broker.log.directory.data_directory import DataDirectory
 from broker.log.errors import DataDirectoryError, DirectoryFailedError, LogError, NotReadyError, OfflineError
 from broker.log.moving import LogMove
@@ -23,20 +22,19 @@ from broker.log.producers.table import ProducerBudget
 from broker.metadata.assignment import assign_replicas
 from broker.metadata.topic import Topic
 from broker.metrics.registry import Metrics
-from broker.partitions.checkpoints import Checkpoints
+from broker.partitions.appends.writer import Writer
+from broker.partitions.disks.checkpoints import Checkpoints
+from broker.partitions.disks.startup import Start, StartProgress
+from broker.partitions.disks.storage import Storage
 from broker.partitions.partition import Destination, Partition
-from broker.partitions.startup import Start, StartProgress
-from broker.partitions.storage import Storage
-from broker.partitions.topic_changes import (
+from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
+from broker.partitions.topics.topic_changes import (
     Change,
-    Checkpoint,
-    Failures,
     TopicChanges,
     TopicExistsError,
     UnknownTopicError,
 )
-from broker.partitions.topic_map import Replicas, TopicMap
-from broker.partitions.writer import Writer
+from broker.partitions.topics.topic_map import Replicas, TopicMap
 from broker.settings.live import LiveSettings, Overrides
 from broker.settings.settings import Settings
 from broker.settings.topics import LogConfigs
@@ -72,12 +70,13 @@ class Partitions:
         self.served: Mapping[tuple[str, int], Partition] = self._map.partitions
         self._configs = LogConfigs(settings)
         self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
+        self.directories = PartitionDirectories(storage, self._configs, self._checkpoints, writer)
         self.changes = TopicChanges(
             self._map,
             storage,
             settings=settings,
             configs=self._configs,
-            checkpoints=self._checkpoints,
+            directories=self.directories,
             writer=writer,
             publish=self._publish,
         )
@@ -331,14 +330,14 @@ class Partitions:
             assert source is not None, "a served log has a directory"
             to = Destination(
                 data_directory=str(Path(directory.path)),
-                room=directory.room,
+                space_status=directory.space_status,
                 write_checkpoints=partial(_checkpoint_arrival, partition.log, source, directory),
                 moved=partial(directories.relocate, topic, index, directory),
             )
             moved = await partition.relocate(move, to)
         if moved is None:
             return False
-        self.changes.remove_later(moved.old_directory, partition.log.config.file_delete_delay_ms)
+        self.directories.remove_later(moved.old_directory, partition.log.config.file_delete_delay_ms)
         try:
             await trio.to_thread.run_sync(directories.settle_arrival, topic, index, directory)
             await self._checkpoints.write([each for each in (source, directory) if each in directories.live])
@@ -414,33 +413,12 @@ class Partitions:
         if report is not None:
             self._metrics.truncated_bytes.add(report.truncated_bytes)
             level = logging.INFO if report.repairs else logging.DEBUG  # there may be thousands; the receipt lists all
-            logger.log(level, "%s-%d: recovered: %s", log.topic, log.partition, _summarize(report))
+            logger.log(level, "%s-%d: recovered: %s", log.topic, log.partition, report.summary())
 
 
 def _checkpoint_arrival(log: PartitionLog, source: DataDirectory, target: DataDirectory) -> None:
     """Write the checkpoints of a data directory, including a log that moves there. Raises OSError."""
     target.add_to_checkpoints(log, source.cleaner_points.get((log.topic, log.partition)))
-
-
-def _summarize(report: RecoveryReport) -> str:
-    """Return a sentence about the recovery of a log."""
-    did = [f"checked {report.scanned_bytes:,} bytes of {report.scanned_segments} segments in {report.seconds:.3f} s"]
-    if report.truncated_bytes:
-        did.append(
-            f"truncated {report.truncated_bytes:,} bytes at offset {report.truncated_at} ({report.truncation_reason})"
-        )
-    if report.removed_segments:
-        did.append(f"removed segments {', '.join(map(str, report.removed_segments))}")
-    rebuilt = {*report.rebuilt_indexes, *report.rebuilt_time_indexes, *report.rebuilt_transaction_indexes}
-    if rebuilt:
-        did.append(f"rebuilt the indexes of {len(rebuilt)} segments")
-    if report.removed_snapshots:
-        did.append(f"removed producer snapshots {', '.join(map(str, report.removed_snapshots))}")
-    if report.rebuilt_epochs:
-        did.append("rebuilt the leader epochs")
-    if report.leftovers:
-        did.append(f"completed or removed {len(report.leftovers)} unfinished files")
-    return "; ".join(did)
 
 
 async def _abandon(partition: Partition) -> None:

@@ -1,5 +1,5 @@
-"""Transactions: which producer owns a transactional id, which partitions it has written to, how it ended.
+"""The transaction coordinator: transactional ids with their producers, open transactions and outcomes.
 
-`state.py` is one transactional id as an automaton; `coordinator.py` all of them. Both decide only: `effects.py` lists
-what has to be done outside, and `docs/adr/0030-transactions-decide-in-one-automaton.md` who does it.
+`state.py` is the automaton of one transactional id, `coordinator.py` holds all of them. They only decide: `effects.py`
+lists the effects that `service.py` carries out (`docs/adr/0030-transactions-decide-in-one-automaton.md`).
 """

@@ -1,12 +1,11 @@
-"""All transactional ids of this broker: finds the automaton of a request, loads and unloads log partitions.
+"""All transactional ids of this broker: dispatch requests to their automatons, load and unload log partitions.
 
-No clock, no event loop, no disk, as in `state.py`: requests come in with a waiter and the time, and what follows goes
-out by `take_effects`.
+Sans-IO, as `state.py` is: a request carries a waiter and the time, and `take_effects` returns the effects to carry out.
 
 Invariants:
 1. While a log partition is being read its ids are answered with COORDINATOR_LOAD_IN_PROGRESS; while it is led by
-   another broker or out of service, with NOT_COORDINATOR.
-2. A report about an effect of a former load is ignored.
+   another broker or offline, with NOT_COORDINATOR.
+2. A report about an effect of an earlier load is ignored.
 
 Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateManager (Kafka 4.3.1).
 """
@@ -63,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitRequest:
-    """An InitProducerId with a transactional id. `expected`: the producer that goes on after an error (KIP-360)."""
+    """An InitProducerId with a transactional id. `expected`: the producer that continues after an error (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -85,7 +84,7 @@ class _Loaded:
 
 
 class TransactionCoordinator:
-    """Requests, reports and time for all transactional ids. Calls come one at a time."""
+    """Coordinate all transactional ids. Calls must not be concurrent."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class TransactionCoordinator:
         partition_of: Callable[[str], int],
         level: TransactionVersion = TransactionVersion.TV_2,
     ) -> None:
-        """Begin without any log partition. `partition_of`: where the records of a transactional id are."""
+        """Start without any log partition. `partition_of` returns the log partition of a transactional id."""
         self.level = level  # finalized `transaction.version`; may change at any time
         self._ids = ids
         self._limits = limits
@@ -111,18 +110,18 @@ class TransactionCoordinator:
         return sum([len(loaded.transactions) for loaded in self._loaded.values()])
 
     def is_current(self, source: Source) -> bool:
-        """Return whether the automaton that asked for an effect is still served."""
+        """Return whether the automaton that requested an effect is still loaded."""
         return self._present(source) is not None
 
     def take_effects(self) -> list[Effect]:
-        """Return what is to be done since the last call, in order."""
+        """Return the effects since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
 
     # -- log partitions --
 
     def begin_loading(self, partition: int) -> int:
-        """Take over a log partition whose records are about to be read; return the number that `load` needs."""
+        """Start loading a log partition; return the load number to pass to `load`."""
         self.unload(partition)
         self._loads += 1
         self._loading[partition] = self._loads
@@ -136,10 +135,10 @@ class TransactionCoordinator:
         stored: Iterable[tuple[str, StoredTransaction]],
         now_ms: int,
     ) -> Iterator[None]:
-        """Serve the ids of a log partition that was read; yields now and then, to let others have their turn.
+        """Serve the ids of a log partition that was read; yields periodically so that other tasks can run.
 
-        Transactions whose outcome was decided go on from there. `coordinator_epoch`: the partition's leader epoch.
-        Does nothing if the partition was given up since `begin_loading`.
+        Decided transactions are then completed. `coordinator_epoch`: the partition's leader epoch.
+        Does nothing if the partition was unloaded since `begin_loading`.
         """
         loaded = _Loaded(coordinator_epoch, number)
         for count, (transactional_id, value) in enumerate(stored, 1):
@@ -160,7 +159,7 @@ class TransactionCoordinator:
                 yield
 
     def unload(self, partition: int) -> None:
-        """Give up a log partition: another broker leads it, or it is out of service. Whoever waits is told so."""
+        """Unload a log partition that another broker leads or that is offline; waiting requests get NOT_COORDINATOR."""
         self._loading.pop(partition, None)
         loaded = self._loaded.pop(partition, None)
         if loaded is None:
@@ -172,7 +171,7 @@ class TransactionCoordinator:
             self._effects.append(Discard(loaded.transactions))
 
     def availability(self, transactional_id: str) -> ErrorCode:
-        """Return NONE if requests for an id can be answered here, else why not."""
+        """Return NONE if this broker serves the id, else the error code."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         partition = self._partition_of(transactional_id)
@@ -222,7 +221,7 @@ class TransactionCoordinator:
         version: TransactionVersion,
         now_ms: int,
     ) -> None:
-        """AddPartitionsToTxn, AddOffsetsToTxn (the group's partition), and Produce of a client that never asks.
+        """AddPartitionsToTxn, AddOffsetsToTxn (the group's partition), and Produce of clients that send neither.
 
         `version`: TV_0 for requests of clients that add partitions beforehand, TV_2 for those that do not. Answered
         with POLICY_VIOLATION at a limit.
@@ -244,7 +243,7 @@ class TransactionCoordinator:
     def verify_partitions(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicIndex]
     ) -> Mapping[TopicIndex, ErrorCode]:
-        """Tell which partitions are part of the producer's open transaction (KIP-890, for older clients)."""
+        """Report which partitions are part of the producer's open transaction (KIP-890, for older clients)."""
         error = self.availability(transactional_id)
         transaction = self._find(transactional_id)
         if error is ErrorCode.NONE and transaction is not None:
@@ -288,7 +287,7 @@ class TransactionCoordinator:
         states: Collection[State] = (),
         min_duration_ms: int = -1,
     ) -> Iterator[tuple[str, Metadata] | None]:
-        """Yield ids with their states for ListTransactions; None now and then, to let others have their turn.
+        """Yield ids with their states for ListTransactions; None periodically, so that other tasks can run.
 
         Empty filters select all. A duration of 0 or more selects transactions that began longer ago than that.
         """
@@ -306,7 +305,7 @@ class TransactionCoordinator:
     # -- time --
 
     def abort_timed_out(self, now_ms: int) -> Iterator[None]:
-        """Abort transactions that have been open for too long; yields now and then.
+        """Abort transactions that have been open for too long; yields periodically.
 
         To be called every transaction.abort.timed.out.transaction.cleanup.interval.ms.
         """
@@ -319,7 +318,7 @@ class TransactionCoordinator:
                 yield
 
     def expire(self, now_ms: int) -> Iterator[None]:
-        """Remove ids that have not been used for transactional.id.expiration.ms; yields now and then.
+        """Remove ids that have not been used for transactional.id.expiration.ms; yields periodically.
 
         To be called every transaction.remove.expired.transaction.cleanup.interval.ms.
         """
@@ -334,7 +333,7 @@ class TransactionCoordinator:
     # -- reports --
 
     def appended(self, append: Append, error: ErrorCode, now_ms: int) -> None:
-        """Take note of an append's end. `error`: as the partition gave it."""
+        """Process the outcome of an `Append` effect. `error`: as the partition returned it."""
         transaction = self._present(append.source)
         if transaction is None:
             return
@@ -344,7 +343,7 @@ class TransactionCoordinator:
         self._collect(transaction)
 
     def markers_written(self, markers: WriteMarkers, results: Mapping[TopicIndex, ErrorCode]) -> None:
-        """Take note of markers that were written, or why they were not; all partitions of the effect or some."""
+        """Process the outcome of a `WriteMarkers` effect, for all or some of its partitions."""
         transaction = self._present(markers.source)
         if transaction is not None:
             transaction.markers_written(results)
@@ -372,7 +371,7 @@ class TransactionCoordinator:
         return None if loaded is None else loaded.transactions.get(transactional_id)
 
     def _require(self, transactional_id: str, waiter: Waiter) -> Transaction | None:
-        """Find the automaton of a request that needs one; without it the waiter is answered."""
+        """Return the automaton of a request, or answer the waiter with an error and return None."""
         error = self.availability(transactional_id)
         transaction = self._find(transactional_id)
         if error is ErrorCode.NONE and transaction is not None:
@@ -381,7 +380,7 @@ class TransactionCoordinator:
         return None
 
     def _present(self, source: Source) -> Transaction | None:
-        """Find the automaton that asked; None if its log partition was unloaded or loaded again since."""
+        """Return the automaton that requested an effect; None if its log partition was unloaded or reloaded since."""
         loaded = self._loaded.get(source.partition)
         if loaded is None or loaded.load != source.load:
             return None

@@ -1,4 +1,4 @@
-"""Effects: what the transaction coordinator asks for, as values, and what has to be reported back to it."""
+"""Effects of the transaction coordinator as values, and the reports that it expects in return."""
 
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -12,23 +12,23 @@ Waiter: TypeAlias = Hashable  # whoever sent a request; opaque here
 
 
 class ProducerIds(Protocol):
-    """Source of producer ids that nobody has had."""
+    """Source of unused producer ids."""
 
     def take(self) -> int | None:
-        """Return one, or None while the next block is being fetched: the client then tries again."""
+        """Return an id, or None while the next block is being fetched: the client then retries."""
 
 
 class Producer(NamedTuple):
-    """Who sends a request: a producer id with its epoch."""
+    """A producer id with its epoch."""
 
     id: int
     epoch: int
 
 
 class Source(NamedTuple):
-    """The automaton that asked, and the load of its log partition that made it.
+    """The automaton that requested an effect, and the load of its log partition.
 
-    A report about another load than the present one is ignored.
+    A report about any load but the current one is ignored.
     """
 
     transactional_id: str
@@ -71,7 +71,7 @@ class WriteMarkers(NamedTuple):
 
 
 class RetryLater(NamedTuple):
-    """Call `TransactionCoordinator.retry` after a pause: an append or a marker failed in a way that may pass."""
+    """Call `TransactionCoordinator.retry` after a pause: an append or a marker failed with a retriable error."""
 
     source: Source
 
@@ -79,7 +79,7 @@ class RetryLater(NamedTuple):
 class Stuck(NamedTuple):
     """Report that a decided transaction cannot be completed by this coordinator.
 
-    TRANSACTION_COORDINATOR_FENCED: a newer coordinator does it. Anything else needs an operator; the transactional id
+    TRANSACTION_COORDINATOR_FENCED: a newer coordinator does it. Any other error needs an operator; the transactional id
     answers CONCURRENT_TRANSACTIONS until its log partition is loaded again.
     """
 
@@ -88,7 +88,7 @@ class Stuck(NamedTuple):
 
 
 class Discard(NamedTuple):
-    """Free the automatons of a log partition that was unloaded; all at once they would take too long."""
+    """Free the automatons of an unloaded log partition in pieces, so that the event loop is not held."""
 
     transactions: dict[str, Any]
 

@@ -1,7 +1,7 @@
-"""EndTxn: what a request to commit or abort comes to in each state.
+"""EndTxn: the result of a commit or abort request in each state.
 
-Before KIP-890 (versions 0 to 4 of the request) the epoch must be the present one, and a request that was answered
-already is recognized by the state:
+Before KIP-890 (versions 0 to 4 of the request) the epoch must be the current one, and a retry is recognized by the
+state:
 
                     commit                    abort
     Ongoing         decide                    decide
@@ -11,10 +11,10 @@ already is recognized by the state:
     CompleteAbort   INVALID_TXN_STATE         done
     Empty           INVALID_TXN_STATE         INVALID_TXN_STATE
 
-With KIP-890 (version 5) every end raises the epoch, so a retry is recognized by its epoch, one below the present one
+With KIP-890 (version 5) every end raises the epoch, so a retry is recognized by its epoch, one below the current one
 (or the last one of the previous producer id), and an abort is always possible:
 
-                    commit, retry      commit, present    abort, retry       abort, present
+                    commit, retry      commit, current    abort, retry       abort, current
     Ongoing         PRODUCER_FENCED    decide             PRODUCER_FENCED    decide
     PrepareCommit   CONCURRENT_...     PRODUCER_FENCED    INVALID_TXN_STATE  PRODUCER_FENCED
     PrepareAbort    INVALID_TXN_STATE  PRODUCER_FENCED    CONCURRENT_...     PRODUCER_FENCED
@@ -23,7 +23,7 @@ With KIP-890 (version 5) every end raises the epoch, so a retry is recognized by
     Empty           PRODUCER_FENCED    INVALID_TXN_STATE  PRODUCER_FENCED    decide
 
 While a transition is being written every request is answered with CONCURRENT_TRANSACTIONS: with KIP-890 before the
-producer is looked at (it may be the one of the transition), else after it.
+producer is checked (it may be the one of the transition), else after it.
 
 Source: kafka.coordinator.transaction.TransactionCoordinator.endTransaction, endTransactionWithTV1.
 """

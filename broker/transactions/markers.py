@@ -1,6 +1,6 @@
 """Write transaction markers to the partitions of this broker.
 
-The coordinator and WriteTxnMarkers requests use the same writer, so both are checked alike.
+The coordinator and WriteTxnMarkers requests use the same writer, so both get the same checks.
 
 Source: kafka.coordinator.transaction.TransactionMarkerChannelManager, kafka.server.KafkaApis
 (handleWriteTxnMarkersRequest).
@@ -16,9 +16,9 @@ import trio
 
 from broker.log.errors import InvalidProducerEpochError, LogError, TransactionCoordinatorFencedError
 from broker.log.producers.transactions import TransactionMarker
+from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Append, Partition, StorageError
 from broker.partitions.partitions import Partitions
-from broker.partitions.writer import Writer
 from broker.transactions.effects import Producer
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.records.markers import Outcome
@@ -143,5 +143,5 @@ def _code_of(error: Exception) -> ErrorCode:
     if isinstance(error, TransactionCoordinatorFencedError):
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED
     if not isinstance(error, (LogError, StorageError)):
-        logger.error("writing a transaction marker failed", exc_info=error)
+        logger.error("cannot write transaction markers", exc_info=error)
     return ErrorCode.KAFKA_STORAGE_ERROR

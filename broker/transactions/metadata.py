@@ -1,7 +1,7 @@
-"""State of one transactional id as a value, and the transitions that make the next one.
+"""State of one transactional id as a value, and its transitions.
 
-A transition only computes: the result counts once it is in the log. Which transition a request causes is decided in
-`state.py` and `ending.py`.
+A transition returns the next state, which takes effect once it is in the log. `state.py` and `ending.py` decide which
+transition a request causes.
 
 Source: org.apache.kafka.coordinator.transaction.TransactionMetadata (Kafka 4.3), KIP-360 (epochs raised by
 InitProducerId), KIP-890 (epochs raised by every end).
@@ -78,7 +78,7 @@ class Metadata:
         )
 
     def stored(self) -> StoredTransaction:
-        """Return what a record holds of this state."""
+        """Return the stored form of this state."""
         return StoredTransaction(
             producer_id=self.producer_id,
             previous_producer_id=self.previous_producer_id,
@@ -111,7 +111,7 @@ class Metadata:
     # -- transitions --
 
     def with_producer_id(self, producer_id: int, *, timeout_ms: int, keeps_last_epoch: bool, now_ms: int) -> Self:
-        """Begin at epoch 0 of a new producer id: all epochs of the present one are used up."""
+        """Begin at epoch 0 of a new producer id: all epochs of the current one are used up."""
         return self._moved(
             State.EMPTY,
             producer_id=producer_id,
@@ -126,7 +126,7 @@ class Metadata:
     def with_next_epoch(self, expected_epoch: int | None, *, timeout_ms: int, now_ms: int) -> Self | None:
         """Raise the epoch for a producer that initializes; None if `expected_epoch` is that of a fenced one.
 
-        A producer that names the epoch before the present one retries a request that succeeded: it is told the same
+        A producer that names the epoch before the current one retries a request that succeeded: it gets the same
         epoch again.
         """
         assert not self.is_exhausted
@@ -159,14 +159,14 @@ class Metadata:
         )
 
     def fenced(self) -> Self:
-        """Raise the epoch within the open transaction, so that its producer is refused from now on (before KIP-890)."""
+        """Raise the epoch within the open transaction, which fences its producer (before KIP-890)."""
         epoch = min(self.producer_epoch + 1, MAX_PRODUCER_EPOCH)
         return replace(self, producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH)
 
     def ended(self, outcome: Outcome, *, version: TransactionVersion, next_producer_id: int, now_ms: int) -> Self:
-        """Decide the outcome. With KIP-890 the epoch is raised, which fences whatever is still on its way.
+        """Decide the outcome. With KIP-890 the epoch is raised, which fences batches in flight.
 
-        `next_producer_id`: takes over if the epochs are used up by this; else NO_PRODUCER_ID.
+        `next_producer_id`: the successor if this uses up the epochs, else NO_PRODUCER_ID.
         """
         epoch, last = self.producer_epoch, self.last_producer_epoch
         if version.bumps_epochs:
@@ -182,7 +182,7 @@ class Metadata:
         )
 
     def completed(self, now_ms: int) -> Self:
-        """Close a transaction whose outcome is in all its partitions."""
+        """Complete a transaction whose markers are in all its partitions."""
         moves_on = self.client_version.bumps_epochs and self.next_producer_id != NO_PRODUCER_ID
         return self._moved(
             State.COMPLETE_COMMIT if self.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
@@ -194,7 +194,7 @@ class Metadata:
         )
 
     def without_partitions(self, marked: frozenset[TopicIndex]) -> Self:
-        """Take away partitions that have their marker. Not stored: markers may be written twice."""
+        """Remove partitions that have their marker. Not stored, since markers may be written twice."""
         return replace(self, partitions=self.partitions - marked)
 
     def _moved(self, state: State, **changes: Any) -> Self:

@@ -1,4 +1,4 @@
-"""Producer ids, each given once whatever happens to the broker.
+"""Assign producer ids, each at most once, even across crashes.
 
 Source: org.apache.kafka.coordinator.transaction.ProducerIdManager.
 """
@@ -17,7 +17,7 @@ class ProducerIds:
     """Source of producer ids. Call methods on the event loop."""
 
     def __init__(self, store: MetadataStore, largest_known: Callable[[], int]) -> None:
-        """`largest_known` returns the largest id that any log has, -1 if there is none."""
+        """`largest_known` returns the largest id in any log, -1 if there is none."""
         self._store = store
         self._largest_known = largest_known
         self._lock = trio.Lock()

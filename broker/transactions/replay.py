@@ -1,4 +1,4 @@
-"""What a partition of `__transaction_state` holds, once the latest record of each key is known."""
+"""Decode the latest record of each key of a `__transaction_state` partition."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -14,10 +14,10 @@ from protocol.kafka.transaction_records import (
 
 
 class ReplayedTransactions:
-    """Decodes the latest records of a partition; iterate once, then look at the counts."""
+    """Decodes the latest records of a partition; iterate once, then read the counts."""
 
     def __init__(self, latest: Mapping[bytes, Latest], partition: int, partition_of: Callable[[str], int]) -> None:
-        """`partition_of`: where the records of a transactional id belong."""
+        """`partition_of`: returns the log partition of a transactional id."""
         self.foreign = 0  # records of types and versions that are not known; ignored, as Kafka does
         self.misplaced = 0  # written when the topic had another number of partitions; ignored
         self._latest = latest
@@ -27,8 +27,8 @@ class ReplayedTransactions:
     def __iter__(self) -> Iterator[tuple[str, StoredTransaction]]:
         """Yield each id with its state.
 
-        Raises MalformedError for a record that cannot be read: without it the broker would take the id for a new one,
-        and neither fence its producers nor end its transaction.
+        Raises MalformedError for a record that cannot be read: if it were skipped, the id would be treated as new, with
+        its producers not fenced and its transaction not ended.
         """
         for data, record in self._latest.items():
             try:

@@ -1,7 +1,7 @@
-"""The transaction coordinator as a service: carry out its effects, load its log, keep its time.
+"""The transaction coordinator as a service: carry out its effects, load its log, run its timers.
 
 Invariants:
-1. What the coordinator asks to store is appended in the order in which it asks.
+1. Appends are queued in the order of the coordinator's `Append` effects.
 2. A partition of `__transaction_state` is served once it has been read, and not at all if it cannot be read.
 
 Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateManager.
@@ -17,8 +17,8 @@ import trio
 
 from broker.coordinator_log.log import CoordinatorLog
 from broker.coordinator_log.replay import Replay
+from broker.partitions.appends.writer import Writer
 from broker.partitions.partitions import Partitions
-from broker.partitions.writer import Writer
 from broker.settings.settings import Settings
 from broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
 from broker.transactions.effects import Answer, Append, Discard, Effect, Producer, RetryLater, Stuck, WriteMarkers
@@ -26,7 +26,7 @@ from broker.transactions.markers import Marker, MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.replay import ReplayedTransactions
 from broker.transactions.topic import STATE_TOPIC, TOPIC
-from broker.transactions.verification import TransactionSupport, produce_error, support_of
+from broker.transactions.verification import TransactionSupport, produce_error
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
@@ -120,7 +120,7 @@ class TransactionService:
                 await self.log.wait_unread()
 
     def stop(self) -> None:
-        """Answer every waiting client with an error, and refuse further requests. Markers may still be written."""
+        """Answer all waiting requests with an error, and reject further ones. Markers may still be written."""
         self._is_stopped = True
         for index in range(self.log.partition_count):
             self.coordinator.unload(index)
@@ -158,7 +158,7 @@ class TransactionService:
         answer = await self._ask(lambda waiter: self.coordinator.init_producer_id(request, waiter, self._clock()))
         if answer.error is ErrorCode.POLICY_VIOLATION:
             self._warn(
-                f"refused a new transactional id: there are {self.coordinator.id_count} of them (raise "
+                f"rejected a new transactional id: {self.coordinator.id_count} exist (raise "
                 "warmlog.transactional.ids.max or lower transactional.id.expiration.ms)"
             )
         return answer
@@ -176,9 +176,9 @@ class TransactionService:
         if error is ErrorCode.POLICY_VIOLATION:
             settings = self._settings
             self._warn(
-                f"transactional id {transactional_id[:200]!r}: refused further partitions for its transaction (raise "
-                f"warmlog.transaction.partitions.max, which allows {settings.warmlog_transaction_partitions_max} of a "
-                f"transaction and {settings.max_transaction_partitions} of all)"
+                f"transactional id {transactional_id[:200]!r}: rejected further partitions for its transaction (raise "
+                f"warmlog.transaction.partitions.max, which allows {settings.warmlog_transaction_partitions_max} per "
+                f"transaction and {settings.max_transaction_partitions} in all)"
             )
         return error
 
@@ -193,7 +193,7 @@ class TransactionService:
     ) -> ErrorCode:
         """Return whether records of the producer's transaction may be appended to a partition (KIP-890).
 
-        The partition is added for clients that leave that to the broker; for others it must have been added. Nothing is
+        A partition is added for clients that rely on the broker to add it; others must have added it before. Nothing is
         awaited between that check and the return.
         """
         if support is TransactionSupport.ADDING:
@@ -203,14 +203,9 @@ class TransactionService:
         return self.coordinator.verify_partitions(transactional_id, producer, [place])[place]
 
     async def admit_batches(
-        self, transactional_id: str, producer_id: int, epoch: int, places: Sequence[TopicIndex], version: int
+        self, transactional_id: str, producer: Producer, places: Sequence[TopicIndex], support: TransactionSupport
     ) -> Mapping[TopicIndex, ErrorCode]:
-        """Admit batches of one producer to partitions; return the errors of Produce for those that are refused.
-
-        `version` is that of Produce.
-        """
-        support = support_of("produce", version)
-        producer = Producer(producer_id, epoch)
+        """Admit batches of one producer to partitions; return the Produce errors of rejected ones."""
         if support is TransactionSupport.ADDING:
             error = await self._add_soon(transactional_id, producer, places)
             errors: Mapping[TopicIndex, ErrorCode] = dict.fromkeys(places, error)
@@ -221,7 +216,7 @@ class TransactionService:
         return {place: produce_error(error, support) for place, error in errors.items() if error is not ErrorCode.NONE}
 
     async def _add_soon(self, transactional_id: str, producer: Producer, places: Sequence[TopicIndex]) -> ErrorCode:
-        """Add partitions; wait for the completion of the previous transaction, since clients would wait for longer."""
+        """Add partitions, waiting briefly until the previous transaction is complete: a client backs off for longer."""
         settings = self._settings
         deadline = trio.current_time() + settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
         while True:
@@ -247,7 +242,7 @@ class TransactionService:
     # -- effects --
 
     def apply_effects(self) -> None:
-        """Carry out what the coordinator has asked for, until it asks for nothing more."""
+        """Carry out the coordinator's effects until there are none left."""
         if self._is_applying:
             return  # called by a report that an effect has caused: the loop below goes on with it
         self._is_applying = True
@@ -279,7 +274,7 @@ class TransactionService:
                     self.log.spawn(partial(_free, transactions))
             case Stuck(source=source, error=error):
                 logger.error(
-                    "transactional id %.200r: its transaction was decided and cannot be completed: %s",
+                    "transactional id %.200r: cannot complete its decided transaction; rejecting requests: %s",
                     source.transactional_id,
                     error.name,
                 )
@@ -365,7 +360,7 @@ class TransactionService:
         try:
             rows = await trio.to_thread.run_sync(lambda: list(stored))  # a record of many partitions takes long
         except MalformedError as error:
-            logger.error("%s-%d: no transactional id in it is served: %s", TOPIC, index, error)  # noqa: TRY400  # no traceback
+            logger.error("%s-%d: cannot load transactional ids: %s", TOPIC, index, error)  # noqa: TRY400  # no traceback
             return False
         for _ in self.coordinator.load(number, index, self._leader_epoch(index), rows, self._clock()):
             self.apply_effects()

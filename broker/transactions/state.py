@@ -1,4 +1,4 @@
-"""One transactional id as an automaton: no clock, no event loop, no disk.
+"""The sans-IO automaton of one transactional id.
 
     Empty ───────────► Ongoing ─────────► PrepareCommit ──► CompleteCommit
       ▲   partitions    ▲    │   commit     markers written        │
@@ -13,18 +13,18 @@
     With KIP-890 Empty and Complete… lead to PrepareAbort, too: an abort is always possible.
 
 Every transition is appended to the log before it counts. Until then it is pending, and all further requests are
-answered with CONCURRENT_TRANSACTIONS. When an outcome is in the log it is final: the client is answered, the markers
-are written, and then the completion is appended, which is pending from the moment of the decision.
+answered with CONCURRENT_TRANSACTIONS. An outcome is final once it is in the log: the client is answered, the markers
+are written, and then the completion is appended, which is pending from the decision on.
 
-What follows from a call goes out by `take_effects`. Each `Append` must be followed by `appended`, each `WriteMarkers`
+`take_effects` returns the effects of a call. Each `Append` must be followed by `appended`, each `WriteMarkers`
 by `markers_written` for all its partitions, each `RetryLater` by `retry`.
 
 Invariants:
 1. One transition is pending at most, hence one append per transactional id.
-2. Whoever asks is answered once.
+2. Each request is answered exactly once.
 3. `metadata` is what the log holds, except for `last_producer_epoch`, for partitions that have their marker already,
-   and for an epoch that was raised by a fencing (before KIP-890) whose append failed: it is given to nobody.
-4. A request of a producer id or epoch that is not the present one appends nothing.
+   and for an epoch raised by a fencing (before KIP-890) whose append failed: no producer gets it.
+4. A request with a stale producer id or epoch appends nothing.
 5. Once an outcome is in the log no other one can be decided before its completion is in the log.
 
 Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateManager, TransactionMarkerChannelManager,
@@ -77,7 +77,7 @@ class _Pending(NamedTuple):
 
 
 class Transaction:
-    """One transactional id. Calls come one at a time."""
+    """One transactional id. Calls must not be concurrent."""
 
     __slots__ = (
         "_effects",
@@ -93,7 +93,7 @@ class Transaction:
     )
 
     def __init__(self, source: Source, metadata: Metadata) -> None:
-        """Begin with a state that is in the log, or with that of an id that is new (`begin`)."""
+        """Start from a state in the log, or from that of a new id (`begin`)."""
         self.source = source
         self.metadata = metadata
         self.is_expired = False  # its tombstone is in the log
@@ -106,13 +106,13 @@ class Transaction:
         self._effects: list[Effect] = []
 
     def take_effects(self) -> list[Effect]:
-        """Return what is to be done since the last call, in order."""
+        """Return the effects since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
 
     @property
     def partition_count(self) -> int:
-        """The number of partitions of the transaction, those that are being added included."""
+        """The number of partitions of the transaction, including those being added."""
         pending = self._pending
         target = self.metadata if pending is None or pending.target is None else pending.target
         return max(len(self.metadata.partitions), len(target.partitions))
@@ -141,7 +141,7 @@ class Transaction:
     ) -> None:
         """InitProducerId: give the id to a producer and fence all before it. An open transaction is aborted first.
 
-        `expected`: the producer that goes on after an error (KIP-360). `level`: the broker's `transaction.version`.
+        `expected`: the producer that continues after an error (KIP-360). `level`: the broker's `transaction.version`.
         """
         metadata = self.metadata
         if self._pending is not None:
@@ -156,7 +156,7 @@ class Transaction:
             self._begin_anew(expected, timeout_ms, waiter, ids, now_ms)
 
     def _may_continue(self, expected: Producer) -> bool:
-        """Whether a producer that names an id and an epoch may be the present one; the epoch is checked later."""
+        """Whether a producer that names an id and an epoch may be the current one; the epoch is checked later."""
         metadata = self.metadata
         has_moved_on = metadata.previous_producer_id == expected.id and is_exhausted(expected.epoch)
         is_new = metadata.producer_epoch == NO_PRODUCER_EPOCH
@@ -220,9 +220,9 @@ class Transaction:
                 self._append(_Pending(_Purpose.ADD, target, waiter))
 
     def verify_partitions(self, producer: Producer, partitions: Iterable[TopicIndex]) -> Mapping[TopicIndex, ErrorCode]:
-        """Tell which partitions are part of the producer's open transaction; for clients that add them beforehand.
+        """Report which partitions are part of the open transaction, for clients that add them beforehand.
 
-        Pending transitions do not matter: the partition checks the epoch once more when it appends.
+        Pending transitions are ignored: the partition checks the epoch again when it appends.
         """
         metadata = self.metadata
         error = ErrorCode.NONE
@@ -251,7 +251,7 @@ class Transaction:
     ) -> None:
         """EndTxn: decide the outcome. Answered when that is in the log, before the markers are written.
 
-        `version`: of the client; with TV_2 the answer carries the producer with which the next transaction begins.
+        `version`: of the client; with TV_2 the answer has the producer of the next transaction.
         """
         metadata = self.metadata
         check = check_end_v5 if version.bumps_epochs else check_end_v0
@@ -288,7 +288,7 @@ class Transaction:
             self._append(_Pending(_Purpose.EXPIRE, None))
 
     def _fence(self, waiter: Waiter | None, ids: ProducerIds, level: TransactionVersion, now_ms: int) -> None:
-        """Abort the open transaction on behalf of others than its producer, which is refused from now on."""
+        """Abort the open transaction and fence its producer."""
         next_id: int | None = NO_PRODUCER_ID
         version = TransactionVersion.TV_0
         if level.bumps_epochs:
@@ -306,7 +306,7 @@ class Transaction:
     # -- reports --
 
     def appended(self, error: ErrorCode, now_ms: int) -> None:
-        """Take note of an append's end."""
+        """Process the outcome of an `Append` effect."""
         pending = self._pending
         assert pending is not None, "an append belongs to a pending transition"
         if error is not ErrorCode.NONE:
@@ -349,20 +349,20 @@ class Transaction:
         self._answer(pending.waiter, error)
 
     def resume(self, now_ms: int) -> None:
-        """Go on with a transaction that was decided, but not completed, when the log was read."""
+        """Complete a transaction that was decided, but not completed, when the log was loaded."""
         if self.metadata.state in PREPARED and self._pending is None:
             self._begin_completion(now_ms)
             self._go_on()
 
     def retry(self) -> None:
-        """Repeat what failed: markers, or the append of the completion."""
+        """Retry the failed markers, or the append of the completion."""
         pending = self._pending
         if pending is not None and pending.purpose is _Purpose.COMPLETE and not self._in_flight:
             self._must_retry = False
             self._go_on()
 
     def markers_written(self, results: Mapping[TopicIndex, ErrorCode]) -> None:
-        """Take note of markers that were written, or why they were not. Others of the same effect may follow."""
+        """Process the outcome of some markers of a `WriteMarkers` effect; others may follow."""
         reported = self._in_flight & results.keys()
         self._in_flight -= reported
         self.metadata = self.metadata.without_partitions(
@@ -381,7 +381,7 @@ class Transaction:
             self._go_on()
 
     def give_up(self, error: ErrorCode) -> None:
-        """Answer whoever waits: the coordinator loses the log partition. The automaton must not be used any more."""
+        """Answer the waiting request: the log partition is unloaded. The automaton must not be used afterwards."""
         if self._pending is not None and self._pending.waiter is not None:
             self._answer(self._pending.waiter, error)
 
@@ -394,7 +394,7 @@ class Transaction:
         return completed
 
     def _go_on(self) -> None:
-        """Write the markers that are missing; with all of them written, append the completion."""
+        """Write the missing markers; once all are written, append the completion."""
         pending, metadata = self._pending, self.metadata
         assert pending is not None
         if self._is_stuck:

@@ -1,7 +1,7 @@
 """Codes of the transaction coordinator as answers to Produce and TxnOffsetCommit (KIP-890).
 
 A transactional batch of a producer without an open transaction in the partition is not appended before the coordinator
-has agreed. What the coordinator refuses is translated to codes that the client can handle.
+has agreed. The coordinator's errors are translated to codes that the client can handle.
 
 Source: org.apache.kafka.server.transaction.AddPartitionsToTxnManager, kafka.server.ReplicaManager (Kafka 4.3.1).
 """
@@ -12,7 +12,7 @@ from protocol.errors import ErrorCode
 
 
 class TransactionSupport(IntEnum):
-    """How much of KIP-890 a client knows; by the version of its request."""
+    """The part of KIP-890 that a client supports, by the version of its request."""
 
     VERIFIED = 0  # adds partitions beforehand
     ABORTABLE = 1  # the same, and knows TRANSACTION_ABORTABLE
@@ -33,7 +33,7 @@ _PASSING = frozenset(
 
 
 def support_of(api: str, version: int) -> TransactionSupport:
-    """Return what the client of a request knows. `api`: `produce` or `txn_offset_commit`."""
+    """Return the client's support, by its request. `api`: `produce` or `txn_offset_commit`."""
     abortable, adding = _FIRST_VERSIONS[api]
     if version >= adding:
         return TransactionSupport.ADDING
@@ -41,7 +41,7 @@ def support_of(api: str, version: int) -> TransactionSupport:
 
 
 def produce_error(error: ErrorCode, support: TransactionSupport) -> ErrorCode:
-    """Translate why a partition is not part of the transaction to the code that its batch is refused with."""
+    """Translate the coordinator's error for a partition to the code that rejects its batch."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and support is TransactionSupport.VERIFIED:
@@ -51,7 +51,7 @@ def produce_error(error: ErrorCode, support: TransactionSupport) -> ErrorCode:
 
 
 def offset_commit_error(error: ErrorCode, support: TransactionSupport) -> ErrorCode:
-    """Translate the same to the code that TxnOffsetCommit is answered with (GroupCoordinatorService)."""
+    """Translate the coordinator's error to the code of TxnOffsetCommit (GroupCoordinatorService)."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and support is TransactionSupport.VERIFIED:

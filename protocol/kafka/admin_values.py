@@ -79,40 +79,6 @@ class AlterReplicaLogDirsResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[BegunMove, ...]
 
 
-class DescribeProducersRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List the active idempotent and transactional producers of partitions."""
-
-    api: ClassVar[str] = "describe_producers"
-    partitions: tuple[TopicPartition, ...]
-
-
-class ActiveProducer(Value, frozen=True, kw_only=True, gc=False):
-    """A producer's state in a partition; -1 for unset or unknown values. `last_timestamp`: ms since the epoch."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int = -1
-    last_timestamp: int = -1
-    coordinator_epoch: int = -1
-    transaction_start_offset: int = -1
-
-
-class DescribedProducers(Value, frozen=True, kw_only=True, gc=False):
-    """The producers of one partition."""
-
-    topic: str
-    partition: int
-    producers: tuple[ActiveProducer, ...] = ()
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-
-
-class DescribeProducersResponse(Value, frozen=True, kw_only=True, gc=False):
-    """Results of DescribeProducersRequest, in its order."""
-
-    partitions: tuple[DescribedProducers, ...]
-
-
 class DescribeTopicPartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Describe up to `limit` partitions of these topics, or of all topics if empty (KIP-966).
 

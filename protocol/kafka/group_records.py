@@ -15,6 +15,7 @@ GroupCoordinatorRecordHelpers.
 """
 
 import struct
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -177,6 +178,25 @@ def decode_offset(data: bytes) -> OffsetAndMetadata:
 def encode_offset(committed: OffsetAndMetadata) -> bytes:
     """Encode a committed offset. Raises MalformedError for metadata that is too long."""
     return _encode(_OFFSET, _OFFSET_VERSION if committed.expire_ms == NO_TIME else _EXPIRING_OFFSET_VERSION, committed)
+
+
+def encode_offsets(group: str, offsets: Iterable[tuple[str, int, OffsetAndMetadata]]) -> list[tuple[bytes, bytes]]:
+    """Encode the keys and values of offsets that a group commits, given as (topic, partition, offset).
+
+    The same as `encode_offset_key` and `encode_offset` of each, with one look at the tables for all. Raises
+    MalformedError for a name or metadata that is too long.
+    """
+    write_key, key_prefix = _writer(_OFFSET_KEY, 1).write, _PREFIXES[1]
+    write, prefix = _writer(_OFFSET, _OFFSET_VERSION).write, _PREFIXES[_OFFSET_VERSION]
+    rows = []
+    try:
+        for topic, partition, committed in offsets:
+            key = write_key(OffsetKey(group, topic, partition), key_prefix)
+            value = write(committed, prefix) if committed.expire_ms == NO_TIME else encode_offset(committed)
+            rows.append((key, value))
+    except UnwritableError as error:
+        raise MalformedError(f"cannot encode a group record: {error}") from None
+    return rows
 
 
 def decode_group(data: bytes) -> StoredGroup:

@@ -68,18 +68,12 @@ def topic_id_text(topic_id: bytes) -> str:
 class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
     """A produce request. `knows_zstd`: its version allows zstd batches (KIP-110)."""
 
-    transactional_id: str | None = None
     knows_zstd: bool = True
 
     @property
     def is_one_batch_each(self) -> bool:
         """Kafka's clients send one batch to a partition; several at once are refused."""
         return True
-
-    @property
-    def is_transactional(self) -> bool:
-        """Whether the request belongs to a transaction."""
-        return self.transactional_id is not None
 
 
 class IdentifiedRecords(PartitionRecords, frozen=True, kw_only=True, gc=False):
@@ -362,24 +356,5 @@ class DescribeClusterResponse(Value, frozen=True, kw_only=True, gc=False):
     controller: int
     brokers: tuple[BrokerMetadata, ...]
     endpoint_type: int = 1
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-
-
-class InitProducerIdRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Get a new producer id, or a higher epoch of the given one (-1: none)."""
-
-    api: ClassVar[str] = "init_producer_id"
-    transactional_id: str | None
-    transaction_timeout_ms: int
-    producer_id: int = -1
-    producer_epoch: int = -1
-
-
-class InitProducerIdResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The producer id and epoch to use."""
-
-    producer_id: int = -1
-    producer_epoch: int = -1
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None

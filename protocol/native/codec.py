@@ -177,11 +177,15 @@ def _pieces(value: Any) -> Iterator[bytes]:
 
 def encode_request(request_id: int, request: NativeRequest) -> bytes:
     """Encode a request frame."""
-    body: bytes = packb(request, default=asdict)
+    body: bytes = packb(request, default=_given)
     op = _ops[type(request)]
     length = 1 + len(op) + _ID_VALUE.size + len(body) - 1
     start = _REQUEST_START.pack(length, body[0] + 2)
     return b"".join((start, op, _ID_VALUE.pack(request_id), memoryview(body)[1:]))
+
+
+def _given(value: Value) -> dict[str, Any]:
+    return {name: field for name, field in asdict(value).items() if field is not UNSET}
 
 
 def decode_response(frame: memoryview | bytes, response_type: type[R]) -> tuple[int, R | ErrorResponse]:

@@ -60,10 +60,26 @@ from protocol.response import (
     MetadataResponse,
     ProduceResponse,
 )
+from protocol.transaction_requests import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 # Oldest first. Version 2 adds group operations, version 3 describe_producer and explain, version 4 the aborted
-# transactions in replies to fetches of committed records.
-VERSIONS = (1, 2, 3, 4)
+# transactions in replies to fetches of committed records, version 5 transactions of producers.
+VERSIONS = (1, 2, 3, 4, 5)
 FIRST_WITH_COMMITTED_FETCH = 4
 
 NativeRequest: TypeAlias = (
@@ -79,6 +95,13 @@ NativeRequest: TypeAlias = (
     | DeleteGroupsRequest
     | DescribeProducerRequest
     | ExplainRequest
+    | InitProducerIdRequest
+    | EndTxnRequest
+    | TxnOffsetCommitRequest
+    | ListTransactionsRequest
+    | DescribeTransactionsRequest
+    | DescribeProducersRequest
+    | WriteTxnMarkersRequest
 )
 
 
@@ -134,6 +157,13 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(DeleteGroupsRequest, DeleteGroupsResponse, DeleteGroupsResponse),
     Operation(DescribeProducerRequest, DescribeProducerResponse, DescribeProducerResponse),
     Operation(ExplainRequest, ExplainResponse, ExplainResponse),
+    Operation(InitProducerIdRequest, InitProducerIdResponse, InitProducerIdResponse),
+    Operation(EndTxnRequest, EndTxnResponse, EndTxnResponse),
+    Operation(TxnOffsetCommitRequest, TxnOffsetCommitResponse, TxnOffsetCommitResponse),
+    Operation(ListTransactionsRequest, ListTransactionsResponse, ListTransactionsResponse),
+    Operation(DescribeTransactionsRequest, DescribeTransactionsResponse, DescribeTransactionsResponse),
+    Operation(DescribeProducersRequest, DescribeProducersResponse, DescribeProducersResponse),
+    Operation(WriteTxnMarkersRequest, WriteTxnMarkersResponse, WriteTxnMarkersResponse),
 )
 OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
 

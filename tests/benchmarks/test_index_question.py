@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks.questions.index_question import INTERVALS_KB, measure, table
-from tests.broker.log.eviction import needs_cachestat
+from tests.broker.log.io.eviction import needs_cachestat
 
 RECORDS = 5_000
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.questions.index_search import Lookup, every_lookup, look_up, table, write_index, write_rows
-from tests.broker.log.eviction import needs_cachestat
+from tests.broker.log.io.eviction import needs_cachestat
 
 
 @pytest.fixture

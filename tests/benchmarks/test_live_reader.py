@@ -12,7 +12,7 @@ from benchmarks.servers.throttle import ThrottleError, disk_of, throttled
 from benchmarks.workloads.live import WARMLOG_NATIVE
 from benchmarks.workloads.native import SMALL, batch_of
 from broker.log.io.page_cache import missing_by_mincore
-from tests.broker.log.eviction import needs_eviction
+from tests.broker.log.io.eviction import needs_eviction
 
 RECORDS = 100
 

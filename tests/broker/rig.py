@@ -15,10 +15,10 @@ from broker.log.io.files import OpenFiles
 from broker.maintenance.file_removal import FileRemoval
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.writer import Writer
+from broker.partitions.disks.storage import Storage
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
-from broker.partitions.storage import Storage
-from broker.partitions.writer import Writer
 from broker.settings.live import LiveSettings
 from broker.settings.settings import load_settings
 from protocol.records.builder import build_batch

@@ -10,13 +10,13 @@ import trio
 import trio.testing
 
 from broker.log.config import LogConfig
-from broker.log.directory.disk_reserve import Room
+from broker.log.directory.disk_reserve import SpaceStatus
 from broker.log.errors import IndexCorruptError
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Destination, Partition, StorageError
-from broker.partitions.writer import Writer
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in
 
@@ -141,7 +141,7 @@ async def test_a_log_that_is_paused_for_a_move_is_sealed_when_it_goes_on(
         target = str(tmp_path / "other")
         with made.partition.inside():
             async with trio.open_nursery() as nursery:
-                to = Destination(target, Room(target), lambda: None, lambda: None)
+                to = Destination(target, SpaceStatus(target), lambda: None, lambda: None)
                 nursery.start_soon(made.partition.relocate, made.log.begin_move(target), to)
                 await trio.testing.wait_all_tasks_blocked()
                 nursery.start_soon(made.rebuilt)

@@ -1,10 +1,15 @@
 """Counting the values in a request or response, and freeing a large one in pieces."""
 
+import sys
+from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import pytest
 
-from protocol.groups import FetchedOffset, FetchedOffsets, OffsetFetchResponse
+from protocol.groups import FetchedOffset, FetchedOffsets, OffsetFetchResponse, OffsetToCommit
+from protocol.kafka.values import KafkaOffsetQuery
+from protocol.request import PartitionRecords
 from protocol.response import DeleteTopicsResponse, ProducedPartition, ProduceResponse, TopicResult
 from protocol.weight import RELEASED, release, weight
 
@@ -87,3 +92,31 @@ def test_what_stands_many_times_in_a_response_is_gone_through_once() -> None:
     owned: list[Any] = [response]
     del response
     assert len(freed_in_steps(owned, Freed())) < 40
+
+
+def calls_of(run: Callable[[], object]) -> int:
+    """Count the calls of functions, compiled ones included."""
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_values_without_parts_are_freed_without_a_look_at_each() -> None:
+    """Among them those whose numbers have bounds, and records, which are views of a frame."""
+    for value in (
+        OffsetToCommit(topic="t", partition=0, offset=1),
+        KafkaOffsetQuery(topic="t", partition=0, timestamp=1),
+        PartitionRecords(topic="t", partition=0, records=memoryview(b"x")),
+        TopicResult(name="t"),
+    ):
+        owned = [tuple([copy(value) for _ in range(10 * RELEASED)])]
+        assert calls_of(lambda owned=owned: [*release(owned)]) < RELEASED  # type: ignore[misc]

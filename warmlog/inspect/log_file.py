@@ -15,7 +15,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_DIGITS, SWAP_SUFFIX, base_offset_of
-from protocol.errors import CorruptBatchError, ProtocolError
+from broker.log.io.disk import Disk
+from broker.log.io.files import Descriptor
+from broker.log.segments.log_scan import WALK_CHUNK_SIZE, CutError, walk_headers
+from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader, read_header, verify_crc
 from protocol.records.layout import HEADER_SIZE
 from warmlog.inspect.errors import SegmentGoneError
@@ -24,10 +27,6 @@ WINDOW_BYTES = 4 << 20  # from 1 MiB on, reading is cheap beside decoding
 SCAN_WINDOW_BYTES = 64 << 10  # several index intervals, for lookups and headers
 LISTINGS = 100  # until two agree; a broker renames every few seconds, a listing takes microseconds
 _SWAPPED = f"{LOG_SUFFIX}{SWAP_SUFFIX}"
-
-
-class CutError(CorruptBatchError):
-    """The file ends inside a batch."""
 
 
 class DamageError(Exception):
@@ -58,10 +57,12 @@ class LogFile:
 
     def __init__(self, path: str, *, window_bytes: int = WINDOW_BYTES) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        disk = Disk()
+        self._file = Descriptor(disk, disk.open(path, os.O_RDONLY))
         self._memory = bytearray(window_bytes)
+        self._chunk_bytes = min(max(window_bytes, HEADER_SIZE), WALK_CHUNK_SIZE)
         self._begin = self._end = 0
-        status = os.fstat(self._descriptor)
+        status = os.fstat(self._file.fd)
         self.size = status.st_size
         self.identity = (status.st_dev, status.st_ino)
 
@@ -81,11 +82,12 @@ class LogFile:
         return view, start
 
     def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each batch between two positions. Raises ProtocolError, CutError."""
-        while position < end:
-            header = self.header(position)
-            yield position, header
-            position += header.size
+        """Yield (position, header) of each batch that begins between two positions. Raises ProtocolError, CutError."""
+        for at, header in walk_headers(self._file, position, min(end, self.size), self._chunk_bytes):
+            yield at, header
+            position = at + header.size
+        if position < end:  # a batch that reaches past the end, or that is cut off
+            yield position, self.header(position)
 
     def scan(self) -> Iterator[StoredBatch]:
         """Yield every batch from the beginning of the file, before its CRC is checked.
@@ -93,14 +95,13 @@ class LogFile:
         The bytes of a batch are valid until the next one is requested. Raises DamageError where no whole batch follows.
         """
         position = 0
-        while position < self.size:
-            try:
-                header = self.header(position)
-                start = self._locate(position, header.size)
-            except ProtocolError as error:
-                raise self._damage(position, error) from error
-            yield StoredBatch(position, header, memoryview(self._memory), start)
-            position += header.size
+        try:
+            for at, header in self.headers(0, self.size):
+                start = self._locate(at, header.size)
+                yield StoredBatch(at, header, memoryview(self._memory), start)
+                position = at + header.size
+        except ProtocolError as error:
+            raise self._damage(position, error) from error
 
     def _damage(self, position: int, error: ProtocolError) -> DamageError:
         zeros = self._is_zero_from(position)
@@ -110,7 +111,7 @@ class LogFile:
     def _is_zero_from(self, position: int) -> bool:
         """Whether only zeros follow a position."""
         while position < self.size:
-            piece = os.pread(self._descriptor, min(WINDOW_BYTES, self.size - position), position)
+            piece = self._file.pread(min(WINDOW_BYTES, self.size - position), position)
             if not piece or piece.count(0) < len(piece):
                 return not piece
             position += len(piece)
@@ -130,7 +131,7 @@ class LogFile:
         view = memoryview(self._memory)
         self._begin, filled = position, 0
         while filled < size:
-            count = os.preadv(self._descriptor, [view[filled:]], position + filled)
+            count = self._file.read_into(view[filled:], position + filled)
             if not count:
                 self._end = position + filled
                 raise CutError(f"the file ends at {position + filled}")
@@ -139,7 +140,7 @@ class LogFile:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._descriptor)
+        del self._file
 
     def __enter__(self) -> Self:
         return self

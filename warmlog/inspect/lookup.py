@@ -6,12 +6,13 @@ headers from the beginning of the segment.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from broker.log.segments.log_scan import CutError
 from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
 from protocol.records.reader import decode_batch
 from warmlog.inspect.errors import InspectError
 from warmlog.inspect.index_files import IndexedTime, OffsetEntries, TimeEntries
-from warmlog.inspect.log_file import CutError, LogFile, Segment
+from warmlog.inspect.log_file import LogFile, Segment
 
 ENTRIES_TRIED = 16  # backwards from the wanted one; an index that is wrong for longer is no help
 

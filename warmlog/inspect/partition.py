@@ -15,11 +15,12 @@ from broker.log.directory.identity import META_PROPERTIES
 from broker.log.errors import CheckpointError
 from broker.log.io.directory_names import encode_topic_id, parse_partition_directory
 from broker.log.io.disk import Disk
+from broker.log.segments.log_scan import CutError
 from protocol.errors import ProtocolError
 from protocol.records.batch import BatchHeader
 from warmlog.inspect.errors import InspectError, MissingDirectoryError
 from warmlog.inspect.index_files import OffsetEntries
-from warmlog.inspect.log_file import CutError, LogFile, Segment, list_segments
+from warmlog.inspect.log_file import LogFile, Segment, list_segments
 from warmlog.inspect.lookup import confirmed_entries, first_offset_at_time, position_of
 from warmlog.inspect.transactions import Transactions, find_transactions
 

@@ -39,8 +39,8 @@ from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.partition_log import PartitionLog
+from broker.log.recovery.context import LogContext
 from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import rebuild_indexes
 from broker.log.recovery.rebuild_transactions import rebuild_transaction_indexes
 from broker.log.segments.segment import Segment
@@ -332,18 +332,18 @@ class _LogRepairer:
     def _segments(self) -> list[Segment]:
         """List all segments of the closed log."""
         work = self._work
-        place = LogPlace(
+        context = LogContext(
             directory=str(self._path),
             config=self._config(),
             files=OpenFiles(disk=work.disk),
             clock=work.options.clock,
             random=Random(),  # noqa: S311  # as above
         )
-        entries = work.disk.scan(place.directory, stat_suffix=LOG_SUFFIX)
+        entries = work.disk.scan(context.directory, stat_suffix=LOG_SUFFIX)
         sizes = {base_offset_of(entry.name): entry.size for entry in entries if _is_log(entry.name)}
         bases = sorted(base for base in sizes if base is not None)
         following = [*bases[1:], None]
-        return [place.segment(base, sizes[base], after) for base, after in zip(bases, following, strict=True)]
+        return [context.segment(base, sizes[base], after) for base, after in zip(bases, following, strict=True)]
 
 
 def _is_log(name: str) -> bool:

@@ -17,7 +17,7 @@ from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.metadata.topic import check_name
 from broker.partitions.partitions import Partitions
-from broker.partitions.topic_changes import Change, UnknownTopicError
+from broker.partitions.topics.topic_changes import Change, UnknownTopicError
 from broker.settings.live import Overrides, check_dynamic
 from broker.settings.settings import FIELDS
 from broker.settings.topics import topic_setting_default, topic_setting_kind

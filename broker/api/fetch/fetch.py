@@ -22,8 +22,8 @@ from broker.api.fetch.sessions import FetchSessions
 from broker.log.errors import IndexCorruptError
 from broker.partitions.partition import Partition, StorageError
 from broker.partitions.partitions import Partitions
-from broker.partitions.read_ahead import ReadAhead
-from broker.partitions.waiters import FetchWaiter
+from broker.partitions.reads.read_ahead import ReadAhead
+from broker.partitions.reads.waiters import FetchWaiter
 from protocol.errors import ErrorCode
 from protocol.kafka.values import (
     KafkaFetchRequest,
@@ -200,9 +200,9 @@ class Fetch:
         session, partitions = self.session, self._partitions
         look = self._look = Look(self._request, partitions, self._failures)
         pending = session.pending
-        order = list(pending)
-        if order and self._tells_all:
-            order = session.order
+        order = session.order if pending and self._tells_all else list(pending)
+        if len(order) > LONG_STEP:
+            yield
         self._news = news = []
         number = 0
         for start in range(0, len(order), LONG_STEP):

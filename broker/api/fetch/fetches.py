@@ -7,7 +7,7 @@ from broker.api.fetch.fetch import Fetch
 from broker.api.fetch.session import FetchSession, FetchSessionError
 from broker.api.fetch.sessions import ConnectionSessions, FetchSessions
 from broker.partitions.partitions import Partitions
-from broker.partitions.read_ahead import ReadAhead
+from broker.partitions.reads.read_ahead import ReadAhead
 from protocol.kafka.values import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
@@ -31,26 +31,26 @@ class Fetches:
     def begin(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse:
         """Serve from the data available now, or return a pending `Fetch`.
 
-        Continue a pending one with `look_again`, `expire` or `work` until one of them returns the response, or give it
-        up with `abandon`.
+        Continue a pending one with `look_again`, `expire` or `continue_in_task` until one of them returns the response,
+        or give it up with `abandon`.
         """
         try:
             fetch = self._open(request, context.session)
         except FetchSessionError as error:
             return _refused(error)
-        return self._take_step(fetch, self._begin(fetch))
+        return self._advance(fetch, self._begin(fetch))
 
     def look_again(self, fetch: Fetch) -> Fetch | FetchResponse:
         """Resume a fetch that was woken; returns as `begin` does."""
         fetch.withdraw()
-        return self._take_step(fetch, fetch.look())
+        return self._advance(fetch, fetch.look())
 
     def expire(self, fetch: Fetch) -> Fetch | FetchResponse:
         """Resume a fetch whose wait time has passed; it may need a task, but does not wait again."""
         fetch.withdraw()
-        return self._take_step(fetch, fetch.look() if fetch.expire() else iter(()))
+        return self._advance(fetch, fetch.look() if fetch.expire() else iter(()))
 
-    async def work(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse:
+    async def continue_in_task(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse:
         """Run the part of a fetch that needs a task; returns the fetch if it then has to wait."""
         is_pending = is_answered = False
         try:
@@ -77,8 +77,8 @@ class Fetches:
         fetch.withdraw()
         self._close(fetch, keep=False)
 
-    def _take_step(self, fetch: Fetch, steps: Iterator[None]) -> Fetch | FetchResponse:
-        """Take the first step of a look, and answer if that completes it; returns as `begin` does."""
+    def _advance(self, fetch: Fetch, steps: Iterator[None]) -> Fetch | FetchResponse:
+        """Take the first step of a look, and respond if that completes the fetch; returns as `begin` does."""
         is_pending = is_answered = False
         try:
             if next(steps, fetch) is None:

@@ -26,13 +26,13 @@ Source: kafka.server.FetchSession. Followers do not fetch from this broker, so n
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from broker.partitions.partition import Partition
-from broker.partitions.waiters import FetchWaiter
+from broker.partitions.reads.waiters import FetchWaiter
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import (
@@ -196,6 +196,7 @@ class FetchSession:
         is_same_kind, self._kind = kind == self._kind, kind
         turn, uses_topic_ids, name, indexes = self._turn, self.uses_topic_ids, None, _NONE
         self.order = order = []
+        changed: list[SessionPartition] = []  # become pending in a step of their own: a large mapping grows in 6 ms
         for number, one in enumerate(asked, 1):
             topic = one.topic_id if uses_topic_ids else one.topic  # type: ignore[attr-defined]
             if topic is not name:
@@ -207,12 +208,20 @@ class FetchSession:
                 entry = indexes.get(index)
             if entry is None or entry.asked != one or not is_same_kind:
                 entry = self._ask(topic, index, one)
+                changed.append(entry)
                 indexes = self._topics[topic]
             if entry.turn != turn:
                 entry.turn = turn
                 order.append(entry)
             if number % STEP == 0:
                 yield
+                self._become_pending(changed)
+                changed.clear()
+                if number > LONG_STEP:
+                    yield
+        self._become_pending(changed)
+        if len(order) > LONG_STEP:
+            yield
         if len(order) < self._count:
             yield from self._forget_others()
 
@@ -231,7 +240,11 @@ class FetchSession:
         known = self._topics.get(topic, _NONE).get(asked.partition)
         if known is not None and asked.topic == UNKNOWN_TOPIC_NAME:  # deleted; keep its last known name
             asked = replace(asked, topic=known.asked.topic)
-        self._ask(topic, asked.partition, asked)
+        self._become_pending([self._ask(topic, asked.partition, asked)])
+
+    def _become_pending(self, changed: Iterable[SessionPartition]) -> None:
+        for entry in changed:
+            self.pending[entry] = None
 
     def _ask(self, topic: str | bytes, index: Index, asked: FetchPartition) -> SessionPartition:
         indexes = self._topics.setdefault(topic, {})
@@ -240,7 +253,6 @@ class FetchSession:
             entry = indexes[index] = SessionPartition(self, asked)
             self._count += 1
         entry.asked = asked
-        self.pending[entry] = None
         return entry
 
     def forget(self, topic: str | bytes, index: Index) -> None:

@@ -20,7 +20,6 @@ from broker.metadata.topic import INTERNAL_TOPICS, MAX_NAME_LENGTH, InvalidTopic
 from broker.partitions.partition import Append, Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
-from protocol.kafka.values import KafkaProduceRequest
 from protocol.records.batch import read_header
 from protocol.records.codec import is_plain_batch
 from protocol.records.layout import (
@@ -156,7 +155,7 @@ async def begin_in_pieces(
             await _create(topic, partitions)
         await context.checkpoint()
     terms, served = _Terms(request, context, partitions), partitions.served
-    if isinstance(request, KafkaProduceRequest) and request.is_transactional:
+    if request.is_transactional:
         terms.admission = await admit_batches(request, context, partitions, admit)
     entries: list[Append | ProducedPartition] = []
     for start in range(0, len(request.partitions), PIECE):

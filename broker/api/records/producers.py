@@ -12,7 +12,7 @@ from broker.log.producers.state import ProducerState
 from broker.metadata.topic import check_name
 from broker.partitions.partitions import Partitions
 from protocol.groups import TopicPartition
-from protocol.kafka.admin_values import (
+from protocol.transaction_requests import (
     ActiveProducer,
     DescribedProducers,
     DescribeProducersRequest,

@@ -13,27 +13,42 @@ from broker.api.context import Context
 from broker.log.producers.state import continues_transaction
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
+from broker.transactions.effects import Producer
+from broker.transactions.verification import TransactionSupport
+from broker.transactions.verification import support_of as kafka_support
 from protocol.errors import ErrorCode
-from protocol.kafka.values import KafkaProduceRequest
 from protocol.records.batch import read_header
-from protocol.records.layout import HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
-from protocol.request import PartitionRecords
+from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
+from protocol.request import PartitionRecords, ProduceRequest
 from protocol.transactions import TopicIndex
 
-#: Called with the transactional id, producer id and epoch, the partitions, and the version of Produce; returns the
+#: Called with the transactional id, its producer, the partitions, and what the client knows of KIP-890; returns the
 #: errors of the partitions that are refused.
-Admit: TypeAlias = Callable[[str, int, int, Sequence[TopicIndex], int], Awaitable[Mapping[TopicIndex, ErrorCode]]]
+Admit: TypeAlias = Callable[
+    [str, Producer, Sequence[TopicIndex], TransactionSupport], Awaitable[Mapping[TopicIndex, ErrorCode]]
+]
 
 PLACES_PER_STEP = 1000
 _ATTRIBUTES_AT = 22  # the low byte
+_LENGTH_AT = 8
 
 
 def has_transaction(asked: PartitionRecords) -> bool:
-    """Return whether the first batch belongs to a transaction."""
-    records = asked.records
-    if len(records) < HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
-        return False  # refused later, for its format
-    return records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT != 0
+    """Return whether a batch belongs to a transaction. Batches after an invalid one are not checked."""
+    records, start = asked.records, 0
+    while len(records) - start >= HEADER_SIZE and records[start + MAGIC_POSITION] == MAGIC:
+        if records[start + _ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
+            return True
+        length = int.from_bytes(records[start + _LENGTH_AT : start + LOG_OVERHEAD], signed=True)
+        if length <= 0:
+            break
+        start += LOG_OVERHEAD + length
+    return False  # or refused later, for its format
+
+
+def support_of(api: str, context: Context) -> TransactionSupport:
+    """Return the client's support of KIP-890, by its request. `api`: `produce` or `txn_offset_commit`."""
+    return TransactionSupport.ADDING if context.session.is_native else kafka_support(api, context.version)
 
 
 def needs_admission(asked: PartitionRecords, partition: Partition | None) -> bool:
@@ -45,33 +60,32 @@ def needs_admission(asked: PartitionRecords, partition: Partition | None) -> boo
 
 
 class Admission(NamedTuple):
-    """Verdicts on the batches of a request: the refused partitions, and the guards with which the others may begin."""
+    """The rejected partitions of a request, and the guards with which the others may begin a transaction."""
 
     refused: Mapping[TopicIndex, ErrorCode]
     guards: Mapping[TopicIndex, int]
 
 
-async def admit_batches(
-    request: KafkaProduceRequest, context: Context, partitions: Partitions, admit: Admit
-) -> Admission:
+async def admit_batches(request: ProduceRequest, context: Context, partitions: Partitions, admit: Admit) -> Admission:
     """Ask the transaction coordinator about batches that begin a transaction in their partitions.
 
     Guards are taken before it is asked: a marker that is written in the meantime invalidates them.
     """
-    assert request.transactional_id is not None
-    by_producer: dict[tuple[int, int], list[TopicIndex]] = {}
+    assert isinstance(request.transactional_id, str)
+    by_producer: dict[Producer, list[TopicIndex]] = {}
     guards: dict[TopicIndex, int] = {}
     for asked in request.partitions:
         partition = partitions.get(asked.topic, asked.partition)
         if partition is not None and needs_admission(asked, partition):
             header, place = read_header(asked.records), (asked.topic, asked.partition)
             guards[place] = partition.log.producers.guards.open(header.producer_id)
-            by_producer.setdefault((header.producer_id, header.producer_epoch), []).append(place)
+            by_producer.setdefault(Producer(header.producer_id, header.producer_epoch), []).append(place)
         await context.checkpoint()
     refused: dict[TopicIndex, ErrorCode] = {}
-    for (producer_id, epoch), places in by_producer.items():
+    support = support_of("produce", context)
+    for producer, places in by_producer.items():
         for start in range(0, len(places), PLACES_PER_STEP):
             step = places[start : start + PLACES_PER_STEP]
-            refused.update(await admit(request.transactional_id, producer_id, epoch, step, context.version))
+            refused.update(await admit(request.transactional_id, producer, step, support))
             await context.checkpoint()
     return Admission(refused, guards)

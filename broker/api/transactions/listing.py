@@ -1,4 +1,4 @@
-"""ListTransactions: the transactional ids that all filters select.
+"""ListTransactions: return the transactional ids that match all filters.
 
 A client chooses the pattern, so it must not cost more than time linear in the length of an id. Kafka matches with
 RE2/J, warmlog with RE2, which has the same syntax. Ids are matched in a worker thread, one slice at a time.
@@ -17,7 +17,7 @@ from broker.api.handler import Handler
 from broker.transactions.metadata import Metadata
 from broker.transactions.service import TransactionService
 from protocol.errors import ErrorCode
-from protocol.kafka.transaction_values import ListedTransaction, ListTransactionsRequest, ListTransactionsResponse
+from protocol.transaction_requests import ListedTransaction, ListTransactionsRequest, ListTransactionsResponse
 from protocol.transactions import TransactionState
 
 STATES = {state.label: state for state in TransactionState}
@@ -40,7 +40,7 @@ class ListTransactionsApi:
         return {ListTransactionsRequest.api: self.list_transactions}
 
     async def list_transactions(self, request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
-        """List the ids that all filters select; unknown state names are returned, each once."""
+        """List the ids that match all filters; each unknown state name is returned once."""
         matches = await trio.to_thread.run_sync(compiled, request.pattern) if request.pattern else None
         if self._coordinator.is_loading:
             return ListTransactionsResponse(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -100,7 +100,7 @@ async def _matching(matches: Matches, candidates: Sequence[ListedTransaction]) -
 
 
 def compiled(pattern: str) -> Matches:
-    """Return a function that tells for each id whether the whole of it matches a pattern.
+    """Return a predicate for ids that match a pattern completely.
 
     Raises RequestError (INVALID_REGULAR_EXPRESSION) for what RE2 does not support. Call it in a worker.
     """

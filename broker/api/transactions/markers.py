@@ -13,14 +13,14 @@ from broker.transactions.effects import Producer
 from broker.transactions.markers import Marker, MarkerWriter
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
-from protocol.kafka.transaction_values import (
+from protocol.records.markers import Outcome
+from protocol.transaction_requests import (
     AddedPartition,
     MarkersOfTransaction,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
     WrittenMarkers,
 )
-from protocol.records.markers import Outcome
 from protocol.transactions import TopicIndex, TransactionVersion
 
 
@@ -36,7 +36,7 @@ class TransactionMarkersApi:
         return {WriteTxnMarkersRequest.api: self.write}
 
     async def write(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
-        """Write markers, and answer once every partition has its marker or has refused it."""
+        """Write markers, and respond once every partition has written or rejected its marker."""
         results = []
         for asked in request.markers:
             results.append(await self._write(asked, context))

@@ -10,6 +10,7 @@ from itertools import chain
 
 from broker.api.context import Context
 from broker.api.handler import Handler
+from broker.api.transactions.admission import support_of
 from broker.coordinator_log.log import CoordinatorLog, LogProducer
 from broker.groups.commits import Committer, OffsetCommits
 from broker.groups.topic import TOPIC as OFFSETS_TOPIC
@@ -19,27 +20,30 @@ from broker.transactions.coordinator import InitRequest
 from broker.transactions.effects import Producer
 from broker.transactions.metadata import Metadata
 from broker.transactions.service import TransactionService
-from broker.transactions.verification import offset_commit_error, support_of
+from broker.transactions.verification import offset_commit_error
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
 from protocol.kafka.transaction_values import (
-    AddedPartition,
     AddedPartitions,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    PartitionsOfTransaction,
+)
+from protocol.records.markers import Outcome
+from protocol.transaction_requests import (
+    AddedPartition,
     DescribedTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
-    PartitionsOfTransaction,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from protocol.kafka.values import InitProducerIdRequest, InitProducerIdResponse
-from protocol.records.markers import Outcome
 from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
 
 FIRST_EPOCH = 0
@@ -52,7 +56,7 @@ class InvalidProducerError(ProtocolError):
 
 
 class TransactionsApi:
-    """Answers the requests of transactional producers and of tools that look at their transactions."""
+    """Answers the requests of transactional producers and of tools that inspect transactions."""
 
     def __init__(
         self, transactions: TransactionService, groups: CoordinatorLog, commits: OffsetCommits, partitions: Partitions
@@ -76,11 +80,11 @@ class TransactionsApi:
             DescribeTransactionsRequest.api: self.describe,
         }
 
-    async def init_producer_id(self, request: InitProducerIdRequest, _: Context) -> InitProducerIdResponse:
+    async def init_producer_id(self, request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
         """Return a producer id: the one of a transactional id with its next epoch, otherwise a new one.
 
-        An idempotent producer gets a new id even if it names one: it raises its epoch by itself, and asks only when
-        there is no higher one.
+        An idempotent producer gets a new id even if it names one: it raises its epoch by itself, and sends this request
+        only when its epochs are used up.
         """
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
             raise InvalidProducerError("a producer id and an epoch must be given together")
@@ -88,6 +92,10 @@ class TransactionsApi:
             raise InvalidProducerError("a transactional id has at least one character")
         if request.transactional_id is None:
             return InitProducerIdResponse(producer_id=await self._ids.next(), producer_epoch=FIRST_EPOCH)
+        if context.session.is_native:  # Kafka's clients have found the coordinator, which created its log
+            error = await self._transactions.ensure()
+            if error is not ErrorCode.NONE:
+                return InitProducerIdResponse(error=error)
         expected = None
         if request.producer_id != NO_PRODUCER_ID:
             expected = Producer(request.producer_id, request.producer_epoch)
@@ -161,7 +169,7 @@ class TransactionsApi:
 
     async def commit_offsets(self, request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
         """Commit offsets of a group as part of a transaction."""
-        support = support_of("txn_offset_commit", context.version)
+        support = support_of("txn_offset_commit", context)
         producer = Producer(request.producer_id, request.producer_epoch)
         error = ErrorCode.NONE if request.group else ErrorCode.INVALID_GROUP_ID
         error = error or await self._groups.ensure()
@@ -184,11 +192,12 @@ class TransactionsApi:
 
     async def end(self, request: EndTxnRequest, context: Context) -> EndTxnResponse:
         """Commit or abort; answered once the outcome is stored, before the markers are written."""
+        bumps = context.session.is_native or context.version >= FIRST_END_THAT_BUMPS
         answer = await self._transactions.end(
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),
             Outcome.COMMIT if request.commits else Outcome.ABORT,
-            TransactionVersion.TV_2 if context.version >= FIRST_END_THAT_BUMPS else TransactionVersion.TV_0,
+            TransactionVersion.TV_2 if bumps else TransactionVersion.TV_0,
         )
         return EndTxnResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch, error=answer.error)
 
@@ -205,6 +214,8 @@ class TransactionsApi:
     async def _describe(self, transactional_id: str, context: Context) -> DescribedTransaction:
         found = self._coordinator.describe(transactional_id)
         if not isinstance(found, Metadata):
+            if context.session.is_native and not self._transactions.log.partition_count:
+                found = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND  # nobody has used transactions yet
             return DescribedTransaction(transactional_id=transactional_id, error=found)
         by_topic: dict[str, list[TopicPartition]] = {}  # the codec groups neighbours of the same topic
         for topic, index in found.partitions:

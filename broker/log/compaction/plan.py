@@ -36,11 +36,11 @@ class Cleaning:
 
         Raises IndexCorruptError, ProtocolError, OSError.
         """
-        return self._indexes.run(lambda: self._find(checkpoint), self._view().place.config)
+        return self._indexes.run(lambda: self._find(checkpoint), self._view().context.config)
 
     def _find(self, checkpoint: int | None) -> Cleanable:
         view = self._view()
-        config, now_ms = view.place.config, view.place.clock()
+        config, now_ms = view.context.config, view.context.clock()
         return find_cleanable(view.segments.snapshot, config, view.bounds, checkpoint=checkpoint, now_ms=now_ms)
 
     def job(self, cleanable: Cleanable, producers: CapturedProducers, limits: CleanerLimits) -> CompactionJob:
@@ -49,7 +49,7 @@ class Cleaning:
         From now on the log may have gaps in that range. Raises IndexCorruptError, OSError.
         """
         self._view().contiguity.exclude(cleanable.first_uncleanable_offset)
-        return self._indexes.run(lambda: self._job(cleanable, list(producers), limits), self._view().place.config)
+        return self._indexes.run(lambda: self._job(cleanable, list(producers), limits), self._view().context.config)
 
     def _job(self, cleanable: Cleanable, producers: Sequence[ProducerState], limits: CleanerLimits) -> CompactionJob:
         view = self._view()
@@ -59,15 +59,15 @@ class Cleaning:
             for segment in view.segments.snapshot
             if segment.next_base_offset is not None and segment.next_base_offset <= end
         ]
-        config: LogConfig = view.place.config
+        config: LogConfig = view.context.config
         with_data = [state.batches[-1].last_offset for state in producers if state.batches]
         return CompactionJob(
-            directory=view.place.directory,
+            directory=view.context.directory,
             segments=tuple(_source(segment) for segment in segments),
             later_bases=tuple(segment.base_offset for segment in view.segments.snapshot[len(segments) :]),
             first_dirty_offset=cleanable.first_dirty_offset,
             end_offset=end,
-            now_ms=view.place.clock(),
+            now_ms=view.context.clock(),
             delete_retention_ms=config.delete_retention_ms,
             segment_bytes=config.segment_bytes,
             segment_index_bytes=config.segment_index_bytes,
@@ -86,8 +86,8 @@ class Cleaning:
         whole = [segment for segment in old if segment is not None and segment.next_base_offset is not None]
         if len(whole) != len(group.sources):
             raise SegmentsChangedError(f"segments {group.sources} were cleaned, but some have been removed meanwhile")
-        new = view.place.segment(group.base_offset, group.size, whole[-1].end_of_offsets)
-        return Swap(disk=view.place.disk, new=new, old=whole)
+        new = view.context.segment(group.base_offset, group.size, whole[-1].end_of_offsets)
+        return Swap(disk=view.context.disk, new=new, old=whole)
 
     def prepare_swap(self, swap: Swap) -> None:
         """Rename the new files so that startup would use them. Blocking. Raises OSError."""

@@ -301,6 +301,9 @@ class Compaction:
     ) -> int:
         """Pass a log file's batches on, in order; return the number of bytes processed, all unless `is_over()`.
 
+        Not `log_scan.walk_headers`, because compaction needs the bytes of each batch: it passes on whole reads and lets
+        the compiled `run` find the batches in them.
+
         `run(data, position)` processes what it can and returns the position it reached; the batch there is passed to
         `single` with its CRC verified. `after` is called after each read. Raises CorruptBatchError,
         UnsupportedMagicError, OSError.

@@ -194,11 +194,11 @@ class DataDirectories:
 
     def _load(self, directory: DataDirectory) -> tuple[bool, int]:
         """Return the sort key for placement: the smallest gets the next partition."""
-        return directory.room.is_short, self._counts[directory]
+        return directory.space_status.is_short, self._counts[directory]
 
     def check_room(self) -> None:
         """Raise NoRoomError if all directories are full."""
-        if all(directory.room.is_short for directory in self.live):
+        if all(directory.space_status.is_short for directory in self.live):
             raise NoRoomError("every data directory is full: no new partitions until there is room again")
 
     def forget(self, topic: str, partition: int) -> None:

@@ -44,7 +44,7 @@ from broker.log.directory.checkpoint import (
     write_clean_marker,
     write_offsets,
 )
-from broker.log.directory.disk_reserve import Reserve, Room, default_size
+from broker.log.directory.disk_reserve import Reserve, SpaceStatus, default_size
 from broker.log.directory.identity import LOCK_FILE, META_PROPERTIES, DirectoryLock, read_or_create_identity
 from broker.log.directory.receipt import RECEIPT_PREFIX
 from broker.log.errors import CheckpointError, DirectoryFailedError
@@ -114,8 +114,8 @@ class DataDirectory:
 
     def __init__(self, path: str, disk: Disk, lock: "DirectoryLock", reserve_bytes: int) -> None:
         self.path = path
-        self.room = Room(path, is_guarded=reserve_bytes != 0)
-        self.reserve = Reserve(disk, f"{path}/{RESERVE}", _reserve_size(disk, path, reserve_bytes), self.room)
+        self.space_status = SpaceStatus(path, is_guarded=reserve_bytes != 0)
+        self.reserve = Reserve(disk, f"{path}/{RESERVE}", _reserve_size(disk, path, reserve_bytes), self.space_status)
         self.cluster_id = ""
         self.node_id = -1
         self.directory_id = ""

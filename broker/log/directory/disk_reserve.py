@@ -33,7 +33,7 @@ def default_size(total_bytes: int) -> int:
     return min(MAX_DEFAULT_SIZE, total_bytes // DEFAULT_SHARE)
 
 
-class Room:
+class SpaceStatus:
     """Whether a data directory has space for appends. Read on every append; set from any thread."""
 
     __slots__ = ("is_guarded", "is_short", "path", "refused")
@@ -64,12 +64,12 @@ class Room:
 class Reserve:
     """The file that reserves `size` bytes; 0 reserves nothing. Blocking; any thread may call it."""
 
-    def __init__(self, disk: Disk, path: str, size: int, room: Room) -> None:
+    def __init__(self, disk: Disk, path: str, size: int, space: SpaceStatus) -> None:
         """Release what the last broker reserved. Raises OSError."""
         self.size = size
         self._disk = disk
         self._path = path
-        self._room = room
+        self._space = space
         self._lock = Lock()
         self._held = 0
         self.give_up()
@@ -84,7 +84,7 @@ class Reserve:
         with self._lock:
             had, self._held = self._held, 0
             if had:
-                self._room.is_short = True
+                self._space.is_short = True
             with suppress(FileNotFoundError):
                 self._disk.unlink(self._path)
             return had > 0
@@ -92,19 +92,19 @@ class Reserve:
     def settle(self, usable_bytes: int) -> None:
         """Adjust the reserve to the usable space besides it, and allow or refuse appends."""
         if not self.size:
-            self._room.is_short = False
+            self._space.is_short = False
             return
         with self._lock:
             quarter = self.size // 4
-            enough = self.size + (2 * quarter if self._room.is_short else quarter)  # hysteresis
+            enough = self.size + (2 * quarter if self._space.is_short else quarter)  # hysteresis
             is_short = usable_bytes + self._held < enough
             if is_short:
-                self._room.is_short = True  # before any of it is released
+                self._space.is_short = True  # before any of it is released
             try:
                 self._hold(self.size // 2 if is_short else self.size, usable_bytes)
             except OSError as error:
                 is_short = is_short or is_out_of_room(error)  # otherwise it is counted, not held
-            self._room.is_short = is_short
+            self._space.is_short = is_short
 
     def keep_for_startup(self, usable_bytes: int, *, half: bool = False) -> None:
         """Hold all (or half) of it, or else most of what is usable, so that the next startup can write.

@@ -247,7 +247,7 @@ def replace_file_by(disk: Disk, path: str, write: Callable[[int], None], *, sync
 def write_all(disk: Disk, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> None:
     """Write all of the buffers at `position`. Raises OSError.
 
-    After a short write the rest is written, which then raises the cause (ENOSPC, most often).
+    After a short write the rest is written in another call, which raises the cause (most often ENOSPC).
     """
     for first in range(0, len(buffers), IOV_MAX):
         pending = buffers[first : first + IOV_MAX] if len(buffers) > IOV_MAX else buffers

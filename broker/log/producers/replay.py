@@ -127,7 +127,11 @@ def replay(states: States, segments: Sequence[Segment], bounds: Bounds) -> None:
 
 
 def _batches(segment: Segment, bounds: Bounds) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of the batches within the bounds that the states depend on."""
+    """Yield (position, header) of the batches within the bounds that the states depend on.
+
+    Chunks are searched by the compiled `producer_batches`, if it was built, which creates no headers for the batches of
+    non-idempotent producers. `walk_headers` reads the rest, from the first batch that it does not handle.
+    """
     file, position = segment.reader.descriptor(), _position(segment, bounds.start)
     find = trail.producer_batches
     while find is not None and position < segment.size:

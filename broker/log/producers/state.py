@@ -124,12 +124,12 @@ def followed(
 ) -> ProducerState:
     """Validate a batch that is not a duplicate against the current state; return the state after it.
 
-    `may_begin`: it may begin a transaction, because the coordinator has agreed. `has_sequence`: check its sequence.
+    `may_begin`: it may begin a transaction, as verified by the coordinator. `has_sequence`: check its sequence.
     Raises OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError.
     """
     if header.attributes & TRANSACTIONAL_BIT and not may_begin and not continues_transaction(current, header):
         raise InvalidTransactionStateError(
-            f"{_of(header)} belongs to no open transaction, and the coordinator has not agreed that it begins one"
+            f"{_of(header)} is in no open transaction, and the coordinator has not verified that it may begin one"
         )
     if current is None:
         return ProducerState(header.producer_id).appended(header, last_offset, timestamp)

@@ -15,7 +15,7 @@ is copied before it is changed: some hundred entries, whatever the ids are.
 
 Invariants:
 1. A producer is either active, recent or idle. `_planned` has the states after plans that are not committed yet, each
-   based on the one before; `commit` moves a state to active, `abandon` drops all.
+   based on the previous one; `commit` moves a state to active, `abandon` drops all.
 2. A producer whose last batch is younger than `warmlog.producers.min.idle.ms` by the broker's clock is not dropped, as
    it may still retry. A producer read from a snapshot at startup counts as used at that time.
 3. All logs share a `ProducerBudget`. Once it is used up, the first batch of an unknown producer is rejected. The log
@@ -270,7 +270,7 @@ class Producers:
         if budget.is_full:
             budget.refused += 1
             raise TooManyProducersError(
-                f"no room for producer {header.producer_id}: {budget.count:,} idempotent producers were active lately"
+                f"cannot add producer {header.producer_id}: {budget.count:,} idempotent producers were active recently"
                 " (create producers less often, or raise warmlog.producers.max)"
             )
 

@@ -1,8 +1,8 @@
 """Rules for appends that begin, continue and end transactions, and the transactions that readers must wait for.
 
 A client may continue an open transaction at any time. It may begin one only with a *guard*: the transaction coordinator
-has agreed since the producer's last marker (KIP-890). Without that rule a batch that arrives behind the marker of its
-transaction would open another one, which nobody would ever end.
+has verified it since the producer's last marker (KIP-890). Without that rule a batch that arrives after the marker of
+its transaction would open another one, which no marker would ever end.
 
 Source: org.apache.kafka.storage.internals.log.ProducerAppendInfo (checkProducerEpoch, checkCoordinatorEpoch,
 appendEndTxnMarker), ProducerStateManager (unreplicatedTxns, maybeCreateVerificationStateEntry), AppendOrigin.
@@ -90,7 +90,7 @@ class UnstableTransactions:
 
 
 class VerificationGuards:
-    """Producers that may begin a transaction, since the coordinator agreed after their last marker."""
+    """Producers that may begin a transaction, as the coordinator has verified since their last marker."""
 
     __slots__ = ("_guards", "_last")
 
@@ -99,7 +99,7 @@ class VerificationGuards:
         self._last = 0
 
     def open(self, producer_id: int) -> int:
-        """Return the guard of a producer, to be requested before the coordinator is asked; it is above 0."""
+        """Return the guard of a producer, above 0. Request it before the coordinator verifies the transaction."""
         guard = self._guards.get(producer_id)
         if guard is None:
             self._last += 1

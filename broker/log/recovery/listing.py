@@ -20,8 +20,8 @@ from broker.log.io.directory_names import (
     segment_path,
 )
 from broker.log.io.disk import DirectoryEntry
+from broker.log.recovery.context import LogContext
 from broker.log.recovery.findings import Findings
-from broker.log.recovery.place import LogPlace
 from broker.log.recovery.swap import finish_swaps
 from broker.log.segments.segment import Segment
 
@@ -37,9 +37,9 @@ class Listing(NamedTuple):
     is_new: bool  # the directory did not exist
 
 
-def list_directory(place: LogPlace, findings: Findings) -> Listing:
+def list_directory(context: LogContext, findings: Findings) -> Listing:
     """Return what a log's directory holds, creating it if it is missing and removing leftovers. Raises OSError."""
-    entries, is_new = _settled_entries(place, findings)
+    entries, is_new = _settled_entries(context, findings)
     sizes: dict[int, int] = {}
     indexes: list[tuple[int, str]] = []
     snapshots: list[int] = []
@@ -48,7 +48,7 @@ def list_directory(place: LogPlace, findings: Findings) -> Listing:
         base_offset = base_offset_of(name)
         if name.endswith(_LEFTOVER_SUFFIXES):
             findings.leftovers.append(name)
-            place.disk.unlink(f"{place.directory}/{name}")
+            context.disk.unlink(f"{context.directory}/{name}")
         elif base_offset is not None:
             suffix = name[OFFSET_DIGITS:]
             if suffix == LOG_SUFFIX:
@@ -60,23 +60,23 @@ def list_directory(place: LogPlace, findings: Findings) -> Listing:
     for base_offset, suffix in indexes:
         if base_offset not in sizes:
             findings.leftovers.append(f"{base_offset:0{OFFSET_DIGITS}d}{suffix}")
-            place.disk.unlink(segment_path(place.directory, base_offset, suffix))
+            context.disk.unlink(segment_path(context.directory, base_offset, suffix))
     bases = sorted(sizes)
-    segments = [place.segment(base, sizes[base], after) for base, after in zip_longest(bases, bases[1:])]
+    segments = [context.segment(base, sizes[base], after) for base, after in zip_longest(bases, bases[1:])]
     with_aborted = {base_offset for base_offset, suffix in indexes if suffix == TRANSACTION_INDEX_SUFFIX}
     for segment in segments:
         segment.may_have_aborted = segment.base_offset in with_aborted
     return Listing(segments, snapshots, is_new)
 
 
-def _settled_entries(place: LogPlace, findings: Findings) -> tuple[list[DirectoryEntry], bool]:
+def _settled_entries(context: LogContext, findings: Findings) -> tuple[list[DirectoryEntry], bool]:
     """Finish or undo interrupted compactions; return the entries after that, and whether the directory is new."""
     try:
-        entries = place.disk.scan(place.directory, stat_suffix=LOG_SUFFIX)
+        entries = context.disk.scan(context.directory, stat_suffix=LOG_SUFFIX)
     except FileNotFoundError:
-        place.disk.make_directory(place.directory)
+        context.disk.make_directory(context.directory)
         return [], True
-    if finish_swaps(place.disk, place.directory, [entry.name for entry in entries]):
+    if finish_swaps(context.disk, context.directory, [entry.name for entry in entries]):
         findings.leftovers += [entry.name for entry in entries if entry.name.endswith(_SWAP_SUFFIXES)]
-        entries = place.disk.scan(place.directory, stat_suffix=LOG_SUFFIX)
+        entries = context.disk.scan(context.directory, stat_suffix=LOG_SUFFIX)
     return entries, False

@@ -36,10 +36,10 @@ from broker.log.leader_epochs import LeaderEpochs
 from broker.log.producers.replay import Bounds
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import Producers
+from broker.log.recovery.context import LogContext
 from broker.log.recovery.contiguity import Contiguity
 from broker.log.recovery.findings import Findings
 from broker.log.recovery.listing import list_directory
-from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import (
     Scan,
     follows_rule,
@@ -75,22 +75,22 @@ class LoadedLog(NamedTuple):
     report: RecoveryReport | None
 
 
-def load_log(place: LogPlace, *, recovery_point: int, log_start_offset: int, clean: bool) -> LoadedLog:
+def load_log(context: LogContext, *, recovery_point: int, log_start_offset: int, clean: bool) -> LoadedLog:
     """Open a log's directory, creating it if it is missing. Blocking: call it in a worker or at startup.
 
     `recovery_point` and `log_start_offset` come from the checkpoints; `clean`: the last stop was clean. After a clean
     stop, a recovery point that is not the end of the log means that other files were put there since. Raises OSError.
     """
-    return _Loader(place).load(recovery_point, log_start_offset, clean=clean)
+    return _Loader(context).load(recovery_point, log_start_offset, clean=clean)
 
 
 class _Loader:
     """Opens one directory once."""
 
-    def __init__(self, place: LogPlace) -> None:
-        self._place = place
-        self._disk = place.disk
-        self._contiguity = Contiguity(place.disk, place.directory)
+    def __init__(self, context: LogContext) -> None:
+        self._context = context
+        self._disk = context.disk
+        self._contiguity = Contiguity(context.disk, context.directory)
         self._findings = Findings()
         self._segments: list[Segment] = []
         self._snapshots: list[int] = []
@@ -98,11 +98,11 @@ class _Loader:
         self._stable_offset = MAX_INT64
 
     def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> LoadedLog:
-        started_ms = self._place.clock()
-        self._segments, self._snapshots, self._is_new = list_directory(self._place, self._findings)
+        started_ms = self._context.clock()
+        self._segments, self._snapshots, self._is_new = list_directory(self._context, self._findings)
         if not self._segments:
             return self._create(max(0, log_start_offset))
-        unclean = UncleanRecovery(self._place, self._segments, self._contiguity, self._findings)
+        unclean = UncleanRecovery(self._context, self._segments, self._contiguity, self._findings)
         unclean.drop_uncommitted_roll()
         checkpointed = recovery_point
         tail = self._clean_tail(recovery_point) if clean else None
@@ -122,10 +122,12 @@ class _Loader:
         epochs.truncate_from_start(start)
         producers = self._producers(Bounds(start, end), scan_without=not was_sound)
         if self._findings.reason is not None or self._findings.snapshots:
-            self._disk.sync_directory(self._place.directory)  # else snapshots past the end come back behind new records
+            self._disk.sync_directory(
+                self._context.directory
+            )  # else snapshots past the end come back behind new records
         report = None
         if not was_sound or self._findings.rebuilt:
-            report = self._findings.report(recovery_point, (self._place.clock() - started_ms) / 1000)
+            report = self._findings.report(recovery_point, (self._context.clock() - started_ms) / 1000)
         return LoadedLog(
             segments=Segments(self._segments),
             tail=tail,
@@ -141,9 +143,9 @@ class _Loader:
 
     def _create(self, base_offset: int) -> LoadedLog:
         """Create an empty log that begins at an offset."""
-        place = self._place
-        tail = place.new_tail(base_offset)
-        segment = Segment.create(place.files, place.directory, tail, place.config)
+        context = self._context
+        tail = context.new_tail(base_offset)
+        segment = Segment.create(context.files, context.directory, tail, context.config)
         self._segments = [segment]
         return LoadedLog(
             segments=Segments([segment]),
@@ -164,7 +166,7 @@ class _Loader:
         The last one holds from the end on. `raised`: after an unclean stop a new epoch begins at the end, because a
         client may have read records that were lost.
         """
-        path = f"{self._place.directory}/{LEADER_EPOCHS}"
+        path = f"{self._context.directory}/{LEADER_EPOCHS}"
         entries: list[tuple[int, int]] = []
         try:
             entries = [] if self._is_new else read_epochs(self._disk, path)
@@ -189,9 +191,9 @@ class _Loader:
         return [(header.leader_epoch, header.base_offset) for header in headers[-1:]]
 
     def _producers(self, bounds: Bounds, *, scan_without: bool) -> Producers:
-        snapshots = ProducerSnapshots(self._disk, self._place.directory, self._snapshots)
+        snapshots = ProducerSnapshots(self._disk, self._context.directory, self._snapshots)
         scanned = self._findings.producers
-        producers = self._place.rebuild_producers(
+        producers = self._context.rebuild_producers(
             snapshots, self._segments, bounds, scan_without=scan_without, scanned=scanned
         )
         if any(trail.has_transactions for _, trail in scanned.trails):
@@ -212,7 +214,7 @@ class _Loader:
         is_foreign = checkpointed == 0 if scan is None else checkpointed != scan.tail.next_offset
         if is_foreign and segment.size and (scan is None or not follows_rule(segment)):
             segment.close()
-            rebuild_indexes(segment, self._place.config)
+            rebuild_indexes(segment, self._context.config)
             scan = self._scan_clean(segment)
             if scan is not None:
                 self._findings.rebuilt.append(segment.base_offset)
@@ -226,7 +228,7 @@ class _Loader:
         try:
             offsets, times = segment.offset_index.entries, segment.time_index.entries
             check_active_indexes(segment)
-            tail = self._place.new_tail(segment.base_offset).without_indexing()
+            tail = self._context.new_tail(segment.base_offset).without_indexing()
             scan = scan_segment(segment, resume(segment, tail, offsets, times), verified=False)
             check_doubtful_times(segment)
         except (IndexCorruptError, ProtocolError):
@@ -235,9 +237,9 @@ class _Loader:
 
     def _activate(self, segment: Segment, scan: Scan) -> Tail:
         tail = scan.tail
-        tail.configure(self._place.config)
+        tail.configure(self._context.config)
         segment.close()
-        segment.activate(self._place.config, tail)
+        segment.activate(self._context.config, tail)
         if self._findings.scanned:
             segment.doubt_indexes()
         remember_end(segment, tail)

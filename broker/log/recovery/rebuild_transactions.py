@@ -22,7 +22,7 @@ from broker.log.io.disk import read_file, replace_file
 from broker.log.producers.replay import Scanned, apply_batch, read_marker, states_at
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.state import ProducerState
-from broker.log.segments.log_scan import walk_headers
+from broker.log.segments.log_scan import walk_readable
 from broker.log.segments.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
@@ -41,7 +41,7 @@ def rebuild_transaction_indexes(segments: Sequence[Segment]) -> list[int]:
     transactions = _Transactions({})
     rebuilt = []
     for segment in segments:
-        if _replace(segment, transactions.aborted_in(segment, _batches(segment, segment.size))):
+        if _replace(segment, transactions.aborted_in(segment, _batches(segment))):
             rebuilt.append(segment.base_offset)
         segment.close()
     return rebuilt
@@ -55,7 +55,7 @@ def rebuild_sealed(
     `segments` are all of the log's; the log may be in use.
     """
     transactions = _Transactions(states_at(snapshots, segments, log_start_offset, segment.base_offset))
-    return _replace(segment, transactions.aborted_in(segment, _batches(segment, segment.size)))
+    return _replace(segment, transactions.aborted_in(segment, _batches(segment)))
 
 
 class Rebuilt(NamedTuple):
@@ -82,7 +82,7 @@ def rebuild_scanned(
             kept = _entries_below(first, scan_start)
         except IndexCorruptError:
             begin = first.base_offset
-            missed = (each for each in _batches(first, first.size) if each[1].base_offset < scan_start)
+            missed = (each for each in _batches(first) if each[1].base_offset < scan_start)
     transactions = _Transactions(states_at(snapshots, segments, log_start_offset, begin))
     stable_offset = min(begin, transactions.first_offset())
     rebuilt = []
@@ -108,10 +108,8 @@ def _entries_below(segment: Segment, offset: int) -> list[AbortedTransaction]:
     return below
 
 
-def _batches(segment: Segment, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the batches of a segment up to the first damaged one: the batches after it cannot be located."""
-    with suppress(ProtocolError):
-        yield from walk_headers(segment.reader.descriptor(), 0, end)
+def _batches(segment: Segment) -> Batches:
+    return walk_readable(segment.reader.descriptor(), 0, segment.size)
 
 
 def _replace(segment: Segment, aborted: Iterable[AbortedTransaction]) -> bool:

@@ -41,7 +41,7 @@ from broker.log.io.disk import Disk, read_file, sync_file, write_all
 from broker.log.producers.replay import Bounds, Scanned
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import Producers
-from broker.log.recovery.place import LogPlace
+from broker.log.recovery.context import LogContext
 from broker.log.recovery.rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
 from broker.log.recovery.rebuild_transactions import rebuild_scanned
 from broker.log.segments.segment import Segment
@@ -54,7 +54,7 @@ _FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)  # the log first: startup removes indexes
 class FailedLog(NamedTuple):
     """A failed log: all its segments, its bounds, recovery point and producer snapshots."""
 
-    place: LogPlace
+    context: LogContext
     segments: Sequence[Segment]
     bounds: Bounds
     recovery_point: int
@@ -87,8 +87,8 @@ class Reopening:
 
     def __init__(self, failed: FailedLog, moving: Lock) -> None:
         self._failed = failed
-        self._place = failed.place
-        self._disk = failed.place.disk
+        self._context = failed.context
+        self._disk = failed.context.disk
         self._moving = moving
         self._scans: list[Scan] = []
         self._from_offset = MAX_INT64  # the lowest offset from which all batches were scanned
@@ -123,7 +123,7 @@ class Reopening:
 
     def _check_space(self, doubtful: Sequence[Segment]) -> None:
         """Raise OSError if the copies would fill the disk, which other logs need, too."""
-        directory = self._place.directory
+        directory = self._context.directory
         wanted = sum(segment.size for segment in doubtful)
         if self._disk.space(directory).usable_bytes < wanted:
             raise OSError(ENOSPC, f"{os.strerror(ENOSPC)}: {wanted} bytes needed for copies", directory)
@@ -163,7 +163,7 @@ class Reopening:
 
     def _copied(self, segment: Segment, check: Callable[[], None]) -> Segment:
         """Copy a segment to files with a temporary name; the copy is shorter if the file cannot be read to its end."""
-        copy = self._place.segment(segment.base_offset, segment.size, segment.next_base_offset)
+        copy = self._context.segment(segment.base_offset, segment.size, segment.next_base_offset)
         copy.use_names(CLEANED_SUFFIX)
         source, position = segment.reader.descriptor(), 0
         target = self._disk.open(copy.path(LOG_SUFFIX), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -194,8 +194,8 @@ class Reopening:
 
     def _recover(self, copy: Segment) -> Scan:
         """Verify a copy from the recovery point on, rebuild its indexes, and cut it at the first damaged batch."""
-        place, point = self._place, self._failed.recovery_point
-        scan, offsets, times, from_offset = check_from(copy, point, lambda: place.new_tail(copy.base_offset))
+        context, point = self._context, self._failed.recovery_point
+        scan, offsets, times, from_offset = check_from(copy, point, lambda: context.new_tail(copy.base_offset))
         self._from_offset = min(self._from_offset, from_offset)
         if copy.next_base_offset is not None:
             scan.time_entries.extend(scan.tail.last_time_entry())
@@ -210,7 +210,7 @@ class Reopening:
 
     def _replace_files(self, copies: Sequence[Segment]) -> None:
         """Rename the copies over the failed files, after removing the segments past one that was cut."""
-        directory = self._place.directory
+        directory = self._context.directory
         if self._is_cut:
             last = copies[-1].base_offset
             later = [segment for segment in self._failed.segments if segment.base_offset > last]
@@ -240,7 +240,7 @@ class Reopening:
         """Unlink copies that were not renamed."""
         for segment in doubtful:
             for suffix in _FILES:
-                path = segment_path(self._place.directory, segment.base_offset, suffix) + CLEANED_SUFFIX
+                path = segment_path(self._context.directory, segment.base_offset, suffix) + CLEANED_SUFFIX
                 with suppress(OSError):
                     self._disk.unlink(path)
 
@@ -264,8 +264,8 @@ class Reopening:
 
     def _start_over(self) -> Reopened:
         """Restart the log, empty, at its start offset: every record that could be read had been deleted before."""
-        fresh, tail = self._place.start_over(self._failed.segments, self._failed.bounds.start)
-        self._disk.sync_directory(self._place.directory)
+        fresh, tail = self._context.start_over(self._failed.segments, self._failed.bounds.start)
+        self._disk.sync_directory(self._context.directory)
         return self._outcome([fresh], tail, 0)
 
     def _outcome(self, segments: list[Segment], tail: Tail, copied_bytes: int) -> Reopened:
@@ -275,8 +275,8 @@ class Reopening:
             failed.snapshots.write_taken()
             failed.snapshots.find()
             bounds = Bounds(failed.bounds.start, tail.next_offset)
-            producers = self._place.rebuild_producers(failed.snapshots, segments, bounds)
-            self._disk.sync_directory(self._place.directory)  # snapshots past the end were removed
+            producers = self._context.rebuild_producers(failed.snapshots, segments, bounds)
+            self._disk.sync_directory(self._context.directory)  # snapshots past the end were removed
         return Reopened(
             segments=segments,
             tail=tail,
@@ -289,7 +289,7 @@ class Reopening:
 
     def _activate(self, active: Segment, scan: Scan) -> Tail:
         """Make the last copy the active segment, with its last batches' positions cached."""
-        tail, config = scan.tail, self._place.config
+        tail, config = scan.tail, self._context.config
         tail.configure(config)
         active.activate(config, tail)
         active.synced = True

@@ -36,10 +36,9 @@ from broker.log.io.directory_names import (
 )
 from broker.log.io.disk import Disk
 from broker.log.io.files import Descriptor
-from broker.log.segments.log_scan import walk_headers
+from broker.log.segments.log_scan import walk_readable
 from broker.log.segments.segment import Segment
 from broker.log.segments.segment_map import Segments
-from protocol.errors import ProtocolError
 from protocol.records.record import MAX_INT64
 
 _FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)
@@ -174,7 +173,6 @@ def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
     """Return the offset after the last readable batch of a log file. Raises OSError."""
     file = Descriptor(disk, disk.open(path, os.O_RDONLY))
     end = base_offset
-    with suppress(ProtocolError):
-        for _, header in walk_headers(file, 0, file.size()):
-            end = header.next_offset
+    for _, header in walk_readable(file, 0, file.size()):
+        end = header.next_offset
     return end

@@ -11,14 +11,14 @@ from broker.log.append import Tail
 from broker.log.errors import IndexCorruptError
 from broker.log.index.transaction import cut_aborted
 from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
+from broker.log.recovery.context import LogContext
 from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import cut_log, rebuild_indexes, resume, scan_segment
 from broker.log.segments.segment import BatchFound, Segment
 from broker.log.segments.segment_map import Segments
 
 
-def cut_segments(place: LogPlace, segments: Segments, offset: int, contiguity: Contiguity) -> tuple[Segments, Tail]:
+def cut_segments(context: LogContext, segments: Segments, offset: int, contiguity: Contiguity) -> tuple[Segments, Tail]:
     """Remove every batch with a record at or past `offset`; return the segments left and their end. Raises OSError.
 
     If `offset` lies before the first segment, the log restarts there with an empty segment.
@@ -26,38 +26,38 @@ def cut_segments(place: LogPlace, segments: Segments, offset: int, contiguity: C
     holder = segments.floor(offset)
     contiguity.include(offset if holder is None else holder.base_offset)
     if holder is None:
-        fresh, tail = place.start_over(segments.snapshot, offset)
+        fresh, tail = context.start_over(segments.snapshot, offset)
         return Segments([fresh]), tail
     for segment in reversed(segments.snapshot):
         if segment.base_offset > offset:
             segments.remove(segment)
             segment.remove_files()
-    return segments, _cut(place, segments.active, offset)
+    return segments, _cut(context, segments.active, offset)
 
 
-def _cut(place: LogPlace, segment: Segment, offset: int) -> Tail:
+def _cut(context: LogContext, segment: Segment, offset: int) -> Tail:
     """Truncate one segment's log and indexes and make it the active one."""
-    found = _find(place, segment, offset)
+    found = _find(context, segment, offset)
     segment.time_index.truncate_to(offset)
     segment.offset_index.truncate_to(offset)
     cut_log(segment, segment.size if found is None else found.position)
-    cut_aborted(place.disk, segment.path(TRANSACTION_INDEX_SUFFIX), offset)
+    cut_aborted(context.disk, segment.path(TRANSACTION_INDEX_SUFFIX), offset)
     segment.forget_transactions()
     segment.sync()  # before an append or a new segment follows the cut
     offsets, times = segment.offset_index.entries, segment.time_index.entries
-    tail = resume(segment, place.new_tail(segment.base_offset).without_indexing(), offsets, times)
+    tail = resume(segment, context.new_tail(segment.base_offset).without_indexing(), offsets, times)
     scan_segment(segment, tail, verified=False)
-    tail.configure(place.config)
+    tail.configure(context.config)
     segment.close()
-    segment.activate(place.config, tail)
+    segment.activate(context.config, tail)
     return tail
 
 
-def _find(place: LogPlace, segment: Segment, offset: int) -> BatchFound | None:
+def _find(context: LogContext, segment: Segment, offset: int) -> BatchFound | None:
     """Return the first batch to remove, or None, rebuilding corrupt indexes: the rest of them stays in use."""
     try:
         segment.checked_time_index()
         return segment.find(offset, "warm")
     except IndexCorruptError:
-        rebuild_indexes(segment, place.config)
+        rebuild_indexes(segment, context.config)
         return segment.find(offset, "warm")

@@ -15,11 +15,11 @@ from broker.log.errors import IndexCorruptError
 from broker.log.index.transaction import cut_aborted
 from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
 from broker.log.producers.replay import NOTHING_SCANNED, Scanned
+from broker.log.recovery.context import LogContext
 from broker.log.recovery.contiguity import Contiguity
 from broker.log.recovery.findings import Findings
-from broker.log.recovery.place import LogPlace
 from broker.log.recovery.rebuild import Scan, check_from, cut_log, rewrite_indexes
-from broker.log.segments.log_scan import walk_headers
+from broker.log.segments.log_scan import walk_readable
 from broker.log.segments.segment import Segment
 from protocol.errors import ProtocolError
 from protocol.records.layout import BatchHeader
@@ -28,9 +28,11 @@ from protocol.records.layout import BatchHeader
 class UncleanRecovery:
     """Recovers the segments of one log. `segments` is kept up to date as segments are removed."""
 
-    def __init__(self, place: LogPlace, segments: list[Segment], contiguity: Contiguity, findings: Findings) -> None:
-        self._place = place
-        self._disk = place.disk
+    def __init__(
+        self, context: LogContext, segments: list[Segment], contiguity: Contiguity, findings: Findings
+    ) -> None:
+        self._context = context
+        self._disk = context.disk
         self._segments = segments
         self._contiguity = contiguity
         self._findings = findings
@@ -69,13 +71,13 @@ class UncleanRecovery:
         findings.truncated_bytes += sum(segment.size for segment in self._segments)
         findings.removed += [segment.base_offset for segment in self._segments]
         findings.producers = NOTHING_SCANNED  # those segments are gone
-        fresh, tail = self._place.start_over(self._segments, log_start_offset)
+        fresh, tail = self._context.start_over(self._segments, log_start_offset)
         self._segments[:] = [fresh]
         return tail
 
     def _recover_segment(self, segment: Segment, recovery_point: int) -> Scan:
-        place = self._place
-        checked = check_from(segment, recovery_point, lambda: place.new_tail(segment.base_offset), place.scanned)
+        context = self._context
+        checked = check_from(segment, recovery_point, lambda: context.new_tail(segment.base_offset), context.scanned)
         scan, offsets, times, start = checked
         if segment is not self._segments[-1]:
             scan.time_entries.extend(scan.tail.last_time_entry())
@@ -110,7 +112,7 @@ class UncleanRecovery:
         for other in reversed(later):
             self._remove(other)
         if later:
-            self._disk.sync_directory(self._place.directory)
+            self._disk.sync_directory(self._context.directory)
         findings.truncated_bytes += segment.size - scan.tail.size
         findings.truncated_at, findings.reason = end, scan.reason
         cut_log(segment, scan.tail.size)
@@ -128,8 +130,7 @@ def walk_end(segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
     start = 0
     with suppress(IndexCorruptError, ProtocolError):
         start = segment.checked_offset_index().last().position
-    with suppress(ProtocolError):
-        yield from walk_headers(segment.reader.descriptor(), start, segment.size)
+    yield from walk_readable(segment.reader.descriptor(), start, segment.size)
     segment.close()
 
 

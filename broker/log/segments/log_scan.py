@@ -5,9 +5,13 @@ brokers have such batches. Code that depends on timestamps must use `timed` head
 
 The file is not trusted: a batch length that points outside of it, another magic, or a file shorter than its recorded
 size ends the scan with CorruptBatchError.
+
+This is the only walk over stored batches in Python: recovery, lookups and the offline tools (`warmlog.inspect`) use it.
+Where the cost per batch matters, recovery and compaction have a compiled loop over a chunk of the file instead.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from broker.log.errors import MisplacedBatchError
@@ -27,6 +31,10 @@ _BASE_OFFSET, _BATCH_LENGTH, _LAST_OFFSET_DELTA = (
 
 
 Walk: TypeAlias = Callable[[Descriptor, int, int], Iterator[tuple[int, BatchHeader]]]
+
+
+class CutError(CorruptBatchError):
+    """The file ends inside a batch."""
 
 
 class BatchEnd(NamedTuple):
@@ -78,13 +86,16 @@ def read_header_at(file: Descriptor, position: int) -> BatchHeader:
     return read_header(file.pread(HEADER_SIZE, position))
 
 
-def walk_headers(file: Descriptor, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def walk_headers(
+    file: Descriptor, position: int, end: int, chunk_size: int = WALK_CHUNK_SIZE
+) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of each batch from `position` to `end`, without checking CRCs.
 
-    Stops before a batch that reaches past `end`. Raises CorruptBatchError, UnsupportedMagicError, OSError.
+    Stops before a batch that reaches past `end`. `chunk_size`: bytes per read. Raises CutError if the file is shorter
+    than `end`, CorruptBatchError, UnsupportedMagicError, OSError.
     """
     while position + HEADER_SIZE <= end:
-        chunk = file.pread(min(WALK_CHUNK_SIZE, end - position), position)
+        chunk = file.pread(min(chunk_size, end - position), position)
         at = 0
         while at + HEADER_SIZE <= len(chunk):
             header = read_header(chunk, at)
@@ -95,6 +106,12 @@ def walk_headers(file: Descriptor, position: int, end: int) -> Iterator[tuple[in
         if not at:
             raise _cut(position, end)
         position += at
+
+
+def walk_readable(file: Descriptor, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield as `walk_headers` does, but end before the first damaged batch: those after it cannot be located."""
+    with suppress(ProtocolError):
+        yield from walk_headers(file, position, end)
 
 
 def walk_verified(file: Descriptor, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -138,5 +155,5 @@ def walk_timed(
         yield at, timed(file, at, header) if header.max_timestamp < header.base_timestamp else header
 
 
-def _cut(position: int, end: int) -> CorruptBatchError:
-    return CorruptBatchError(f"log file is shorter than its {end} bytes: it ends near position {position}")
+def _cut(position: int, end: int) -> CutError:
+    return CutError(f"log file is shorter than its {end} bytes: it ends near position {position}")

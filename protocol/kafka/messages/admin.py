@@ -8,11 +8,8 @@ from protocol.kafka.admin_values import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     BegunMove,
-    DescribedProducers,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
     LogDirTarget,
 )
 from protocol.kafka.codec.schema import BOOLEAN, INT32, INT64, STRING, Array, Field, Struct, array, flat
@@ -25,6 +22,7 @@ from protocol.kafka.messages.common import (
     since,
 )
 from protocol.response import ErrorResponse
+from protocol.transaction_requests import DescribedProducers, DescribeProducersRequest, DescribeProducersResponse
 
 LOG_DIRS_REQUEST = Struct(
     Field(

@@ -19,10 +19,9 @@ from protocol.kafka.values import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     FeatureRange,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
 )
 from protocol.response import ErrorResponse
+from protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
 
 # -- ApiVersions --
 

@@ -28,12 +28,16 @@ from protocol.kafka.codec.schema import (
 )
 from protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, since
 from protocol.kafka.transaction_values import (
-    AddedPartition,
     AddedPartitions,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    PartitionsOfTransaction,
+)
+from protocol.response import ErrorResponse
+from protocol.transaction_requests import (
+    AddedPartition,
     DescribedTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -42,14 +46,12 @@ from protocol.kafka.transaction_values import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     MarkersOfTransaction,
-    PartitionsOfTransaction,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
     WrittenMarkers,
 )
-from protocol.response import ErrorResponse
 
 _FIRST_BATCHED = 4
 # What clients older than a version know instead.

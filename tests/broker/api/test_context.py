@@ -1,13 +1,11 @@
 """What a handler knows of its request, and how long requests share the event loop."""
 
 import itertools
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 import trio
 
-from broker.api import pacing
 from broker.api.context import Context, Session
 from broker.api.pacing import PIECE_S, Pacer
 from broker.net.wire import KafkaWire, NativeWire
@@ -42,10 +40,8 @@ class Work:
 
 
 @pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
-    clock = Work()
-    monkeypatch.setattr(pacing, "perf_counter", clock)
-    return clock
+def work() -> Work:
+    return Work()
 
 
 class Passes(trio.abc.Instrument):
@@ -67,7 +63,6 @@ async def answered(work: Work, count: int, pacer: Pacer) -> None:
 
 async def test_what_is_large_is_freed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock goes on by a piece with each reading, so every piece that is freed is followed by a pause."""
-    monkeypatch.setattr(pacing, "perf_counter", itertools.count(step=PIECE_S).__next__)
     pauses = []
 
     async def pause(pacer: Pacer) -> None:
@@ -75,7 +70,7 @@ async def test_what_is_large_is_freed_in_pieces(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Pacer, "pause", pause)
     names = [f"none-{number}" for number in range(40 * RELEASED)]
-    await Pacer().free([MetadataRequest(topics=tuple(names))])
+    await Pacer(itertools.count(step=PIECE_S).__next__).free([MetadataRequest(topics=tuple(names))])
     assert len(pauses) >= 40
 
 
@@ -89,7 +84,7 @@ async def test_a_long_request_lets_others_run_after_each_piece(work: Work) -> No
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
-        await answered(work, 100, Pacer())
+        await answered(work, 100, Pacer(work))
     longest = max(after - before for before, after in zip(held, [*held[1:], 100], strict=True))
     assert longest <= 2 * A_PIECE  # of two tasks that are ready in every pass, either may go first
 
@@ -97,13 +92,13 @@ async def test_a_long_request_lets_others_run_after_each_piece(work: Work) -> No
 async def test_a_short_request_does_not_pause(work: Work) -> None:
     passes = Passes()
     trio.lowlevel.add_instrument(passes)
-    await answered(work, A_PIECE - 1, Pacer())
+    await answered(work, A_PIECE - 1, Pacer(work))
     assert passes.count == 0
     trio.lowlevel.remove_instrument(passes)
 
 
 async def test_of_many_long_requests_one_gets_a_piece_per_pass_of_the_loop(work: Work) -> None:
-    pacer, done_by_pass = Pacer(), []
+    pacer, done_by_pass = Pacer(work), []
 
     class Watch(trio.abc.Instrument):
         def before_io_wait(self, timeout: float) -> None:
@@ -122,7 +117,7 @@ async def test_of_many_long_requests_one_gets_a_piece_per_pass_of_the_loop(work:
 
 
 async def test_one_that_is_cancelled_while_it_pauses_holds_nobody_up(work: Work) -> None:
-    pacer = Pacer()
+    pacer = Pacer(work)
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(answered, work, 50, pacer)
@@ -139,7 +134,7 @@ async def cancellable(work: Work, pacer: Pacer, *, task_status: trio.TaskStatus[
 
 
 async def test_equal_questions_are_answered_once(work: Work) -> None:
-    context = Context(session(), Pacer())
+    context = Context(session(), Pacer(work))
     context.start()
     assert await context.answer(work.do, ["a", "b", "a", "a"]) == ("a", "b", "a", "a")
     assert work.done == ["a", "b"]

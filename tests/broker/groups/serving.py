@@ -20,9 +20,9 @@ from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.writer import Writer
+from broker.partitions.disks.storage import Storage
 from broker.partitions.partitions import Partitions
-from broker.partitions.storage import Storage
-from broker.partitions.writer import Writer
 from broker.settings.live import LiveSettings
 from broker.settings.settings import load_settings
 from protocol.errors import ErrorCode

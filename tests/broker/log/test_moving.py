@@ -18,7 +18,7 @@ from broker.log.io.files import OpenFiles
 from broker.log.moving import LogMove
 from broker.log.partition_log import PartitionLog
 from protocol.records.builder import build_batch
-from tests.broker.log.crashing_disk import CrashingDisk, Fault, MachineGone
+from tests.broker.log.io.crashing_disk import CrashingDisk, Fault, MachineGone
 
 KEY = ("words", 0)
 NAME = "words-0"
@@ -89,7 +89,7 @@ class World:
         """What the broker does while writes are paused, and after it."""
         target = self.named(name)
         moved = move.complete(self.log.end_of_move(), partial(target.add_to_checkpoints, self.log, None))
-        for segment in self.log.finish_move(moved, target.room):
+        for segment in self.log.finish_move(moved, target.space_status):
             segment.close()
         self.directories.relocate(*KEY, target)
         self.directories.settle_arrival(*KEY, target)

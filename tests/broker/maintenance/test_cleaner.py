@@ -24,7 +24,7 @@ from broker.maintenance.schedule import Maintenance
 from broker.partitions.partition import Partition
 from protocol.records.batch import headers
 from protocol.records.reader import records_in
-from tests.broker.partitions.test_checkpoints import CountingDisk
+from tests.broker.partitions.disks.test_checkpoints import CountingDisk
 from tests.broker.rig import START_MS, Rig, rig
 
 COMPACT = {"cleanup_policy": "compact", "segment_bytes": "1000"}
@@ -295,7 +295,7 @@ async def test_a_wave_looks_at_each_log_a_fixed_number_of_times_and_writes_check
     find = Cleaning.find
 
     def counted(cleaning: Cleaning, checkpoint: int | None) -> Cleanable:
-        looks[cleaning._view().place.directory] += 1
+        looks[cleaning._view().context.directory] += 1
         return find(cleaning, checkpoint)
 
     monkeypatch.setattr(Cleaning, "find", counted)

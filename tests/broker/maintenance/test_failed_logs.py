@@ -12,7 +12,7 @@ import trio.testing
 
 from broker.log.errors import LogFailedError
 from broker.maintenance.failed_logs import FIRST_PAUSE_S, MAX_AT_ONCE, MAX_PAUSE_S, FailedLogs
-from broker.partitions.waiters import FetchWaiter
+from broker.partitions.reads.waiters import FetchWaiter
 from tests.broker.clients import batch
 from tests.broker.sync_rig import SyncRig, sync_rig
 

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from broker.maintenance.flushing import Flushing
-from broker.partitions.disk_workers import MAX_SYNC_THREADS
+from broker.partitions.disks.disk_workers import MAX_SYNC_THREADS
 from protocol.records.record import MAX_INT64
 from tests.broker.sync_rig import SyncRig, sync_rig
 

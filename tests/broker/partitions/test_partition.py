@@ -16,9 +16,9 @@ from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Append, Partition, StorageError
-from broker.partitions.waiters import FetchWaiter
-from broker.partitions.writer import Writer
+from broker.partitions.reads.waiters import FetchWaiter
 from protocol.records.batch import headers
 from tests.broker.clients import batch
 

@@ -17,9 +17,9 @@ from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
 from broker.partitions import partitions
+from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import PARTITIONS_PER_TURN
-from broker.partitions.writer import Writer
 from broker.settings.settings import load_settings
 from protocol.errors import ErrorCode
 from protocol.records.batch import headers

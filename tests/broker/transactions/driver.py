@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 
 from broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
 from broker.transactions.effects import Answer, Append, Producer, RetryLater, Stuck, WriteMarkers
-from broker.transactions.metadata import Metadata
+from broker.transactions.metadata import Metadata, State
 from protocol.errors import ErrorCode
 from protocol.kafka.transaction_records import StoredTransaction
 from protocol.records.markers import Outcome
-from protocol.transactions import TopicIndex, TransactionVersion
+from protocol.transactions import MAX_PRODUCER_EPOCH, TopicIndex, TransactionVersion
 
 TV_0, TV_1, TV_2 = TransactionVersion.TV_0, TransactionVersion.TV_1, TransactionVersion.TV_2
 COMMIT, ABORT = Outcome.COMMIT, Outcome.ABORT
@@ -17,6 +17,8 @@ TIMEOUT_MS = 60_000
 MAX_TIMEOUT_MS = 900_000
 ID_EXPIRATION_MS = 7 * 24 * 3600 * 1000
 COORDINATOR_EPOCH = 5
+LAST = MAX_PRODUCER_EPOCH - 1  # the largest epoch that a client is given
+STRANGER = Producer(9, 0)
 
 
 class Ids:
@@ -198,3 +200,25 @@ class Driver:
         for each in retries:
             self.coordinator.retry(each)
         self.pump()
+
+
+def at_epoch(epoch: int, state: State = State.EMPTY, *, level: TransactionVersion = TV_2) -> Driver:
+    """Return a coordinator that has loaded transactional id `id` at an epoch of producer id 7."""
+    driver = Driver(level=level)
+    is_open = state in {State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT}
+    driver.start(
+        {
+            "id": StoredTransaction(
+                producer_id=7,
+                previous_producer_id=7,
+                producer_epoch=epoch,
+                timeout_ms=TIMEOUT_MS,
+                state=state,
+                partitions=frozenset({ORDERS}) if is_open else frozenset(),
+                updated_ms=driver.now_ms,
+                started_ms=driver.now_ms,
+                client_version=level,
+            )
+        }
+    )
+    return driver

@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.transactions.coordinator import InitRequest
 from broker.transactions.effects import Producer
+from broker.transactions.verification import TransactionSupport
 from protocol.errors import ErrorCode
 from protocol.records.markers import Outcome
 from tests.broker.transactions.serving import TV_2, Markers, serving
@@ -79,7 +80,7 @@ async def test_a_batch_waits_for_the_previous_transaction_to_be_completed(
         producer = await broker.producer()
         await broker.add(producer, ORDERS)
         producer = await broker.commit(producer)
-        admit = partial(broker.service.admit_batches, "id", *producer, [ORDERS], 12)
+        admit = partial(broker.service.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING)
         before = trio.current_time()
         assert await admit() == {ORDERS: ErrorCode.CONCURRENT_TRANSACTIONS}
         assert trio.current_time() - before == pytest.approx(0.5)

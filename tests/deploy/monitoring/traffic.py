@@ -7,7 +7,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from tests.broker.log.eviction import evict_files
+from tests.broker.log.io.eviction import evict_files
 from warmlog import Client
 from warmlog.testing import Broker
 
@@ -83,7 +83,7 @@ def can_evict(directory: Path) -> bool:
     from mmap import PAGESIZE
 
     from broker.log.io.page_cache import missing_by_mincore
-    from tests.broker.log.eviction import evict, file_of
+    from tests.broker.log.io.eviction import evict, file_of
 
     probe = file_of(directory / ".evictable", 2)
     evict(probe)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT, inspect
 
-from protocol import groups, request, response
+from protocol import groups, request, response, transaction_requests
 from protocol.errors import ErrorCode
 from protocol.frame import LENGTH_SIZE
 from protocol.native import explain as native_explain
@@ -21,7 +21,8 @@ from protocol.request import ProduceRequest
 from protocol.response import ErrorResponse
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "native-protocol.md").read_text()
-MODULES = (request, response, groups, native_groups, native_explain, native_producers)  # modules that define values
+# modules that define values
+MODULES = (request, response, groups, transaction_requests, native_groups, native_explain, native_producers)
 # Values that the document describes outside of its tables.
 ELSEWHERE: dict[str, set[type]] = {
     "alter_topics": {response.TopicResult},
@@ -30,7 +31,13 @@ ELSEWHERE: dict[str, set[type]] = {
 # Values whose name in the document is shorter than in the code.
 NAMES = {"Broker": "BrokerMetadata", "Topic": "TopicMetadata", "Partition": "PartitionMetadata"}
 # Names of types in the document: integers by their minimum (None in responses), and the others.
-INTEGERS = {None: {"int32", "int64", "size"}, 0: {"size"}, -(1 << 31): {"int32"}, -(1 << 63): {"int64"}}
+INTEGERS = {
+    None: {"int32", "int64", "size"},
+    0: {"size"},
+    -(1 << 15): {"int16"},
+    -(1 << 31): {"int32"},
+    -(1 << 63): {"int64"},
+}
 SCALARS: dict[type, set[str]] = {
     inspect.LiteralType: {"int32"},
     inspect.EnumType: {"int32", "text"},

@@ -11,7 +11,7 @@ import trio
 from protocol.errors import ErrorCode
 from protocol.native.explain import ExplainRequest, ExplainResponse
 from tests.broker.clients import RawClient, Running, batch, running
-from tests.broker.log.eviction import evict_files, needs_cachestat
+from tests.broker.log.io.eviction import evict_files, needs_cachestat
 
 START_MS = 1_700_000_000_000
 COUNT = 200

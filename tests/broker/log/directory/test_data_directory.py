@@ -224,7 +224,7 @@ def test_what_must_be_written_on_a_full_disk_has_its_room(path: Path) -> None:
         assert directory.foreign_names() == []
         directory.write_checkpoints([log("a", 0)])
         assert directory.reserve.held_bytes == 1 << 15, "what was not needed is reserved again"
-        assert directory.room.is_short
+        assert directory.space_status.is_short
         directory.keep_room()
         assert directory.reserve.held_bytes == 1 << 16
         directory.mark_clean()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.directory.disk_reserve import Reserve, Room, default_size
+from broker.log.directory.disk_reserve import Reserve, SpaceStatus, default_size
 from broker.log.io.disk import Disk
 
 SIZE = 1 << 20
@@ -44,8 +44,8 @@ class SmallDisk(Disk):
 
 
 @pytest.fixture
-def room() -> Room:
-    return Room("/data", is_guarded=True)
+def space() -> SpaceStatus:
+    return SpaceStatus("/data", is_guarded=True)
 
 
 @pytest.fixture
@@ -58,55 +58,57 @@ def test_a_small_file_system_gives_a_fiftieth_and_a_large_one_16_mib() -> None:
     assert default_size(1 << 40) == 16 << 20
 
 
-def test_it_is_kept_while_there_is_room_and_half_of_it_is_released_when_there_is_none(room: Room, path: str) -> None:
+def test_it_is_kept_while_there_is_room_and_half_of_it_is_released_when_there_is_none(
+    space: SpaceStatus, path: str
+) -> None:
     disk = SmallDisk(10 * SIZE)
-    reserve = Reserve(disk, path, SIZE, room)
-    assert (reserve.held_bytes, room.is_short) == (0, False)
+    reserve = Reserve(disk, path, SIZE, space)
+    assert (reserve.held_bytes, space.is_short) == (0, False)
     reserve.settle(disk.usable)
-    assert (reserve.held_bytes, room.is_short) == (SIZE, False)
+    assert (reserve.held_bytes, space.is_short) == (SIZE, False)
     disk.others = 9 * SIZE - QUARTER
     reserve.settle(disk.usable)
-    assert (reserve.held_bytes, room.is_short) == (SIZE, False)
+    assert (reserve.held_bytes, space.is_short) == (SIZE, False)
     disk.others += 1
     reserve.settle(disk.usable)
-    assert (reserve.held_bytes, room.is_short) == (SIZE // 2, True)
+    assert (reserve.held_bytes, space.is_short) == (SIZE // 2, True)
     disk.others = 9 * SIZE - QUARTER
     reserve.settle(disk.usable)
-    assert room.is_short, "a little room is no reason to go on: it would be gone at once"
+    assert space.is_short, "a little room is no reason to go on: it would be gone at once"
     disk.others = 9 * SIZE - 2 * QUARTER
     reserve.settle(disk.usable)
-    assert (reserve.held_bytes, room.is_short) == (SIZE, False)
+    assert (reserve.held_bytes, space.is_short) == (SIZE, False)
 
 
-def test_who_must_write_has_all_of_it_given_up_and_appends_are_refused(room: Room, path: str) -> None:
+def test_who_must_write_has_all_of_it_given_up_and_appends_are_refused(space: SpaceStatus, path: str) -> None:
     disk = SmallDisk(10 * SIZE)
-    reserve = Reserve(disk, path, SIZE, room)
+    reserve = Reserve(disk, path, SIZE, space)
     assert not reserve.give_up(), "nothing was kept yet"
     reserve.settle(disk.usable)
     disk.others = 9 * SIZE
     assert reserve.give_up()
-    assert (disk.usable, room.is_short, reserve.held_bytes) == (SIZE, True, 0)
+    assert (disk.usable, space.is_short, reserve.held_bytes) == (SIZE, True, 0)
     assert not reserve.give_up()
     disk.others += SIZE // 3
     reserve.settle(disk.usable)
-    assert (reserve.held_bytes, room.is_short) == (SIZE // 2, True)
+    assert (reserve.held_bytes, space.is_short) == (SIZE // 2, True)
     disk.others = 10 * SIZE - SIZE // 2 - 4096
     reserve.settle(disk.usable)
-    assert (reserve.held_bytes, room.is_short) == (SIZE // 2, True)
+    assert (reserve.held_bytes, space.is_short) == (SIZE // 2, True)
 
 
-def test_what_the_last_broker_kept_is_released_by_the_next(room: Room, path: str) -> None:
-    reserve = Reserve(Disk(), path, SIZE, room)
+def test_what_the_last_broker_kept_is_released_by_the_next(space: SpaceStatus, path: str) -> None:
+    reserve = Reserve(Disk(), path, SIZE, space)
     reserve.settle(1 << 40)
     assert os.stat(path).st_blocks * 512 >= SIZE
-    Reserve(Disk(), path, SIZE, room)
+    Reserve(Disk(), path, SIZE, space)
     assert not os.path.exists(path)
-    assert not room.is_short
+    assert not space.is_short
 
 
-def test_a_stop_keeps_what_there_is_for_the_next_startup(room: Room, path: str) -> None:
+def test_a_stop_keeps_what_there_is_for_the_next_startup(space: SpaceStatus, path: str) -> None:
     disk = SmallDisk(10 * SIZE)
-    reserve = Reserve(disk, path, SIZE, room)
+    reserve = Reserve(disk, path, SIZE, space)
     disk.others = 10 * SIZE - QUARTER
     reserve.keep_for_startup(disk.usable)
     assert QUARTER // 2 < reserve.held_bytes == disk.held < QUARTER
@@ -124,42 +126,42 @@ def test_a_stop_keeps_what_there_is_for_the_next_startup(room: Room, path: str) 
     assert reserve.held_bytes == SIZE // 2
 
 
-def test_what_runs_out_at_the_last_moment_is_noticed(room: Room, path: str) -> None:
+def test_what_runs_out_at_the_last_moment_is_noticed(space: SpaceStatus, path: str) -> None:
     disk = SmallDisk(10 * SIZE)
-    reserve = Reserve(disk, path, SIZE, room)
+    reserve = Reserve(disk, path, SIZE, space)
     seen, disk.others = disk.usable, 10 * SIZE - 4096
     reserve.settle(seen)
-    assert (reserve.held_bytes, room.is_short) == (0, True)
+    assert (reserve.held_bytes, space.is_short) == (0, True)
 
 
-def test_where_blocks_cannot_be_kept_they_are_counted(room: Room, path: str) -> None:
+def test_where_blocks_cannot_be_kept_they_are_counted(space: SpaceStatus, path: str) -> None:
     disk = SmallDisk(10 * SIZE, can_hold=False)
-    reserve = Reserve(disk, path, SIZE, room)
+    reserve = Reserve(disk, path, SIZE, space)
     reserve.settle(SIZE + QUARTER)
-    assert not room.is_short
+    assert not space.is_short
     reserve.settle(SIZE + QUARTER - 1)
-    assert room.is_short
+    assert space.is_short
 
 
 def test_without_a_reserve_appends_are_always_tried(path: str) -> None:
-    room = Room("/data")
-    reserve = Reserve(Disk(), path, 0, room)
-    assert not room.ran_out(3)
-    assert (room.refused, room.is_short) == (3, False)
+    space = SpaceStatus("/data")
+    reserve = Reserve(Disk(), path, 0, space)
+    assert not space.ran_out(3)
+    assert (space.refused, space.is_short) == (3, False)
     reserve.settle(0)
-    assert not room.is_short
+    assert not space.is_short
     assert not os.path.exists(path)
 
 
-def test_one_append_that_finds_no_room_stops_all_until_somebody_has_looked(room: Room, path: str) -> None:
+def test_one_append_that_finds_no_room_stops_all_until_somebody_has_looked(space: SpaceStatus, path: str) -> None:
     disk = SmallDisk(10 * SIZE)
-    reserve = Reserve(disk, path, SIZE, room)
-    assert room.ran_out(2)
-    assert room.is_short
-    assert "data directory /data is full" in str(room.refuse())
-    assert room.refused == 3
+    reserve = Reserve(disk, path, SIZE, space)
+    assert space.ran_out(2)
+    assert space.is_short
+    assert "data directory /data is full" in str(space.refuse())
+    assert space.refused == 3
     reserve.settle(disk.usable)
-    assert not room.is_short
+    assert not space.is_short
 
 
 @given(
@@ -168,8 +170,8 @@ def test_one_append_that_finds_no_room_stops_all_until_somebody_has_looked(room:
 def test_while_not_all_of_it_is_held_appends_are_refused(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
-    room, disk = Room("/data", is_guarded=True), SmallDisk(4 * SIZE)
-    reserve = Reserve(disk, str(tmp_path_factory.mktemp("reserve") / ".reserve"), SIZE, room)
+    space, disk = SpaceStatus("/data", is_guarded=True), SmallDisk(4 * SIZE)
+    reserve = Reserve(disk, str(tmp_path_factory.mktemp("reserve") / ".reserve"), SIZE, space)
     reserve.settle(disk.usable)
     for step, number in steps:
         if step == "settle":
@@ -179,4 +181,4 @@ def test_while_not_all_of_it_is_held_appends_are_refused(
         else:
             disk.others = min(number, disk.total - disk.held)
         assert disk.held == reserve.held_bytes
-        assert room.is_short or reserve.held_bytes == SIZE
+        assert space.is_short or reserve.held_bytes == SIZE

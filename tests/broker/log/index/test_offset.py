@@ -13,7 +13,7 @@ from broker.log.index.offset import OffsetIndex, OffsetPosition
 from broker.log.io.files import OpenFiles
 from broker.log.io.page_cache import Cachestat
 from broker.log.io.residency import Residency
-from tests.broker.log.eviction import needs_cachestat
+from tests.broker.log.io.eviction import needs_cachestat
 
 BASE = 45
 Make = Callable[..., OffsetIndex]

@@ -17,7 +17,7 @@ from broker.log.io.observed_disk import (
     runs,
 )
 from broker.log.io.page_cache import Cachestat, missing_by_mincore
-from tests.broker.log.eviction import evict, file_of, needs_cachestat, needs_eviction
+from tests.broker.log.io.eviction import evict, file_of, needs_cachestat, needs_eviction
 
 PAGES = 16
 

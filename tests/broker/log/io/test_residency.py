@@ -26,7 +26,7 @@ from broker.log.io.page_cache import (
     pages_of,
 )
 from broker.log.io.residency import ColdReadError, Residency
-from tests.broker.log.eviction import evict, file_of, needs_cachestat, needs_eviction
+from tests.broker.log.io.eviction import evict, file_of, needs_cachestat, needs_eviction
 from tests.requires import lacks
 
 METHODS: list[Callable[[], Method]] = [Cachestat, CompiledCachestat, Nowait]

@@ -170,7 +170,7 @@ def test_a_duplicate_after_something_new_is_out_of_order() -> None:
 
 def test_batches_outside_their_transaction_are_refused() -> None:
     log = Log()
-    with pytest.raises(InvalidTransactionStateError, match="belongs to no open transaction"):
+    with pytest.raises(InvalidTransactionStateError, match="is in no open transaction"):
         log.append(header(0, attributes=TRANSACTIONAL_BIT))
     open_since = ProducerState(7, epoch=0, transaction_first_offset=40, batches=(ProducerBatch(4, 44, 4, NOW_MS),))
     with pytest.raises(InvalidTransactionStateError, match="outside the open transaction"):

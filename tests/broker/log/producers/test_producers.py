@@ -233,7 +233,7 @@ def test_where_all_logs_together_know_enough_a_new_producer_is_refused_and_a_kno
         one.append(producer_id)
         other.append(producer_id)
     for made in (one, other):
-        with pytest.raises(TooManyProducersError, match=r"no room for producer 99: 10 .*warmlog\.producers\.max"):
+        with pytest.raises(TooManyProducersError, match=r"cannot add producer 99: 10 .*warmlog\.producers\.max"):
             made.append(99, sequence=3)
         made.append(3, sequence=1)
     assert budget.refused == 2

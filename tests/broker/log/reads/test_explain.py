@@ -16,7 +16,7 @@ from broker.log.reads.explanation import ExplainedLookup, Explanation
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in
 from tests.broker.log.conftest import START_MS, Bench
-from tests.broker.log.eviction import evict_files, needs_eviction
+from tests.broker.log.io.eviction import evict_files, needs_eviction
 from warmlog.inspect.log_snapshot import read_log_snapshot
 
 FULL_13_PAGES, FULL_14_PAGES = 13 * 512, 14 * 512

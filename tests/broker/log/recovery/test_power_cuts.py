@@ -24,10 +24,10 @@ import pytest
 from broker.log.errors import LogError
 from protocol.errors import ProtocolError
 from protocol.records.markers import Outcome
-from tests.broker.log.copied_logs import with_transactions, written_by_kafka
-from tests.broker.log.crashing_disk import FAULTS, Fault, MachineGone
-from tests.broker.log.ledger import Ledger, Stored
-from tests.broker.log.machine import Machine
+from tests.broker.log.io.crashing_disk import FAULTS, Fault, MachineGone
+from tests.broker.log.recovery.copied_logs import with_transactions, written_by_kafka
+from tests.broker.log.recovery.ledger import Ledger, Stored
+from tests.broker.log.recovery.machine import Machine
 
 Step = Callable[[Machine], object]
 

@@ -19,7 +19,7 @@ from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from protocol.records.batch import headers
 from protocol.records.builder import build_batch
-from tests.broker.log.ledger import Stored, stored
+from tests.broker.log.recovery.ledger import Stored, stored
 
 START_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=800, index_interval_bytes=150, segment_index_bytes=240)

@@ -19,12 +19,12 @@ from broker.api.pacing import Pacer
 from broker.log.io.page_cache import Cachestat, missing_by_mincore
 from broker.log.io.residency import Residency
 from broker.maintenance.retention import Retention
-from broker.partitions.read_ahead import ReadAhead, ReadLimits
+from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
 from protocol.errors import ErrorCode
 from protocol.request import ListOffsetsRequest, OffsetQuery
 from protocol.response import FetchResponse
 from tests.broker.clients import RawClient, Running, batch, fetch_request, running
-from tests.broker.log.eviction import evict_files, needs_cachestat, needs_eviction
+from tests.broker.log.io.eviction import evict_files, needs_cachestat, needs_eviction
 from tests.broker.rig import Rig, rig
 
 START_MS = time.time_ns() // 1_000_000 - 3_600_000  # retention is to leave it alone
@@ -180,7 +180,7 @@ def context() -> Context:
 async def finished(fetches: Fetches, fetch: object) -> FetchResponse:
     """The response to a fetch that need not wait for anything but the disk."""
     assert isinstance(fetch, Fetch)
-    response = await fetches.work(fetch, context())
+    response = await fetches.continue_in_task(fetch, context())
     assert isinstance(response, FetchResponse)
     return response
 

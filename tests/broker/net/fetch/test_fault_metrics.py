@@ -9,7 +9,7 @@ import pytest
 from benchmarks.servers.throttle import ThrottleError, throttled
 from broker.metrics.loop_guard import LoopGuard
 from tests.broker.clients import RawClient, batch, running
-from tests.broker.log.eviction import evict_files, needs_eviction
+from tests.broker.log.io.eviction import evict_files, needs_eviction
 
 BATCHES = 4000  # an index of eight pages
 GROUP = 500

@@ -16,7 +16,7 @@ from broker.api.fetch.fetches import Fetches
 from broker.api.fetch.session import LONG_STEP, STEP, FetchSession
 from broker.api.fetch.sessions import ClosedPartitions, ConnectionSessions, FetchSessions
 from broker.api.pacing import Pacer
-from broker.partitions.read_ahead import ReadAhead, ReadLimits
+from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
 from protocol.errors import ErrorCode
 from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
 from protocol.request import FetchPartition, FetchRequest, Isolation

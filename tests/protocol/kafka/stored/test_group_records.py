@@ -27,6 +27,7 @@ from protocol.kafka.group_records import (
     encode_group_key,
     encode_offset,
     encode_offset_key,
+    encode_offsets,
     subscribed_topics,
 )
 from protocol.records.reader import records_in
@@ -150,6 +151,38 @@ def test_topics_are_read_from_a_subscription() -> None:
 )
 def test_an_offset_survives(committed: OffsetAndMetadata) -> None:
     assert decode_offset(encode_offset(committed)) == committed
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text(max_size=20),
+            int32,
+            st.builds(
+                OffsetAndMetadata,
+                offset=int64,
+                leader_epoch=int32,
+                metadata=st.text(max_size=20),
+                commit_ms=int64,
+                expire_ms=st.sampled_from([NO_TIME, 7]),
+                topic_id=st.binary(min_size=16, max_size=16),
+            ),
+        ),
+        max_size=5,
+    )
+)
+def test_offsets_are_encoded_together_as_each_by_itself(offsets: list[tuple[str, int, OffsetAndMetadata]]) -> None:
+    rows = [(encode_offset_key("group", *offset[:2]), encode_offset(offset[2])) for offset in offsets]
+    assert encode_offsets("group", offsets) == rows
+
+
+@pytest.mark.parametrize("expire_ms", [NO_TIME, 7])
+@pytest.mark.parametrize(("topic", "size"), [("t" * 40_000, 0), ("t", 40_000)])
+def test_text_that_is_too_long_for_a_record_is_refused(topic: str, size: int, expire_ms: int) -> None:
+    fine = OffsetAndMetadata(offset=1, commit_ms=2)
+    long = OffsetAndMetadata(offset=1, commit_ms=2, metadata="m" * size, expire_ms=expire_ms)
+    with pytest.raises(MalformedError, match="cannot encode a group record"):
+        encode_offsets("group", [("t", 0, fine), (topic, 1, long)])
 
 
 @given(st.binary(max_size=80))

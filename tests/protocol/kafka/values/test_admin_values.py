@@ -5,13 +5,9 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
 from protocol.kafka.admin_values import (
-    ActiveProducer,
     DescribedLogDir,
-    DescribedProducers,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
     LogDirPartition,
 )
 from protocol.kafka.controller_values import (
@@ -20,6 +16,12 @@ from protocol.kafka.controller_values import (
     OngoingReassignment,
 )
 from protocol.response import ErrorResponse
+from protocol.transaction_requests import (
+    ActiveProducer,
+    DescribedProducers,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
 from tests.protocol.kafka.values.round_trip import decode_request, encode_response, expected, versions
 
 LOG_DIRS, REASSIGNMENTS, PRODUCERS = 35, 46, 61

@@ -18,8 +18,6 @@ from protocol.kafka.values import (
     DescribeClusterResponse,
     EpochEnd,
     EpochQuery,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     KafkaCreatedTopic,
     KafkaCreateTopicsRequest,
     KafkaDeleteTopicsRequest,
@@ -46,6 +44,7 @@ from protocol.response import (
     TopicMetadata,
     TopicResult,
 )
+from protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
 from tests.protocol.kafka.messages import parsed, reply_body
 from tests.protocol.kafka.values.round_trip import ID_A, ID_B, decode_request, encode_response, expected, versions
 

@@ -17,7 +17,7 @@ from broker.log.producers.transactions import Origin
 from protocol.errors import InvalidRecordError
 from protocol.records.builder import build_batch
 from protocol.records.markers import EndMarker, Outcome, marker_batch
-from tests.broker.log.transactions import NOW_MS, committed, marker, opened, send, transactional
+from tests.broker.log.producers.transactions import NOW_MS, committed, marker, opened, send, transactional
 
 CONFIG = LogConfig(index_interval_bytes=100, segment_index_bytes=4096)
 ABORT, COMMIT = Outcome.ABORT, Outcome.COMMIT

@@ -17,9 +17,9 @@ from broker.log.config import LogConfig
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metrics.registry import Metrics
-from broker.partitions.batch_opener import JOB_BYTES, LOOP_BYTES, LOOP_OPENED_BYTES, LOOP_SECONDS
+from broker.partitions.appends.batch_opener import JOB_BYTES, LOOP_BYTES, LOOP_OPENED_BYTES, LOOP_SECONDS
+from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Append, Partition
-from broker.partitions.writer import Writer
 from protocol.errors import CompressionError, ErrorCode, RecordsRefusedError
 from protocol.records.builder import Codec, build_batch
 from protocol.records.reader import Record, records_in

@@ -12,7 +12,7 @@ Invariants:
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -25,59 +25,18 @@ from broker.log.io.disk import is_out_of_room
 from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.segments.segment import Segment
-from broker.partitions.disk_workers import DiskWorkers
-from broker.partitions.log_tasks import LogTasks
-from broker.partitions.refusal_log import RefusalLog
-from broker.partitions.waiters import WaitingFetches
-from broker.partitions.writer import Writer
+from broker.partitions.appends.append import Append, StorageError
+from broker.partitions.appends.log_tasks import LogTasks
+from broker.partitions.appends.refusal_log import RefusalLog
+from broker.partitions.appends.writer import Writer
+from broker.partitions.disks.disk_workers import DiskWorkers
+from broker.partitions.reads.waiters import WaitingFetches
 from protocol.errors import ProtocolError
 from protocol.records.validation import NeedsReencodingError
 
 logger = logging.getLogger(__name__)
 
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough for a worker to take milliseconds
-
-
-class StorageError(Exception):
-    """A log could not be written or flushed, and the request is not stored: KAFKA_STORAGE_ERROR to clients."""
-
-
-class Append:
-    """A pending append. It is settled when it is written (and flushed, if required) or has failed."""
-
-    __slots__ = ("_notify", "done", "error", "log", "planned")
-
-    planned: PlannedAppend  # unset if the append is rejected while it is decompressed
-
-    def __init__(self, log: PartitionLog) -> None:
-        self.log = log
-        self.done = False
-        self.error: Exception | None = None  # one that `AppendQueue.append` raises, or a StorageError
-        self._notify: Callable[[], None] | None = None
-
-    def settle(self, error: Exception | None = None) -> None:
-        """Set the outcome, and call the callback of `notify`."""
-        self.done = True
-        self.error = error
-        if self._notify is not None:
-            self._notify()
-
-    def notify(self, settled: Callable[[], None]) -> None:
-        """Call back when settled, at once if it is. Only the most recently registered callback is called.
-
-        It is called in the middle of a commit, so it must only take note.
-        """
-        if self.done:
-            settled()
-        else:
-            self._notify = settled
-
-    async def wait(self) -> None:
-        """Wait until settled; `error` has the outcome. Replaces the callback of `notify`."""
-        if not self.done:
-            event = trio.Event()
-            self.notify(event.set)
-            await event.wait()
 
 
 class _Unopened(NamedTuple):
@@ -315,7 +274,7 @@ class AppendQueue:
         failed = group + self._take_queue()
         reason = StorageError(f"{log.topic}-{log.partition}: {getattr(error, 'strerror', None) or error}")
         is_full = isinstance(error, OSError) and is_out_of_room(error)
-        if not is_full or not log.room.ran_out(len(failed)):  # else the disk check logs it, once for all logs
+        if not is_full or not log.space_status.ran_out(len(failed)):  # else the disk check logs it, once for all logs
             self._refusals.report(reason, len(failed))
         if not isinstance(error, OSError):
             log.fail(error)

@@ -9,13 +9,13 @@ import trio
 
 from broker.log.config import LogConfig
 from broker.log.errors import InvalidProducerEpochError
-from broker.partitions.batch_opener import LOOP_BYTES
+from broker.partitions.appends.batch_opener import LOOP_BYTES
 from broker.partitions.partition import StorageError
-from broker.partitions.waiters import FetchWaiter
+from broker.partitions.reads.waiters import FetchWaiter
 from protocol.records.builder import build_batch
 from protocol.records.layout import TRANSACTIONAL_BIT, Codec
 from protocol.records.markers import Outcome
-from tests.broker.log.transactions import committed, marker, transactional
+from tests.broker.log.producers.transactions import committed, marker, transactional
 from tests.broker.partitions.test_partition import Rig
 
 ABORT, COMMIT = Outcome.ABORT, Outcome.COMMIT

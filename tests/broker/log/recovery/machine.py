@@ -21,8 +21,8 @@ from protocol.records.layout import TRANSACTIONAL_BIT
 from protocol.records.markers import EndMarker, Outcome, marker_batch
 from protocol.records.offset_map import OffsetMap
 from protocol.records.record import Row
-from tests.broker.log.crashing_disk import CrashingDisk
-from tests.broker.log.ledger import START_MS, Ledger, LogRecord, Stored, aborted_in, open_in, stored
+from tests.broker.log.io.crashing_disk import CrashingDisk
+from tests.broker.log.recovery.ledger import START_MS, Ledger, LogRecord, Stored, aborted_in, open_in, stored
 
 KEY = ("words", 0)
 PRODUCER_ID = 7

@@ -34,7 +34,7 @@ from broker.log.partition_log import PartitionLog
 from broker.log.producers.table import ProducerBudget
 from broker.metadata.store import MetadataStore
 from broker.metadata.topic import Topic, is_internal
-from broker.partitions.startup import Key, RecoveredLogs, Start, StartProgress, receipt_of
+from broker.partitions.disks.startup import Key, RecoveredLogs, Start, StartProgress, receipt_of
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Storage:
             recovery_point=0 if directory.is_foreign else directory.recovery_points.get(key, 0),
             log_start_offset=directory.log_starts.get(key, 0),
             clean=directory.was_clean,
-            room=directory.room,
+            space_status=directory.space_status,
             uses_reserve=is_internal(topic.name),
             scanned=self.progress.scanned,
             budget=self.budget,
@@ -215,7 +215,7 @@ class Storage:
             each.result()
 
     def _close_directory(self, directory: DataDirectory, logs: Sequence[PartitionLog], *, all_open: bool) -> None:
-        if directory.room.is_short:
+        if directory.space_status.is_short:
             with suppress(OSError):  # a failed disk is reported when the checkpoints are written
                 directory.make_room()  # closing a log writes small files
         with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as pool:
@@ -256,7 +256,7 @@ class Storage:
                 shutil.rmtree(holder.partition_path(name), ignore_errors=True)
                 is_gone &= not holder.has(name)
             is_gone &= not self.directories.is_offline(topic.name, index)
-        self.forget_hints(topic)
+            self.directories.forget(topic.name, index)
         return is_gone
 
     def warn_of_unserved(self, is_served: Callable[[str, int], bool], exists: Callable[[str], bool]) -> None:
@@ -265,11 +265,6 @@ class Storage:
             found = [(each.topic, each.partition) for each in directory.partitions()]
             directory.unserved = frozenset(key for key in found if not is_served(*key))
             _warn_of_unserved(directory, exists)
-
-    def forget_hints(self, topic: Topic) -> None:
-        """Discard what the checkpoints recorded for a deleted topic, whose name may be used again."""
-        for index in range(topic.partitions):
-            self.directories.forget(topic.name, index)
 
 
 def _warn_of_unserved(directory: DataDirectory, exists: Callable[[str], bool]) -> None:

@@ -68,9 +68,14 @@ class TopicMap:
         del self.topics[topic.name], self.replicas[topic.name]
         self._names.pop(topic.id.bytes, None)
         self._folded.pop(folded(topic.name), None)
-        keys = [(topic.name, index) for index in range(topic.partitions)]
-        offline = [key for key in keys if self.offline.pop(key, None) is not None]
-        return [self.partitions.pop(key) for key in keys if key in self.partitions], bool(offline)
+        name, served, is_offline = topic.name, [], False
+        for index in range(topic.partitions):
+            partition = self.partitions.pop((name, index), None)
+            if partition is not None:
+                served.append(partition)
+            if self.offline and self.offline.pop((name, index), None) is not None:
+                is_offline = True
+        return served, is_offline
 
     def partitions_of(self, topic: Topic) -> list[Partition]:
         """Return the partitions of a topic that are served."""

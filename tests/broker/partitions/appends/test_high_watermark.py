@@ -5,7 +5,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from broker.partitions.waiters import FetchWaiter
+from broker.partitions.reads.waiters import FetchWaiter
 from tests.broker.clients import Running, batch, fetch_request, produce_request, running
 from tests.broker.sync_rig import SyncRig, sync_rig
 

@@ -11,7 +11,7 @@ import pytest
 
 from broker.log.io.disk import Disk
 from broker.log.partition_log import PartitionLog
-from tests.broker.log.crashing_disk import CrashingDisk, Fault
+from tests.broker.log.io.crashing_disk import CrashingDisk, Fault
 from tests.broker.rig import Rig, rig
 
 SETTINGS = ("log.index.size.max.bytes=1024", "log.flush.interval.messages=1")

@@ -16,9 +16,9 @@ from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.writer import Writer
+from broker.partitions.disks.storage import Storage
 from broker.partitions.partitions import Partitions
-from broker.partitions.storage import Storage
-from broker.partitions.writer import Writer
 from broker.settings.live import LiveSettings
 from broker.settings.settings import load_settings
 
@@ -43,7 +43,7 @@ def test_a_directory_that_cannot_give_up_what_it_keeps_leaves_the_others_their_c
         storage = Storage(
             directories=directories, files=OpenFiles(disk=disk), store=store, clock=lambda: 0, random=Random(0)
         )
-        directories.live[1].room.is_short = True
+        directories.live[1].space_status.is_short = True
         disk.path = f"{bad}/{RESERVE}"
         storage.close_logs([], all_open=True)
         store.close()

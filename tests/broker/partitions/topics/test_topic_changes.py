@@ -19,8 +19,8 @@ from broker.log.partition_log import PartitionLog
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import InvalidTopicError
+from broker.partitions.disks.storage import NewLog, Storage
 from broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
-from broker.partitions.storage import NewLog, Storage
 from protocol.errors import ErrorCode
 from protocol.request import MetadataRequest
 from tests.broker.clients import batch, running

@@ -11,11 +11,11 @@ from struct import pack
 from broker.log.index.transaction import AbortedTransaction, encode_aborted
 from protocol.records.builder import build_batch
 from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
-from tests.broker.log.ledger import START_MS, Stored, stored
+from tests.broker.log.recovery.ledger import START_MS, Stored, stored
 
 LogDirectory = Path
 ABORT, COMMIT = 0, 1
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "kafka" / "4.3.1" / "clean"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.3.1" / "clean"
 
 Pair = tuple[bytes, bytes | None]
 _Made = Callable[[int], bytes]  # of the time of its first record

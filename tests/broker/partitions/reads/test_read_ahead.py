@@ -17,9 +17,9 @@ from broker.log.io.files import Descriptor, FileSlice
 from broker.log.io.page_cache import Off, missing_by_mincore
 from broker.log.io.residency import ColdReadError, Residency
 from broker.metrics.registry import Metrics
-from broker.partitions.drop_behind import KEEP_ROUNDS
-from broker.partitions.read_ahead import IDLE_S, ReadAhead, ReadLimits
-from tests.broker.log.eviction import evict, file_of, needs_eviction
+from broker.partitions.reads.drop_behind import KEEP_ROUNDS
+from broker.partitions.reads.read_ahead import IDLE_S, ReadAhead, ReadLimits
+from tests.broker.log.io.eviction import evict, file_of, needs_eviction
 
 PIECE = 4 * PAGESIZE
 

@@ -10,8 +10,8 @@ import trio
 
 from broker.log.io.page_faults import PageFaults
 from broker.metrics.registry import Metrics
-from broker.partitions.batch_opener import BatchOpener
-from broker.partitions.disk_workers import DiskWorkers, Syncable
+from broker.partitions.appends.batch_opener import BatchOpener
+from broker.partitions.disks.disk_workers import DiskWorkers, Syncable
 
 
 class Queued(Syncable, Protocol):

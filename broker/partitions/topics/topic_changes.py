@@ -10,24 +10,18 @@ Invariants:
    renamed. Changes of different topics do not wait for each other's disks.
 3. A change that has begun is completed, even if its client has disconnected. Creating many partitions may be answered
    before all directories exist, as in Kafka: once the topics are in the metadata, their partitions will be created.
-4. Before a partition is created, the checkpoints contain nothing about one of its name (`Checkpoints.forget_stale`).
 """
 
 import logging
 import math
-import os
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from itertools import islice
-from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import trio
 
-from broker.log.directory.data_directory import DataDirectory
 from broker.log.partition_log import PartitionLog
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import (
@@ -40,27 +34,20 @@ from broker.metadata.topic import (
     folded,
     is_internal,
 )
-from broker.partitions.checkpoints import Checkpoints
-from broker.partitions.disk_workers import DiskWorkers
-from broker.partitions.name_locks import NameLocks
+from broker.partitions.appends.writer import Writer
+from broker.partitions.disks.storage import NewLog, Storage
 from broker.partitions.partition import Partition
-from broker.partitions.storage import NewLog, Storage, move_away
-from broker.partitions.topic_map import TopicMap
-from broker.partitions.writer import Writer
+from broker.partitions.topics.name_locks import NameLocks
+from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
+from broker.partitions.topics.topic_map import TopicMap
 from broker.settings.live import LiveSettings, Overrides
 from broker.settings.topics import LogConfigs, check_topic_configs
 
 logger = logging.getLogger(__name__)
 
-# One worker creates the directories in a data directory. The work is system calls that do not wait for the disk, with
-# Python between them: for 2,000 partitions two workers took 1.0 s and one took 0.5 s, because they compete for the GIL.
-LOGS_PER_TURN = 16  # of a worker: some milliseconds
 PARTITIONS_PER_BATCH = 512  # created, fsynced and published together
-LOGS_PER_STEP = 500  # whose removal is scheduled between two yields: about 1 ms
 
 Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]  # from old settings to new ones
-Checkpoint: TypeAlias = Callable[[], Awaitable[None]]  # lets other tasks run from time to time
-Failures: TypeAlias = dict[str, Exception]  # by topic
 
 
 class TopicExistsError(Exception):
@@ -69,21 +56,6 @@ class TopicExistsError(Exception):
 
 class UnknownTopicError(Exception):
     """A topic or partition does not exist."""
-
-
-class _DeletedDirectory(NamedTuple):
-    """The directory of a deleted or moved partition, and when to remove it, by trio's clock."""
-
-    due: float
-    path: str
-
-
-@dataclass(slots=True)
-class _Made:
-    """The logs that were created, and the failures, by topic."""
-
-    logs: dict[str, list[PartitionLog]] = field(default_factory=dict)
-    failures: Failures = field(default_factory=dict)
 
 
 class _Creation:
@@ -106,7 +78,7 @@ class TopicChanges:
         *,
         settings: LiveSettings,
         configs: LogConfigs,
-        checkpoints: Checkpoints,
+        directories: PartitionDirectories,
         writer: Writer,
         publish: Callable[[Topic, Sequence[PartitionLog]], Awaitable[None]],
     ) -> None:
@@ -115,12 +87,11 @@ class TopicChanges:
         self._storage = storage
         self._live_settings = settings
         self._configs = configs
-        self._checkpoints = checkpoints
+        self._directories = directories
         self._writer = writer
         self._publish = publish
         self._names = NameLocks()
         self._broker_settings = trio.Lock()
-        self._deleted: dict[str, list[_DeletedDirectory]] = {}  # by data directory
         self._unforgotten: dict[str, bool] = {}  # deleted topics still in the store, and whether data of them is left
         self.on_deleted: list[Callable[[str], None]] = []  # each is called with a deleted topic's name
 
@@ -213,7 +184,7 @@ class TopicChanges:
         for topic in topics:
             config = self._configs.of(topic.configs)
             new += [NewLog(topic, index, config) for index in range(topic.partitions)]
-        made = await self._make(new)
+        made = await self._directories.make(new)
         for topic in topics:
             if topic.name in made.logs:
                 await self._publish(topic, made.logs[topic.name])
@@ -241,40 +212,6 @@ class TopicChanges:
                 wanted.append(topic)
                 taken[folded(topic.name)] = topic.name
         return wanted
-
-    async def _make(self, new: Sequence[NewLog]) -> _Made:
-        """Create the directories of partitions, on all disks in parallel: for each topic all of them, or none."""
-        made = _Made()
-        placed, made.failures = await trio.to_thread.run_sync(self._storage.place, new)
-        async with trio.open_nursery() as nursery:
-            for directory, there in placed.items():
-                nursery.start_soon(self._make_in, directory, there, made)
-        failed = [log for name in made.failures for log in made.logs.pop(name, ())]
-        if made.failures:
-            await trio.to_thread.run_sync(_close_all, failed)
-            for topic, index, _ in new:
-                if topic.name in made.failures:
-                    self._storage.directories.release(topic.name, index)
-        return made
-
-    async def _make_in(self, directory: DataDirectory, new: Sequence[NewLog], made: _Made) -> None:
-        """Create the directories of partitions in one data directory, and fsync their names."""
-        workers, left = self._workers(directory), iter(new)
-        try:
-            await self._checkpoints.forget_stale([directory], {(topic.name, index) for topic, index, _ in new})
-            while turn := list(islice(left, LOGS_PER_TURN)):
-                outcomes = await workers.write(partial(self._storage.make_logs, turn))
-                for (topic, _, _), outcome in zip(turn, outcomes, strict=True):
-                    if isinstance(outcome, Exception):
-                        made.failures[topic.name] = outcome
-                    else:
-                        made.logs.setdefault(topic.name, []).append(outcome)
-            await workers.write(directory.sync_names)
-        except OSError as error:
-            made.failures |= {topic.name: error for topic, _, _ in new}
-
-    def _workers(self, directory: DataDirectory) -> DiskWorkers:
-        return self._writer.workers(str(Path(directory.path)))
 
     # -- alter ---------------------------------------------------------------------------------------------------------
 
@@ -307,7 +244,7 @@ class TopicChanges:
         store, config = self._storage.store, self._configs.of(topic.configs)
         grown = replace(topic, partitions=count)
         await trio.to_thread.run_sync(store.set_partitions, topic.name, count)
-        made = await self._make([NewLog(grown, index, config) for index in range(topic.partitions, count)])
+        made = await self._directories.make([NewLog(grown, index, config) for index in range(topic.partitions, count)])
         if made.failures:
             await trio.to_thread.run_sync(store.set_partitions, topic.name, topic.partitions)
             raise made.failures[topic.name]
@@ -377,39 +314,13 @@ class TopicChanges:
             for partition in doomed:
                 await partition.retire()
                 await checkpoint()
-            left |= await self._move_away(doomed, {topic.name: topic for topic in topics})
-            for topic in topics:
-                self._storage.forget_hints(topic)
-                if topic.name in left:
-                    self._storage.directories.bury(topic.id)
+            left |= await self._directories.move_away(doomed, {topic.name: topic for topic in topics}, checkpoint)
+            while doomed:
+                doomed.pop()  # many objects, which are freed here
                 await checkpoint()
+            await self._directories.forget(topics, left, checkpoint)
             await self._forget([topic.name for topic in topics], left)
             return failures
-
-    async def _move_away(self, doomed: Iterable[Partition], topics: Mapping[str, Topic]) -> set[str]:
-        """Rename directories, on all disks in parallel; return the topics for which some could not be renamed."""
-        left: set[str] = set()
-
-        async def move(directory: DataDirectory, logs: Sequence[PartitionLog]) -> None:
-            moved, others = await self._workers(directory).write(partial(move_away, directory, logs))
-            left.update(others)
-            delays: dict[str, int] = {}
-            for number, (name, path) in enumerate(moved, 1):
-                delay_ms = delays.get(name)
-                if delay_ms is None:
-                    delay_ms = delays[name] = self._configs.of(topics[name].configs).file_delete_delay_ms
-                self.remove_later(path, delay_ms)
-                if number % LOGS_PER_STEP == 0:
-                    await trio.lowlevel.checkpoint()
-
-        logs = [partition.log for partition in doomed]
-        held = self._storage.directories.by_directory(logs)
-        async with trio.open_nursery() as nursery:
-            for directory, there in held.items():
-                if there:
-                    nursery.start_soon(move, directory, there)
-        reached = {log for there in held.values() for log in there}
-        return left | {log.topic for log in logs if log not in reached}  # in a directory that went offline
 
     async def _forget_deleted(self, names: Iterable[str]) -> None:
         unforgotten = [name for name in names if name in self._unforgotten]
@@ -443,20 +354,6 @@ class TopicChanges:
         if event is not None:
             await event.wait()
 
-    def remove_later(self, path: str, delay_ms: int) -> None:
-        """Schedule the removal of a directory after a delay."""
-        entry = _DeletedDirectory(trio.current_time() + delay_ms / 1000, path)
-        self._deleted.setdefault(os.path.dirname(path), []).append(entry)
-
-    async def remove_deleted(self, data_directory: str) -> None:
-        """Remove the directories of one data directory whose delay is over, in a worker thread."""
-        now = trio.current_time()
-        deleted = self._deleted.pop(data_directory, [])
-        self._deleted[data_directory] = [entry for entry in deleted if entry.due > now]
-        for entry in deleted:
-            if entry.due <= now:
-                await trio.to_thread.run_sync(partial(shutil.rmtree, entry.path, ignore_errors=True))
-
 
 def _batches(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
     """Split topics into batches with a bounded number of partitions, or one topic."""
@@ -470,11 +367,6 @@ def _batches(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
         partitions += topic.partitions
     if batch:
         yield batch
-
-
-def _close_all(logs: Iterable[PartitionLog]) -> None:
-    for log in logs:
-        log.close(clean=False)
 
 
 def _grown(topic: Topic, partitions: int | None) -> int:

@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from broker.log.partition_log import PartitionLog
-from broker.partitions.writer import Writer
+from broker.partitions.appends.writer import Writer
 
 logger = logging.getLogger(__name__)
 

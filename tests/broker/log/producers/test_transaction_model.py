@@ -10,7 +10,7 @@ from broker.log.partition_log import PartitionLog
 from broker.log.producers.transactions import Origin
 from protocol.records.builder import build_batch
 from protocol.records.markers import Outcome
-from tests.broker.log.transactions import NOW_MS, committed, marker, opened, transactional
+from tests.broker.log.producers.transactions import NOW_MS, committed, marker, opened, transactional
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_bytes=4096)
 PRODUCERS = (7, 8, 9)

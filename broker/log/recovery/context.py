@@ -1,4 +1,4 @@
-"""What opening a log needs to know: its directory, its settings and the objects that all logs share."""
+"""The directory and settings of a log, and the objects it shares with all logs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from broker.log.segments.segment import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogPlace:
+class LogContext:
     """A log's directory, its settings and the shared objects it is opened with.
 
     `clock` returns ms since the epoch. `scanned` is called with the number of bytes that recovery has checked since the

@@ -1,0 +1,164 @@
+"""Connect clients to the broker: the handlers of all requests, what connections share, and the listeners."""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from random import SystemRandom
+
+import trio
+
+from broker.api.addresses import Advertised, container_gateway
+from broker.api.cluster.cluster import ClusterApi
+from broker.api.cluster.controller import ControllerApi
+from broker.api.cluster.features import Features
+from broker.api.cluster.greeting import GreetingApi
+from broker.api.cluster.security import SecurityApi
+from broker.api.configs.configs import ConfigsApi
+from broker.api.dispatch import Dispatcher
+from broker.api.fetch.fetches import Fetches
+from broker.api.fetch.sessions import FetchSessions
+from broker.api.groups.kafka_groups import group_families
+from broker.api.groups.native_groups import NativeGroupsApi
+from broker.api.handler import Family
+from broker.api.pacing import Pacer
+from broker.api.records.delete_records import RecordsApi
+from broker.api.records.epochs import EpochsApi
+from broker.api.records.explain import ExplainApi
+from broker.api.records.native_producers import NativeProducersApi
+from broker.api.records.offsets import OffsetsApi
+from broker.api.records.producers import ProducersApi
+from broker.api.topics.assignments import AssignmentsApi
+from broker.api.topics.describe_topics import DescribeTopicsApi
+from broker.api.topics.log_dirs import LogDirsApi
+from broker.api.topics.metadata import MetadataApi
+from broker.api.topics.topics import TopicsApi
+from broker.api.transactions.listing import ListTransactionsApi
+from broker.api.transactions.markers import TransactionMarkersApi
+from broker.api.transactions.requests import TransactionsApi
+from broker.groups.service import GroupService
+from broker.log.directory.data_directories import DataDirectories
+from broker.maintenance.log_moves import LogMoves
+from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metrics.registry import Metrics
+from broker.metrics.requests import wall_clock_ms
+from broker.net.inflight import InflightBytes
+from broker.net.listener import Limits, Listener, declare_listener_metrics
+from broker.net.sendfile import SlicePath
+from broker.net.services import Services
+from broker.net.turn import ServingTurn
+from broker.net.wire import KafkaWire, NativeWire, Wire
+from broker.partitions.partitions import Partitions
+from broker.partitions.reads.read_ahead import ReadAhead
+from broker.process import connections_limit
+from broker.settings.live import LiveSettings
+from broker.settings.settings import Settings
+from broker.transactions.service import TransactionService
+from protocol.kafka.api import Codec as KafkaCodec
+from protocol.response import HelloResponse
+from protocol.version import VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """What requests are served from."""
+
+    settings: Settings
+    live_settings: LiveSettings
+    store: SqliteMetadataStore
+    directories: DataDirectories
+    metrics: Metrics
+    partitions: Partitions
+    groups: GroupService
+    transactions: TransactionService
+    moves: LogMoves
+    reads: ReadAhead
+
+
+class Frontend:
+    """Constructs what stands between the sockets and the core of a broker."""
+
+    def __init__(self, core: Core, turn: ServingTurn) -> None:
+        self._core = core
+        self._turn = turn
+
+    def listeners(self, sockets: Mapping[str, socket.socket]) -> list[Listener]:
+        """Return a listener for each bound socket; they share all handlers and limits."""
+        core, settings = self._core, self._core.settings
+        codec = KafkaCodec(topic_names=core.partitions.topic_name)
+        inflight = InflightBytes(settings.queued_max_request_bytes)
+        replies = InflightBytes(settings.warmlog_queued_max_reply_bytes)
+        admit = core.transactions.admit_batches
+        dispatcher = Dispatcher(core.partitions, self._fetches(), self._families(codec), admit)
+        limits = Limits(
+            max_connections=lambda: connections_limit(core.live_settings.current),
+            max_idle_s=settings.connections_max_idle_ms / 1000,
+            send_buffer_bytes=settings.socket_send_buffer_bytes,
+            receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+        )
+        services = partial(
+            Services,
+            turn=self._turn,
+            dispatcher=dispatcher,
+            metrics=core.metrics,
+            inflight=inflight,
+            replies=replies,
+            slices=SlicePath(core.reads),
+            pacer=Pacer(),
+            max_frame_bytes=settings.socket_request_max_bytes,
+            max_reply_bytes=settings.warmlog_reply_max_bytes,
+            max_requests=settings.warmlog_connection_inflight_requests,
+            slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
+        )
+        wires: tuple[Wire, ...] = (KafkaWire(codec), NativeWire())
+        listeners = [
+            Listener(sockets[wire.name], wire.name, services(wire=wire), limits)
+            for wire in wires
+            if wire.name in sockets
+        ]
+        declare_listener_metrics(core.metrics, listeners, inflight, replies)
+        return listeners
+
+    def _families(self, codec: KafkaCodec) -> list[Family]:
+        """Return the handlers of all requests except produce and fetch."""
+        core, settings = self._core, self._core.settings
+        partitions, groups, transactions = core.partitions, core.groups, core.transactions
+        cluster_id = core.directories.cluster_id
+        advertised = Advertised(lambda: partitions.settings, gateway=container_gateway(settings))
+        hello = HelloResponse(
+            version=0,
+            broker=f"warmlog/{VERSION}",
+            cluster_id=cluster_id,
+            node_id=partitions.node_id,
+            max_frame_bytes=settings.socket_request_max_bytes,
+        )
+        features = Features(partitions.node_id, core.store, transactions.feature_changed)
+        return [
+            GreetingApi(hello, codec.api_versions, features),
+            MetadataApi(partitions, cluster_id, advertised),
+            TopicsApi(partitions),
+            DescribeTopicsApi(partitions),
+            ExplainApi(partitions),
+            ConfigsApi(partitions),
+            ClusterApi(partitions, cluster_id, advertised),
+            ControllerApi(partitions.node_id, core.store, features, advertised, wall_clock_ms),
+            AssignmentsApi(partitions),
+            SecurityApi(),
+            OffsetsApi(partitions, core.metrics),
+            EpochsApi(partitions),
+            RecordsApi(partitions),
+            LogDirsApi(partitions, core.directories, core.moves),
+            ProducersApi(partitions),
+            TransactionsApi(transactions, groups.registry.log, groups.commits, partitions),
+            ListTransactionsApi(transactions),
+            TransactionMarkersApi(transactions.markers),
+            *(asked := group_families(groups, transactions, partitions, advertised)),
+            NativeGroupsApi(asked, partitions),
+            NativeProducersApi(partitions),
+        ]
+
+    def _fetches(self) -> Fetches:
+        slots = self._core.settings.max_incremental_fetch_session_cache_slots
+        sessions = FetchSessions(slots=slots, clock=trio.current_time, random=SystemRandom())
+        sessions.declare(self._core.metrics)
+        return Fetches(self._core.partitions, sessions, self._core.reads)

@@ -1,0 +1,49 @@
+"""One pending append and its outcome."""
+
+from collections.abc import Callable
+
+import trio
+
+from broker.log.partition_log import PartitionLog, PlannedAppend
+
+
+class StorageError(Exception):
+    """A log could not be written or flushed, and the request is not stored: KAFKA_STORAGE_ERROR to clients."""
+
+
+class Append:
+    """A pending append. It is settled when it is written (and flushed, if required) or has failed."""
+
+    __slots__ = ("_notify", "done", "error", "log", "planned")
+
+    planned: PlannedAppend  # unset if the append is rejected while it is decompressed
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.done = False
+        self.error: Exception | None = None  # one that `AppendQueue.append` raises, or a StorageError
+        self._notify: Callable[[], None] | None = None
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Set the outcome, and call the callback of `notify`."""
+        self.done = True
+        self.error = error
+        if self._notify is not None:
+            self._notify()
+
+    def notify(self, settled: Callable[[], None]) -> None:
+        """Call back when settled, at once if it is. Only the most recently registered callback is called.
+
+        It is called in the middle of a commit, so it must only take note.
+        """
+        if self.done:
+            settled()
+        else:
+            self._notify = settled
+
+    async def wait(self) -> None:
+        """Wait until settled; `error` has the outcome. Replaces the callback of `notify`."""
+        if not self.done:
+            event = trio.Event()
+            self.notify(event.set)
+            await event.wait()
