@@ -11,6 +11,7 @@ COMMANDS = {
     "produce": ("warmlog.cli.records.produce", "produce", "Send the lines of standard input to a topic."),
     "consume": ("warmlog.cli.records.consume", "consume", "Print the records of a topic."),
     "group": ("warmlog.cli.root", "group", "List, describe, reset and delete consumer groups."),
+    "transaction": ("warmlog.cli.root", "transaction", "List, describe and abort transactions; find hanging ones."),
     "log": ("warmlog.cli.root", "log", "Inspect and repair the files of a data directory, with or without a broker."),
     "pipeline": ("warmlog.cli.root", "pipeline", "Count, archive, replay and audit records, with or without Spark."),
     "completion": ("warmlog.cli.root", "completion", "Print the script that completes `warmlog` in a shell."),
@@ -29,6 +30,13 @@ GROUP_COMMANDS = {
     "describe": ("warmlog.cli.group", "describe", "Show members, offsets and lag of groups."),
     "reset": ("warmlog.cli.group", "reset", "Reset the committed offsets of a group."),
     "delete": ("warmlog.cli.group", "delete", "Delete groups and their committed offsets."),
+}
+
+TRANSACTION_COMMANDS = {
+    "list": ("warmlog.cli.transaction", "list_transactions", "List transactional ids."),
+    "describe": ("warmlog.cli.transaction", "describe", "Show states, producers and partitions of transactional ids."),
+    "abort": ("warmlog.cli.transaction", "abort", "Abort an open transaction, or one that hangs in a partition."),
+    "find-hanging": ("warmlog.cli.transaction", "find_hanging", "Find transactions that nobody is going to end."),
 }
 
 LOG_COMMANDS = {
@@ -74,6 +82,9 @@ root = RootGroup(
 )
 topic = LazyGroup(name="topic", table=TOPIC_COMMANDS, help="Create, list, describe, alter and delete topics.")
 group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, reset and delete consumer groups.")
+transaction = LazyGroup(
+    name="transaction", table=TRANSACTION_COMMANDS, help="List, describe and abort transactions; find hanging ones."
+)
 log = LazyGroup(
     name="log", table=LOG_COMMANDS, help="Inspect and repair the files of a data directory, with or without a broker."
 )

@@ -1,7 +1,8 @@
 """The Python client: produce, consume and administer over the native protocol; on asyncio, on trio, or blocking.
 
 Start with `client` (what `connect` returns); `blocking` is the same from a plain thread. Below them: `producing`,
-`consuming`, `groups`, and `connection` with cluster metadata. Depends on anyio and `protocol`, never on `broker`.
+`consuming`, `groups`, `transactions`, and `connection` with cluster metadata. Depends on anyio and `protocol`, never
+on `broker`.
 """
 
 from warmlog.client.blocking import Client
@@ -16,6 +17,7 @@ from warmlog.client.errors import (
     GroupMovedOnError,
     GroupNotEmptyError,
     OffsetOutOfRangeError,
+    ProducerFencedError,
     RequestTimeoutError,
     TopicExistsError,
     UnknownGroupError,
@@ -26,10 +28,14 @@ from warmlog.client.groups.group_stream import GroupBatchStream, GroupRecordStre
 from warmlog.client.producing.batches import Delivery, RecordMetadata
 from warmlog.client.producing.producer import Message, PartitionSummary, Summary
 from warmlog.client.settings import Settings
+from warmlog.client.transactions.admin import OpenTransaction
+from warmlog.client.transactions.blocking import BlockingTransaction
+from warmlog.client.transactions.transaction import Transaction
 
 __all__ = [
     "AsyncClient",
     "BatchStream",
+    "BlockingTransaction",
     "BrokerError",
     "BufferFullError",
     "Client",
@@ -44,13 +50,16 @@ __all__ = [
     "GroupRecordStream",
     "Message",
     "OffsetOutOfRangeError",
+    "OpenTransaction",
     "PartitionSummary",
+    "ProducerFencedError",
     "RecordMetadata",
     "RecordStream",
     "RequestTimeoutError",
     "Settings",
     "Summary",
     "TopicExistsError",
+    "Transaction",
     "UnknownGroupError",
     "UnknownTopicError",
     "WarmlogError",

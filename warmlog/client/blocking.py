@@ -6,7 +6,7 @@ records cross in lists, and the next list is in progress while the caller works 
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, islice
 from threading import Lock
@@ -22,6 +22,7 @@ from protocol.groups import ListedGroup
 from protocol.native.explain import ExplainResponse
 from protocol.native.groups import DescribedConsumerGroup
 from protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
+from protocol.transaction_requests import DescribedTransaction, ListedTransaction
 from warmlog.client.client import AsyncClient, connect
 from warmlog.client.connection.cluster import Topic
 from warmlog.client.consuming.stream import BatchStream, ConsumedRecord
@@ -32,6 +33,9 @@ from warmlog.client.groups.member_options import GroupConsumeOptions
 from warmlog.client.producing.batches import RecordMetadata
 from warmlog.client.producing.producer import GivenHeaders, Summary, Timestamp
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
+from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction
+from warmlog.client.transactions.blocking import BlockingTransaction
+from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -129,8 +133,14 @@ class Client:
 
         `records` is iterated in the calling thread. It may be slow: earlier records are sent meanwhile.
         """
+        return self._produce_chunks(self._client.produce_many, topic, records, partition)
+
+    def _produce_chunks(
+        self, produce: Callable[..., Awaitable[Summary]], topic: str, records: Iterable[Any], partition: int | None
+    ) -> Summary:
+        """Pass the records in lists to a `produce_many` in the client's thread."""
         send, receive = anyio.create_memory_object_stream[list[Any]](1)
-        summary = self._start(self._produce_from, topic, receive, partition)
+        summary = self._start(_produce_from, produce, topic, receive, partition)
         try:
             for chunk in _chunks(records):
                 self._call(send.send, chunk)
@@ -139,12 +149,6 @@ class Client:
         finally:
             self._call(send.aclose)
         return summary.result()
-
-    async def _produce_from(
-        self, topic: str, records: MemoryObjectReceiveStream[list[Any]], partition: int | None
-    ) -> Summary:
-        async with records:
-            return await self._client.produce_many(topic, records, partition=partition)
 
     def flush(self) -> None:
         """Wait until every record produced so far is acknowledged. Raises the first error of `produce_nowait`."""
@@ -156,6 +160,55 @@ class Client:
             error, self._unseen_error = self._unseen_error, None
         if error is not None:
             raise error
+
+    # -- transactions --
+
+    @contextmanager
+    def transaction(
+        self, transactional_id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> Iterator[BlockingTransaction]:
+        """Produce to several partitions, and commit a group's offsets, at once or not at all.
+
+        `with client.transaction("transfers") as transaction`. See `AsyncClient.transaction`.
+        """
+        opened = self._portal.call(partial(self._client.transaction, transactional_id, timeout_s=timeout_s))
+        with self._portal.wrap_async_context_manager(opened) as transaction:
+            yield BlockingTransaction(transaction, self._call, self._start, self._produce_chunks)
+
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        min_duration_s: float | None = None,
+        pattern: str | None = None,
+    ) -> tuple[ListedTransaction, ...]:
+        """Return transactional ids by name. See `AsyncClient.list_transactions`."""
+        listed = partial(self._client.list_transactions, states=states, producer_ids=producer_ids)
+        return self._call(listed, min_duration_s=min_duration_s, pattern=pattern)
+
+    def describe_transactions(self, *ids: str) -> tuple[DescribedTransaction, ...]:
+        """Return states, producers and partitions of transactional ids."""
+        return self._call(self._client.describe_transactions, *ids)
+
+    def abort_transaction(self, transactional_id: str) -> None:
+        """Abort the open transaction of an id. See `AsyncClient.abort_transaction`."""
+        self._call(self._client.abort_transaction, transactional_id)
+
+    def find_hanging_transactions(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        partition: int | None = None,
+        max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S,
+    ) -> tuple[OpenTransaction, ...]:
+        """Return transactions that no coordinator is going to end. See `AsyncClient.find_hanging_transactions`."""
+        find = self._client.find_hanging_transactions
+        return self._call(find, topics, partition=partition, max_timeout_s=max_timeout_s)
+
+    def abort_hanging_transaction(self, topic: str, partition: int, start_offset: int) -> OpenTransaction:
+        """End a transaction that hangs in a partition. See `AsyncClient.abort_hanging_transaction`."""
+        return self._call(self._client.abort_hanging_transaction, topic, partition, start_offset)
 
     # -- consuming --
 
@@ -300,6 +353,16 @@ class Client:
     def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Start a coroutine function in the client's thread."""
         return self._portal.start_task_soon(partial(function, *args, **kwargs))
+
+
+async def _produce_from(
+    produce: Callable[..., Awaitable[Summary]],
+    topic: str,
+    records: MemoryObjectReceiveStream[list[Any]],
+    partition: int | None,
+) -> Summary:
+    async with records:
+        return await produce(topic, records, partition=partition)
 
 
 async def _next_batch(stream: BatchStream) -> list[ConsumedRecord] | None:

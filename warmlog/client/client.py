@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 from typing import Any, Unpack, overload
 
@@ -32,6 +32,7 @@ from protocol.response import (
     TopicMetadata,
     TopicResult,
 )
+from protocol.transaction_requests import DescribedTransaction, ListedTransaction
 from warmlog.client.connection.cluster import Cluster, Topic
 from warmlog.client.consuming.stream import BatchStream, RecordStream
 from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
@@ -43,6 +44,8 @@ from warmlog.client.groups.membership import Membership
 from warmlog.client.producing.batches import Delivery, RecordMetadata
 from warmlog.client.producing.producer import GivenHeaders, Message, Producer, Summary, Timestamp
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
+from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction, TransactionAdmin
+from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S, Transaction, TransactionalProducers
 
 
 @asynccontextmanager
@@ -61,7 +64,8 @@ async def connect(
         try:
             cluster = Cluster(addresses, tasks, checked, random)
             producer = Producer(cluster, tasks, checked, random, now_ms=_now_ms)
-            client = AsyncClient(cluster, producer, checked, random)
+            transactions = TransactionalProducers(cluster, tasks, checked, random, now_ms=_now_ms)
+            client = AsyncClient(cluster, producer, transactions, checked, random)
             await cluster.start()
             tasks.start_soon(producer.run)
             try:
@@ -69,6 +73,7 @@ async def connect(
                 await producer.flush()
             finally:
                 producer.close()
+                transactions.close()
                 await client.leave_groups()
                 cluster.close()
         except anyio.get_cancelled_exc_class():
@@ -91,12 +96,21 @@ def _now_ms() -> int:
 class AsyncClient:
     """The client that `connect` returns. Tasks of one event loop may share it."""
 
-    def __init__(self, cluster: Cluster, producer: Producer, settings: Settings, random: Random) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        producer: Producer,
+        transactions: TransactionalProducers,
+        settings: Settings,
+        random: Random,
+    ) -> None:
         self._cluster = cluster
         self._producer = producer
+        self._transactions = transactions
         self._settings = settings
         self._random = random
         self._groups = GroupAdmin(cluster)
+        self._transaction_admin = TransactionAdmin(cluster)
         self._memberships: list[Membership] = []
 
     # -- producing --
@@ -152,6 +166,68 @@ class AsyncClient:
     async def flush(self) -> None:
         """Wait until every record produced so far is acknowledged. Raises the first error that no caller has seen."""
         await self._producer.flush()
+
+    # -- transactions --
+
+    def transaction(
+        self, transactional_id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """Produce to several partitions, and commit a group's offsets, at once or not at all.
+
+        `async with client.transaction("transfers") as transaction`: leaving the block commits, leaving it by an
+        exception aborts. Readers with `isolation="read_committed"` see all of a transaction or nothing. Another client
+        that begins a transaction with the same id fences this one, which then gets ProducerFencedError: give each
+        running instance of a program an id of its own, the same after a restart. The broker aborts a transaction that
+        is open for longer than `timeout_s`.
+
+        Entering raises RuntimeError if a transaction with this id is open in this client, ProducerFencedError and other
+        WarmlogErrors; ValueError for an empty id.
+        """
+        return self._transactions.transaction(transactional_id, timeout_s)
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        min_duration_s: float | None = None,
+        pattern: str | None = None,
+    ) -> tuple[ListedTransaction, ...]:
+        """Return transactional ids by name: all, or those that every filter selects.
+
+        `states`: such as "Ongoing". `min_duration_s`: transactions that have been open for longer. `pattern`: a regular
+        expression that the whole id has to match. Raises ValueError for a state that does not exist, WarmlogError.
+        """
+        return await self._transaction_admin.select(states, producer_ids, min_duration_s, pattern)
+
+    async def describe_transactions(self, *ids: str) -> tuple[DescribedTransaction, ...]:
+        """Return states, producers and partitions of transactional ids. Raises BrokerError for an unknown one."""
+        return await self._transaction_admin.describe(ids)
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Abort the open transaction of an id. Its producer gets ProducerFencedError. Raises BrokerError."""
+        await self._transaction_admin.abort(transactional_id)
+
+    async def find_hanging_transactions(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        partition: int | None = None,
+        max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S,
+    ) -> tuple[OpenTransaction, ...]:
+        """Return transactions that are open in partitions and that no coordinator is going to end.
+
+        `topics`: by default all. `max_timeout_s`: the broker's `transaction.max.timeout.ms`; a transaction whose
+        producer has written within this time does not count. Raises WarmlogError.
+        """
+        return await self._transaction_admin.find_hanging(topics, partition, max_timeout_s)
+
+    async def abort_hanging_transaction(self, topic: str, partition: int, start_offset: int) -> OpenTransaction:
+        """End a transaction that hangs in a partition from `start_offset` on; return it. Raises BrokerError.
+
+        Only for what `find_hanging_transactions` returns: no coordinator is asked.
+        """
+        return await self._transaction_admin.abort_hanging(topic, partition, start_offset)
 
     # -- consuming --
 

@@ -27,6 +27,7 @@ RETRIABLE = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
 
@@ -97,6 +98,10 @@ class TopicExistsError(BrokerError):
     """A topic of that name exists."""
 
 
+class ProducerFencedError(BrokerError):
+    """Another client has begun to use the transactional id: this one must not."""
+
+
 class GroupMovedOnError(BrokerError):
     """The group rebalanced without this member: records read since its last commit are read again by another member."""
 
@@ -125,6 +130,8 @@ _CLASSES: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.ILLEGAL_GENERATION: GroupMovedOnError,
     ErrorCode.REBALANCE_IN_PROGRESS: GroupMovedOnError,
     ErrorCode.FENCED_INSTANCE_ID: GroupMovedOnError,
+    ErrorCode.PRODUCER_FENCED: ProducerFencedError,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFencedError,
     ErrorCode.NON_EMPTY_GROUP: GroupNotEmptyError,
     ErrorCode.GROUP_ID_NOT_FOUND: UnknownGroupError,
 }
@@ -138,6 +145,17 @@ _DEFAULT_MESSAGES = {
     ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "the group has members subscribed to the topic",
     ErrorCode.INVALID_GROUP_ID: "invalid group name",
+    ErrorCode.PRODUCER_FENCED: "another client has begun to use the transactional id",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "another client has begun to use the transactional id",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id has expired or belongs to another producer id",
+    ErrorCode.INVALID_TXN_STATE: "the transaction is not in a state that allows this",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "the timeout is not positive, or longer than transaction.max.timeout.ms",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still being completed",
+    ErrorCode.TRANSACTION_ABORTABLE: "the broker has refused records of the transaction: it can only be aborted",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "the transactional id does not exist",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is being loaded",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the coordinator is not available",
+    ErrorCode.POLICY_VIOLATION: "a limit of the broker is reached",
 }
 
 

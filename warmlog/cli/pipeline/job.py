@@ -156,7 +156,7 @@ class TaskProgress:
 
 @contextmanager
 def pipeline_errors() -> Iterator[None]:
-    """Turn errors of a job into one line. Raises Failure."""
+    """Convert a job's errors to a one-line Failure."""
     from warmlog.inspect.errors import InspectError
     from warmlog.pipeline.errors import PipelineError
 

@@ -147,7 +147,7 @@ async def write_records(
 
 
 def line_format(end: bytes, key_end: bytes | None) -> Lines:
-    """Return a formatter of records: value and `end`, after key and `key_end` if that is given."""
+    """Return a function that formats a record as its value and `end`, prefixed by key and `key_end` if that is set."""
     between = key_end or b""
 
     def values(records: "Sequence[ConsumedRecord]") -> bytes:

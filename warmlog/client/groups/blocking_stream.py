@@ -43,6 +43,11 @@ class BlockingGroupStream:
             self._reader.close(include_last=False)
 
     @property
+    def reader(self) -> GroupReader:
+        """The reader behind the stream, which lives in the client's thread."""
+        return self._reader
+
+    @property
     def positions(self) -> dict[PartitionId, int]:
         """By (topic, partition) of the assignment, the offset after the last record taken."""
         return self._reader.tracker.committable(include_last=True)

@@ -23,7 +23,7 @@ from warmlog.client.consuming.subscription import Start, Subscription
 from warmlog.client.errors import WarmlogError
 from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
 from warmlog.client.groups.member_options import MemberOptions
-from warmlog.client.groups.membership import Membership
+from warmlog.client.groups.membership import Member, Membership
 from warmlog.client.settings import Settings
 
 
@@ -67,6 +67,18 @@ class GroupReader:
     async def commit(self, positions: Mapping[PartitionId, int] | None) -> None:
         """Commit these offsets, or those after all records taken. Raises GroupMovedOnError, WarmlogError."""
         await self.membership.commit(self.tracker.committable(include_last=True) if positions is None else positions)
+
+    def transactional_commit(
+        self, positions: Mapping[PartitionId, int] | None
+    ) -> tuple[Member, Mapping[PartitionId, int]]:
+        """Return who commits which offsets in a transaction: these, or those after all records taken.
+
+        Raises GroupMovedOnError; ValueError if the stream commits by itself, which would count outside of transactions.
+        """
+        if self.membership.commits_by_itself:
+            raise ValueError("the stream commits offsets by itself: open it with auto_commit=False")
+        member = self.membership.as_member()
+        return member, self.tracker.committable(include_last=True) if positions is None else positions
 
     @property
     def after(self) -> dict[PartitionId, int]:
@@ -176,6 +188,11 @@ class GroupStream:
 
     def __init__(self, reader: GroupReader) -> None:
         self._reader = reader
+
+    @property
+    def reader(self) -> GroupReader:
+        """The reader behind the stream."""
+        return self._reader
 
     @property
     def positions(self) -> dict[PartitionId, int]:

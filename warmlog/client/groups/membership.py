@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from random import Random
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import anyio
 
@@ -25,6 +25,7 @@ from protocol.groups import (
     NO_GENERATION,
     NO_MEMBER,
     NO_OFFSET,
+    FetchedOffsets,
     HeartbeatRequest,
     HeartbeatResponse,
     LeaveGroupRequest,
@@ -56,6 +57,15 @@ R = TypeVar("R", bound=Value)
 MAX_HEARTBEAT_INTERVAL_S = 3.0  # Kafka's heartbeat.interval.ms
 HEARTBEATS_PER_SESSION = 3  # tolerates two lost heartbeats
 LEAVE_TIMEOUT_S = 5.0  # leaving does not wait longer for an unreachable broker
+
+
+class Member(NamedTuple):
+    """Who commits offsets of a group: a member of a generation, or a client outside a group without members."""
+
+    group: str
+    generation: int = NO_GENERATION
+    member_id: str = NO_MEMBER
+    instance_id: str | None = None
 
 
 class Membership:
@@ -125,6 +135,16 @@ class Membership:
             else:
                 return
             await anyio.sleep(delay)
+
+    def as_member(self) -> Member:
+        """Return the member that commits now. Raises GroupMovedOnError if it may not."""
+        self._check_membership()
+        return Member(self._options.group, self.generation, self.member_id, self._options.instance_id)
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """Whether processed records are committed without a call."""
+        return self._options.auto_commit
 
     def _check_membership(self) -> None:
         """Raise GroupMovedOnError if the member may not commit now."""
@@ -247,14 +267,30 @@ class Membership:
         self.member_id, self.generation, self._is_leader = joined.member_id, joined.generation, joined.is_leader
         self.assignment = {}
         for part in parts(joined.partitions, attrgetter("topic")):
-            fetch_request = OffsetFetchRequest(groups=(OffsetFetchGroup(group=options.group, partitions=part),))
-            (fetched,) = (await self._ask(fetch_request, OffsetFetchResponse)).groups
-            if error := fetched.error or next((item.error for item in fetched.partitions if item.error), None):
-                raise broker_error(error, fetched.message)
+            fetch_request = OffsetFetchRequest(
+                groups=(OffsetFetchGroup(group=options.group, partitions=part),), require_stable=True
+            )
+            fetched = await self._fetch_offsets(fetch_request)
             self.assignment |= {(item.topic, item.partition): item.offset for item in fetched.partitions}
         self._committed = {key: offset for key, offset in self.assignment.items() if offset != NO_OFFSET}
         self._commit_due_at = anyio.current_time() + options.commit_interval_s
         self.must_join = False
+
+    async def _fetch_offsets(self, request: OffsetFetchRequest) -> FetchedOffsets:
+        """Fetch committed offsets; wait for a transaction that may still change them, as long as a heartbeat can wait.
+
+        Raises WarmlogError.
+        """
+        deadline = anyio.current_time() + self._heartbeat_interval_s
+        for delay in delays_s(self._random):
+            (fetched,) = (await self._ask(request, OffsetFetchResponse)).groups
+            error = fetched.error or next((item.error for item in fetched.partitions if item.error), ErrorCode.NONE)
+            if error is ErrorCode.NONE:
+                return fetched
+            if error is not ErrorCode.UNSTABLE_OFFSET_COMMIT or anyio.current_time() + delay > deadline:
+                raise broker_error(error, fetched.message)
+            await anyio.sleep(delay)
+        raise AssertionError("unreachable: the delays are endless")
 
     async def _count_partitions(self) -> None:
         """Update the partition counts. A topic must exist at the first join; later it may have been deleted."""

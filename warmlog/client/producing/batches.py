@@ -12,12 +12,15 @@ Invariants:
 
 from bisect import insort
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import anyio
 
-from protocol.records.builder import BatchBuilder, Codec, build_batch
+from protocol.records.builder import BatchBuilder, Codec
+from protocol.records.layout import TRANSACTIONAL_BIT
 from protocol.records.reader import records_in
+from protocol.records.record import Row
 from warmlog.client.errors import WarmlogError
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -32,10 +35,19 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
+class ProducerStamp(NamedTuple):
+    """What marks a batch as one of a transaction: its producer, and the number of its first record in the partition."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
 class Batch:
     """Records of one partition. `sequence` orders a partition's batches; times are those of the event loop.
 
-    `size`: of the records, uncompressed. `watched`: someone waits for the result and will see an error.
+    `size`: of the records, uncompressed. `watched`: someone waits for the result and will see an error. `stamp`: set
+    before a batch of a transaction is sent for the first time.
     """
 
     __slots__ = (
@@ -55,6 +67,7 @@ class Batch:
         "partition",
         "sequence",
         "size",
+        "stamp",
         "topic",
         "watched",
     )  # fmt: skip
@@ -73,6 +86,7 @@ class Batch:
         self.error: WarmlogError | None = None
         self.done = False
         self.watched = False
+        self.stamp: ProducerStamp | None = None
         self._builder: BatchBuilder | None = BatchBuilder()
         self._encoded = b""
         self._event: anyio.Event | None = None
@@ -90,28 +104,26 @@ class Batch:
     def encoded(self, codec: Codec) -> bytes:
         """Return the batch as sent. No record can be added after the first call."""
         if self._builder is not None:
-            self._encoded = self._builder.build(compression=codec)
+            stamp = {} if self.stamp is None else {**self.stamp._asdict(), "attributes": TRANSACTIONAL_BIT}
+            self._encoded = self._builder.build(compression=codec, **stamp)
             self._builder = None
         return self._encoded
 
-    def split(self, codec: Codec) -> "tuple[Batch, ...]":
+    def split(self) -> "tuple[Batch, ...]":
         """Return two halves to send instead of a batch that was too large. It must have been encoded."""
         rows = [(row.timestamp, row.key, row.value, row.headers) for row in records_in(self._encoded, check_crc=False)]
         middle = len(rows) // 2
         self._encoded = b""
-        self._halves = tuple(
-            self._half(position, build_batch(part, compression=codec), len(part))
-            for position, part in enumerate((rows[:middle], rows[middle:]))
-        )
+        self._halves = tuple(self._half(position, part) for position, part in enumerate((rows[:middle], rows[middle:])))
         return self._halves
 
-    def _half(self, position: int, encoded: bytes, count: int) -> "Batch":
+    def _half(self, position: int, rows: Sequence[Row]) -> "Batch":
         half = Batch(self.topic, self.partition, (*self.sequence, position), self.opened_at)
-        half._builder = None
-        half._encoded = encoded
-        half.size = len(encoded)
+        half._builder = BatchBuilder()
+        half._builder.extend(rows)
+        half.size = half._builder.size
         half._split_from = self
-        half.count = count
+        half.count = len(rows)
         return half
 
     def settle(self, base_offset: int, log_append_time: int, error: WarmlogError | None) -> "Batch | None":
@@ -190,15 +202,16 @@ class Delivery:
 
 
 class PartitionQueue:
-    """The unsent batches of one partition."""
+    """The unsent batches of one partition. `is_waiting`: none may be sent before the reply to the last one."""
 
-    __slots__ = ("_opened", "closed", "open", "partition", "topic")
+    __slots__ = ("_opened", "closed", "is_waiting", "open", "partition", "topic")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
         self.closed: deque[Batch] = deque()
         self.open: Batch | None = None
+        self.is_waiting = False
         self._opened = 0
 
     def __bool__(self) -> bool:

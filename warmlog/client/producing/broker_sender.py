@@ -5,6 +5,7 @@ from random import Random
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import UNSET
 
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProduceResponse
@@ -13,6 +14,7 @@ from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.connection import Connection, Reply
 from warmlog.client.errors import WarmlogError
 from warmlog.client.producing.batches import Batch
+from warmlog.client.producing.identity import ProducerIdentity
 from warmlog.client.settings import Settings
 
 # How long the broker may wait for its replicas (ProduceRequest.timeoutMs); the request's own timeout applies as well.
@@ -22,13 +24,23 @@ REPLICA_TIMEOUT_MS = 30_000
 class BrokerSender:
     """Requests to one broker, at most `settings.max_in_flight` at a time. Not thread-safe."""
 
-    def __init__(self, node_id: int, cluster: Cluster, tasks: TaskGroup, settings: Settings, random: Random) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        cluster: Cluster,
+        tasks: TaskGroup,
+        settings: Settings,
+        random: Random,
+        *,
+        identity: ProducerIdentity | None = None,
+    ) -> None:
         self.node_id = node_id
         self.in_flight = 0
         self._cluster = cluster
         self._tasks = tasks
         self._settings = settings
         self._random = random
+        self._identity = identity
         self._connection: Connection | None = None
         self._connecting = False
 
@@ -81,6 +93,7 @@ class BrokerSender:
     def _request(self, batches: list[Batch]) -> ProduceRequest:
         codec = self._settings.codec
         return ProduceRequest(
+            transactional_id=UNSET if self._identity is None else self._identity.transactional_id,
             acks=self._settings.required_acks,
             timeout_ms=REPLICA_TIMEOUT_MS,
             partitions=tuple(

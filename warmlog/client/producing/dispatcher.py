@@ -8,6 +8,8 @@ all that can be sent.
 Invariants:
 1. Every batch settles: by its last attempt after `delivery_timeout_s`, or by `close`.
 2. A request holds at most one batch per partition. A partition that was served goes to the back of the line.
+3. Of a transaction at most one batch of a partition is in flight. So the broker stores batches in their order, and
+   recognizes one that is sent again.
 """
 
 from collections.abc import Callable
@@ -25,6 +27,7 @@ from warmlog.client.connection.connection import Reply
 from warmlog.client.errors import ClosedError, RequestTimeoutError, WarmlogError, broker_error
 from warmlog.client.producing.batches import Batch, PartitionQueue
 from warmlog.client.producing.broker_sender import BrokerSender
+from warmlog.client.producing.identity import ProducerIdentity
 from warmlog.client.settings import Settings
 
 MAX_REQUEST_BYTES = 1 << 20  # Kafka's max.request.size; a single batch may be larger
@@ -45,7 +48,8 @@ _OUTDATED_METADATA = frozenset(
 class BatchDispatcher:
     """Send batches. `run` it in a task, and `close` it at the end. Not thread-safe.
 
-    `settled`: called with each batch that was acknowledged or has failed for good.
+    `settled`: called with each batch that was acknowledged or has failed for good. `identity`: the transactional
+    producer that sends them, if one does.
     """
 
     def __init__(
@@ -56,12 +60,14 @@ class BatchDispatcher:
         random: Random,
         *,
         settled: Callable[[Batch], None],
+        identity: ProducerIdentity | None = None,
     ) -> None:
         self._cluster = cluster
         self._tasks = tasks
         self._settings = settings
         self._random = random
         self._settled = settled
+        self._identity = identity
         self._linger_s = settings.linger_ms / 1000
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._pending: dict[PartitionQueue, None] = {}  # queues with a batch, in the order of service
@@ -123,8 +129,12 @@ class BatchDispatcher:
     def close(self) -> None:
         """Fail everything that is not settled."""
         self._closed = True
+        self.fail_unsent(ClosedError("client closed before the record was acknowledged"))
+
+    def fail_unsent(self, error: WarmlogError) -> None:
+        """Fail every batch that is not in flight."""
         for queue in list(self._pending):
-            self._fail_all(queue, ClosedError("client closed before the record was acknowledged"))
+            self._fail_all(queue, error)
 
     # -- sending --
 
@@ -147,17 +157,24 @@ class BatchDispatcher:
         requests: dict[BrokerSender, list[Batch]] = {}
         self._next_at = inf
         for queue in list(self._pending):
-            ready_at = queue.ready_at(self._linger_s)
+            ready_at = inf if queue.is_waiting else queue.ready_at(self._linger_s)
             if ready_at > now:
                 self._next_at = min(self._next_at, ready_at)
             elif (sender := self._available_sender(queue)) is not None:
                 batches = requests.setdefault(sender, [])
                 if not batches or sum(batch.size for batch in batches) + queue.head.size <= MAX_REQUEST_BYTES:
-                    batches.append(queue.take())
+                    batches.append(self._take(queue))
                     self._end_turn(queue)
         for sender, batches in requests.items():
             sender.send(batches, self._replied)
         return bool(requests)
+
+    def _take(self, queue: PartitionQueue) -> Batch:
+        batch = queue.take()
+        if self._identity is not None:
+            self._identity.stamp(batch)
+            queue.is_waiting = True
+        return batch
 
     def _available_sender(self, queue: PartitionQueue) -> BrokerSender | None:
         """Return the leader's sender if it can send now; otherwise start the lookup or the connection."""
@@ -168,7 +185,7 @@ class BatchDispatcher:
         sender = self._broker_senders.get(leader)
         if sender is None:
             sender = self._broker_senders[leader] = BrokerSender(
-                leader, self._cluster, self._tasks, self._settings, self._random
+                leader, self._cluster, self._tasks, self._settings, self._random, identity=self._identity
             )
         if not sender.is_connected:
             sender.connect(self._connection_attempted)
@@ -183,6 +200,8 @@ class BatchDispatcher:
     # -- replies --
 
     def _replied(self, batches: list[Batch], reply: Reply[ProduceResponse]) -> None:
+        for batch in batches:
+            self._queues[batch.topic, batch.partition].is_waiting = False
         try:
             outcomes: tuple[ProducedPartition | None, ...] = reply.result().partitions
         except WarmlogError as error:
@@ -196,7 +215,7 @@ class BatchDispatcher:
         self.pump()
 
     def _take_outcome(self, batch: Batch, outcome: ProducedPartition | None) -> None:
-        if outcome is None:
+        if outcome is None or outcome.error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:  # stored, at an unknown offset
             self._settle(batch)
         elif not outcome.error:
             self._settle(batch, outcome.base_offset, outcome.log_append_time)
@@ -206,10 +225,13 @@ class BatchDispatcher:
 
     def _failed(self, batch: Batch, error: WarmlogError) -> None:
         """Settle the batch or queue it again: split if it was too large, later if the error is retriable."""
-        if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
-            for half in batch.split(self._settings.codec):
+        is_wanted = not self._closed and (self._identity is None or self._identity.is_current(batch))
+        if is_wanted and error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
+            if self._identity is not None:
+                self._identity.take_back(batch)
+            for half in batch.split():
                 self._put_back(half)
-        elif error.is_retriable and not self._closed and not self._is_overdue(batch):
+        elif is_wanted and error.is_retriable and not self._is_overdue(batch):
             if error.code in _OUTDATED_METADATA:
                 self._cluster.forget_leaders(batch.topic)
             batch.attempts += 1

@@ -23,6 +23,7 @@ from warmlog.client.connection.cluster import Cluster, Topic
 from warmlog.client.errors import BufferFullError, ClosedError, WarmlogError
 from warmlog.client.producing.batches import Batch, Delivery, Headers, RecordMetadata
 from warmlog.client.producing.dispatcher import BatchDispatcher
+from warmlog.client.producing.identity import ProducerIdentity
 from warmlog.client.producing.partitioner import StickyPartitions, partition_of
 from warmlog.client.settings import Settings
 
@@ -59,16 +60,27 @@ class Summary(NamedTuple):
 
 
 class Producer:
-    """Produce records. `run` it in a task, `close` it at the end. Not thread-safe. `now_ms`: clock for timestamps."""
+    """Produce records. `run` it in a task, `close` it at the end. Not thread-safe. `now_ms`: clock for timestamps.
+
+    `identity`: of the transactional producer, if this is one.
+    """
 
     def __init__(
-        self, cluster: Cluster, tasks: TaskGroup, settings: Settings, random: Random, *, now_ms: Callable[[], int]
+        self,
+        cluster: Cluster,
+        tasks: TaskGroup,
+        settings: Settings,
+        random: Random,
+        *,
+        now_ms: Callable[[], int],
+        identity: ProducerIdentity | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._now_ms = now_ms
         self._sticky = StickyPartitions(random)
-        self._dispatcher = BatchDispatcher(cluster, tasks, settings, random, settled=self._settled)
+        self._dispatcher = BatchDispatcher(cluster, tasks, settings, random, settled=self._settled, identity=identity)
+        self._identity = identity
         self._outstanding: dict[Batch, None] = {}
         self._buffered_bytes = 0
         self._space = anyio.Event()
@@ -120,14 +132,29 @@ class Producer:
         return await tally.summary()
 
     async def flush(self) -> None:
-        """Send everything and wait until it is settled. Raises the first error that no caller has seen."""
+        """Send everything and wait until it is settled. Raises the first error that no caller has seen.
+
+        In a transaction, raises its first error every time.
+        """
         self._dispatcher.close_all_batches()
         self._dispatcher.pump()
         for batch in list(self._outstanding):
             await batch.wait()
         error, self._unseen_error = self._unseen_error, None
+        if self._identity is not None:
+            error = self._identity.error  # the transaction stays broken
         if error is not None:
             raise error
+
+    def abandon(self, error: WarmlogError) -> None:
+        """Fail every record that is not settled: the unsent ones now, those in flight with their replies.
+
+        The errors of the latter are reported only to those who wait for them.
+        """
+        self._dispatcher.fail_unsent(error)
+        for batch in self._outstanding:
+            batch.watched = True
+        self._unseen_error = None
 
     def close(self) -> None:
         """Fail everything that is not settled; call `flush` first."""
@@ -226,6 +253,8 @@ class Producer:
     def _settled(self, batch: Batch) -> None:
         self._buffered_bytes -= batch.size
         del self._outstanding[batch]
+        if batch.error is not None and self._identity is not None and self._identity.is_current(batch):
+            self._identity.error = self._identity.error or batch.error
         if batch.error is not None and not batch.watched:
             self._unseen_error = self._unseen_error or batch.error
         if self._buffered_bytes < self._settings.buffer_bytes <= self._buffered_bytes + batch.size:

@@ -9,7 +9,7 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.reads.explain import LogSnapshot
 from protocol.records.builder import build_batch
-from tests.broker.log.eviction import evict_files, needs_eviction
+from tests.broker.log.io.eviction import evict_files, needs_eviction
 from tests.golden.partitions import FIXTURES
 from tests.warmlog.cli.conftest import Run
 from tests.warmlog.cli.log.made_directory import START_MS, opened, tree

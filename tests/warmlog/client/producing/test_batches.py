@@ -80,7 +80,7 @@ def test_split_again_and_again_every_record_keeps_its_place(count: int, codec: C
         records = list(records_in(batch.encoded(codec)))
         assert len(records) == batch.count
         if batch.count > 1 and data.draw(st.booleans()):
-            for half in reversed(batch.split(codec)):
+            for half in reversed(batch.split()):
                 queue.put_back(half)
             continue
         stored += [record.value for record in records]
@@ -93,7 +93,7 @@ def test_split_again_and_again_every_record_keeps_its_place(count: int, codec: C
 def test_of_halves_one_may_fail() -> None:
     whole = batch_of(4)
     whole.encoded(Codec.NONE)
-    first, second = whole.split(Codec.NONE)
+    first, second = whole.split()
     assert first.settle(-1, -1, REFUSED) is None
     assert not whole.done
     assert settle(second, 10) is whole

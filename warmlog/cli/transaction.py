@@ -1,0 +1,223 @@
+"""`warmlog transaction`: list, describe and abort transactions, and find those that hang."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from warmlog.cli.options import complete_topics, json_option, native_option
+from warmlog.cli.output import Column, iso_time, print_json, print_line, print_table
+from warmlog.cli.run_with_client import run_with_client
+
+if TYPE_CHECKING:
+    from protocol.transaction_requests import DescribedTransaction
+    from warmlog.client import OpenTransaction
+
+DEFAULT_MAX_TIMEOUT_S = 900.0  # the broker's default for transaction.max.timeout.ms
+LIST_COLUMNS = (Column("transactional id"), Column("producer", number=True), Column("state"))
+DESCRIBE_COLUMNS = (
+    Column("transactional id"),
+    Column("state"),
+    Column("producer", number=True),
+    Column("epoch", number=True),
+    Column("timeout s", number=True),
+    Column("started"),
+    Column("open s", number=True),
+    Column("partitions"),
+)
+OPEN_COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    Column("start offset", number=True),
+    Column("producer", number=True),
+    Column("epoch", number=True),
+    Column("last written"),
+    Column("transactional id"),
+)
+
+
+@click.command("list", short_help="List transactional ids.")
+@click.option("--state", "states", metavar="STATE", multiple=True, help="Only ids in this state; repeatable.")
+@click.option(
+    "--producer-id", "producer_ids", metavar="N", type=int, multiple=True, help="Only this producer id; repeatable."
+)
+@click.option(
+    "--min-duration",
+    "min_duration_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="Only transactions that have been open for longer.",
+)
+@click.option("--pattern", metavar="RE", help="Only ids that match this regular expression (RE2) as a whole.")
+@native_option
+@json_option("One JSON object per id: transactional_id, producer_id, state.")
+def list_transactions(
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    min_duration_s: float | None,
+    pattern: str | None,
+    native: str,
+    as_json: bool,
+) -> None:
+    """List transactional ids that all options select.
+
+    States: Empty (no transaction yet), Ongoing, PrepareCommit and PrepareAbort (the outcome is decided, markers are
+    being written), CompleteCommit, CompleteAbort.
+    """
+    try:
+        listed = run_with_client(
+            native,
+            lambda client: client.list_transactions(
+                states=states, producer_ids=producer_ids, min_duration_s=min_duration_s, pattern=pattern
+            ),
+        )
+    except ValueError as error:  # an unknown state
+        raise click.BadParameter(f"{error}.", param_hint="--state") from error
+    rows = [(one.transactional_id, one.producer_id, one.state) for one in listed]
+    if as_json:
+        print_json(*(dict(zip(("transactional_id", "producer_id", "state"), row, strict=True)) for row in rows))
+    else:
+        print_table(LIST_COLUMNS, rows)
+
+
+@click.command(short_help="Show states, producers and partitions of transactional ids.")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@native_option
+@json_option("One JSON object per id with all fields; times in ms since the epoch.")
+def describe(ids: tuple[str, ...], native: str, as_json: bool) -> None:
+    """Show states, producers and partitions of transactional ids.
+
+    `started` and `open s` are empty unless a transaction is open. `partitions`: those without a marker yet.
+    """
+    described = run_with_client(native, lambda client: client.describe_transactions(*ids))
+    if as_json:
+        print_json(*map(description_json, described))
+        return
+    now_ms = time.time() * 1000
+    print_table(
+        DESCRIBE_COLUMNS,
+        [
+            (
+                one.transactional_id,
+                one.state,
+                one.producer_id,
+                one.producer_epoch,
+                one.timeout_ms / 1000,
+                iso_time(started_ms(one)),
+                None if started_ms(one) is None else round((now_ms - one.started_ms) / 1000, 1),
+                " ".join(f"{place.topic}-{place.partition}" for place in one.partitions),
+            )
+            for one in described
+        ],
+    )
+
+
+def started_ms(described: "DescribedTransaction") -> int | None:
+    """Return when the open transaction began; None if none is open."""
+    return described.started_ms if described.started_ms >= 0 and described.partitions else None
+
+
+def description_json(described: "DescribedTransaction") -> dict[str, Any]:
+    """Return a description as a JSON object."""
+    import msgspec
+
+    form: dict[str, Any] = msgspec.to_builtins(described)
+    del form["error"]
+    form["started_ms"] = started_ms(described)
+    return form
+
+
+@click.command(short_help="Abort an open transaction, or one that hangs in a partition.")
+@click.argument("transactional_id", metavar="[ID]", required=False)
+@click.option("--topic", metavar="TOPIC", shell_complete=complete_topics, help="Topic of a hanging transaction.")
+@click.option("--partition", metavar="N", type=click.IntRange(min=0), help="Its partition.")
+@click.option("--start-offset", metavar="OFFSET", type=click.IntRange(min=0), help="Its first offset there.")
+@native_option
+@json_option("One JSON object: transactional_id; or topic, partition, start_offset, producer_id, producer_epoch.")
+def abort(
+    transactional_id: str | None,
+    topic: str | None,
+    partition: int | None,
+    start_offset: int | None,
+    native: str,
+    as_json: bool,
+) -> None:
+    """Abort the open transaction of a transactional id, or one that hangs in a partition.
+
+    With an ID, the coordinator aborts the transaction in all its partitions, and its producer is fenced. With --topic,
+    --partition and --start-offset, a marker is written to this partition alone: do that only for a transaction that
+    `find-hanging` lists, because no coordinator is asked.
+    """
+    place = (topic, partition, start_offset)
+    if transactional_id is not None and place == (None, None, None):
+        run_with_client(native, lambda client: client.abort_transaction(transactional_id))
+        if as_json:
+            print_json({"transactional_id": transactional_id})
+        else:
+            print_line(f"{transactional_id} aborted")
+    elif transactional_id is None and topic is not None and partition is not None and start_offset is not None:
+        found = run_with_client(native, lambda client: client.abort_hanging_transaction(topic, partition, start_offset))
+        if as_json:
+            fields = ("topic", "partition", "start_offset", "producer_id", "producer_epoch")
+            print_json({name: getattr(found, name) for name in fields})
+        else:
+            print_line(f"{topic}-{partition}: transaction of producer {found.producer_id} aborted")
+    else:
+        raise click.UsageError("Name either an ID, or --topic, --partition and --start-offset.")
+
+
+@click.command("find-hanging", short_help="Find transactions that nobody is going to end.")
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Only this topic; repeatable. Default: all.",
+)
+@click.option("--partition", metavar="N", type=click.IntRange(min=0), help="Only this partition of the one --topic.")
+@click.option(
+    "--max-timeout",
+    "max_timeout_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=DEFAULT_MAX_TIMEOUT_S,
+    show_default=True,
+    help="The broker's transaction.max.timeout.ms; younger transactions are not looked at.",
+)
+@native_option
+@json_option("One JSON object per transaction and partition with all fields; times in ms since the epoch.")
+def find_hanging(
+    topics: tuple[str, ...], partition: int | None, max_timeout_s: float, native: str, as_json: bool
+) -> None:
+    """Find transactions that are open in a partition and that no coordinator is going to end.
+
+    Readers of committed records wait for them. End one with `abort --topic T --partition N --start-offset OFFSET`.
+    """
+    if partition is not None and len(topics) != 1:
+        raise click.UsageError("--partition needs exactly one --topic.")
+    found = run_with_client(
+        native,
+        lambda client: client.find_hanging_transactions(
+            topics or None, partition=partition, max_timeout_s=max_timeout_s
+        ),
+    )
+    if as_json:
+        print_json(*(one._asdict() for one in found))
+    elif found:
+        print_table(OPEN_COLUMNS, [open_row(one) for one in found])
+    else:
+        print_line("no hanging transactions")
+
+
+def open_row(one: "OpenTransaction") -> tuple[object, ...]:
+    """Return the cells of a transaction that is open in a partition."""
+    return (
+        one.topic,
+        one.partition,
+        one.start_offset,
+        one.producer_id,
+        one.producer_epoch,
+        iso_time(one.last_timestamp),
+        one.transactional_id,
+    )

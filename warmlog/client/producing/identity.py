@@ -1,0 +1,47 @@
+"""Who sends the batches of a transaction: the producer id and epoch, and the sequence of each partition."""
+
+from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from warmlog.client.errors import WarmlogError
+from warmlog.client.producing.batches import Batch, ProducerStamp
+
+
+class ProducerIdentity:
+    """The producer of a transactional id, in its current transaction. Every transaction has an epoch of its own.
+
+    `error`: why a batch of the transaction is not stored; then the transaction can only be aborted.
+    """
+
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.error: WarmlogError | None = None
+        self._next_sequences: dict[tuple[str, int], int] = {}
+
+    def begin(self, producer_id: int, producer_epoch: int) -> None:
+        """Begin the next transaction."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.error = None
+        self._next_sequences = {}
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether a batch of the transaction was sent."""
+        return bool(self._next_sequences)
+
+    def stamp(self, batch: Batch) -> None:
+        """Mark a batch as one of the transaction, unless it was sent before."""
+        if batch.stamp is None:
+            place = batch.topic, batch.partition
+            base_sequence = self._next_sequences.get(place, 0)
+            batch.stamp = ProducerStamp(self.producer_id, self.producer_epoch, base_sequence)
+            self._next_sequences[place] = base_sequence + batch.count
+
+    def take_back(self, batch: Batch) -> None:
+        """Use the sequences of a batch that was refused again. It must be the last one of its partition."""
+        assert batch.stamp is not None
+        self._next_sequences[batch.topic, batch.partition] = batch.stamp.base_sequence
+
+    def is_current(self, batch: Batch) -> bool:
+        """Whether a batch is one of the current transaction."""
+        return batch.stamp is None or batch.stamp[:2] == (self.producer_id, self.producer_epoch)

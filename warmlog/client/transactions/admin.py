@@ -1,0 +1,193 @@
+"""List, describe and abort transactions; find those that hang.
+
+A transaction hangs in a partition if no coordinator is going to end it there: readers of committed records then wait at
+its first record for good.
+
+Source: org.apache.kafka.tools.TransactionsCommand; KIP-664.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode
+from protocol.groups import TopicPartition
+from protocol.transaction_requests import (
+    ActiveProducer,
+    DescribedProducers,
+    DescribedTransaction,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    MarkersOfTransaction,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from protocol.transactions import TransactionState
+from warmlog.client.connection.cluster import Cluster
+from warmlog.client.connection.request_parts import parts
+from warmlog.client.errors import broker_error
+
+DEFAULT_MAX_TIMEOUT_S = 900.0  # Kafka's transaction.max.timeout.ms
+OPEN_STATES = frozenset(
+    state.label for state in (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+)
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is open in a partition.
+
+    `last_timestamp`: of the producer's last record there, in ms since the epoch. `transactional_id`: None if no
+    coordinator knows the producer.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+    last_timestamp: int
+    transactional_id: str | None = None
+
+
+class TransactionAdmin:
+    """Administrative requests about transactions. All methods raise WarmlogError."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def select(
+        self, states: Iterable[str], producer_ids: Iterable[int], min_duration_s: float | None, pattern: str | None
+    ) -> tuple[ListedTransaction, ...]:
+        """Return the transactional ids that every filter selects. Raises ValueError for a state that does not exist."""
+        request = ListTransactionsRequest(
+            states=tuple(states),
+            producer_ids=tuple(producer_ids),
+            min_duration_ms=-1 if min_duration_s is None else round(min_duration_s * 1000),
+            pattern=pattern,
+        )
+        reply = await self._cluster.ask(request, ListTransactionsResponse)
+        if reply.unknown_states:
+            known = ", ".join(state.label for state in TransactionState if state < TransactionState.DEAD)
+            raise ValueError(f"unknown states {', '.join(reply.unknown_states)}; there are {known}")
+        return tuple(sorted(reply.transactions, key=attrgetter("transactional_id")))
+
+    async def describe(self, ids: Iterable[str]) -> tuple[DescribedTransaction, ...]:
+        """Return states, producers and partitions of transactional ids."""
+        described = await self._described(ids)
+        for one in described:
+            if one.error:
+                raise broker_error(one.error, None, about=f"transactional id {one.transactional_id!r}")
+        return tuple(described)
+
+    async def _described(self, ids: Iterable[str]) -> list[DescribedTransaction]:
+        described: list[DescribedTransaction] = []
+        for part in parts(ids, str):
+            request = DescribeTransactionsRequest(transactional_ids=part)
+            described += (await self._cluster.ask(request, DescribeTransactionsResponse)).transactions
+        return described
+
+    async def abort(self, transactional_id: str) -> None:
+        """Abort the open transaction of an id, and fence its producer."""
+        (described,) = await self.describe([transactional_id])
+        if described.state != TransactionState.ONGOING.label:
+            message = f"transactional id {transactional_id!r} has no open transaction: its state is {described.state}"
+            raise broker_error(ErrorCode.INVALID_TXN_STATE, message)
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=described.timeout_ms)
+        await self._cluster.ask(request, InitProducerIdResponse)
+
+    async def find_hanging(
+        self, topics: Iterable[str] | None, partition: int | None, max_timeout_s: float
+    ) -> tuple[OpenTransaction, ...]:
+        """Return the transactions that hang; those whose producer has written within `max_timeout_s` do not count."""
+        latest_ms = (time.time() - max_timeout_s) * 1000
+        is_open = await self._open(await self._places(topics, partition))
+        candidates = [found for found in is_open if found.last_timestamp < latest_ms]
+        by_producer: dict[int, list[ListedTransaction]] = defaultdict(list)
+        for part in parts({found.producer_id for found in candidates}, str):
+            for listed in await self.select((), part, None, None):
+                by_producer[listed.producer_id].append(listed)
+        ids = [listed.transactional_id for group in by_producer.values() for listed in group]
+        expected = {
+            (described.producer_id, place.topic, place.partition)
+            for described in await self._described(ids)
+            if described.state in OPEN_STATES
+            for place in described.partitions
+        }
+        hanging = []
+        for found in candidates:
+            if (found.producer_id, found.topic, found.partition) not in expected:
+                owners = by_producer[found.producer_id]
+                hanging.append(found._replace(transactional_id=owners[0].transactional_id if owners else None))
+        return tuple(hanging)
+
+    async def abort_hanging(self, topic: str, partition: int, start_offset: int) -> OpenTransaction:
+        """Write a marker that aborts the transaction that is open in a partition from this offset on; return it."""
+        place = TopicPartition(topic=topic, partition=partition)
+        is_open = await self._open([place])
+        found = next((each for each in is_open if each.start_offset == start_offset), None)
+        if found is None:
+            others = ", ".join(str(each.start_offset) for each in is_open) or "none"
+            message = f"{topic}-{partition} has no transaction open from offset {start_offset} on (open: {others})"
+            raise broker_error(ErrorCode.INVALID_TXN_STATE, message)
+        marker = MarkersOfTransaction(
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            commits=False,
+            partitions=(place,),
+            coordinator_epoch=max(found.coordinator_epoch, 0),
+        )
+        reply = await self._cluster.ask(WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse)
+        (written,) = reply.markers[0].partitions
+        if written.error:
+            raise broker_error(written.error, None, about=f"{topic}-{partition}")
+        return found
+
+    async def _places(self, topics: Iterable[str] | None, partition: int | None) -> list[TopicPartition]:
+        described = (await self._cluster.metadata(topics)).topics
+        for topic in described:
+            if topic.error:
+                raise broker_error(topic.error, topic.message)
+        return [
+            TopicPartition(topic=topic.name, partition=one.partition)
+            for topic in described
+            for one in topic.partitions
+            if partition is None or one.partition == partition
+        ]
+
+    async def _open(self, places: Sequence[TopicPartition]) -> list[OpenTransaction]:
+        """Return the transactions that are open in partitions."""
+        described: list[DescribedProducers] = []
+        for part in parts(places, attrgetter("topic")):
+            request = DescribeProducersRequest(partitions=part)
+            described += (await self._cluster.ask(request, DescribeProducersResponse)).partitions
+        for one in described:
+            if one.error:
+                raise broker_error(one.error, one.message, about=f"{one.topic}-{one.partition}")
+        return [
+            _opened(one, producer)
+            for one in described
+            for producer in one.producers
+            if producer.transaction_start_offset >= 0
+        ]
+
+
+def _opened(place: DescribedProducers, producer: ActiveProducer) -> OpenTransaction:
+    return OpenTransaction(
+        topic=place.topic,
+        partition=place.partition,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        coordinator_epoch=producer.coordinator_epoch,
+        start_offset=producer.transaction_start_offset,
+        last_timestamp=producer.last_timestamp,
+    )

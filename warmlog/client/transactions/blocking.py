@@ -1,0 +1,92 @@
+"""The blocking face of a transaction."""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from warmlog.client.groups.delivery_tracker import PartitionId
+from warmlog.client.producing.batches import RecordMetadata
+from warmlog.client.producing.producer import GivenHeaders, Summary, Timestamp
+from warmlog.client.transactions.transaction import GroupConsumer, Transaction
+
+ProduceMany = Callable[..., Summary]
+
+
+class BlockingTransaction:
+    """An open transaction: `with client.transaction("id") as transaction`. Methods as those of `Transaction`."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        call: Callable[..., Any],
+        start: Callable[..., "Future[RecordMetadata]"],
+        produce_many: ProduceMany,
+    ) -> None:
+        """Use `call` to await a coroutine function in the client's thread, `start` to start one.
+
+        `produce_many(produce, topic, records, partition)` passes the records of an iterable to `produce` there.
+        """
+        self._transaction = transaction
+        self._call = call
+        self._start = start
+        self._produce_many = produce_many
+
+    @property
+    def transactional_id(self) -> str:
+        """The id under which the transaction runs."""
+        return self._transaction.transactional_id
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was committed or aborted."""
+        return self._transaction.has_ended
+
+    def produce(
+        self,
+        topic: str,
+        *,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Produce a record; return its partition and offset once stored. See `Transaction.produce`."""
+        produce = partial(self._transaction.produce, topic, value=value, key=key)
+        stored: RecordMetadata = self._call(produce, headers=headers, timestamp=timestamp, partition=partition)
+        return stored
+
+    def produce_nowait(
+        self,
+        topic: str,
+        *,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+    ) -> "Future[RecordMetadata]":
+        """Produce a record without waiting; return a future of the result. The commit waits for it."""
+        produce = partial(self._transaction.produce, topic, value=value, key=key)
+        return self._start(produce, headers=headers, timestamp=timestamp, partition=partition)
+
+    def produce_many(self, topic: str, records: Iterable[Any], *, partition: int | None = None) -> Summary:
+        """Produce many records; return when all are stored. See `Client.produce_many`."""
+        return self._produce_many(self._transaction.produce_many, topic, records, partition)
+
+    def flush(self) -> None:
+        """Wait until every record produced so far is stored."""
+        self._call(self._transaction.flush)
+
+    def commit_offsets(self, consumer: GroupConsumer | str, offsets: Mapping[PartitionId, int] | None = None) -> None:
+        """Commit offsets of a group with the transaction. See `Transaction.commit_offsets`."""
+        self._call(self._transaction.commit_offsets, consumer, offsets)
+
+    def commit(self) -> None:
+        """Store what was produced, and commit. See `Transaction.commit`."""
+        self._call(self._transaction.commit)
+
+    def abort(self) -> None:
+        """Abort: nothing of the transaction becomes visible."""
+        self._call(self._transaction.abort)
