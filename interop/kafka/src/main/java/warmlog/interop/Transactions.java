@@ -28,7 +28,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /**
  * Reads records, writes each of them doubled, and commits the offsets with them, in transactions; then has a zombie fenced.
  *
- * <p>Usage: Transactions BOOTSTRAP LEVEL, where LEVEL is that of transaction.version. Prints what was seen as one line of JSON.
+ * <p>Usage: Transactions BOOTSTRAP LEVEL NAME, where LEVEL is that of transaction.version and NAME the prefix of topics and
+ * ids. Prints what was seen as one line of JSON.
  */
 public final class Transactions {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -41,17 +42,17 @@ public final class Transactions {
     private final String prefix;
     private final ObjectNode seen = JSON.createObjectNode();
 
-    private Transactions(String bootstrap, Admin admin, short level) {
+    private Transactions(String bootstrap, Admin admin, String name) {
         this.bootstrap = bootstrap;
         this.admin = admin;
-        this.prefix = "java-level-" + level + "-";
+        this.prefix = name + "-";
     }
 
     public static void main(String[] arguments) throws Exception {
         short level = Short.parseShort(arguments[1]);
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", arguments[0]))) {
             setLevel(admin, level);
-            Transactions transactions = new Transactions(arguments[0], admin, level);
+            Transactions transactions = new Transactions(arguments[0], admin, arguments[2]);
             transactions.run();
             System.out.println(JSON.writeValueAsString(transactions.seen));
         }
