@@ -74,6 +74,12 @@ class Context:
         await self._pacer.pause()
         self._piece_end = self._pacer.piece_end()
 
+    async def wait(self, answer: Awaitable[A]) -> A:
+        """Wait for something that other tasks do; what they take does not count as this request's work."""
+        waited = await answer
+        self._piece_end = self._pacer.piece_end()
+        return waited
+
     async def map(self, function: Callable[..., A], *arguments: Iterable[Any]) -> tuple[A, ...]:
         """Return the results of the builtin `map` as a tuple, computed in pieces."""
         results = []

@@ -92,6 +92,7 @@ class TransactionService:
         self.coordinator = TransactionCoordinator(ids, limits, partition_of=self.log.partition_of)
         self._loads = {index: self.coordinator.begin_loading(index) for index in self.log.unread}
         self._retries: list[RetryLater] = []
+        self._stored: dict[str, trio.Event] = {}  # by transactional id: set by the next append of its state
         self._has_retries = trio.Event()
         self._next_warning_at = -math.inf
         self._is_applying = False
@@ -223,7 +224,10 @@ class TransactionService:
             error = await self.add_partitions(transactional_id, producer, places, TransactionVersion.TV_2)
             if error is not ErrorCode.CONCURRENT_TRANSACTIONS or trio.current_time() >= deadline:
                 return error
-            await trio.sleep(settings.add_partitions_to_txn_retry_backoff_ms / 1000)
+            with trio.move_on_after(settings.add_partitions_to_txn_retry_backoff_ms / 1000) as waiting:
+                await self._stored.setdefault(transactional_id, trio.Event()).wait()
+            if waiting.cancelled_caught:
+                self._stored.pop(transactional_id, None)
 
     async def end(
         self, transactional_id: str, producer: Producer, outcome: Outcome, version: TransactionVersion
@@ -293,6 +297,9 @@ class TransactionService:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # the disk refused one write: a later one may succeed
         self.coordinator.appended(append, error, self._clock())
         self.apply_effects()
+        stored = self._stored.pop(append.source.transactional_id, None)
+        if stored is not None:
+            stored.set()
 
     def _is_led(self, index: int) -> bool:
         partition = self._partitions.get(TOPIC, index)

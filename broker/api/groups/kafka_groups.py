@@ -164,13 +164,14 @@ class CommittedOffsetsApi:
         committer = Committer(
             generation=request.generation, member_id=request.member_id, instance_id=request.instance_id
         )
-        errors = await self._commits.commit(
+        commit = self._commits.commit(
             request.group,
             committer,
             request.partitions,
             retention_ms=request.retention_ms,
             checkpoint=context.checkpoint,
         )
+        errors = await context.wait(commit)
         return OffsetCommitResponse(partitions=await context.map(_committed, request.partitions, errors))
 
     async def fetch(self, request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:

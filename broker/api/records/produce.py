@@ -152,7 +152,7 @@ async def begin_in_pieces(
         return Produce(request.acks, [*await context.map(_without_transaction, request.partitions)])
     for topic in dict.fromkeys(await context.map(lambda asked: asked.topic, request.partitions)):
         if _is_new(topic, partitions):
-            await _create(topic, partitions)
+            await context.wait(_create(topic, partitions))
         await context.checkpoint()
     terms, served = _Terms(request, context, partitions), partitions.served
     if request.is_transactional:

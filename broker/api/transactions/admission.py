@@ -86,6 +86,6 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
     for producer, places in by_producer.items():
         for start in range(0, len(places), PLACES_PER_STEP):
             step = places[start : start + PLACES_PER_STEP]
-            refused.update(await admit(request.transactional_id, producer, step, support))
+            refused.update(await context.wait(admit(request.transactional_id, producer, step, support)))
             await context.checkpoint()
     return Admission(refused, guards)

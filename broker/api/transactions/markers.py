@@ -64,7 +64,7 @@ class TransactionMarkersApi:
         )
         if places:
             self._markers.write(marker, places, written)
-            await done.wait()
+            await context.wait(done.wait())
 
         def result(one: TopicPartition) -> AddedPartition:
             return AddedPartition(topic=one.topic, partition=one.partition, error=errors[_place(one)])

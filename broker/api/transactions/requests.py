@@ -127,7 +127,8 @@ class TransactionsApi:
             errors = await self._verify(asked.transactional_id, producer, places, context)
         elif not errors:
             version = TransactionVersion.TV_2 if is_batched else TransactionVersion.TV_0
-            others = await self._transactions.add_partitions(asked.transactional_id, producer, places, version)
+            added = self._transactions.add_partitions(asked.transactional_id, producer, places, version)
+            others = await context.wait(added)
 
         def result(place: TopicIndex) -> AddedPartition:
             return AddedPartition(topic=place[0], partition=place[1], error=errors.get(place, others))
@@ -172,15 +173,15 @@ class TransactionsApi:
         support = support_of("txn_offset_commit", context)
         producer = Producer(request.producer_id, request.producer_epoch)
         error = ErrorCode.NONE if request.group else ErrorCode.INVALID_GROUP_ID
-        error = error or await self._groups.ensure()
+        error = error or await context.wait(self._groups.ensure())
         if error is ErrorCode.NONE:
             place = (OFFSETS_TOPIC, self._groups.partition_of(request.group))
-            admitted = await self._transactions.admit(request.transactional_id, producer, place, support)
-            error = offset_commit_error(admitted, support)
+            admitted = self._transactions.admit(request.transactional_id, producer, place, support)
+            error = offset_commit_error(await context.wait(admitted), support)
         if error is not ErrorCode.NONE:
             refused = [error] * len(request.partitions)
             return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, refused))
-        errors = await self._commits.commit(
+        commit = self._commits.commit(
             request.group,
             Committer(generation=request.generation, member_id=request.member_id, instance_id=request.instance_id),
             request.partitions,
@@ -188,6 +189,7 @@ class TransactionsApi:
             producer=LogProducer(*producer),
             checkpoint=context.checkpoint,
         )
+        errors = await context.wait(commit)
         return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, errors))
 
     async def end(self, request: EndTxnRequest, context: Context) -> EndTxnResponse:

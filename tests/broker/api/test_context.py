@@ -133,6 +133,22 @@ async def cancellable(work: Work, pacer: Pacer, *, task_status: trio.TaskStatus[
         await answered(work, 40, pacer)
 
 
+async def test_a_wait_is_not_work(work: Work) -> None:
+    context = Context(session(), Pacer(work))
+    context.start()
+
+    async def other() -> str:
+        work.now_s += 10 * PIECE_S
+        return "done"
+
+    passes = Passes()
+    trio.lowlevel.add_instrument(passes)
+    assert await context.wait(other()) == "done"
+    await context.map(work.do, range(A_PIECE - 1))
+    trio.lowlevel.remove_instrument(passes)
+    assert passes.count == 0
+
+
 async def test_equal_questions_are_answered_once(work: Work) -> None:
     context = Context(session(), Pacer(work))
     context.start()

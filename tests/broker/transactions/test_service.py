@@ -91,6 +91,21 @@ async def test_a_batch_waits_for_the_previous_transaction_to_be_completed(
         assert broker.state() == "Ongoing"
 
 
+async def test_a_waiting_batch_is_admitted_once_the_previous_transaction_is_completed(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    waits = {"add_partitions_to_txn_retry_backoff_ms": 5_000, "add_partitions_to_txn_retry_backoff_max_ms": 10_000}
+    async with serving(tmp_path, Markers(failing={"orders"}), **waits) as broker:
+        await broker.rig.create("orders")
+        producer = await broker.producer()
+        await broker.add(producer, ORDERS)
+        producer = await broker.commit(producer)
+        broker.markers.failing.clear()
+        before = trio.current_time()
+        assert await broker.service.admit_batches("id", producer, [ORDERS], TransactionSupport.ADDING) == {}
+        assert trio.current_time() - before < 1  # the markers are written again after 0.1 s
+
+
 async def _is_admitted(admit: Callable[[], Awaitable[object]]) -> None:
     assert await admit() == {}
 
