@@ -24,6 +24,8 @@ from broker.log.directory.data_directories import DataDirectories
 from broker.log.directory.data_directory import DataDirectory
 from broker.log.errors import DirectoryFailedError
 from broker.log.io.disk import DiskSpace, is_disk_failure, is_out_of_room
+from broker.log.partition_log import PartitionLog
+from broker.maintenance.pieces import in_pieces
 from broker.maintenance.wakeups import sleep_until_wakeup
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.refusal_log import RefusalLog
@@ -61,7 +63,7 @@ class DiskWatch:
     async def look(self, directory: DataDirectory) -> None:
         """Check a directory once. Raises DirectoryFailedError if the broker cannot go on."""
         suspicion = self._directories.suspects.pop(directory, None)
-        probe = self._has_new_failures(directory) or suspicion is not None
+        probe = await self._has_new_failures(directory) or suspicion is not None
         try:
             look = partial(_look, directory, probe=probe)
             self._spaces[directory] = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
@@ -75,9 +77,11 @@ class DiskWatch:
         else:
             self._report_refusals(directory)
 
-    def _has_new_failures(self, directory: DataDirectory) -> bool:
+    async def _has_new_failures(self, directory: DataDirectory) -> bool:
         """Whether logs have failed since the last check, which may be due to their disk."""
-        logs = [partition.log for partition in self._partitions if partition.log.failed]
+        logs: list[PartitionLog] = []
+        async for piece in in_pieces(self._partitions):
+            logs += [partition.log for partition in piece if partition.log.failed]
         failed = len(self._directories.by_directory(logs)[directory])
         before, self._failed_logs[directory] = self._failed_logs.get(directory, 0), failed
         return failed > before

@@ -19,6 +19,7 @@ import trio
 
 from broker.log.errors import LogError
 from broker.log.recovery.reopen import Reopened
+from broker.maintenance.pieces import in_pieces
 from broker.metrics.registry import Metrics
 from broker.partitions.partition import Partition
 from protocol.errors import ProtocolError
@@ -54,9 +55,9 @@ class FailedLogs:
         self._attempts: dict[Partition, _Attempts] = {}
         self._limiters: dict[Path, trio.CapacityLimiter] = {}  # by data directory
 
-    def begin(self, nursery: trio.Nursery) -> None:
-        """Begin the attempts that are due. Never waits."""
-        self._find()
+    async def begin(self, nursery: trio.Nursery) -> None:
+        """Begin the attempts that are due. Does not wait for them."""
+        await self._find()
         now = trio.current_time()
         for partition, one in self._attempts.items():
             if one.is_failed and not one.is_running and one.due_at <= now:
@@ -66,16 +67,20 @@ class FailedLogs:
     async def check(self) -> None:
         """Begin the attempts that are due, and wait for them."""
         async with trio.open_nursery() as nursery:
-            self.begin(nursery)
+            await self.begin(nursery)
 
-    def _find(self) -> None:
+    async def _find(self) -> None:
         """Log the logs that failed since the last call, and drop those that recovered or were deleted."""
-        now, seen = trio.current_time(), {partition: partition.log.failed for partition in self._partitions}
-        for partition, failed in seen.items():
-            if not failed:
-                if partition in self._attempts:
-                    self._attempts[partition].is_failed = False
-                continue
+        now = trio.current_time()
+        failed: list[Partition] = []
+        sound: set[Partition] = set()  # of those that failed before
+        async for piece in in_pieces(self._partitions):
+            failed += [partition for partition in piece if partition.log.failed]
+            sound.update([partition for partition in piece if partition in self._attempts])
+        sound.difference_update(failed)
+        for partition in sound:
+            self._attempts[partition].is_failed = False
+        for partition in failed:
             attempts = self._attempts.setdefault(partition, _Attempts(now))
             if not attempts.is_failed:
                 attempts.is_failed = True
@@ -84,10 +89,11 @@ class FailedLogs:
                     "%s-%d: log failed; rejecting appends until it is rebuilt: %s",
                     partition.topic, partition.index, partition.log.failure,
                 )  # fmt: skip
+        kept = set(failed)
         self._attempts = {
             partition: one
             for partition, one in self._attempts.items()
-            if one.is_running or (partition in seen and (one.is_failed or now < one.due_at + MAX_PAUSE_S))
+            if one.is_running or partition in kept or (partition in sound and now < one.due_at + MAX_PAUSE_S)
         }
 
     async def _attempt(self, partition: Partition, one: _Attempts) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import trio
 
+from broker.maintenance.pieces import in_pieces
 from broker.partitions.appends.append_queue import AppendQueue
 from broker.partitions.disks.disk_workers import DiskWorkers
 from broker.partitions.partition import Partition
@@ -21,24 +22,26 @@ class Flushing:
         self._partitions = partitions
         self._interval_ms = interval_ms
 
-    @property
-    def interval_s(self) -> float:
+    async def interval_s(self) -> float:
         """Return the time until the next check. By default it depends on the smallest `flush.ms` of any log."""
         if self._interval_ms < MAX_INT64:
             return self._interval_ms / 1000
-        least_ms = min((partition.log.config.flush_ms for partition in self._partitions), default=MAX_INT64)
+        least_ms = MAX_INT64
+        async for piece in in_pieces(self._partitions):
+            least_ms = min(least_ms, *[partition.log.config.flush_ms for partition in piece])
         return min(max(least_ms, MIN_FLUSH_CHECK_MS), MAX_FLUSH_CHECK_MS) / 1000
 
-    def begin_due(self) -> None:
+    async def begin_due(self) -> None:
         """Begin to flush the logs that have unflushed records and were last flushed at least `flush.ms` ago.
 
         Each data directory has its own round, and this method does not wait for them: a slow disk delays no other.
         """
         now = trio.current_time()
         due: dict[DiskWorkers, list[AppendQueue]] = {}
-        for partition in self._partitions:
-            if _is_due(partition, now):
-                due.setdefault(partition.disk, []).append(partition.appends)
+        async for piece in in_pieces(self._partitions):
+            for partition in piece:
+                if _is_due(partition, now):
+                    due.setdefault(partition.disk, []).append(partition.appends)
         for disk, queues in due.items():
             disk.flush_by_time(queues)
 

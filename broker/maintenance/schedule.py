@@ -66,7 +66,7 @@ class Maintenance:
         async with trio.open_nursery() as attempts:  # an attempt may wait for a hanging disk
 
             async def begin_reopening() -> None:
-                self._failed_logs.begin(attempts)
+                await self._failed_logs.begin(attempts)
 
             await self._every(REOPENING_INTERVAL_S, begin_reopening)
 
@@ -99,12 +99,9 @@ class Maintenance:
 
     async def _flush(self) -> None:
         while True:
-            interval_s = self._flushing.interval_s
+            interval_s = await self._flushing.interval_s()
             await sleep_until_wakeup(interval_s)
-            await self._attempt(interval_s, self._begin_flushes)
-
-    async def _begin_flushes(self) -> None:
-        self._flushing.begin_due()
+            await self._attempt(interval_s, self._flushing.begin_due)
 
     async def _measure_lateness(self) -> None:
         """Observe the delay of every shared wake-up. A stall of 125 ms is seen every other time."""

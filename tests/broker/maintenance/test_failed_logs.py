@@ -237,9 +237,9 @@ async def test_a_hanging_disk_holds_up_no_log_of_another_one(tmp_path: Path) -> 
         hanging.disk.hold()
         failed_logs = FailedLogs(partitions, made.metrics)
         async with trio.open_nursery() as nursery:
-            failed_logs.begin(nursery)
+            await failed_logs.begin(nursery)
             await when(lambda: hanging.disk.at_once == MAX_AT_ONCE)
-            failed_logs.begin(nursery)
+            await failed_logs.begin(nursery)
             await when(lambda: not made.partition.log.failed)
             assert all(partition.log.failed for partition in partitions[:-1])
             hanging.disk.go_on()

@@ -17,7 +17,7 @@ def flushing_of(made: SyncRig, interval_ms: int = MAX_INT64) -> Flushing:
 
 
 async def flush_due(made: SyncRig, flushing: Flushing) -> None:
-    flushing.begin_due()
+    await flushing.begin_due()
     await made.partition.appends.settled()
 
 
@@ -78,7 +78,7 @@ async def test_a_clean_log_and_a_failed_one_are_left_alone(tmp_path: Path) -> No
 )
 async def test_how_often_logs_are_looked_at(tmp_path: Path, flush_ms: int, interval_ms: int, interval_s: float) -> None:
     async with sync_rig(tmp_path, flush_ms=flush_ms) as made:
-        assert flushing_of(made, interval_ms).interval_s == interval_s
+        assert await flushing_of(made, interval_ms).interval_s() == interval_s
 
 
 # -- rounds ------------------------------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ async def test_a_sync_by_time_does_not_wait_for_another_disk(tmp_path: Path) -> 
         for end in range(1, 4):
             await made.append(slow)
             await made.append(fast)
-            flushing.begin_due()
+            await flushing.begin_due()
             await fast.appends.settled()
             assert fast.log.recovery_point == end
         assert made.disk.waiting == 1
