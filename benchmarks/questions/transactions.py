@@ -3,7 +3,8 @@
     python -m benchmarks.questions.transactions [--kafka] [--producers N ...] [--records N ...] [--rounds N]
 
 Each producer is a process with one connection and a transactional id of its own. Its transaction is one Produce to one
-partition and one EndTxn, each answered before the next is sent, as clients of `transaction.version` 2 do (KIP-890). The
+partition and one EndTxn, each answered before the next is sent, as clients of `transaction.version` 2 do (KIP-890). A
+Produce that is refused since the previous transaction is still being completed is sent again at once. The
 report has transactions per second, the median and the 99th percentile of their times, and with --kafka the ratios to
 Kafka 4.3.1, both servers being up for the whole run and measured in turns.
 """
@@ -36,6 +37,7 @@ VALUE = b"v" * 100
 TIMESTAMP_MS = 1_700_000_000_000
 WARM_UP_S = 5.0
 TOPIC = "tx"
+CONCURRENT_TRANSACTIONS = 51
 _PRODUCER = Struct(">qh?x")  # at the end of EndTxn 5: producer id, epoch, whether it commits, tags
 _ENDED = Struct(">4xx4xhqh")  # EndTxn 5: after correlation id, tags and throttle time: error, producer id, epoch
 _WRITTEN = Struct(f">4xxx{1 + len(TOPIC)}xx4xh")  # Produce 12: the error of the only partition
@@ -91,7 +93,9 @@ def run_producer(address: Address, producer: Producer, seconds: float) -> list[f
     times: list[float] = []
     end_at = perf_counter() + seconds
     while (began_at := perf_counter()) < end_at:
-        error = _WRITTEN.unpack_from(asker.ask(frames.produce(producer_id, epoch)))[0]
+        produce = frames.produce(producer_id, epoch)
+        while (error := _WRITTEN.unpack_from(asker.ask(produce))[0]) == CONCURRENT_TRANSACTIONS:
+            pass  # the previous transaction is still being completed
         assert not error, f"Produce: error {error}"
         error, producer_id, epoch = _ENDED.unpack_from(asker.ask(frames.end(producer_id, epoch)))
         assert not error, f"EndTxn: error {error}"
