@@ -20,7 +20,7 @@ from protocol.request import Value
 from warmlog.client.connection.blocking import BlockingConnection
 from warmlog.client.errors import BrokerError, ConnectError, ConnectionLostError, RequestTimeoutError, WarmlogError
 from warmlog.client.settings import DEFAULT_PORT, Settings, parse_bootstrap
-from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.errors import BusyError, PipelineError, UnavailableError
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ TRANSIENT = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
     }
 )
+BUSY = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNSTABLE_OFFSET_COMMIT})
 
 
 class BrokerConnection:
@@ -133,7 +134,7 @@ def _speaks_kafka(host: str, port: int) -> bool:
 def reply_error(code: ErrorCode, message: str | None, *, about: str = "") -> PipelineError:
     """Return the error for a code in a reply: UnavailableError if a retry may succeed. `about`: its subject."""
     text = message or code.name
-    kind = UnavailableError if code in TRANSIENT else PipelineError
+    kind = BusyError if code in BUSY else UnavailableError if code in TRANSIENT else PipelineError
     return kind(f"{about}: {text}" if about else text)
 
 
@@ -169,7 +170,7 @@ class Retry:
         now = self._clock()
         if self._failing_since is None:
             self._failing_since = now
-            _log.warning("%s; retrying", error)
+            _log.log(logging.DEBUG if isinstance(error, BusyError) else logging.WARNING, "%s; retrying", error)
         if now - self._failing_since >= self._timeout_s:
             raise UnavailableError(f"{error}; gave up after {self._timeout_s:g} s{self._setting}") from error
         self._sleep(self._pause_s)

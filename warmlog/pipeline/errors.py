@@ -11,3 +11,7 @@ class DataLossError(PipelineError):
 
 class UnavailableError(PipelineError):
     """The broker cannot be reached, or cannot answer yet; a retry may succeed."""
+
+
+class BusyError(UnavailableError):
+    """The previous transaction is still being completed; a retry will succeed."""

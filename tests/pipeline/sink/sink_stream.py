@@ -1,9 +1,10 @@
 """A program for test_spark_sink.py: a stream from one topic into another, with faults.
 
-    sink_stream.py ADDRESS DIRECTORY FAULTS
+    sink_stream.py ADDRESS DIRECTORY FAULTS [NAME=VALUE ...]
 
 `fail`: the first attempt at a task fails after it has stored half of its rows. `kill`: the driver is killed when the
-second micro-batch is written and Spark is about to be told.
+second micro-batch is written and Spark is about to be told; `kill-ending`: when the first of its transactions has been
+committed; `kill-ended`: when all have been, and Spark has not been told. Further arguments are options of the write.
 """
 
 import os
@@ -16,10 +17,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from warmlog.pipeline import WarmlogDataSource
+from warmlog.pipeline.sink import transactions
 from warmlog.pipeline.sink.options import write_options
 from warmlog.pipeline.sink.writer import ARROW_STREAMS, ArrowStreamWriter, RowStreamWriter
 
 ADDRESS, DIRECTORY, FAULTS = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split()
+OPTIONS = dict(argument.split("=", 1) for argument in sys.argv[4:])
 DRIVER = os.getpid()
 BATCH_ROWS = 200
 
@@ -47,10 +50,25 @@ class FaultyWriter(ArrowStreamWriter if ARROW_STREAMS else RowStreamWriter):  # 
             yield row
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
-        if "kill" in self._faults and batchId == 1:
-            for victim in self._victims:
-                os.kill(victim, signal.SIGKILL)
+        faults = self._faults if batchId == 1 else []
+        if "kill" in faults:
+            self._kill()
+        if "kill-ending" in faults:
+            end = transactions.end
+
+            def end_and_kill(*arguments: Any, **keywords: Any) -> None:
+                end(*arguments, **keywords)
+                self._kill()
+
+            transactions.end = end_and_kill
         super().commit(messages, batchId)
+        if "kill-ended" in faults:
+            self._kill()
+
+    def _kill(self) -> None:
+        for victim in self._victims:
+            os.kill(victim, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class FaultySource(WarmlogDataSource):
@@ -70,7 +88,11 @@ def main() -> None:
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     reader = spark.readStream.format("warmlog").options(bootstrap=ADDRESS, topic="source", startingOffsets="earliest")
     frame = reader.option("maxOffsetsPerTrigger", str(BATCH_ROWS)).load().select("key", "value")
-    writer = frame.writeStream.format("warmlog").options(bootstrap=ADDRESS, topic="copy", batchBytes="300")
+    writer = (
+        frame.writeStream.format("warmlog")
+        .options(bootstrap=ADDRESS, topic="copy", batchBytes="300")
+        .options(**OPTIONS)
+    )
     writer = writer.options(directory=str(DIRECTORY), faults=" ".join(FAULTS), victims=f"{jvm} {DRIVER}")
     writer = writer.options(checkpointLocation=str(DIRECTORY / "checkpoint"), report=str(DIRECTORY / "report"))
     query = writer.trigger(availableNow=True).start()

@@ -46,8 +46,8 @@ def read(spark: Any, broker: Broker, topic: str, **options: str) -> Any:
     return spark.read.format("warmlog").options(bootstrap=broker.native, topic=topic, **options).load()
 
 
-def values(spark: Any, broker: Broker, topic: str) -> Counter[int]:
-    return Counter(int(bytes(row.value)) for row in read(spark, broker, topic).select("value").collect())
+def values(spark: Any, broker: Broker, topic: str, **options: str) -> Counter[int]:
+    return Counter(int(bytes(row.value)) for row in read(spark, broker, topic, **options).select("value").collect())
 
 
 def test_a_frame_is_written_with_all_its_columns_and_told_of(
@@ -122,9 +122,9 @@ def test_a_job_that_failed_halfway_is_run_again_and_stores_each_row_once(
     assert values(spark, broker, "once").total() == 800
 
 
-def run_stream(broker: Broker, directory: Path, faults: str) -> subprocess.CompletedProcess[str]:
+def run_stream(broker: Broker, directory: Path, faults: str, *options: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, str(STREAM), broker.native, str(directory), faults]
+    command = [sys.executable, str(STREAM), broker.native, str(directory), faults, *options]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=STREAM_TIMEOUT_S, check=False
     )
@@ -146,3 +146,38 @@ def test_a_stream_whose_tasks_fail_and_whose_driver_is_killed_stores_each_record
     told = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
     again = [one for one in told if one["batch_id"] == 1][-1]
     assert (again["rows"], again["stored_before"]) == (0, 200)
+
+
+@pytest.mark.parametrize(("fault", "visible"), [("kill", 200), ("kill-ending", None), ("kill-ended", 400)])
+def test_a_transactional_stream_shows_a_micro_batch_when_it_is_committed_wherever_it_is_killed(
+    spark: Any, broker: Broker, client: Client, tmp_path: Path, fault: str, visible: int | None
+) -> None:
+    options = (f"topic={fault}", "transactional=true")
+    killed = run_stream(broker, tmp_path, f"fail {fault}", *options)
+    assert killed.returncode == -9, killed.stderr
+    committed = values(spark, broker, fault, isolationLevel="read_committed")
+    if visible is None:
+        assert 200 <= committed.total() < 400  # of the two tasks, one is committed
+    else:
+        assert committed == Counter(range(visible))
+    went_on = run_stream(broker, tmp_path, "", *options)
+    assert went_on.returncode == 0, went_on.stderr
+    assert values(spark, broker, fault, isolationLevel="read_committed") == Counter(range(600))
+    assert {listed.state for listed in client.list_transactions()} <= {"CompleteCommit", "CompleteAbort", "Empty"}
+
+
+def test_a_transactional_job_is_seen_when_it_is_done_and_never_when_it_failed(
+    spark: Any, fixed_partitions: None, broker: Broker
+) -> None:
+    frame = spark.range(0, 400, 1, 4)
+    poisoned = frame.selectExpr("IF(id = 390, raise_error('poison'), string(id)) AS value")
+    options = {"topic": "whole", "transactional": "true", "batchBytes": "300"}
+    for write_id in ({}, {"writeId": "2026-11-23"}):
+        with pytest.raises(Exception, match="poison"):
+            write(poisoned, broker, **options, **write_id)
+        assert values(spark, broker, "whole", isolationLevel="read_committed").total() % 400 == 0
+        write(frame.selectExpr("string(id) AS value"), broker, **options, **write_id)
+    twice = Counter(dict.fromkeys(range(400), 2))
+    assert values(spark, broker, "whole", isolationLevel="read_committed") == twice
+    write(frame.selectExpr("string(id) AS value"), broker, **options, writeId="2026-11-23")  # is there already
+    assert values(spark, broker, "whole", isolationLevel="read_committed") == twice

@@ -25,7 +25,7 @@ from msgpack import packb
 from protocol.errors import ErrorCode
 from protocol.native.messages import ReceivedFetch
 from protocol.native.producers import ProducerPosition
-from protocol.records.layout import BatchHeader
+from protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 from protocol.records.reader import Record, decoded_batches
 from protocol.request import EARLIEST_TIMESTAMP, FetchPartition, FetchRequest, ListOffsetsRequest, OffsetQuery
 from protocol.response import ListOffsetsResponse
@@ -39,10 +39,16 @@ EPOCHS = 1 << 15  # an epoch is a non-negative int16; later micro-batches take t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The producer under which the records of a task are sent."""
+    """The producer under which the records of a task are sent, outside transactions or in one."""
 
     producer_id: int
     producer_epoch: int
+    transactional_id: str | None = None
+
+    @property
+    def attributes(self) -> int:
+        """The attributes of its batches."""
+        return 0 if self.transactional_id is None else TRANSACTIONAL_BIT
 
 
 def batch_identity(write_id: str, task: int, batch: int = 0) -> Identity:

@@ -13,6 +13,7 @@ OnChangedRows: TypeAlias = Literal["fail", "send"]
 DEFAULT_BATCH_BYTES = 256 << 10  # as the client's: a quarter of message.max.bytes, and larger is not faster
 DEFAULT_BUFFER_BYTES = 16 << 20
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000  # Kafka's delivery.timeout.ms
+DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000  # what brokers allow (transaction.max.timeout.ms): a job may take long
 
 # Name to the form of its value, for errors.
 WRITE_TABLE = {
@@ -25,6 +26,8 @@ WRITE_TABLE = {
     "batchBytes": "a number of bytes from 1",
     "bufferBytes": "a number of bytes from 1",
     "deliveryTimeoutMs": "a number of milliseconds from 1",
+    "transactional": '"true" or "false"',
+    "transactionTimeoutMs": "a number of milliseconds from 1",
     "autoCreate": '"true" or "false"',
     "onChangedRows": '"fail" or "send"',
     "report": "a file",
@@ -45,6 +48,8 @@ class WriteOptions:
     batch_bytes: int = DEFAULT_BATCH_BYTES
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     delivery_timeout_ms: int = DEFAULT_DELIVERY_TIMEOUT_MS
+    transactional: bool = False
+    transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
     auto_create: bool = True
     on_changed_rows: OnChangedRows = "fail"
     report: str | None = None
@@ -58,6 +63,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         raise PipelineError('no broker address: give option("bootstrap", ...)')
     if "writeBatch" in texts and "writeId" not in texts:
         raise PipelineError("option writeBatch needs writeId: it numbers the batches of that name")
+    if "transactionTimeoutMs" in texts and not texts.parsed("transactional", flag, default=False):
+        raise PipelineError("option transactionTimeoutMs needs transactional=true")
     return WriteOptions(
         bootstrap=address,
         topic=texts.parsed("topic", nonempty, None),
@@ -68,6 +75,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         batch_bytes=texts.parsed("batchBytes", count, DEFAULT_BATCH_BYTES),
         buffer_bytes=texts.parsed("bufferBytes", count, DEFAULT_BUFFER_BYTES),
         delivery_timeout_ms=texts.parsed("deliveryTimeoutMs", count, DEFAULT_DELIVERY_TIMEOUT_MS),
+        transactional=texts.parsed("transactional", flag, default=False),
+        transaction_timeout_ms=texts.parsed("transactionTimeoutMs", count, DEFAULT_TRANSACTION_TIMEOUT_MS),
         auto_create=texts.parsed("autoCreate", flag, default=True),
         on_changed_rows=cast("OnChangedRows", texts.parsed("onChangedRows", word("fail", "send"), "fail")),
         report=texts.parsed("report", nonempty, None),

@@ -27,12 +27,14 @@ from protocol.records.layout import Codec
 from protocol.records.reader import Record, records_in
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProducedPartition, ProduceResponse
-from warmlog.pipeline.broker import TRANSIENT, RetryingBroker, reply_error
+from warmlog.pipeline.broker import BUSY, TRANSIENT, RetryingBroker, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.sink.attempts import Identity, StoredReader
+from warmlog.pipeline.sink.transactions import ENDED, ENDED_CODES
 
 MAX_IN_FLIGHT = 5
 MAX_REQUEST_BYTES = 1 << 20  # Kafka's max.request.size; a single batch may be larger
+RETRIED = TRANSIENT | BUSY
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -113,7 +115,7 @@ class BatchSender:
         self._in_flight_bytes += size
         self._unanswered |= _keys(batches)
         try:
-            self._broker.connection().send(_request(batches))
+            self._broker.connection().send(self._request(batches))
         except UnavailableError as error:
             self._reconnect(error)
 
@@ -142,7 +144,7 @@ class BatchSender:
         self._unanswered -= _keys(batches)
         failed = []
         for batch, outcome in zip(batches, response.partitions, strict=True):
-            if outcome.error in TRANSIENT or outcome.error in TOO_LARGE:
+            if outcome.error in RETRIED or outcome.error in TOO_LARGE:
                 failed.append((batch, outcome))
             else:
                 self._settle(batch, outcome)
@@ -161,13 +163,25 @@ class BatchSender:
         for batch in unanswered:
             self._deliver(batch)
 
+    def _request(self, batches: Sequence[SinkBatch]) -> ProduceRequest:
+        transactional_id = self._identity.transactional_id
+        return ProduceRequest(
+            transactional_id=UNSET if transactional_id is None else transactional_id,
+            partitions=tuple(
+                PartitionRecords(topic=batch.topic, partition=batch.partition, records=memoryview(batch.encoded))
+                for batch in batches
+            ),
+        )
+
     # -- one at a time --
 
     def _back_off(self, failed: Sequence[tuple[SinkBatch, ProducedPartition]]) -> None:
         """Back off if any of these has a transient error. Raises PipelineError."""
         for batch, outcome in failed:
-            if outcome.error in TRANSIENT:
-                self._retry.wait(UnavailableError(str(_reply_error(batch, outcome))))
+            if outcome.error in RETRIED:
+                error = _reply_error(batch, outcome)
+                assert isinstance(error, UnavailableError)
+                self._retry.wait(error)
                 return
 
     def _deliver(self, batch: SinkBatch) -> None:
@@ -175,7 +189,7 @@ class BatchSender:
         while True:
             self.tally.retries += 1
             try:
-                (outcome,) = self._broker.connection().ask(_request([batch]), ProduceResponse).partitions
+                (outcome,) = self._broker.connection().ask(self._request([batch]), ProduceResponse).partitions
             except UnavailableError as error:
                 batch.resent = True
                 self._broker.disconnect()
@@ -184,7 +198,7 @@ class BatchSender:
             if outcome.error in TOO_LARGE:
                 self._deliver_halves(batch, outcome)
                 return
-            if outcome.error not in TRANSIENT:
+            if outcome.error not in RETRIED:
                 self._settle(batch, outcome)
                 return
             self._back_off([(batch, outcome)])
@@ -205,6 +219,7 @@ class BatchSender:
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.producer_epoch,
             base_sequence=base_sequence,
+            attributes=self._identity.attributes,
         )
         return SinkBatch(
             topic=batch.topic,
@@ -219,6 +234,8 @@ class BatchSender:
 
     def _settle(self, batch: SinkBatch, outcome: ProducedPartition) -> None:
         """Count a batch that is stored. Raises PipelineError if it was rejected for good."""
+        if outcome.error in ENDED_CODES and self._identity.transactional_id is not None:
+            raise PipelineError(f"{batch.name}: {ENDED}: {_reply_error(batch, outcome)}")
         if outcome.error:
             raise _refused(batch, outcome)
         if outcome.duplicate is not UNSET and not (batch.resent and self._is_ours(batch, outcome.base_offset)):
@@ -242,15 +259,6 @@ def _keys(batches: Sequence[SinkBatch]) -> set[tuple[str, int]]:
 
 def _content(record: Record) -> Record:
     return replace(record, offset=0, timestamp=0)
-
-
-def _request(batches: Sequence[SinkBatch]) -> ProduceRequest:
-    return ProduceRequest(
-        partitions=tuple(
-            PartitionRecords(topic=batch.topic, partition=batch.partition, records=memoryview(batch.encoded))
-            for batch in batches
-        )
-    )
 
 
 def _reply_error(batch: SinkBatch, outcome: ProducedPartition) -> PipelineError:

@@ -11,6 +11,7 @@ Invariants:
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -27,6 +28,7 @@ from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, StoredReader, 
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Headers, Rows, row_size_bound
 from warmlog.pipeline.sink.sender import BatchSender, SinkBatch
+from warmlog.pipeline.sink.transactions import OpenTransaction, TaskTransaction, Write
 
 MAX_SEQUENCE = (1 << 31) - 1
 SPREAD_ROWS = 256  # a batch of small rows holds several runs, and a few thousand rows reach all partitions
@@ -127,6 +129,12 @@ class TaskWriter:
             stored_before=self._stored_before,
         )
 
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """A topic and partition that was written to, None if there is none."""
+        written = (batch for target in self._targets.values() for batch in target.open if batch.next_sequence)
+        return next(((batch.topic, batch.partition) for batch in written), None)
+
     # -- partitions of rows --
 
     def _add_to(self, target: _Target, records: list[Record], largest: int, *, keyed: bool) -> None:
@@ -217,6 +225,7 @@ class TaskWriter:
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.producer_epoch,
             base_sequence=sequence,
+            attributes=self._identity.attributes,
         )
         closed = SinkBatch(
             topic=batch.topic,
@@ -250,6 +259,10 @@ class TaskWriter:
 
     def _look_up(self, name: str) -> _Target:
         found = self._metadata(name)
+        first = self._identity.producer_id + self._identity.producer_epoch
+        if self._identity.transactional_id is not None:  # its epoch is new, so nothing is stored under it
+            batches = [_OpenBatch(name, each.partition, 0) for each in found.partitions]
+            return _Target(name, batches, StoredRecords(), first)
         asked = tuple(TopicPartition(topic=name, partition=each.partition) for each in found.partitions)
         request = DescribeProducerRequest(producer_id=self._identity.producer_id, partitions=asked)
         positions = self._broker.ask(request, DescribeProducerResponse, _check_positions).partitions
@@ -258,7 +271,7 @@ class TaskWriter:
         for position, batch in zip(positions, batches, strict=True):
             if batch.next_sequence:
                 reader.collect(position, stored)
-        return _Target(name, batches, stored, self._identity.producer_id + self._identity.producer_epoch)
+        return _Target(name, batches, stored, first)
 
     def _metadata(self, name: str) -> TopicMetadata:
         """Return the topic; create it if it is missing and that is allowed. Raises PipelineError."""
@@ -295,12 +308,46 @@ class TaskWriter:
 
 def write_task(options: WriteOptions, identity: Identity, rows: Iterable[Rows]) -> TaskReport:
     """Write the rows of one task, and wait until all are stored. Raises PipelineError."""
+    with open_broker(options) as broker:
+        return _written(options, identity, broker, rows)[0]
+
+
+def write_in_transaction(
+    options: WriteOptions, write: Write, task: int, rows: Iterable[Rows]
+) -> tuple[TaskReport, OpenTransaction | None]:
+    """Write the rows of one task in a transaction, and leave it open; None if there is nothing to commit.
+
+    Raises PipelineError, and aborts the transaction then, as with any other exception.
+    """
+    with open_broker(options) as broker:
+        transaction = TaskTransaction(broker, write, task, options.transaction_timeout_ms)
+        if write.is_repeatable and transaction.is_decided():
+            left = transaction.left()
+            if left is not None or transaction.is_stored():
+                return TaskReport(stored_before=sum(len(some.values) for some in rows)), left
+        identity = transaction.begin()
+        try:
+            report, place = _written(options, identity, broker, rows)
+            return report, None if place is None else transaction.complete(place)
+        except BaseException:
+            with suppress(PipelineError):
+                transaction.abandon()
+            raise
+
+
+def open_broker(options: WriteOptions) -> RetryingBroker:
+    """Return the broker that a write goes to; it connects with its first request."""
     retry = Retry(options.delivery_timeout_ms / 1000, setting="deliveryTimeoutMs")
-    with RetryingBroker(options.bootstrap, retry, max_reply_bytes=FETCH_BYTES) as broker:
-        writer = TaskWriter(options, identity, broker, now_ms=lambda: time.time_ns() // 1_000_000)
-        for some in rows:
-            writer.add(some)
-        return writer.finish()
+    return RetryingBroker(options.bootstrap, retry, max_reply_bytes=FETCH_BYTES)
+
+
+def _written(
+    options: WriteOptions, identity: Identity, broker: RetryingBroker, rows: Iterable[Rows]
+) -> tuple[TaskReport, tuple[str, int] | None]:
+    writer = TaskWriter(options, identity, broker, now_ms=lambda: time.time_ns() // 1_000_000)
+    for some in rows:
+        writer.add(some)
+    return writer.finish(), writer.place
 
 
 def _check_positions(reply: DescribeProducerResponse) -> None:

@@ -1,7 +1,7 @@
 """Writers that Spark calls, for batch jobs and for streams.
 
 `write` runs in workers, once per task; `commit` and `abort` in a process beside the driver. Records are visible as soon
-as the broker has stored them, not only after `commit`.
+as the broker has stored them; with `transactional=true`, to readers of committed records, after `commit`.
 
 Source: pyspark.sql.datasource (SPARK-44076); org.apache.spark.sql.execution.streaming.MicroBatchExecution, which passes
 the query and the micro-batch to tasks as local properties.
@@ -28,7 +28,8 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink.attempts import batch_identity, stream_identity
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Rows, check_columns, rows_of, rows_of_spark
-from warmlog.pipeline.sink.task import TaskReport, write_task
+from warmlog.pipeline.sink.task import TaskReport, open_broker, write_in_transaction, write_task
+from warmlog.pipeline.sink.transactions import OpenTransaction, Write, abort, commit
 
 ARROW = "DataSourceStreamArrowWriter"
 ARROW_STREAMS = hasattr(datasource, ARROW)  # from Spark 4.1 on; earlier versions pass rows to streams
@@ -43,9 +44,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """The report of a task to the driver."""
+    """The report of a task to the driver, and its transaction to be ended."""
 
     report: TaskReport
+    transaction: OpenTransaction | None = None
 
 
 def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
@@ -77,20 +79,30 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._write_id = write_id
 
+    @property
+    def _write(self) -> Write:
+        is_repeatable = self._options.write_id is not None
+        return Write(name=self._write_id, number=self._options.write_batch, is_repeatable=is_repeatable)
+
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the Arrow batches of a task. In a worker. Raises PipelineError."""
         context = _task()
         if self._options.write_id is not None:
             _check_partitions_are_fixed(context)
-        identity = batch_identity(self._write_id, context.partitionId(), self._options.write_batch)
-        return TaskMessage(write_task(self._options, identity, _rows(self._options, iterator)))
+        rows, task, number = _rows(self._options, iterator), context.partitionId(), self._options.write_batch
+        if self._options.transactional:
+            return TaskMessage(*write_in_transaction(self._options, self._write, task, rows))
+        return TaskMessage(write_task(self._options, batch_identity(self._write_id, task, number), rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report a job after all of its tasks are done."""
+        """Commit a job after all of its tasks are done, and report it. Raises PipelineError."""
+        commit_tasks(self._options, messages)
         report(self._options, messages, "done")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report a job after a task has failed for good; records that were written stay."""
+        """Report a job after a task has failed for good; without transactions, records that were written stay."""
+        if self._options.transactional:
+            abort_tasks(self._options, self._write)
         report(self._options, messages, "failed")
 
 
@@ -122,15 +134,21 @@ class _Stream:
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise PipelineError("Spark passed no query id or micro-batch: only micro-batch triggers are supported")
-        identity = stream_identity(query, int(batch), context.partitionId())
-        return TaskMessage(write_task(self._options, identity, rows))
+        task = context.partitionId()
+        if self._options.transactional:
+            write = Write(name=query, number=int(batch))
+            return TaskMessage(*write_in_transaction(self._options, write, task, rows))
+        return TaskMessage(write_task(self._options, stream_identity(query, int(batch), task), rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Report a micro-batch after all of its tasks are done."""
+        """Commit a micro-batch after all of its tasks are done, and report it. Raises PipelineError."""
+        commit_tasks(self._options, messages)
         report(self._options, messages, "done", batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Report a micro-batch after a task has failed for good; it runs again when the query is restarted."""
+        for transaction in _transactions(messages)[:1]:  # without any, the write is not known here
+            abort_tasks(self._options, transaction.write)
         report(self._options, messages, "failed", batchId)
 
 
@@ -161,6 +179,27 @@ def _task() -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "a writer runs in a task"
     return context
+
+
+def commit_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Commit the transactions of all tasks. Raises PipelineError."""
+    if transactions := _transactions(messages):
+        with open_broker(options) as broker:
+            commit(broker, transactions)
+
+
+def abort_tasks(options: WriteOptions, write: Write) -> None:
+    """Abort the transactions of all tasks. What fails is left to the broker's timeout."""
+    try:
+        with open_broker(options) as broker:
+            abort(broker, write)
+    except PipelineError as error:
+        _log.warning("transactions stay open for up to %d ms: %s", options.transaction_timeout_ms, error)
+
+
+def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[OpenTransaction]:
+    done = [message.transaction for message in messages if isinstance(message, TaskMessage)]
+    return [transaction for transaction in done if transaction is not None]
 
 
 def report(
