@@ -21,7 +21,13 @@ from typing import NamedTuple, TypeAlias
 import trio
 
 from broker.coordinator_log.replay import Replay
-from broker.log.errors import IndexCorruptError, InvalidProducerEpochError, InvalidTransactionStateError, LogError
+from broker.log.errors import (
+    IndexCorruptError,
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    LogError,
+    LogFailedError,
+)
 from broker.log.io.files import FileSlice
 from broker.log.producers.transactions import Origin
 from broker.metadata.store import MetadataError
@@ -187,7 +193,9 @@ class CoordinatorLog:
                 )
             return partition.append(batch, Origin.COORDINATOR), len(rows)
         except (ProtocolError, LogError) as error:
-            logger.warning("%s %.200r: appending to %s failed: %s", self._topic.keeps, name, self._topic.name, error)
+            if not isinstance(error, LogFailedError):  # reported once for all its appends
+                topic = self._topic
+                logger.warning("%s %.200r: appending to %s failed: %s", topic.keeps, name, topic.name, error)
             raise _NotAppendedError(_code_of(error)) from error
 
     def _batches(self, rows: Rows) -> Iterator[Rows]:

@@ -144,7 +144,7 @@ class TransactionService:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         known = self.log.partition_count
         error = await self.log.ensure()
-        if error is ErrorCode.NONE and not known:
+        if error is ErrorCode.NONE and not known and not self.coordinator.has_partitions:  # else a concurrent call did
             unread = self.log.unread
             for index in range(self.log.partition_count):
                 if index in unread:
@@ -293,17 +293,13 @@ class TransactionService:
         self.log.append(append.source.transactional_id, [row], lambda error, _: self._appended(append, error))
 
     def _appended(self, append: Append, error: ErrorCode) -> None:
-        if error is ErrorCode.NOT_COORDINATOR and self._is_led(append.source.partition):
-            error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # the disk refused one write: a later one may succeed
+        if error is ErrorCode.NOT_COORDINATOR and self._partitions.get(TOPIC, append.source.partition) is not None:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # a later write may succeed; a failed log is rebuilt first
         self.coordinator.appended(append, error, self._clock())
         self.apply_effects()
         stored = self._stored.pop(append.source.transactional_id, None)
         if stored is not None:
             stored.set()
-
-    def _is_led(self, index: int) -> bool:
-        partition = self._partitions.get(TOPIC, index)
-        return partition is not None and not partition.log.failed
 
     def _marked(self, markers: WriteMarkers, results: Mapping[TopicIndex, ErrorCode]) -> None:
         # A partition that was deleted needs no marker.

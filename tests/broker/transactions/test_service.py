@@ -13,7 +13,7 @@ from broker.transactions.effects import Producer
 from broker.transactions.verification import TransactionSupport
 from protocol.errors import ErrorCode
 from protocol.records.markers import Outcome
-from tests.broker.transactions.serving import TV_2, Markers, serving
+from tests.broker.transactions.serving import TV_2, Markers, Serving, serving
 
 ORDERS = ("orders", 0)
 GONE = ("gone", 0)
@@ -162,3 +162,35 @@ async def test_a_stopped_coordinator_answers_and_serves_no_more(tmp_path: Path) 
         answer = await broker.service.initialize(InitRequest(transactional_id="id", timeout_ms=1))
         assert answer.error is ErrorCode.NOT_COORDINATOR
         assert await broker.service.ensure() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_ids_given_while_the_topic_is_created_twice_at_once_are_kept(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        await broker.producer("earlier")
+        await broker.rig.partitions.delete("__transaction_state")
+        async with trio.open_nursery() as nursery:
+            for name in ("one", "two", "three"):
+                nursery.start_soon(_begin, broker, name)
+        assert [broker.state(name) for name in ("one", "two", "three")] == ["Empty"] * 3
+
+
+async def _begin(broker: Serving, name: str) -> None:
+    assert await broker.service.ensure() is ErrorCode.NONE
+    await broker.producer(name)
+
+
+async def test_a_completion_is_written_once_a_failed_log_is_rebuilt(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with serving(tmp_path, Markers(failing={"orders"})) as broker:
+        await broker.rig.create("orders")
+        producer = await broker.producer()
+        await broker.add(producer, ORDERS)
+        await broker.commit(producer)
+        log = broker.rig.partitions.get("__transaction_state", broker.service.log.partition_of("id"))
+        assert log is not None
+        log.log.fail("Input/output error")
+        broker.markers.failing.clear()
+        await trio.sleep(1)
+        assert broker.state() == "PrepareCommit"
+        await log.reopen()
+        await trio.sleep(1)
+        assert broker.state() == "CompleteCommit"
