@@ -70,10 +70,11 @@ class CoordinatorTopic:
 
 
 class LogProducer(NamedTuple):
-    """The producer of the transaction that appended records belong to."""
+    """The producer of the transaction that appended records belong to, and a guard that allows it to begin one."""
 
     id: int
     epoch: int
+    guard: int
 
 
 class CoordinatorLog:
@@ -177,6 +178,14 @@ class CoordinatorLog:
         else:
             self._writer.spawn(partial(_settle_later, appends, settled))
 
+    def open_guard(self, name: str, producer_id: int) -> int:
+        """Return a guard for a transaction in the partition of a name; call it before the transaction is verified.
+
+        A marker that is written meanwhile invalidates it. 0, with which none can begin, if the partition is offline.
+        """
+        partition = self._partitions.get(self._topic.name, self.partition_of(name))
+        return 0 if partition is None else partition.log.producers.guards.open(producer_id)
+
     def _append(self, name: str, rows: Rows, producer: LogProducer | None) -> tuple[Append, int]:
         partition = self._partitions.get(self._topic.name, self.partition_of(name))
         if partition is None:
@@ -191,7 +200,8 @@ class CoordinatorLog:
                 batch = build_batch(
                     records, producer_id=producer.id, producer_epoch=producer.epoch, attributes=TRANSACTIONAL_BIT
                 )
-            return partition.append(batch, Origin.COORDINATOR), len(rows)
+            guard = 0 if producer is None else producer.guard
+            return partition.append(batch, Origin.COORDINATOR, guard), len(rows)
         except (ProtocolError, LogError) as error:
             if not isinstance(error, LogFailedError):  # reported once for all its appends
                 topic = self._topic

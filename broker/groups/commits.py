@@ -99,7 +99,8 @@ class OffsetCommits:
         writes: list[tuple[list[int], _Write]] = []
         for start in range(0, len(valid), OFFSETS_PER_STEP):
             indexes = valid[start : start + OFFSETS_PER_STEP]
-            error = await self._check_commit(name, committer, in_transaction=producer is not None)
+            error = ErrorCode.NONE if producer is None else _failure_of(writes)
+            error = error or await self._check_commit(name, committer, in_transaction=producer is not None)
             if error is ErrorCode.NONE:
                 chosen = [offsets[index] for index in indexes]
                 writes.append((indexes, self._write_offsets(name, chosen, retention_ms, producer)))
@@ -394,6 +395,11 @@ class _Write:
         write.settle(error)
         return write
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the outcome is known, and is an error."""
+        return self._done.is_set() and self.error is not ErrorCode.NONE
+
     def settle(self, error: ErrorCode) -> None:
         """Set the outcome, and wake whoever waits."""
         self.error = error
@@ -404,6 +410,11 @@ class _Write:
         if not self._done.is_set():
             await self._done.wait()
         return self.error
+
+
+def _failure_of(writes: Iterable[tuple[Sequence[int], _Write]]) -> ErrorCode:
+    """Return the error of a failed write: if it was to begin a transaction, those behind it cannot continue it."""
+    return next((write.error for _, write in writes if write.has_failed), ErrorCode.NONE)
 
 
 async def _take_steps(steps: Iterator[bool]) -> None:

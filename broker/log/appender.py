@@ -127,7 +127,7 @@ class Appender:
     ) -> PlannedAppend:
         """Validate batches and assign offsets and a position. `reencoded`: they are the result of `reencode_batches`.
 
-        `guard` allows a client to begin a transaction. Raises RecordListTooLargeError, ProtocolError;
+        `guard` allows them to begin a transaction. Raises RecordListTooLargeError, ProtocolError;
         NeedsReencodingError unless `reencoded`; and the errors of `Producers.plan`.
         """
         rules, tail = self.rules, self._planned

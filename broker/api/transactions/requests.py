@@ -174,7 +174,9 @@ class TransactionsApi:
         producer = Producer(request.producer_id, request.producer_epoch)
         error = ErrorCode.NONE if request.group else ErrorCode.INVALID_GROUP_ID
         error = error or await context.wait(self._groups.ensure())
+        guard = 0
         if error is ErrorCode.NONE:
+            guard = self._groups.open_guard(request.group, producer.id)
             place = (OFFSETS_TOPIC, self._groups.partition_of(request.group))
             admitted = self._transactions.admit(request.transactional_id, producer, place, support)
             error = offset_commit_error(await context.wait(admitted), support)
@@ -186,7 +188,7 @@ class TransactionsApi:
             Committer(generation=request.generation, member_id=request.member_id, instance_id=request.instance_id),
             request.partitions,
             retention_ms=None,
-            producer=LogProducer(*producer),
+            producer=LogProducer(*producer, guard),
             checkpoint=context.checkpoint,
         )
         errors = await context.wait(commit)

@@ -203,7 +203,7 @@ class Producers:
     ) -> Sequence[ProducerState]:
         """Validate batches that are not duplicates; return the new states, for `commit`.
 
-        `guard` allows a client to begin a transaction; see `VerificationGuards`. Raises TooManyProducersError and the
+        `guard` allows them to begin a transaction; see `VerificationGuards`. Raises TooManyProducersError and the
         errors of `followed`, and then nothing is planned.
         """
         has_sequence = origin is Origin.CLIENT
@@ -219,7 +219,7 @@ class Producers:
                 header,
                 extent.last_offset,
                 extent.max_timestamp,
-                may_begin=self._may_begin(header, origin, guard),
+                may_begin=self._may_begin(header, guard),
                 has_sequence=has_sequence,
             )
             self._planned[header.producer_id] = state
@@ -237,17 +237,15 @@ class Producers:
                     header,
                     extent.last_offset,
                     extent.max_timestamp,
-                    may_begin=self._may_begin(header, origin, guard),
+                    may_begin=self._may_begin(header, guard),
                     has_sequence=has_sequence,
                 )
         self._planned.update(states)
         self._close_guards(tuple(states.values()))
         return tuple(states.values())
 
-    def _may_begin(self, header: BatchHeader, origin: Origin, guard: int) -> bool:
-        if not header.attributes & TRANSACTIONAL_BIT:
-            return False
-        return origin is Origin.COORDINATOR or self.guards.is_valid(header.producer_id, guard)
+    def _may_begin(self, header: BatchHeader, guard: int) -> bool:
+        return bool(header.attributes & TRANSACTIONAL_BIT) and self.guards.is_valid(header.producer_id, guard)
 
     def _close_guards(self, states: Sequence[ProducerState]) -> None:
         for state in states:

@@ -1,8 +1,8 @@
 """Rules for appends that begin, continue and end transactions, and the transactions that readers must wait for.
 
-A client may continue an open transaction at any time. It may begin one only with a *guard*: the transaction coordinator
-has verified it since the producer's last marker (KIP-890). Without that rule a batch that arrives after the marker of
-its transaction would open another one, which no marker would ever end.
+An append, of a client or of the group coordinator, may continue an open transaction at any time. It may begin one only
+with a *guard*: the transaction coordinator has verified it since the producer's last marker (KIP-890). Without that
+rule a batch that arrives after the marker of its transaction would open another one, which no marker would ever end.
 
 Source: org.apache.kafka.storage.internals.log.ProducerAppendInfo (checkProducerEpoch, checkCoordinatorEpoch,
 appendEndTxnMarker), ProducerStateManager (unreplicatedTxns, maybeCreateVerificationStateEntry), AppendOrigin.
@@ -23,7 +23,7 @@ class Origin(Enum):
     """Where an append comes from. Neither origin may append control batches except through `append_marker`."""
 
     CLIENT = "client"  # checked in full: sequences, duplicates, guard
-    COORDINATOR = "coordinator"  # a coordinator's own records: without sequences, and admitted by the coordinator
+    COORDINATOR = "coordinator"  # a coordinator's own records: without sequences
 
 
 class TransactionMarker(NamedTuple):

@@ -86,7 +86,7 @@ class AppendQueue:
         batches are decompressed by a thread first; these, and the appends behind them, are validated later, and the
         Append then fails with an error that this method would raise.
 
-        A client may begin a transaction only with a `guard` that `Producers.guards` returned before the coordinator was
+        A transaction may begin only with a `guard` that `Producers.guards` returned before the coordinator was
         asked, and that no marker has invalidated since.
 
         Raises what PartitionLog.plan raises: ProtocolError for invalid batches, LogFailedError for a failed log.

@@ -1,7 +1,7 @@
 """Committed offsets: who may commit, when offsets expire, and that they survive a restart."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,13 +11,17 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.coordinator_log import log as coordinator_log
+from broker.coordinator_log.log import LogProducer
 from broker.groups.commits import Committer
 from broker.groups.topic import TOPIC
+from broker.log.producers.transactions import TransactionMarker
 from broker.metrics.registry import Metrics
+from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, JoinGroupResponse, OffsetToCommit
 from protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
 from protocol.records.builder import build_batch
+from protocol.records.markers import Outcome
 from tests.broker.clients import batch
 from tests.broker.groups.requests import SESSION_MS
 from tests.broker.groups.serving import CHECK_S, EPOCH_MS, OUTSIDE, Serving, serving
@@ -406,3 +410,42 @@ async def test_groups_with_unusual_names_survive_a_restart(tmp_path: Path, name:
         await group.commit(9, name)
     async with serving(tmp_path) as group:
         assert group.committed(name) is not None
+
+
+def _log_of(broker: Serving, name: str) -> Partition:
+    partition = broker.partitions.get(TOPIC, broker.service.registry.log.partition_of(name))
+    assert partition is not None
+    return partition
+
+
+async def _commit_in_transaction(
+    broker: Serving, count: int, checkpoint: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+) -> list[ErrorCode]:
+    """Commit offsets of producer 7, as the coordinator has just allowed."""
+    guard = broker.service.registry.log.open_guard("g", 7)
+    offsets = [OffsetToCommit(topic="orders", partition=0, offset=number) for number in range(count)]
+    return await broker.service.commits.commit(
+        "g", OUTSIDE, offsets, retention_ms=None, producer=LogProducer(7, 0, guard), checkpoint=checkpoint
+    )
+
+
+async def test_offsets_that_come_after_the_end_of_their_transaction_begin_no_other(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        log = _log_of(broker, "g")
+
+        async def end_transaction() -> None:
+            log.append_marker(TransactionMarker(7, 0, 0, Outcome.ABORT))
+
+        errors = await _commit_in_transaction(broker, 1, end_transaction)
+        assert errors == [ErrorCode.INVALID_TXN_STATE]
+        assert log.log.last_stable_offset == log.log.log_end_offset
+        assert not broker.service.registry.pending.has_any("g")
+
+
+async def test_all_offsets_of_a_transaction_share_the_error_of_the_first(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        broker.disk.is_full = True
+        errors = await _commit_in_transaction(broker, 300)
+        assert errors == [ErrorCode.NOT_COORDINATOR] * 300
+        broker.disk.is_full = False
+        assert await _commit_in_transaction(broker, 300) == [ErrorCode.NONE] * 300

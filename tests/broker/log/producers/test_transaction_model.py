@@ -62,7 +62,8 @@ def step(log: PartitionLog, model: Model, random: Random, directory: Path) -> Pa
     )[0]
     producer, count = random.choice(PRODUCERS), random.randint(1, 4)
     if verb == "transact":
-        planned = log.append(transactional(producer, 0, count), origin=Origin.COORDINATOR)
+        guard = log.producers.guards.open(producer)
+        planned = log.append(transactional(producer, 0, count), origin=Origin.COORDINATOR, guard=guard)
         model.batches.append((planned.base_offset, planned.last_offset, producer, None))
     elif verb == "plain":
         planned = log.append(build_batch([(NOW_MS, None, b"v" * 20, ())] * count))

@@ -108,9 +108,20 @@ def test_a_guard_is_good_for_one_transaction(log: PartitionLog) -> None:
         log.append(transactional(7, 1), guard=guard)
 
 
-def test_a_coordinator_appends_without_sequences_and_guards(log: PartitionLog) -> None:
-    for _ in range(2):
+def test_a_coordinator_begins_a_transaction_only_with_a_guard_either(log: PartitionLog) -> None:
+    with pytest.raises(InvalidTransactionStateError):
         log.append(transactional(7, 0), origin=Origin.COORDINATOR)
+    guard = log.producers.guards.open(7)
+    log.append_marker(marker(7, ABORT))
+    with pytest.raises(InvalidTransactionStateError):
+        log.append(transactional(7, 0), origin=Origin.COORDINATOR, guard=guard)
+    assert log.last_stable_offset == log.log_end_offset == 1
+
+
+def test_a_coordinator_appends_without_sequences(log: PartitionLog) -> None:
+    guard = log.producers.guards.open(7)
+    for _ in range(2):
+        log.append(transactional(7, 0), origin=Origin.COORDINATOR, guard=guard)
     assert (log.log_end_offset, log.last_stable_offset) == (2, 0)
     with pytest.raises(InvalidProducerEpochError):
         log.append_marker(marker(7, COMMIT, epoch=-1))
