@@ -204,23 +204,40 @@ class TransactionService:
         return self.coordinator.verify_partitions(transactional_id, producer, [place])[place]
 
     async def admit_batches(
-        self, transactional_id: str, producer: Producer, places: Sequence[TopicIndex], support: TransactionSupport
+        self,
+        transactional_id: str,
+        producer: Producer,
+        places: Sequence[TopicIndex],
+        support: TransactionSupport,
+        open_guards: Callable[[], None],
     ) -> Mapping[TopicIndex, ErrorCode]:
-        """Admit batches of one producer to partitions; return the Produce errors of rejected ones."""
+        """Admit batches of one producer to partitions; return the Produce errors of rejected ones.
+
+        `open_guards` is called before each attempt: the markers that an attempt waits for invalidate earlier guards.
+        """
         if support is TransactionSupport.ADDING:
-            error = await self._add_soon(transactional_id, producer, places)
+            error = await self._add_soon(transactional_id, producer, places, open_guards)
             errors: Mapping[TopicIndex, ErrorCode] = dict.fromkeys(places, error)
         elif self._settings.transaction_partition_verification_enable:
+            open_guards()
             errors = self.coordinator.verify_partitions(transactional_id, producer, places)
         else:
+            open_guards()
             return {}
         return {place: produce_error(error, support) for place, error in errors.items() if error is not ErrorCode.NONE}
 
-    async def _add_soon(self, transactional_id: str, producer: Producer, places: Sequence[TopicIndex]) -> ErrorCode:
+    async def _add_soon(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        places: Sequence[TopicIndex],
+        open_guards: Callable[[], None],
+    ) -> ErrorCode:
         """Add partitions, waiting briefly until the previous transaction is complete: a client backs off for longer."""
         settings = self._settings
         deadline = trio.current_time() + settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
         while True:
+            open_guards()
             error = await self.add_partitions(transactional_id, producer, places, TransactionVersion.TV_2)
             if error is not ErrorCode.CONCURRENT_TRANSACTIONS or trio.current_time() >= deadline:
                 return error

@@ -7,6 +7,7 @@ Source: kafka.server.ReplicaManager (maybeSendPartitionsToTransactionCoordinator
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from broker.api.context import Context
@@ -22,10 +23,11 @@ from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSI
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.transactions import TopicIndex
 
-#: Called with the transactional id, its producer, the partitions, and what the client knows of KIP-890; returns the
-#: errors of the partitions that are refused.
+#: Called with the transactional id, its producer, the partitions, what the client knows of KIP-890, and a function that
+#: opens the guards, to be called before each attempt; returns the errors of the partitions that are refused.
 Admit: TypeAlias = Callable[
-    [str, Producer, Sequence[TopicIndex], TransactionSupport], Awaitable[Mapping[TopicIndex, ErrorCode]]
+    [str, Producer, Sequence[TopicIndex], TransactionSupport, Callable[[], None]],
+    Awaitable[Mapping[TopicIndex, ErrorCode]],
 ]
 
 PLACES_PER_STEP = 1000
@@ -69,7 +71,7 @@ class Admission(NamedTuple):
 async def admit_batches(request: ProduceRequest, context: Context, partitions: Partitions, admit: Admit) -> Admission:
     """Ask the transaction coordinator about batches that begin a transaction in their partitions.
 
-    Guards are taken before it is asked: a marker that is written in the meantime invalidates them.
+    Guards are opened before it is asked: a marker that is written in the meantime invalidates them.
     """
     assert isinstance(request.transactional_id, str)
     by_producer: dict[Producer, list[TopicIndex]] = {}
@@ -78,7 +80,6 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
         partition = partitions.get(asked.topic, asked.partition)
         if partition is not None and needs_admission(asked, partition):
             header, place = read_header(asked.records), (asked.topic, asked.partition)
-            guards[place] = partition.log.producers.guards.open(header.producer_id)
             by_producer.setdefault(Producer(header.producer_id, header.producer_epoch), []).append(place)
         await context.checkpoint()
     refused: dict[TopicIndex, ErrorCode] = {}
@@ -86,6 +87,17 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
     for producer, places in by_producer.items():
         for start in range(0, len(places), PLACES_PER_STEP):
             step = places[start : start + PLACES_PER_STEP]
-            refused.update(await context.wait(admit(request.transactional_id, producer, step, support)))
+            open_guards = partial(_open_guards, guards, producer.id, step, partitions)
+            admitted = admit(request.transactional_id, producer, step, support, open_guards)
+            refused.update(await context.wait(admitted))
             await context.checkpoint()
     return Admission(refused, guards)
+
+
+def _open_guards(
+    guards: dict[TopicIndex, int], producer_id: int, places: Sequence[TopicIndex], partitions: Partitions
+) -> None:
+    for place in places:
+        partition = partitions.get(*place)
+        if partition is not None:
+            guards[place] = partition.log.producers.guards.open(producer_id)

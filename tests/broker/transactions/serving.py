@@ -13,7 +13,7 @@ from broker.metadata.sqlite import SqliteMetadataStore
 from broker.partitions.partition import Append, Partition
 from broker.transactions.coordinator import InitRequest
 from broker.transactions.effects import Producer
-from broker.transactions.markers import Marker, MarkerWriter
+from broker.transactions.markers import AppendMarker, Marker, MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.service import TransactionService
 from protocol.errors import ErrorCode
@@ -25,18 +25,23 @@ from tests.broker.rig import Rig, rig
 TV_2 = TransactionVersion.TV_2
 
 
+def _append_record(partition: Partition, marker: Marker) -> Append:
+    return partition.append(build_batch([(0, b"marker", b"%d" % marker.outcome, ())]))
+
+
 @dataclass
 class Markers:
-    """Appends a record for each marker; refuses partitions of `failing` topics."""
+    """Appends each marker, by default as a record; refuses partitions of `failing` topics."""
 
     written: list[tuple[str, int, Marker]] = field(default_factory=list)
     failing: set[str] = field(default_factory=set)
+    append: AppendMarker = _append_record
 
     def __call__(self, partition: Partition, marker: Marker) -> Append:
         if partition.topic in self.failing:
             raise LogError("not now")
         self.written.append((partition.topic, partition.index, marker))
-        return partition.append(build_batch([(0, b"marker", b"%d" % marker.outcome, ())]))
+        return self.append(partition, marker)
 
 
 @dataclass

@@ -8,11 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.log.errors import InvalidTransactionStateError
 from broker.transactions.coordinator import InitRequest
 from broker.transactions.effects import Producer
+from broker.transactions.markers import append_marker
 from broker.transactions.verification import TransactionSupport
 from protocol.errors import ErrorCode
 from protocol.records.markers import Outcome
+from tests.broker.log.producers.transactions import transactional
 from tests.broker.transactions.serving import TV_2, Markers, Serving, serving
 
 ORDERS = ("orders", 0)
@@ -75,12 +78,13 @@ async def test_markers_that_fail_are_written_again(tmp_path: Path, autojump_cloc
 async def test_a_batch_waits_for_the_previous_transaction_to_be_completed(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with serving(tmp_path, Markers(failing={"orders"}), add_partitions_to_txn_retry_backoff_max_ms=490) as broker:
+    markers = Markers(failing={"orders"})
+    async with serving(tmp_path, markers, add_partitions_to_txn_retry_backoff_max_ms=490) as broker:
         await broker.rig.create("orders")
         producer = await broker.producer()
         await broker.add(producer, ORDERS)
         producer = await broker.commit(producer)
-        admit = partial(broker.service.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING)
+        admit = partial(broker.service.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING, lambda: None)
         before = trio.current_time()
         assert await admit() == {ORDERS: ErrorCode.CONCURRENT_TRANSACTIONS}
         assert trio.current_time() - before == pytest.approx(0.5)
@@ -102,8 +106,37 @@ async def test_a_waiting_batch_is_admitted_once_the_previous_transaction_is_comp
         producer = await broker.commit(producer)
         broker.markers.failing.clear()
         before = trio.current_time()
-        assert await broker.service.admit_batches("id", producer, [ORDERS], TransactionSupport.ADDING) == {}
+        admit = partial(broker.service.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING)
+        assert await admit(lambda: None) == {}
         assert trio.current_time() - before < 1  # the markers are written again after 0.1 s
+
+
+async def test_a_batch_that_waited_for_the_marker_of_its_partition_may_begin_the_next_transaction(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    markers = Markers(failing={"orders"}, append=append_marker)
+    async with serving(tmp_path, markers, add_partitions_to_txn_retry_backoff_max_ms=490) as broker:
+        orders = await broker.rig.create("orders")
+        producer = await broker.producer()
+        await broker.add(producer, ORDERS)
+        producer = await broker.commit(producer)
+        opened: list[int] = []
+
+        def open_guards() -> None:
+            opened.append(orders.log.producers.guards.open(producer.id))
+
+        async def wait_for_admission() -> None:
+            admit = broker.service.admit_batches
+            assert await admit("id", producer, [ORDERS], TransactionSupport.ADDING, open_guards) == {}
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_admission)
+            await wait_all_tasks_blocked()
+            markers.failing.clear()
+        first = transactional(producer.id, 0, epoch=producer.epoch)
+        with pytest.raises(InvalidTransactionStateError):
+            orders.append(first, guard=opened[0])
+        orders.append(first, guard=opened[-1])
 
 
 async def _is_admitted(admit: Callable[[], Awaitable[object]]) -> None:
