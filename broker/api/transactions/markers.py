@@ -62,7 +62,9 @@ class TransactionMarkersApi:
             asked.coordinator_epoch,
             TransactionVersion(min(max(asked.version, 0), max(TransactionVersion))),
         )
-        if places:
+        if marker.producer.id < 0 or marker.producer.epoch < 0:  # no producer has these: they mean "none" in a log
+            errors = dict.fromkeys(places, ErrorCode.INVALID_REQUEST)
+        elif places:
             self._markers.write(marker, places, written)
             await context.wait(done.wait())
 
