@@ -120,10 +120,10 @@ class TransactionsApi:
 
     async def _add(self, asked: PartitionsOfTransaction, context: Context, *, is_batched: bool) -> AddedPartitions:
         places = await context.map(_place, asked.partitions)
-        errors: Mapping[TopicIndex, ErrorCode] = {} if is_batched else await self._refused(places, context)
+        errors: Mapping[TopicIndex, ErrorCode] = await self._refused(places, context, is_client=not is_batched)
         producer = Producer(asked.producer_id, asked.producer_epoch)
         others = ErrorCode.OPERATION_NOT_ATTEMPTED  # all or none
-        if asked.verify_only:
+        if not errors and asked.verify_only:
             errors = await self._verify(asked.transactional_id, producer, places, context)
         elif not errors:
             version = TransactionVersion.TV_2 if is_batched else TransactionVersion.TV_0
@@ -145,11 +145,13 @@ class TransactionsApi:
             await context.checkpoint()
         return errors
 
-    async def _refused(self, places: Sequence[TopicIndex], context: Context) -> dict[TopicIndex, ErrorCode]:
-        """Return the partitions that a client may not add, with the reasons."""
+    async def _refused(
+        self, places: Sequence[TopicIndex], context: Context, *, is_client: bool
+    ) -> dict[TopicIndex, ErrorCode]:
+        """Return the partitions that do not exist or that a client may not add, with the reasons."""
         refused = {}
         for topic, index in places:
-            if is_internal(topic):
+            if is_client and is_internal(topic):
                 refused[topic, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif self._partitions.get(topic, index) is None and not self._partitions.is_offline(topic, index):
                 refused[topic, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

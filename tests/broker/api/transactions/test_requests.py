@@ -108,6 +108,19 @@ async def test_brokers_add_and_verify_partitions_in_batches(tmp_path: Path) -> N
         broker.stop.set()
 
 
+@pytest.mark.parametrize("verify_only", [False, True])
+async def test_brokers_add_no_partitions_that_do_not_exist(tmp_path: Path, verify_only: bool) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        for topic, index in (("others", 0), ("words", 1), ("words", -1)):
+            places = [{"name": topic, "partitions": [index]}]
+            error = await add_batched(client, **producer, verify_only=verify_only, topics=places)
+            assert error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await describe(client))["transaction_state"] == "Empty"
+        broker.stop.set()
+
+
 async def test_the_offsets_of_a_group_are_added_by_their_partition(tmp_path: Path) -> None:
     settings = {"offsets.topic.num.partitions": 1}
     async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:
