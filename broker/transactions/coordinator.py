@@ -33,6 +33,7 @@ from protocol.records.markers import Outcome
 from protocol.transactions import NO_TIMEOUT_MS, TopicIndex, TransactionVersion
 
 IDS_A_STEP = 500  # looked at between two turns of the event loop
+MAX_ID_BYTES = 32_767  # the limit of a record's key
 EFFECTS_A_STEP = 10  # caused between two turns: each ends in several writes
 
 # Codes of failed appends as clients of the coordinator are given them; all others stay as they are.
@@ -177,7 +178,7 @@ class TransactionCoordinator:
 
     def availability(self, transactional_id: str) -> ErrorCode:
         """Return NONE if this broker serves the id, else the error code."""
-        if not transactional_id:
+        if not transactional_id or len(transactional_id.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
             return ErrorCode.INVALID_REQUEST
         partition = self._partition_of(transactional_id)
         if partition in self._loading:
@@ -206,8 +207,6 @@ class TransactionCoordinator:
         self._collect(transaction)
 
     def _check_init(self, request: InitRequest) -> ErrorCode:
-        if not request.transactional_id:
-            return ErrorCode.INVALID_REQUEST
         if request.in_two_phases and not self._limits.allows_two_phases:
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if request.keeps_prepared:

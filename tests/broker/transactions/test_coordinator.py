@@ -181,3 +181,11 @@ def test_ids_do_not_disturb_one_another() -> None:
     first, second = driver.init(name="a"), driver.init(name="b")
     driver.settle_appends()
     assert driver.given(first) != driver.given(second)
+
+
+def test_an_id_that_no_record_can_hold_is_refused() -> None:
+    driver = Driver()
+    assert driver.error(driver.init(name="é" * 16_384)) is ErrorCode.INVALID_REQUEST
+    assert driver.error(driver.init(name="")) is ErrorCode.INVALID_REQUEST
+    assert driver.coordinator.id_count == 0
+    driver.producer(name="é" * 16_383)
