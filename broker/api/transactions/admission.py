@@ -8,6 +8,7 @@ Source: kafka.server.ReplicaManager (maybeSendPartitionsToTransactionCoordinator
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from broker.api.context import Context
@@ -74,30 +75,31 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
     Guards are opened before it is asked: a marker that is written in the meantime invalidates them.
     """
     assert isinstance(request.transactional_id, str)
-    by_producer: dict[Producer, list[TopicIndex]] = {}
+    by_producer: dict[Producer, dict[TopicIndex, int]] = {}  # the first sequence for each partition
     guards: dict[TopicIndex, int] = {}
     for asked in request.partitions:
         partition = partitions.get(asked.topic, asked.partition)
         if partition is not None and needs_admission(asked, partition):
             header, place = read_header(asked.records), (asked.topic, asked.partition)
-            by_producer.setdefault(Producer(header.producer_id, header.producer_epoch), []).append(place)
+            sequences = by_producer.setdefault(Producer(header.producer_id, header.producer_epoch), {})
+            sequences[place] = header.base_sequence
         await context.checkpoint()
     refused: dict[TopicIndex, ErrorCode] = {}
     support = support_of("produce", context)
-    for producer, places in by_producer.items():
-        for start in range(0, len(places), PLACES_PER_STEP):
-            step = places[start : start + PLACES_PER_STEP]
-            open_guards = partial(_open_guards, guards, producer.id, step, partitions)
-            admitted = admit(request.transactional_id, producer, step, support, open_guards)
+    for producer, sequences in by_producer.items():
+        remaining = iter(sequences.items())
+        while step := dict(islice(remaining, PLACES_PER_STEP)):
+            open_guards = partial(_open_guards, guards, producer, step, partitions)
+            admitted = admit(request.transactional_id, producer, [*step], support, open_guards)
             refused.update(await context.wait(admitted))
             await context.checkpoint()
     return Admission(refused, guards)
 
 
 def _open_guards(
-    guards: dict[TopicIndex, int], producer_id: int, places: Sequence[TopicIndex], partitions: Partitions
+    guards: dict[TopicIndex, int], producer: Producer, sequences: Mapping[TopicIndex, int], partitions: Partitions
 ) -> None:
-    for place in places:
+    for place, sequence in sequences.items():
         partition = partitions.get(*place)
         if partition is not None:
-            guards[place] = partition.log.producers.guards.open(producer_id)
+            guards[place] = partition.log.producers.guards.open(producer.id, producer.epoch, sequence)

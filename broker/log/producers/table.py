@@ -34,7 +34,7 @@ from struct import Struct
 from threading import Lock
 from typing import Protocol
 
-from broker.log.errors import TooManyProducersError
+from broker.log.errors import OutOfOrderSequenceError, TooManyProducersError
 from broker.log.producers.snapshot import ENTRY, ENTRY_SIZE, NO_BATCH, encode_entry
 from broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState, followed
 from broker.log.producers.transactions import (
@@ -213,7 +213,7 @@ class Producers:
             extent = extents[0]
             current = self._latest(header.producer_id)
             if current is None:
-                self._check_room(header)
+                self._check_first(header)
             state = followed(
                 current,
                 header,
@@ -231,7 +231,7 @@ class Producers:
             if producer_id >= 0:
                 current = states.get(producer_id) or self._latest(producer_id)
                 if current is None:
-                    self._check_room(header)
+                    self._check_first(header)
                 states[producer_id] = followed(
                     current,
                     header,
@@ -263,7 +263,11 @@ class Producers:
         self.guards.close(marker.producer_id)
         return state
 
-    def _check_room(self, header: BatchHeader) -> None:
+    def _check_first(self, header: BatchHeader) -> None:
+        """Check the first batch of a producer."""
+        if self.guards.has_earlier_batch(header):  # without a state to follow, the sequence would not be checked
+            batch = f"batch of producer {header.producer_id}, sequence {header.base_sequence}"
+            raise OutOfOrderSequenceError(f"{batch}: an earlier one was rejected, and is to be sent again")
         budget = self._budget
         if budget.is_full:
             budget.refused += 1

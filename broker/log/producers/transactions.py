@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from broker.log.errors import InvalidProducerEpochError, TransactionCoordinatorFencedError
 from broker.log.producers.state import ProducerState
+from protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
 from protocol.records.markers import Outcome
 
 MAX_GUARDS = 10_000  # per log; an evicted guard makes the client ask again
@@ -89,28 +90,47 @@ class UnstableTransactions:
         return left
 
 
+class _Guard(NamedTuple):
+    """A guard, and the lowest sequence of the batches that it was opened for."""
+
+    number: int
+    epoch: int
+    sequence: int
+
+
 class VerificationGuards:
     """Producers that may begin a transaction, as the coordinator has verified since their last marker."""
 
     __slots__ = ("_guards", "_last")
 
     def __init__(self) -> None:
-        self._guards: dict[int, int] = {}  # by producer id, oldest first
+        self._guards: dict[int, _Guard] = {}  # by producer id, oldest first
         self._last = 0
 
-    def open(self, producer_id: int) -> int:
-        """Return the guard of a producer, above 0. Request it before the coordinator verifies the transaction."""
+    def open(self, producer_id: int, epoch: int = NO_PRODUCER_EPOCH, sequence: int = NO_SEQUENCE) -> int:
+        """Return the guard of a producer, above 0. Request it before the coordinator verifies the transaction.
+
+        `epoch` and `sequence` are those of the batch that may begin it, for `has_earlier_batch`.
+        """
         guard = self._guards.get(producer_id)
         if guard is None:
             self._last += 1
-            guard = self._guards[producer_id] = self._last
+            guard = self._guards[producer_id] = _Guard(self._last, epoch, sequence)
             if len(self._guards) > MAX_GUARDS:
                 del self._guards[next(iter(self._guards))]
-        return guard
+        elif epoch > guard.epoch or (epoch == guard.epoch and sequence < guard.sequence):
+            self._guards[producer_id] = _Guard(guard.number, epoch, sequence)
+        return guard.number
 
     def is_valid(self, producer_id: int, guard: int) -> bool:
         """Return whether no transaction was begun or ended since the guard was opened."""
-        return guard > 0 and self._guards.get(producer_id) == guard
+        current = self._guards.get(producer_id)
+        return current is not None and current.number == guard
+
+    def has_earlier_batch(self, header: BatchHeader) -> bool:
+        """Return whether the guard was opened for a batch before this one, which the client will send again."""
+        guard = self._guards.get(header.producer_id)
+        return guard is not None and guard.epoch == header.producer_epoch and guard.sequence < header.base_sequence
 
     def close(self, producer_id: int) -> None:
         """Invalidate the guard of a producer: a transaction begins, or a marker ends one."""

@@ -8,6 +8,7 @@ from broker.log.config import LogConfig
 from broker.log.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,
+    OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
 from broker.log.index.transaction import AbortedTransaction, read_aborted
@@ -106,6 +107,21 @@ def test_a_guard_is_good_for_one_transaction(log: PartitionLog) -> None:
     log.append_marker(marker(7, COMMIT))
     with pytest.raises(InvalidTransactionStateError):
         log.append(transactional(7, 1), guard=guard)
+
+
+def test_the_batch_after_a_rejected_first_one_waits_for_it(log: PartitionLog) -> None:
+    guards = log.producers.guards
+    guards.open(7, 0, 0)  # the coordinator rejects the batch
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append(transactional(7, 5), guard=guards.open(7, 0, 5))
+    log.append(transactional(7, 0, 5), guard=guards.open(7, 0, 0))
+    log.append(transactional(7, 5))
+
+
+def test_a_rejected_batch_of_an_earlier_epoch_does_not_matter(log: PartitionLog) -> None:
+    guards = log.producers.guards
+    guards.open(7, 0, 0)
+    log.append(transactional(7, 5, epoch=1), guard=guards.open(7, 1, 5))
 
 
 def test_a_coordinator_begins_a_transaction_only_with_a_guard_either(log: PartitionLog) -> None:
