@@ -245,9 +245,14 @@ class CoordinatorLog:
         return replay
 
     def finish_reading(self, index: int, *, good: bool) -> None:
-        """Start serving a partition's names, or refuse them with NOT_COORDINATOR if it could not be read."""
+        """Start serving a partition's names, or refuse them with NOT_COORDINATOR if it could not be read.
+
+        Does nothing if the partition went offline or the topic was deleted meanwhile.
+        """
+        if self._unread.get(index) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return
         if good:
-            self._unread.pop(index, None)
+            del self._unread[index]
         else:
             self._unread[index] = ErrorCode.NOT_COORDINATOR
 
