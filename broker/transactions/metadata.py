@@ -35,7 +35,8 @@ PREVIOUS_STATES: Mapping[State, frozenset[State]] = {
     State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
 }
 PREPARED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
-EXPIRABLE = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+COMPLETE = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+EXPIRABLE = COMPLETE | {State.EMPTY}
 # The largest epoch that a client is given: one is left, with which the coordinator can still fence it.
 LAST_CLIENT_EPOCH = MAX_PRODUCER_EPOCH - 1
 
@@ -43,6 +44,18 @@ LAST_CLIENT_EPOCH = MAX_PRODUCER_EPOCH - 1
 def is_exhausted(epoch: int) -> bool:
     """Whether a producer id has no epoch left for a client."""
     return epoch >= LAST_CLIENT_EPOCH
+
+
+def _last_epoch(stored: StoredTransaction) -> int:
+    """Return the epoch before the last bump, if a record tells: it is not stored, but an end raises epochs by one.
+
+    So a producer that did not learn of its end may continue. Kafka fences it if the coordinator has changed since.
+    """
+    if not stored.client_version.bumps_epochs or stored.state not in PREPARED | COMPLETE:
+        return NO_PRODUCER_EPOCH
+    if stored.previous_producer_id != stored.producer_id and stored.producer_epoch == 0:
+        return LAST_CLIENT_EPOCH
+    return stored.producer_epoch - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +66,7 @@ class Metadata:
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID  # takes over when the markers of the last epoch are written
     producer_epoch: int = NO_PRODUCER_EPOCH
-    last_producer_epoch: int = NO_PRODUCER_EPOCH  # by which a retry of the last bump is recognized; not stored
+    last_producer_epoch: int = NO_PRODUCER_EPOCH  # by which a retry of the last bump is recognized; see `_last_epoch`
     timeout_ms: int
     state: State = State.EMPTY
     partitions: frozenset[TopicIndex] = frozenset()
@@ -69,6 +82,7 @@ class Metadata:
             previous_producer_id=stored.previous_producer_id,
             next_producer_id=stored.next_producer_id,
             producer_epoch=stored.producer_epoch,
+            last_producer_epoch=_last_epoch(stored),
             timeout_ms=stored.timeout_ms,
             state=stored.state,
             partitions=stored.partitions,

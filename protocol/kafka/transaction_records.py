@@ -17,8 +17,8 @@
                 2  int16 transaction version of the client
                 3  int16 epoch of the next producer id (KIP-939); read past, never written
 
-The last epoch, by which a retried InitProducerId is recognized, is not stored: a retry after a change of coordinator is
-fenced.
+The last epoch, by which a retried InitProducerId is recognized, is not stored: after a change of coordinator the retry
+is fenced, unless the epoch was raised by the end of a transaction.
 
 Source: Kafka's TransactionLogKey.json and TransactionLogValue.json,
 org.apache.kafka.coordinator.transaction.TransactionLog.

@@ -259,3 +259,32 @@ def test_an_open_transaction_stays_open_over_a_restart() -> None:
     driver.add(producer, STOCK)
     assert driver.metadata().partitions == {ORDERS, STOCK}
     assert driver.given(driver.end(producer)) == Producer(100, 1)
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_producer_that_missed_its_end_goes_on_after_a_restart(outcome: Outcome) -> None:
+    driver = Driver()
+    producer = driver.producer()
+    driver.add(producer)
+    after = driver.given(driver.end(producer, outcome))
+    driver.restart()
+    assert driver.producer(producer) == after
+    driver.restart()
+    assert driver.error(driver.init(producer)) is ErrorCode.PRODUCER_FENCED, "the epoch may be a successor's by now"
+
+
+def test_a_producer_that_missed_its_last_end_goes_on_after_a_restart_with_the_next_producer_id() -> None:
+    driver = at_epoch(LAST, State.ONGOING)
+    after = driver.given(driver.end(Producer(7, LAST)))
+    driver.restart()
+    assert driver.producer(Producer(7, LAST)) == after
+
+
+def test_an_end_that_raises_no_epoch_lets_nobody_go_on_with_an_earlier_one() -> None:
+    driver = Driver()
+    first = driver.producer()
+    second = driver.producer()
+    driver.add(second, version=TV_0)
+    driver.end(second, version=TV_0)
+    driver.restart()
+    assert driver.error(driver.init(first)) is ErrorCode.PRODUCER_FENCED
