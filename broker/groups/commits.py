@@ -175,7 +175,12 @@ class OffsetCommits:
                 return
             if self._groups.get(name) is None:  # the group was deleted during the write, without these offsets
                 self._groups.create(name)
+            deleted = {topic for topic, topic_id in topic_ids.items() if self._topic_id(topic) != topic_id}
+            if deleted:
+                self._remove_deleted(name, [entry[:2] for entry in entries if entry[0] in deleted])
             for (topic, partition, value), offset in zip(entries, record_offsets, strict=True):
+                if topic in deleted:
+                    continue
                 if producer is None:
                     self._groups.offsets.put(name, topic, partition, value, offset)
                 else:
@@ -271,6 +276,13 @@ class OffsetCommits:
         steps = self._append_tombstones(topic, removed)
         if next(steps, None) is not None:
             self._groups.log.spawn(partial(_take_steps, steps))
+
+    def _remove_deleted(self, name: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Write tombstones for offsets of topics that were deleted while the offsets were written."""
+        # Not for one that was committed for a new topic of the same name: it replaces the earlier record.
+        unused = [pair for pair in partitions if not self._has_offset(name, *pair)]
+        if unused:
+            self._write_tombstones(name, unused)
 
     def _append_tombstones(self, topic: str, removed: Mapping[str, Iterable[int]]) -> Iterator[bool]:
         """Append tombstones for the removed offsets of a topic, by group; yield after each batch."""

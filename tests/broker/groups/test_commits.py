@@ -449,3 +449,28 @@ async def test_all_offsets_of_a_transaction_share_the_error_of_the_first(tmp_pat
         assert errors == [ErrorCode.NOT_COORDINATOR] * 300
         broker.disk.is_full = False
         assert await _commit_in_transaction(broker, 300) == [ErrorCode.NONE] * 300
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_an_offset_of_a_topic_that_is_deleted_during_the_commit_is_removed(
+    tmp_path: Path, in_transaction: bool
+) -> None:
+    async with serving(tmp_path) as broker:
+        log = _log_of(broker, "g")
+        log.appends.is_paused = True
+        async with trio.open_nursery() as nursery:
+            if in_transaction:
+                nursery.start_soon(_commit_in_transaction, broker, 1)
+            else:
+                nursery.start_soon(broker.commit, 5)
+            await wait_all_tasks_blocked()
+            await broker.partitions.delete("orders")
+            await broker.partitions.ensure("orders")
+            log.appends.is_paused = False
+            log.appends.write_queued()
+        assert broker.committed() is None
+        assert not broker.service.registry.pending.has_any("g")
+        await log.appends.settled()
+    async with serving(tmp_path) as broker:
+        assert broker.committed() is None
+        assert not broker.service.registry.pending.has_any("g")
