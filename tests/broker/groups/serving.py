@@ -56,9 +56,10 @@ class FullDisk(Disk):
 class Serving:
     """Requests to the coordinator under test."""
 
-    def __init__(self, service: GroupService, partitions: Partitions, disk: FullDisk) -> None:
+    def __init__(self, service: GroupService, partitions: Partitions, writer: Writer, disk: FullDisk) -> None:
         self.service = service
         self.partitions = partitions
+        self.writer = writer
         self.disk = disk
 
     async def join(self, group: str = "g", member_id: str = "", **fields: Any) -> JoinGroupResponse:
@@ -149,7 +150,7 @@ async def serving(
                     running.start_soon(service.run)
                     while service.registry.available_all() is not ErrorCode.NONE:
                         await trio.lowlevel.checkpoint()
-                yield Serving(service, partitions, disk)
+                yield Serving(service, partitions, writer, disk)
                 running.cancel_scope.cancel()
             await partitions.close_all()
 
