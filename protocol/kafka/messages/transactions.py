@@ -56,6 +56,9 @@ from protocol.transaction_requests import (
 _FIRST_BATCHED = 4
 # What clients older than a version know instead.
 _BEFORE_FENCED: Mapping[int, Mapping[int, int]] = {2: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}}
+_BEFORE_LOADING: Mapping[int, Mapping[int, int]] = {
+    2: {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+}
 _CLIENT_ERROR = Field("error_code", ERROR, attr="error", before=_BEFORE_FENCED)
 _TRANSACTIONAL_ID = Field("transactional_id", STRING)
 _PRODUCER = (Field("producer_id", INT64), Field("producer_epoch", INT16))
@@ -242,7 +245,13 @@ OFFSETS_RESPONSE = Struct(
         "topics",
         flat(
             Field("name", STRING, attr="topic"),
-            Field("partitions", array(Field("partition_index", INT32, attr="partition"), ERROR_CODE)),
+            Field(
+                "partitions",
+                array(
+                    Field("partition_index", INT32, attr="partition"),
+                    Field("error_code", ERROR, attr="error", before=_BEFORE_LOADING),
+                ),
+            ),
         ),
         attr="partitions",
     ),

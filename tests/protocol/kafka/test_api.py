@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.groups import CommittedPartition
 from protocol.kafka.api import APIS, Api, Call, Codec, RefusedError, UnservedError
 from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.codec.schema import Array, Primitive
 from protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse
 from protocol.response import ErrorResponse
+from protocol.transaction_requests import TxnOffsetCommitResponse
 from tests.protocol.kafka.messages import TABLES, VERSIONS, body, drawn, frame, parsed, reply_body
 
 API_VERSIONS = next(api for api in APIS if api.name == "ApiVersions")
@@ -147,3 +149,14 @@ def test_a_flipped_byte_is_read_or_refused(data: st.DataObject, api_and_version:
     changed[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(ProtocolError):
         Codec().decode(memoryview(changed))
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(1, ErrorCode.COORDINATOR_NOT_AVAILABLE), (2, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
+)
+def test_old_producers_retry_offsets_while_the_coordinator_is_loading(version: int, error: ErrorCode) -> None:
+    api, codec = next(api for api in APIS if api.name == "TxnOffsetCommit"), Codec()
+    partition = CommittedPartition(topic="words", partition=0, error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    pieces = codec.encode(codec.decode(shortest(api, version)), TxnOffsetCommitResponse(partitions=(partition,)))
+    answer = parsed("TxnOffsetCommitResponse", api, version, reply_body(api, version, pieces))
+    assert answer["topics"][0]["partitions"][0]["error_code"] == error
