@@ -180,7 +180,7 @@ EXPECTED: list[Expected] = [
         "a topic without partitions in the request is not answered",
         warmlog=MISSING,
     ),
-    Expected("transactions/an old epoch", "WriteTxnMarkers.*error_code", _FAILED, kafka=-1, warmlog=47),
+    Expected("transactions/an old epoch", "WriteTxnMarkers.*error_code", _FAILED, kafka=-1, warmlog=42),
     # -- offsets, fetches, groups --
     Expected("offsets/isolation 2", "ListOffsets.topics.partitions.error_code", _FAILED, kafka=-1, warmlog=42),
     Expected("fetch/isolation *", "Fetch.*error_code", _FAILED, kafka=-1, warmlog=42),
