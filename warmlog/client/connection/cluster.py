@@ -14,11 +14,11 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import structs
 
+from protocol.backoff import delays_s
 from protocol.errors import ErrorCode
 from protocol.native.messages import NativeRequest
 from protocol.request import MetadataRequest, Value
 from protocol.response import MetadataResponse, TopicMetadata
-from warmlog.client.connection.backoff import delays_s
 from warmlog.client.connection.connection import Connection
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import ClosedError, ConnectError, WarmlogError, broker_error

@@ -22,13 +22,13 @@ import anyio
 from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
+from protocol.backoff import delay_s
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.records.committed import AbortedFilter
 from protocol.records.layout import BatchHeader
 from protocol.records.reader import decoded_batches
 from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
 from protocol.response import FoundOffset, ListOffsetsResponse
-from warmlog.client.connection.backoff import delay_s
 from warmlog.client.connection.cluster import NO_LEADER, Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.consuming.broker_fetcher import BrokerFetcher, Cursor, Fetched

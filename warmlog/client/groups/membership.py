@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 
+from protocol.backoff import delay_s, delays_s
 from protocol.errors import ErrorCode
 from protocol.groups import (
     NO_GENERATION,
@@ -41,7 +42,6 @@ from protocol.groups import (
 from protocol.native.groups import JoinConsumerGroupRequest, JoinConsumerGroupResponse
 from protocol.native.messages import NativeRequest
 from protocol.request import Value
-from warmlog.client.connection.backoff import delay_s, delays_s
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.connection import Connection
 from warmlog.client.connection.request_parts import parts

@@ -7,9 +7,9 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import UNSET
 
+from protocol.backoff import delays_s
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.response import ProduceResponse
-from warmlog.client.connection.backoff import delays_s
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.connection import Connection, Reply
 from warmlog.client.errors import WarmlogError

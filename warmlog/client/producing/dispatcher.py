@@ -19,9 +19,9 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
+from protocol.backoff import delay_s
 from protocol.errors import ErrorCode
 from protocol.response import ProducedPartition, ProduceResponse
-from warmlog.client.connection.backoff import delay_s
 from warmlog.client.connection.cluster import NO_LEADER, Cluster
 from warmlog.client.connection.connection import Reply
 from warmlog.client.errors import ClosedError, RequestTimeoutError, WarmlogError, broker_error

@@ -19,6 +19,7 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
+from protocol.backoff import delays_s
 from protocol.groups import OffsetToCommit
 from protocol.transaction_requests import (
     EndTxnRequest,
@@ -28,7 +29,6 @@ from protocol.transaction_requests import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from warmlog.client.connection.backoff import delays_s
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import BrokerError, ClosedError, ProducerFencedError, WarmlogError, broker_error
