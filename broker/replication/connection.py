@@ -1,0 +1,223 @@
+"""One connection to a broker of another cluster.
+
+Requests are pipelined: each is sent at once, and responses come in the order of the requests, as Kafka sends them. A
+request that waits at the broker, such as a fetch, holds up the responses to those sent after it.
+
+Invariants:
+1. The connection is closed by the first error: a response that is late, too large, malformed or not the next one, a
+   request sent in part. Every request that is waiting then fails with that error, and so does every later one.
+2. No memory is allocated for a response of more than `max_response_bytes`.
+3. The response to a request whose caller was cancelled is read, but not decoded.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
+
+from broker.replication.errors import (
+    PeerError,
+    PeerInvalidError,
+    PeerRequestError,
+    PeerUnavailableError,
+    PeerUnsupportedError,
+)
+from protocol.errors import FrameError
+from protocol.frame import DEFAULT_MAX_FRAME_BYTES, FrameReader
+from protocol.kafka.codec.bounds import LargeMessageError, UnwritableError
+from protocol.kafka.codec.engine import ENGINE
+from protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError, SentRequest
+from protocol.kafka.peer_apis import API_VERSIONS
+from protocol.kafka.values import ApiVersionsRequest
+from protocol.version import VERSION
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+_RECEIVE_BYTES = 64 << 10
+_GREETING = ApiVersionsRequest(software_name="warmlog", software_version=VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """Limits of connections to peers.
+
+    request_timeout_s: from the call to the complete response; the time that a fetch may wait comes on top.
+    """
+
+    client_id: str = "warmlog"
+    connect_timeout_s: float = 10.0  # until the peer's versions are known
+    request_timeout_s: float = 30.0  # Kafka's request.timeout.ms
+    max_response_bytes: int = DEFAULT_MAX_FRAME_BYTES
+
+
+class _Answer:
+    """The response that a caller waits for."""
+
+    __slots__ = ("arrived", "value")
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.value: Any = None
+
+
+class PeerConnection:
+    """A connection that `connect` has opened. `run` must run until it is closed."""
+
+    def __init__(self, stream: trio.SocketStream, address: str, settings: PeerSettings) -> None:
+        self.address = address
+        self.failure: PeerError | None = None  # why it was closed
+        self.answered = 0  # responses, without the greeting
+        self._stream = stream
+        self._settings = settings
+        self._protocol = PeerProtocol(settings.client_id)
+        self._reader = FrameReader(settings.max_response_bytes)
+        self._sending = trio.Lock()
+        self._answers: dict[int, _Answer] = {}
+
+    @classmethod
+    async def connect(cls, host: str, port: int, settings: PeerSettings, nursery: trio.Nursery) -> "PeerConnection":
+        """Connect and learn the peer's versions; the nursery runs the connection. Raises PeerError."""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        connection = None
+        try:
+            with trio.fail_after(settings.connect_timeout_s):
+                stream = await trio.open_tcp_stream(host, port)
+                connection = cls(stream, address, settings)
+                nursery.start_soon(connection.run)
+                await connection._greet()
+        except trio.TooSlowError:
+            raise PeerUnavailableError(f"{address}: no connection in {settings.connect_timeout_s:g} s") from None
+        except OSError as error:
+            raise PeerUnavailableError(f"{address}: cannot connect: {error}") from None
+        else:
+            connection.answered = 0
+            return connection
+        finally:
+            if connection is not None and not connection._protocol.is_ready:
+                connection.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self.failure is None
+
+    def supports(self, api: PeerApi[Any, Any], version: int) -> bool:
+        """Whether a version of an API can be used."""
+        return self._protocol.supports(api, version)
+
+    async def ask(self, api: PeerApi[Q, R], request: Q, *, waits_s: float = 0.0) -> R:
+        """Send a request and return its response. `waits_s`: how long the peer may wait on purpose. Raises PeerError.
+
+        Cancelling it keeps the connection, unless part of the request has been sent.
+        """
+        answer = _Answer()
+        limit_s = self._settings.request_timeout_s + waits_s
+        number = -1
+        try:
+            with trio.move_on_after(limit_s):
+                async with self._sending:
+                    self._raise_failure()
+                    number, frame = self._encode(api, request)
+                    self._answers[number] = answer
+                    await self._send(frame)
+                await answer.arrived.wait()
+        finally:
+            self._answers.pop(number, None)
+        if not answer.arrived.is_set():
+            self._fail(PeerUnavailableError(f"{self.address}: no response to {api.api.name} in {limit_s:g} s"))
+        if answer.value is None:
+            self._raise_failure()
+        value: R = answer.value
+        return value
+
+    def close(self) -> None:
+        """Close the connection; requests that are waiting fail."""
+        self._fail(PeerUnavailableError(f"{self.address}: the connection was closed"))
+
+    async def run(self) -> None:
+        """Receive responses until the connection is closed."""
+        try:
+            while self.is_open:
+                frame = self._reader.next_frame()
+                if frame is None:
+                    await self._receive()
+                else:
+                    await self._take(frame)
+        except (FrameError, PeerProtocolError) as error:
+            self._fail(PeerInvalidError(f"{self.address}: {error}"))
+        except (OSError, trio.ClosedResourceError) as error:
+            self._fail(PeerUnavailableError(f"{self.address}: connection lost: {error}"))
+        except MemoryError:
+            self._fail(PeerUnavailableError(f"{self.address}: no memory for a response"))
+        finally:
+            self.close()
+
+    async def _greet(self) -> None:
+        while not self._protocol.is_ready:
+            try:
+                await self.ask(API_VERSIONS, _GREETING)
+            except PeerUnavailableError as error:
+                raise PeerUnavailableError(f"{error}; is it a Kafka listener without TLS?") from None
+
+    def _encode(self, api: PeerApi[Q, Any], request: Q) -> tuple[int, bytes]:
+        try:
+            return self._protocol.send(api, request)
+        except PeerVersionError as error:
+            raise PeerUnsupportedError(f"{self.address}: {error}") from None
+        except UnwritableError as error:
+            raise PeerRequestError(f"{self.address}: {api.api.name}: {error}") from None
+
+    async def _send(self, frame: bytes) -> None:
+        is_sent = False
+        try:
+            await self._stream.send_all(frame)
+            is_sent = True
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._fail(PeerUnavailableError(f"{self.address}: connection lost: {error.__cause__ or error}"))
+            self._raise_failure()
+        finally:
+            if not is_sent:
+                self._fail(PeerUnavailableError(f"{self.address}: a request was cancelled while it was being sent"))
+
+    async def _receive(self) -> None:
+        """Receive more of a response, a large one directly into its buffer. Raises OSError."""
+        buffer = self._reader.buffer_for_next()
+        if buffer is not None:
+            count = await self._stream.socket.recv_into(buffer)
+            self._reader.received(count)
+        else:
+            data = await self._stream.socket.recv(_RECEIVE_BYTES)
+            self._reader.feed(data)
+            count = len(data)
+        if not count:
+            raise ConnectionResetError("the peer closed it")
+
+    async def _take(self, frame: memoryview) -> None:
+        """Decode a response and hand it to its caller. Raises PeerProtocolError."""
+        sent = self._protocol.match(frame)
+        answer = self._answers.get(sent.correlation_id)
+        if answer is None:
+            return
+        answer.value = await self._decode(sent, frame)
+        self.answered += 1
+        answer.arrived.set()
+
+    async def _decode(self, sent: SentRequest, frame: memoryview) -> Any:
+        try:
+            return self._protocol.decode(sent, frame, ENGINE.loop_work)
+        except LargeMessageError:
+            return await trio.to_thread.run_sync(partial(self._protocol.decode, sent, frame))
+
+    def _fail(self, failure: PeerError) -> None:
+        """Close the connection for this reason, unless it is closed already."""
+        if self.failure is None:
+            self.failure = failure
+            self._stream.socket.close()
+            for answer in self._answers.values():
+                answer.arrived.set()
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise type(self.failure)(*self.failure.args)
