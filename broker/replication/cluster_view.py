@@ -1,0 +1,163 @@
+"""What is known of another cluster, without I/O: its brokers, its topics, and the leaders of their partitions.
+
+Metadata comes from any broker, and some are behind. Invariants:
+1. The leader of a partition is replaced only by one with the same or a larger leader epoch, unless the topic was
+   recreated, which its id shows (KIP-320). Brokers that know no epochs send -1, and their latest answer counts.
+2. A partition that exists keeps its last known leader while its metadata has an error.
+3. A topic is `stale` from the first report of an error that other metadata can cure until metadata of it arrives.
+"""
+
+from collections.abc import Collection
+from enum import Enum
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.codec.writer import topic_id_bytes
+from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+
+NO_LEADER = -1
+
+
+class Reaction(Enum):
+    """What to do about an error of a partition."""
+
+    REFRESH = "refresh"  # the leader or the topic is another one: get metadata, then try again
+    RETRY = "retry"  # the broker is not ready: try again after a pause
+    REPORT = "report"  # trying again does not help
+
+
+_REFRESH = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,  # a newer leader exists
+        ErrorCode.UNKNOWN_LEADER_EPOCH,  # this broker has not heard of the leader yet
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.LISTENER_NOT_FOUND,
+    }
+)
+_RETRY = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+
+
+def reaction_to(error: ErrorCode) -> Reaction:
+    """Return what to do about an error that a broker reports for a partition, topic or group."""
+    if error in _REFRESH:
+        return Reaction.REFRESH
+    return Reaction.RETRY if error in _RETRY else Reaction.REPORT
+
+
+class Leader(NamedTuple):
+    """The broker that leads a partition, NO_LEADER if none does, and its epoch."""
+
+    node_id: int
+    epoch: int
+
+
+class KnownTopic:
+    """A topic and the leaders of its partitions."""
+
+    __slots__ = ("leaders", "name", "topic_id")
+
+    def __init__(self, name: str, topic_id: bytes) -> None:
+        self.name = name
+        self.topic_id = topic_id  # NO_TOPIC_ID before Kafka 2.8
+        self.leaders: dict[int, Leader] = {}
+
+
+class ClusterView:
+    """Brokers, topics and leaders, as of the metadata received so far."""
+
+    def __init__(self) -> None:
+        self.cluster_id = ""
+        self.brokers: dict[int, BrokerMetadata] = {}
+        self.topics: dict[str, KnownTopic] = {}
+        self.errors: dict[str, ErrorCode] = {}  # of topics, where the latest metadata had one
+        self.stale: set[str] = set()
+
+    def leader_of(self, topic: str, partition: int) -> Leader | None:
+        """Return the leader of a partition, None if the partition is not known."""
+        known = self.topics.get(topic)
+        return None if known is None else known.leaders.get(partition)
+
+    def report(self, topic: str, error: ErrorCode) -> Reaction:
+        """Take note of an error that a broker reported for a partition of a topic; return what to do about it."""
+        reaction = reaction_to(error)
+        if reaction is Reaction.REFRESH:
+            self.stale.add(topic)
+        return reaction
+
+    def lost_broker(self, node_id: int) -> None:
+        """Take note that a broker cannot be reached: other brokers may lead its partitions now."""
+        for topic in self.topics.values():
+            if any(leader.node_id == node_id for leader in topic.leaders.values()):
+                self.stale.add(topic.name)
+
+    def update(self, response: MetadataResponse, asked: Collection[str] | None = None) -> bool:
+        """Take metadata of the `asked` topics, or of all. Return whether anything has changed."""
+        before = self._brokers_and_errors()
+        if response.brokers:
+            self.brokers = {broker.node_id: broker for broker in response.brokers}
+        self.cluster_id = response.cluster_id or self.cluster_id
+        changed = False
+        found = {topic.name: topic for topic in response.topics if topic.name}
+        for name in set(self.topics) - set(found) if asked is None else ():
+            changed = True
+            self._remove(name)
+        for topic in found.values():
+            changed = self._take(topic) or changed
+        return changed or before != self._brokers_and_errors()
+
+    def _brokers_and_errors(self) -> tuple[dict[int, BrokerMetadata], dict[str, ErrorCode]]:
+        return self.brokers, dict(self.errors)
+
+    def _remove(self, name: str) -> None:
+        self.topics.pop(name, None)
+        self.errors.pop(name, None)
+        self.stale.discard(name)
+
+    def _take(self, topic: TopicMetadata) -> bool:
+        """Take a topic's metadata; return whether its partitions or leaders have changed."""
+        name = topic.name
+        self.stale.discard(name)
+        if topic.error is not ErrorCode.NONE:
+            self.errors[name] = topic.error
+            return topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self.topics.pop(name, None) is not None
+        self.errors.pop(name, None)
+        topic_id = topic_id_bytes(topic.topic_id)
+        known = self.topics.get(name)
+        changed = known is None or known.topic_id != topic_id
+        if known is None or known.topic_id not in {topic_id, NO_TOPIC_ID}:
+            known = self.topics[name] = KnownTopic(name, topic_id)
+        known.topic_id = topic_id
+        for partition in topic.partitions:
+            changed = _take_leader(known, partition) or changed
+        return changed
+
+
+def _take_leader(topic: KnownTopic, partition: PartitionMetadata) -> bool:
+    """Take a partition's leader, unless a newer one is known; return whether it is another one."""
+    index, known = partition.partition, topic.leaders.get(partition.partition)
+    is_unknown = partition.error is not ErrorCode.NONE and partition.leader == NO_LEADER
+    if known is not None and (is_unknown or -1 < partition.leader_epoch < known.epoch):
+        return False
+    leader = Leader(partition.leader, partition.leader_epoch)
+    topic.leaders[index] = leader
+    return leader != known

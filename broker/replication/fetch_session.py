@@ -1,0 +1,205 @@
+"""The client's half of an incremental fetch session, without I/O (KIP-227).
+
+    full fetch, epoch 0         names every partition. The response has all of them, and the id of a session, or
+                                NO_SESSION where the broker has no room: then the next fetch is full again
+    incremental, epoch n        names only what changed here since the last fetch: partitions added, removed, or to be
+                                fetched from elsewhere. The response has only what changed there; epoch n + 1 comes next
+    an error of the session     the next fetch is full, and closes the old session if the broker may still have it
+    a lost response             the same: nobody knows whether the broker has counted the request
+
+Invariants:
+1. A partition is identified by topic id and index, or by topic name and index where the peer has no ids, so that a
+   recreated topic is another topic.
+2. The broker's set of partitions is the one sent to it, after every response that `take` accepted.
+3. A fetch costs work for changed partitions only, not for all of them, as long as the session lasts.
+4. Partitions whose records arrived move behind the others, so that none starves where every fetch is full.
+
+Source: org.apache.kafka.clients.FetchSessionHandler.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+from protocol.errors import ErrorCode
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.peer_apis import PeerFetchedPartition, PeerFetchResponse
+from protocol.kafka.values import (
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    NO_SESSION,
+    ForgottenPartitions,
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+)
+
+Key: TypeAlias = tuple[str | bytes, int]  # topic id or name, partition
+MAX_EPOCH = (1 << 31) - 1
+
+
+class FetchResponseError(Exception):
+    """A response contradicts the session: it has partitions that were not asked for, or lacks some that were."""
+
+
+class Fetched(NamedTuple):
+    """A partition of a response, as it was asked for and what was found."""
+
+    asked: KafkaFetchPartition
+    found: PeerFetchedPartition
+
+
+class FetchSession:
+    """The partitions to fetch from one broker, and what the broker knows of them.
+
+    Call `request`, send it, and pass the response to `take`; if none arrives, call `lose`. One request at a time.
+    Change partitions between requests: within a session the broker reports offsets once, and a response that arrives
+    for a changed partition is dropped.
+    """
+
+    def __init__(self, *, uses_topic_ids: bool) -> None:
+        self.uses_topic_ids = uses_topic_ids
+        self.id = NO_SESSION
+        self.epoch = INITIAL_SESSION_EPOCH
+        self._wanted: OrderedDict[Key, KafkaFetchPartition] = OrderedDict()
+        self._changed: dict[Key, None] = {}  # wanted, and not as the broker knows it
+        self._known: dict[Key, KafkaFetchPartition] = {}  # the broker's session
+        self._removed: dict[Key, KafkaFetchPartition] = {}  # in the broker's session, and not wanted
+        self._sent: dict[Key, KafkaFetchPartition] | None = None  # named by the request that has no response yet
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._wanted
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether the next request names changes only."""
+        return self.epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}
+
+    def key_of(self, one: KafkaFetchPartition | PeerFetchedPartition) -> Key:
+        """Return what identifies a partition."""
+        return (one.topic_id if self.uses_topic_ids else one.topic), one.partition
+
+    def wants(self, key: Key) -> KafkaFetchPartition | None:
+        """Return how a partition is to be fetched, None if it is not."""
+        return self._wanted.get(key)
+
+    def set(self, partition: KafkaFetchPartition) -> None:
+        """Add a partition, or change from where it is fetched."""
+        if self.uses_topic_ids and partition.topic_id == NO_TOPIC_ID:
+            raise ValueError(f"{partition.topic} has no topic id")
+        key = self.key_of(partition)
+        self._wanted[key] = partition
+        self._removed.pop(key, None)
+        if self._known.get(key) == partition:
+            self._changed.pop(key, None)
+        else:
+            self._changed[key] = None
+
+    def remove(self, key: Key) -> None:
+        """Stop fetching a partition."""
+        self._wanted.pop(key, None)
+        self._changed.pop(key, None)
+        known = self._known.get(key)
+        if known is not None:
+            self._removed[key] = known
+
+    def request(self, make: Callable[..., KafkaFetchRequest] = KafkaFetchRequest) -> KafkaFetchRequest:
+        """Return the next request. `make` is called with the partitions and the session, and adds the limits."""
+        assert self._sent is None
+        if self.is_incremental:
+            named = {key: self._wanted[key] for key in self._changed}
+            forgotten = _forgotten(self._removed.values())
+            for key in self._removed:
+                del self._known[key]
+        else:
+            named, forgotten = dict(self._wanted), ()
+            self._known = {}
+        self._known.update(named)
+        self._changed, self._removed, self._sent = {}, {}, named
+        return make(
+            partitions=tuple(named.values()),
+            forgotten=forgotten,
+            session_id=self.id,
+            session_epoch=self.epoch,
+            uses_topic_ids=self.uses_topic_ids,
+        )
+
+    def take(self, response: PeerFetchResponse) -> list[Fetched]:
+        """Take the response to the request; return its partitions that are still wanted as they were asked for.
+
+        Raises FetchResponseError. After that, and after an error of the response, the next request is a full one.
+        """
+        assert self._sent is not None
+        sent, self._sent = self._sent, None
+        if response.error is not ErrorCode.NONE:
+            # an unknown session need not be closed
+            self._start_again(is_gone=response.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return []
+        found = {self.key_of(one): one for one in response.partitions}
+        problem = self._problem(sent, found, response)
+        if problem:
+            self._start_again(is_gone=False)
+            raise FetchResponseError(problem)
+        self._advance(response.session_id)
+        return [fetched for key, one in found.items() if (fetched := self._fetched(key, one)) is not None]
+
+    def lose(self) -> None:
+        """Take note that the request got no response."""
+        self._sent = None
+        self._start_again(is_gone=False)
+
+    def _problem(
+        self, sent: dict[Key, KafkaFetchPartition], found: dict[Key, PeerFetchedPartition], response: PeerFetchResponse
+    ) -> str:
+        """Return what is wrong with a response; nothing if it is sound."""
+        if len(found) != len(response.partitions):
+            return "a fetch response has a partition twice"
+        if self.is_incremental:
+            if response.session_id not in {self.id, NO_SESSION}:
+                return f"a fetch response of session {response.session_id} instead of {self.id}"
+            if any(key not in self._known for key in found):
+                return "a fetch response has a partition that is not in the session"
+        elif found.keys() != sent.keys():
+            return f"a full fetch response has {len(found)} partitions, not the {len(sent)} of the request"
+        elif response.session_id < 0:
+            return f"a fetch session with the id {response.session_id}"
+        return ""
+
+    def _fetched(self, key: Key, found: PeerFetchedPartition) -> Fetched | None:
+        """Return a partition of a response, unless it was removed or set otherwise since the request."""
+        asked = self._known.get(key)
+        if asked is None or self._wanted.get(key) != asked:
+            return None
+        if len(found.records):
+            self._wanted.move_to_end(key)
+        return Fetched(asked, found)
+
+    def _advance(self, session_id: int) -> None:
+        """Count an accepted request."""
+        if session_id == NO_SESSION:
+            self.id, self.epoch = NO_SESSION, INITIAL_SESSION_EPOCH
+        elif self.is_incremental:
+            self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+        else:
+            self.id, self.epoch = session_id, 1
+
+    def _start_again(self, *, is_gone: bool) -> None:
+        """Have the next request be a full one, which closes the broker's session unless that is gone."""
+        self.epoch = INITIAL_SESSION_EPOCH
+        if is_gone:
+            self.id = NO_SESSION
+
+
+def _forgotten(partitions: Iterable[KafkaFetchPartition]) -> tuple[ForgottenPartitions, ...]:
+    """Group removed partitions by topic."""
+    topics: dict[tuple[str, bytes], list[int]] = {}
+    for one in partitions:
+        topics.setdefault((one.topic, one.topic_id), []).append(one.partition)
+    return tuple(
+        [
+            ForgottenPartitions(topic=topic, topic_id=topic_id, partitions=tuple(indexes))
+            for (topic, topic_id), indexes in topics.items()
+        ]
+    )
