@@ -1,0 +1,62 @@
+"""A connection to one broker that is reopened when it was lost, with growing pauses."""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import trio
+
+from broker.replication.connection import PeerConnection, PeerSettings
+from broker.replication.errors import PeerError
+from protocol.backoff import delays_s
+
+
+class Link:
+    """Connects on demand. The pauses between attempts grow until a connection has answered a request.
+
+    address() returns host and port, or raises PeerError if the broker is not known. It is called for each attempt.
+    """
+
+    def __init__(
+        self, address: Callable[[], tuple[str, int]], settings: PeerSettings, nursery: trio.Nursery, random: Random
+    ) -> None:
+        self._address = address
+        self._settings = settings
+        self._nursery = nursery
+        self._random = random
+        self._connecting = trio.Lock()
+        self._connection: PeerConnection | None = None
+        self._delays: Iterator[float] = delays_s(random)
+        self._not_before = 0.0  # on trio's clock
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None and self._connection.is_open
+
+    async def connection(self) -> PeerConnection:
+        """Return the connection, opened if necessary after a pause. Raises PeerError after one failed attempt."""
+        async with self._connecting:
+            if self._connection is not None:
+                if self._connection.is_open:
+                    return self._connection
+                self._pause(is_sound=self._connection.answered > 0)
+                self._connection = None
+            await trio.sleep_until(self._not_before)
+            host, port = self._address()
+            try:
+                self._connection = await PeerConnection.connect(host, port, self._settings, self._nursery)
+            except PeerError:
+                self._pause(is_sound=False)
+                raise
+            return self._connection
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _pause(self, *, is_sound: bool) -> None:
+        """Postpone the next attempt; begin with a short pause after a connection that was of use."""
+        if is_sound:
+            self._delays = delays_s(self._random)
+        self._not_before = trio.current_time() + next(self._delays)

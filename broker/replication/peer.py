@@ -1,0 +1,223 @@
+"""Another cluster as its clients see it: connections to its brokers, its leaders and its coordinators.
+
+Kafka answers the requests of a connection one after the other, so a fetch that waits would hold up everything behind
+it. Each broker therefore has up to two connections: one for fetches, one for everything else.
+
+Metadata is asked for at the start, when an error or a lost broker makes a topic stale, and every `max_age_s`. It comes
+from any broker that answers, the bootstrap addresses included: a cluster all of whose brokers have moved is found
+again.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum
+from random import Random
+from typing import TypeVar
+
+import trio
+
+from broker.replication.cluster_view import ClusterView, Reaction
+from broker.replication.connection import PeerConnection, PeerSettings
+from broker.replication.errors import PeerError, PeerUnavailableError
+from broker.replication.link import Link
+from protocol.backoff import delays_s
+from protocol.errors import ErrorCode
+from protocol.groups import CoordinatorType, FindCoordinatorRequest
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.peer import PeerApi
+from protocol.kafka.peer_admin_apis import FIND_COORDINATOR
+from protocol.kafka.peer_apis import METADATA
+from protocol.kafka.values import KafkaMetadataRequest
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+MAX_AGE_S = 300.0  # Kafka's metadata.max.age.ms
+
+logger = logging.getLogger(__name__)
+
+
+class Purpose(Enum):
+    """What a connection to a broker is for."""
+
+    FETCH = "fetch"
+    REQUESTS = "requests"
+
+
+class PeerCluster:
+    """A cluster that `open_cluster` connects to."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        nursery: trio.Nursery,
+        *,
+        settings: PeerSettings | None = None,
+        random: Random,
+    ) -> None:
+        self.view = ClusterView()
+        self.changed = trio.Event()  # set, and replaced, when metadata has changed the view
+        self._settings = settings or PeerSettings()
+        self._nursery = nursery
+        self._random = random
+        self._bootstrap = [self._link_to(host, port) for host, port in bootstrap]
+        self._links: dict[tuple[int, Purpose], Link] = {}
+        self._coordinators: dict[str, int] = {}
+        self._refreshing = trio.Lock()
+        self._wanted = trio.Event()  # metadata is stale
+
+    async def connection(self, node_id: int, purpose: Purpose = Purpose.REQUESTS) -> PeerConnection:
+        """Return a connection to a broker. Raises PeerError after one attempt; the next one begins with a pause."""
+        link = self._links.get((node_id, purpose))
+        if link is None:
+            link = self._links[node_id, purpose] = self._link_of(node_id)
+        try:
+            return await link.connection()
+        except PeerUnavailableError:
+            self.lost_broker(node_id)
+            raise
+
+    async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q) -> R:
+        """Ask one broker. Raises PeerError."""
+        connection = await self.connection(node_id)
+        try:
+            return await connection.ask(api, request)
+        except PeerUnavailableError:
+            self.lost_broker(node_id)
+            raise
+
+    async def ask_any(self, api: PeerApi[Q, R], request: Q) -> R:
+        """Ask brokers until one answers: those with a connection first. Raises the last PeerError."""
+        known = {node: self._links.get((node, Purpose.REQUESTS)) for node in self.view.brokers}
+        connected = [node for node, link in known.items() if link is not None and link.is_open]
+        others = [node for node in known if node not in connected]
+        self._random.shuffle(others)
+        failure: PeerError = PeerUnavailableError("the cluster has no broker and no bootstrap address")
+        for node in connected + others:
+            try:
+                return await self.ask(node, api, request)
+            except PeerError as error:
+                failure = error
+        for link in self._bootstrap:
+            try:
+                return await (await link.connection()).ask(api, request)
+            except PeerError as error:
+                failure = error
+        raise failure
+
+    async def coordinator_of(self, group: str) -> int:
+        """Return the broker that coordinates a group. Raises PeerError."""
+        if group not in self._coordinators:
+            request = FindCoordinatorRequest(keys=(group,), key_type=CoordinatorType.GROUP)
+            found = (await self.ask_any(FIND_COORDINATOR, request)).coordinators
+            if len(found) != 1 or found[0].key != group:
+                raise PeerUnavailableError(f"no answer about the coordinator of group {group}")
+            if found[0].error is not ErrorCode.NONE:
+                raise PeerUnavailableError(f"no coordinator of group {group}: {found[0].error.name}")
+            if found[0].node_id not in self.view.brokers:
+                await self.refresh()
+            self._coordinators[group] = found[0].node_id
+        return self._coordinators[group]
+
+    def forget_coordinator(self, group: str) -> None:
+        """Look up the coordinator of a group again when it is next needed."""
+        self._coordinators.pop(group, None)
+
+    def report(self, topic: str, error: ErrorCode) -> Reaction:
+        """Take note of an error of a topic's partition; return what to do about it."""
+        reaction = self.view.report(topic, error)
+        if self.view.stale:
+            self._wanted.set()
+        return reaction
+
+    def lost_broker(self, node_id: int) -> None:
+        """Take note that a broker cannot be reached."""
+        self.view.lost_broker(node_id)
+        self._coordinators = {group: node for group, node in self._coordinators.items() if node != node_id}
+        if self.view.stale:
+            self._wanted.set()
+
+    async def refresh(self, topics: Collection[str] | None = None) -> None:
+        """Get metadata of these topics, or of all. Raises PeerError."""
+        async with self._refreshing:
+            request = KafkaMetadataRequest()
+            if topics is not None:
+                names = tuple(sorted(topics))
+                request = KafkaMetadataRequest(topics=names, topic_ids=(NO_TOPIC_ID,) * len(names))
+            response = await self.ask_any(METADATA, request)
+            if self.view.update(response, topics):
+                self._drop_lost_links()
+                self.changed.set()
+                self.changed = trio.Event()
+
+    async def keep_fresh(self, max_age_s: float = MAX_AGE_S) -> None:
+        """Refresh stale topics, with growing pauses while that changes nothing, and all topics when they are old."""
+        delays = delays_s(self._random)
+        is_failing = False
+        while True:
+            with trio.move_on_after(max_age_s):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            changed = self.changed
+            try:
+                await self.refresh(set(self.view.stale) or None)
+            except PeerError as error:
+                if not is_failing:
+                    logger.warning("cannot get metadata, trying again: %s", error)
+                is_failing = True
+                self._wanted.set()
+            else:
+                is_failing = False
+                if self.view.stale:
+                    self._wanted.set()
+            if changed.is_set():
+                delays = delays_s(self._random)
+            await trio.sleep(next(delays))
+
+    def close(self) -> None:
+        """Close all connections."""
+        for link in (*self._bootstrap, *self._links.values()):
+            link.close()
+
+    def _drop_lost_links(self) -> None:
+        """Close the connections to brokers that are not in the cluster any more."""
+        for node_id, purpose in list(self._links):
+            if node_id not in self.view.brokers:
+                self._links.pop((node_id, purpose)).close()
+
+    def _link_to(self, host: str, port: int) -> Link:
+        return Link(lambda: (host, port), self._settings, self._nursery, self._random)
+
+    def _link_of(self, node_id: int) -> Link:
+        def address() -> tuple[str, int]:
+            broker = self.view.brokers.get(node_id)
+            if broker is None:
+                raise PeerUnavailableError(f"broker {node_id} is not in the cluster's metadata")
+            return broker.host, broker.port
+
+        return Link(address, self._settings, self._nursery, self._random)
+
+
+@asynccontextmanager
+async def open_cluster(
+    bootstrap: Sequence[tuple[str, int]], *, settings: PeerSettings | None = None, random: Random | None = None
+) -> AsyncIterator[PeerCluster]:
+    """Get the metadata of a cluster and keep it fresh. Raises PeerError if no bootstrap address answers.
+
+    Exceptions of the body are raised as they are, not in an ExceptionGroup.
+    """
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        cluster = PeerCluster(bootstrap, nursery, settings=settings, random=random or Random())  # noqa: S311  # jitter
+        try:
+            await cluster.refresh()
+            nursery.start_soon(cluster.keep_fresh)
+            yield cluster
+        except Exception as error:  # noqa: BLE001  # raised below
+            failure = error
+        finally:
+            cluster.close()
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

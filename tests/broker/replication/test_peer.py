@@ -1,0 +1,224 @@
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
+
+import pytest
+import trio
+
+from broker.replication.errors import PeerError, PeerUnavailableError
+from broker.replication.peer import PeerCluster, Purpose, open_cluster
+from protocol.errors import ErrorCode
+from protocol.groups import FindCoordinatorResponse, FoundCoordinator, OffsetFetchGroup, OffsetFetchRequest
+from protocol.kafka.config_values import ConfigQuery, DescribeConfigsRequest, ResourceType
+from protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
+from protocol.kafka.peer_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from protocol.kafka.values import (
+    EpochQuery,
+    KafkaListOffsetsRequest,
+    KafkaOffsetQuery,
+    OffsetForLeaderEpochRequest,
+)
+from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+from tests.broker.clients import Running, batch
+from tests.broker.replication.scripted_peer import GROUPS, Socket, groups_named, scripted_peer
+
+
+class Cluster:
+    """Scripted brokers that share metadata. Each answers until it is told to drop its connections."""
+
+    def __init__(self) -> None:
+        self.ports: dict[int, int] = {}
+        self.leader, self.epoch = 1, 5
+        self.dropped: set[int] = set()
+        self.asked: list[tuple[int, str]] = []
+        self.asked_again = trio.Event()  # set, and replaced, at each request
+        self.connected: list[int] = []
+
+    def bootstrap(self, *nodes: int) -> list[tuple[str, int]]:
+        return [("127.0.0.1", self.ports[node]) for node in nodes]
+
+    def metadata(self) -> MetadataResponse:
+        partition = PartitionMetadata(
+            partition=0, leader=self.leader, leader_epoch=self.epoch, replicas=(1, 2), in_sync=(1, 2)
+        )
+        brokers = [BrokerMetadata(node_id=node, host="127.0.0.1", port=port) for node, port in self.ports.items()]
+        topic = TopicMetadata(name="orders", partitions=(partition,))
+        return MetadataResponse(cluster_id="source", controller=1, brokers=tuple(brokers), topics=(topic,))
+
+    async def serve(self, node: int, socket: Socket) -> None:
+        self.connected.append(node)
+        if node in self.dropped:
+            return
+        await socket.greet()
+        while True:
+            with trio.move_on_after(1000):
+                try:
+                    call = await socket.call()
+                except AssertionError:
+                    return
+            self.asked.append((node, call.api.name))
+            self.asked_again.set()
+            self.asked_again = trio.Event()
+            if node in self.dropped:
+                return
+            answers = {
+                "Metadata": self.metadata(),
+                "ListGroups": groups_named(f"of {node}"),
+                "FindCoordinator": FindCoordinatorResponse(coordinators=(FoundCoordinator(key="g", node_id=2),)),
+            }
+            await socket.answer(call, answers[call.api.name])
+
+
+@asynccontextmanager
+async def scripted_cluster(*nodes: int) -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    async with AsyncExitStack() as stack:
+        for node in nodes:
+
+            async def serve(socket: Socket, node: int = node) -> None:
+                await cluster.serve(node, socket)
+
+            cluster.ports[node] = await stack.enter_async_context(scripted_peer(serve))
+        yield cluster
+
+
+async def changed(peer: PeerCluster) -> None:
+    with trio.fail_after(30):
+        await peer.changed.wait()
+
+
+async def group_of(peer: PeerCluster, node: int) -> str:
+    return (await peer.ask(node, LIST_GROUPS, GROUPS)).groups[0].group
+
+
+async def test_our_broker_answers_everything_that_is_asked(broker: Running) -> None:
+    native = await broker.connect()
+    await native.create("orders", 2)
+    await native.produce("orders", batch(b"a", b"b", b"c"))
+    host, port = broker.addresses.kafka.rsplit(":", 1)
+    async with open_cluster([(host, int(port))]) as peer:
+        leader = peer.view.leader_of("orders", 0)
+        assert leader is not None
+        node = leader.node_id
+        ends = KafkaListOffsetsRequest(partitions=(KafkaOffsetQuery(topic="orders", partition=0, timestamp=-1),))
+        assert (await peer.ask(node, LIST_OFFSETS, ends)).partitions[0].offset == 3
+        epochs = OffsetForLeaderEpochRequest(
+            partitions=(EpochQuery(topic="orders", partition=0, leader_epoch=leader.epoch),)
+        )
+        assert (await peer.ask(node, OFFSET_FOR_LEADER_EPOCH, epochs)).partitions[0].end_offset == 3
+        query = ConfigQuery(resource_type=ResourceType.TOPIC, name="orders", keys=("cleanup.policy",))
+        (found,) = (await peer.ask(node, DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=(query,)))).resources
+        assert [(one.name, one.value) for one in found.configs] == [("cleanup.policy", "delete")]
+        coordinator = await peer.coordinator_of("readers")
+        committed = OffsetFetchRequest(groups=(OffsetFetchGroup(group="readers"),))
+        assert (await peer.ask(coordinator, OFFSET_FETCH, committed)).groups[0].error is ErrorCode.NONE
+        assert (await peer.ask_any(LIST_GROUPS, GROUPS)).groups == ()
+
+
+async def test_a_moved_leader_is_followed_after_an_error() -> None:
+    async with scripted_cluster(1, 2) as cluster, open_cluster(cluster.bootstrap(1), random=Random(1)) as peer:
+        cluster.leader, cluster.epoch = 2, 6
+        peer.report("orders", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        await changed(peer)
+        assert peer.view.leader_of("orders", 0) == (2, 6)
+
+
+async def test_metadata_is_asked_for_until_the_election_is_over(autojump_clock: trio.testing.MockClock) -> None:
+    async with scripted_cluster(1, 2) as cluster, open_cluster(cluster.bootstrap(1), random=Random(1)) as peer:
+        for _ in range(3):
+            asked = cluster.asked_again
+            peer.report("orders", ErrorCode.FENCED_LEADER_EPOCH)
+            await asked.wait()
+        cluster.leader, cluster.epoch = 2, 6
+        peer.report("orders", ErrorCode.FENCED_LEADER_EPOCH)
+        await changed(peer)
+        assert peer.view.leader_of("orders", 0) == (2, 6)
+
+
+async def test_requests_go_to_another_broker_when_one_is_lost() -> None:
+    async with scripted_cluster(1, 2) as cluster, open_cluster(cluster.bootstrap(1, 2), random=Random(1)) as peer:
+        assert await group_of(peer, 1) == "of 1"
+        cluster.dropped.add(1)
+        assert (await peer.ask_any(LIST_GROUPS, GROUPS)).groups[0].group == "of 2"
+
+
+async def test_a_lost_leader_makes_its_topics_stale() -> None:
+    async with scripted_cluster(1, 2) as cluster, open_cluster(cluster.bootstrap(2), random=Random(1)) as peer:
+        cluster.dropped.add(1)
+        cluster.leader, cluster.epoch = 2, 6
+        with pytest.raises(PeerUnavailableError):
+            await group_of(peer, 1)
+        await changed(peer)
+        assert peer.view.leader_of("orders", 0) == (2, 6)
+
+
+async def test_a_cluster_is_found_again_by_its_bootstrap_address() -> None:
+    async with scripted_cluster(1, 2) as cluster, open_cluster(cluster.bootstrap(1), random=Random(1)) as peer:
+        assert await group_of(peer, 2) == "of 2"
+        cluster.dropped.add(2)
+        del cluster.ports[2]
+        await peer.refresh()
+        assert set(peer.view.brokers) == {1}
+        with pytest.raises(PeerUnavailableError, match="broker 2 is not in the cluster's metadata"):
+            await group_of(peer, 2)
+
+
+async def test_pauses_grow_while_a_broker_is_lost_and_end_when_it_is_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with scripted_cluster(1, 2) as cluster, open_cluster(cluster.bootstrap(2), random=Random(1)) as peer:
+        cluster.dropped.add(1)
+        pauses = []
+        for _ in range(8):
+            begun = trio.current_time()
+            with pytest.raises(PeerError):
+                await peer.connection(1)
+            pauses.append(trio.current_time() - begun)
+        assert pauses[0] < 0.01
+        assert pauses[1] < 0.1
+        assert 0.7 < pauses[-1] < 1.3
+        cluster.dropped.clear()
+        assert await group_of(peer, 1) == "of 1"
+        cluster.dropped.add(1)
+        with pytest.raises(PeerError):
+            await group_of(peer, 1)
+        cluster.dropped.clear()
+        begun = trio.current_time()
+        await group_of(peer, 1)
+        assert trio.current_time() - begun < 0.1
+
+
+async def test_several_tasks_share_one_connection_for_each_purpose() -> None:
+    async with scripted_cluster(1, 2) as cluster, open_cluster(cluster.bootstrap(2), random=Random(1)) as peer:
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(group_of, peer, 1)
+                nursery.start_soon(peer.connection, 1, Purpose.FETCH)
+        assert cluster.connected.count(1) == 2
+
+
+async def test_a_coordinator_is_remembered_until_it_is_forgotten_or_lost() -> None:
+    async with scripted_cluster(1, 2) as cluster, open_cluster(cluster.bootstrap(1), random=Random(1)) as peer:
+        for expected in (1, 1):
+            assert await peer.coordinator_of("g") == 2
+            assert [name for _, name in cluster.asked].count("FindCoordinator") == expected
+        peer.forget_coordinator("g")
+        assert await peer.coordinator_of("g") == 2
+        peer.lost_broker(2)
+        assert await peer.coordinator_of("g") == 2
+        assert [name for _, name in cluster.asked].count("FindCoordinator") == 3
+
+
+async def test_no_bootstrap_address_answers() -> None:
+    async with scripted_cluster(1) as cluster:
+        cluster.dropped.add(1)
+        with pytest.raises(PeerUnavailableError, match=str(cluster.ports[1])):
+            async with open_cluster(cluster.bootstrap(1)):
+                pass
+
+
+async def test_an_error_of_the_body_is_raised_as_it_is() -> None:
+    async with scripted_cluster(1) as cluster:
+        with pytest.raises(KeyError):
+            async with open_cluster(cluster.bootstrap(1)):
+                raise KeyError
