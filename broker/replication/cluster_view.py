@@ -4,7 +4,8 @@ Metadata comes from any broker, and some are behind. Invariants:
 1. The leader of a partition is replaced only by one with the same or a larger leader epoch, unless the topic was
    recreated, which its id shows (KIP-320). Brokers that know no epochs send -1, and their latest answer counts.
 2. A partition that exists keeps its last known leader while its metadata has an error.
-3. A topic is `stale` from the first report of an error that other metadata can cure until metadata of it arrives.
+3. A topic is `stale` from the first report of an error that other metadata can cure until metadata of it arrives in
+   which every partition has a leader.
 """
 
 from collections.abc import Collection
@@ -136,7 +137,8 @@ class ClusterView:
     def _take(self, topic: TopicMetadata) -> bool:
         """Take a topic's metadata; return whether its partitions or leaders have changed."""
         name = topic.name
-        self.stale.discard(name)
+        if all(partition.leader != NO_LEADER for partition in topic.partitions):
+            self.stale.discard(name)
         if topic.error is not ErrorCode.NONE:
             self.errors[name] = topic.error
             return topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self.topics.pop(name, None) is not None

@@ -1,7 +1,7 @@
 """A peer that does what a test tells it to: answers, cuts, is silent, sends garbage."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from struct import pack
 
 import trio
@@ -25,14 +25,25 @@ class Socket:
 
     async def call(self) -> Call:
         """Receive the next request."""
+        call = await self.call_or_end()
+        assert call is not None, "closed by the client"
+        return call
+
+    async def call_or_end(self) -> Call | None:
+        """Receive the next request, None once the client has closed the connection."""
         while (frame := self._reader.next_frame()) is None:
-            data = await self.stream.receive_some()
-            assert data, "closed by the client"
+            try:
+                data = await self.stream.receive_some()
+            except trio.BrokenResourceError:
+                return None
+            if not data:
+                return None
             self._reader.feed(bytes(data))
         return CODEC.decode(frame)
 
     async def answer(self, call: Call, response: object) -> None:
-        await self.stream.send_all(encoded(call, response))
+        with suppress(trio.BrokenResourceError):  # the client may be gone
+            await self.stream.send_all(encoded(call, response))
 
     async def greet(self) -> None:
         """Answer the client's first request."""

@@ -116,6 +116,15 @@ def test_errors_that_metadata_can_cure_make_a_topic_stale(error: ErrorCode, reac
     assert not view.stale
 
 
+def test_a_topic_stays_stale_until_every_partition_has_a_leader() -> None:
+    view = view_of(orders(1, 5))
+    view.report("orders", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    view.update(metadata(orders(-1, 6, error=LEADERLESS)))
+    assert view.stale == {"orders"}
+    view.update(metadata(orders(2, 7)))
+    assert not view.stale
+
+
 def test_topics_of_a_lost_broker_are_stale() -> None:
     view = view_of(orders(1, 5))
     view.lost_broker(2)

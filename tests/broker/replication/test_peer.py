@@ -1,5 +1,3 @@
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
 import pytest
@@ -8,7 +6,7 @@ import trio
 from broker.replication.errors import PeerError, PeerUnavailableError
 from broker.replication.peer import PeerCluster, Purpose, open_cluster
 from protocol.errors import ErrorCode
-from protocol.groups import FindCoordinatorResponse, FoundCoordinator, OffsetFetchGroup, OffsetFetchRequest
+from protocol.groups import OffsetFetchGroup, OffsetFetchRequest
 from protocol.kafka.config_values import ConfigQuery, DescribeConfigsRequest, ResourceType
 from protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
 from protocol.kafka.peer_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
@@ -18,68 +16,9 @@ from protocol.kafka.values import (
     KafkaOffsetQuery,
     OffsetForLeaderEpochRequest,
 )
-from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 from tests.broker.clients import Running, batch
-from tests.broker.replication.scripted_peer import GROUPS, Socket, groups_named, scripted_peer
-
-
-class Cluster:
-    """Scripted brokers that share metadata. Each answers until it is told to drop its connections."""
-
-    def __init__(self) -> None:
-        self.ports: dict[int, int] = {}
-        self.leader, self.epoch = 1, 5
-        self.dropped: set[int] = set()
-        self.asked: list[tuple[int, str]] = []
-        self.asked_again = trio.Event()  # set, and replaced, at each request
-        self.connected: list[int] = []
-
-    def bootstrap(self, *nodes: int) -> list[tuple[str, int]]:
-        return [("127.0.0.1", self.ports[node]) for node in nodes]
-
-    def metadata(self) -> MetadataResponse:
-        partition = PartitionMetadata(
-            partition=0, leader=self.leader, leader_epoch=self.epoch, replicas=(1, 2), in_sync=(1, 2)
-        )
-        brokers = [BrokerMetadata(node_id=node, host="127.0.0.1", port=port) for node, port in self.ports.items()]
-        topic = TopicMetadata(name="orders", partitions=(partition,))
-        return MetadataResponse(cluster_id="source", controller=1, brokers=tuple(brokers), topics=(topic,))
-
-    async def serve(self, node: int, socket: Socket) -> None:
-        self.connected.append(node)
-        if node in self.dropped:
-            return
-        await socket.greet()
-        while True:
-            with trio.move_on_after(1000):
-                try:
-                    call = await socket.call()
-                except AssertionError:
-                    return
-            self.asked.append((node, call.api.name))
-            self.asked_again.set()
-            self.asked_again = trio.Event()
-            if node in self.dropped:
-                return
-            answers = {
-                "Metadata": self.metadata(),
-                "ListGroups": groups_named(f"of {node}"),
-                "FindCoordinator": FindCoordinatorResponse(coordinators=(FoundCoordinator(key="g", node_id=2),)),
-            }
-            await socket.answer(call, answers[call.api.name])
-
-
-@asynccontextmanager
-async def scripted_cluster(*nodes: int) -> AsyncIterator[Cluster]:
-    cluster = Cluster()
-    async with AsyncExitStack() as stack:
-        for node in nodes:
-
-            async def serve(socket: Socket, node: int = node) -> None:
-                await cluster.serve(node, socket)
-
-            cluster.ports[node] = await stack.enter_async_context(scripted_peer(serve))
-        yield cluster
+from tests.broker.replication.scripted_cluster import scripted_cluster
+from tests.broker.replication.scripted_peer import GROUPS
 
 
 async def changed(peer: PeerCluster) -> None:

@@ -1,0 +1,258 @@
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from broker.replication.follower import FetchLimits, Follower, Step
+from broker.replication.peer import PeerCluster, open_cluster
+from protocol.errors import ErrorCode
+from protocol.kafka.api import Call
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.peer_apis import PeerFetchedPartition
+from protocol.kafka.values import KafkaFetchPartition, KafkaFetchResponse
+from protocol.records.batch import headers
+from protocol.records.builder import build_batch
+from protocol.request import DeleteTopicsRequest
+from protocol.response import FetchedPartition
+from tests.broker.clients import RawClient, Running, batch
+from tests.broker.replication.scripted_cluster import Cluster, scripted_cluster
+
+
+class Copy:
+    """A replica in memory: the bytes of its batches, and what else it was given."""
+
+    def __init__(self, topic: str, topic_id: bytes, partition: int = 0, *, offset: int = 0) -> None:
+        self.topic, self.topic_id, self.partition = topic, topic_id, partition
+        self.offset = offset
+        self.epoch = -1
+        self.data = b""
+        self.found: list[PeerFetchedPartition] = []
+        self.took = trio.Event()
+        self.decide: Callable[[PeerFetchedPartition], Step] = lambda _: Step.GO_ON
+
+    def position(self, leader_epoch: int) -> KafkaFetchPartition:
+        return KafkaFetchPartition(
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            offset=self.offset,
+            current_leader_epoch=leader_epoch,
+            last_fetched_epoch=self.epoch,
+            max_bytes=1 << 20,
+        )
+
+    async def take(self, found: PeerFetchedPartition) -> Step:
+        self.found.append(found)
+        step = self.decide(found)
+        if step is Step.GO_ON:
+            for position, header in headers(found.records):  # without the last one if it is incomplete
+                self.data += found.records[position : position + header.size]
+                self.offset, self.epoch = header.next_offset, header.leader_epoch
+        self.took.set()
+        self.took = trio.Event()
+        return step
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        with trio.fail_after(30):
+            while not condition():
+                await self.took.wait()
+
+
+@asynccontextmanager
+async def following(broker: Running, *copies: Copy, **limits: int) -> AsyncIterator[tuple[Follower, PeerCluster]]:
+    host, port = broker.addresses.kafka.rsplit(":", 1)
+    async with followed([(host, int(port))], *copies, **limits) as both:
+        yield both
+
+
+@asynccontextmanager
+async def followed(
+    bootstrap: list[tuple[str, int]], *copies: Copy, **limits: int
+) -> AsyncIterator[tuple[Follower, PeerCluster]]:
+    async with open_cluster(bootstrap, random=Random(1)) as cluster, trio.open_nursery() as nursery:
+        follower = Follower(cluster, limits=FetchLimits(**limits), random=Random(1))
+        for one in copies:
+            follower.follow(one)
+        nursery.start_soon(follower.run)
+        yield follower, cluster
+        nursery.cancel_scope.cancel()
+
+
+async def topic_id(broker: Running, name: str) -> bytes:
+    host, port = broker.addresses.kafka.rsplit(":", 1)
+    async with open_cluster([(host, int(port))]) as cluster:
+        return cluster.view.topics[name].topic_id
+
+
+async def stored(native: RawClient, name: str, partition: int = 0) -> bytes:
+    """The bytes of a partition, as another reader gets them."""
+    return bytes((await native.fetch(name, 0, partition)).records)
+
+
+@pytest.fixture
+async def native(broker: Running) -> RawClient:
+    return await broker.connect()
+
+
+async def test_partitions_are_copied_byte_for_byte_and_then_followed(broker: Running, native: RawClient) -> None:
+    await native.create("orders", 3)
+    for index in range(3):
+        for _ in range(5):
+            await native.produce("orders", batch(b"early", b"x" * index), partition=index)
+    known = await topic_id(broker, "orders")
+    copies = [Copy("orders", known, index) for index in range(3)]
+    async with following(broker, *copies, max_bytes=500):
+        for one in copies:
+            await one.until(lambda one=one: one.offset == 10)
+        for index in range(3):
+            await native.produce("orders", batch(b"late"), partition=index)
+        for index, one in enumerate(copies):
+            await one.until(lambda one=one: one.offset == 11)
+            assert one.found[-1].high_watermark == 11
+            assert one.data == await stored(native, "orders", index)
+
+
+async def test_topics_without_ids_are_named(broker: Running, native: RawClient) -> None:
+    await native.create("orders", 1)
+    await native.produce("orders", batch(b"a", b"b"))
+    copy = Copy("orders", NO_TOPIC_ID)
+    async with following(broker, copy):
+        await copy.until(lambda: copy.offset == 2)
+
+
+async def test_an_offset_out_of_range_is_for_the_replica_to_decide(broker: Running, native: RawClient) -> None:
+    await native.create("orders", 1)
+    await native.produce("orders", batch(b"a", b"b"))
+    copy = Copy("orders", await topic_id(broker, "orders"), offset=99)
+
+    def start_anew(found: PeerFetchedPartition) -> Step:
+        if found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            copy.offset = 0
+        return Step.GO_ON
+
+    copy.decide = start_anew
+    async with following(broker, copy):
+        await copy.until(lambda: copy.offset == 2)
+    assert copy.found[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_partition_that_stops_leaves_the_others(broker: Running, native: RawClient) -> None:
+    await native.create("orders", 2)
+    known = await topic_id(broker, "orders")
+    stopped, other = Copy("orders", known, 0), Copy("orders", known, 1)
+    stopped.decide = lambda _: Step.STOP
+    async with following(broker, stopped, other):
+        await stopped.until(lambda: stopped.found)
+        for index in range(2):
+            await native.produce("orders", batch(b"a"), partition=index)
+        await other.until(lambda: other.offset == 1)
+        await native.produce("orders", batch(b"b"), partition=1)
+        await other.until(lambda: other.offset == 2)
+    assert len(stopped.found) == 1
+
+
+async def test_a_paused_partition_is_fetched_again(broker: Running, native: RawClient) -> None:
+    await native.create("orders", 1)
+    await native.produce("orders", batch(b"a"))
+    copy = Copy("orders", await topic_id(broker, "orders"))
+    copy.decide = lambda _: Step.PAUSE if len(copy.found) < 3 else Step.GO_ON
+    async with following(broker, copy):
+        await copy.until(lambda: len(copy.found) == 3)
+        await native.produce("orders", batch(b"b"))
+        await copy.until(lambda: copy.offset == 2)
+
+
+async def test_an_unfollowed_partition_is_followed_again(broker: Running, native: RawClient) -> None:
+    await native.create("orders", 1)
+    await native.produce("orders", batch(b"a"))
+    known = await topic_id(broker, "orders")
+    first, second = Copy("orders", known), Copy("orders", known)
+    async with following(broker, first) as (follower, _):
+        await first.until(lambda: first.offset == 1)
+        follower.unfollow("orders", 0)
+        follower.follow(second)
+        await native.produce("orders", batch(b"b"))
+        await second.until(lambda: second.offset == 2)
+    assert first.offset == 1
+
+
+async def test_a_partition_waits_for_its_topic_to_exist(broker: Running, native: RawClient) -> None:
+    copy = Copy("orders", NO_TOPIC_ID)
+    async with following(broker, copy) as (_, cluster):
+        await native.create("orders", 1)
+        await native.produce("orders", batch(b"a"))
+        await cluster.refresh()
+        await copy.until(lambda: copy.offset == 1)
+
+
+async def test_a_recreated_topic_is_not_followed(broker: Running, native: RawClient) -> None:
+    await native.create("orders", 1)
+    await native.produce("orders", batch(b"a"))
+    copy = Copy("orders", await topic_id(broker, "orders"))
+    async with following(broker, copy):
+        await copy.until(lambda: copy.offset == 1)
+        await native.ask(DeleteTopicsRequest(topics=("orders",)))
+        await native.create("orders", 1)
+        await native.produce("orders", batch(b"other"))
+        await copy.until(lambda: copy.found[-1].error is ErrorCode.INCONSISTENT_TOPIC_ID)
+    assert copy.offset == 1
+
+
+class Leaders(Cluster):
+    """Scripted brokers with one batch for each leader epoch. A broker that leads waits at the end of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetches: list[tuple[int, int]] = []  # broker and current leader epoch of each
+        self.moved = trio.Event()
+
+    def move(self, leader: int, epoch: int) -> None:
+        self.leader, self.epoch = leader, epoch
+        self.moved.set()
+        self.moved = trio.Event()
+
+    async def answer(self, node: int, call: Call) -> object:
+        if call.api.name != "Fetch":
+            return await super().answer(node, call)
+        (asked,) = call.request.partitions
+        self.fetches.append((node, asked.current_leader_epoch))
+        if node == self.leader and asked.current_leader_epoch == self.epoch and asked.offset == self.epoch:
+            await self.moved.wait()
+        error = ErrorCode.NONE
+        if node != self.leader:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif asked.current_leader_epoch != self.epoch:
+            error = ErrorCode.FENCED_LEADER_EPOCH
+        data = b"" if error else build_batch([(0, None, b"x", ())], base_offset=asked.offset)
+        found = FetchedPartition(topic="orders", partition=0, error=error, records=data)
+        return KafkaFetchResponse(partitions=(found,))
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+async def test_a_partition_is_fetched_from_its_new_leader_with_its_epoch(leader: int) -> None:
+    """After an election elsewhere, and after one that the same broker won again."""
+    async with scripted_cluster(1, 2, make=Leaders) as cluster:
+        assert isinstance(cluster, Leaders)
+        copy = Copy("orders", NO_TOPIC_ID)
+        copy.offset = 4
+        async with followed(cluster.bootstrap(1, 2), copy):
+            await copy.until(lambda: copy.offset == 5)
+            cluster.move(leader, 6)
+            await copy.until(lambda: copy.offset == 6)
+    assert cluster.fetches[0] == (1, 5)
+    assert (leader, 6) in cluster.fetches
+    assert all(found.error is ErrorCode.NONE for found in copy.found)
+
+
+async def test_a_partition_is_fetched_elsewhere_when_its_leader_is_lost() -> None:
+    async with scripted_cluster(1, 2, make=Leaders) as cluster:
+        assert isinstance(cluster, Leaders)
+        copy = Copy("orders", NO_TOPIC_ID, offset=4)
+        async with followed(cluster.bootstrap(1, 2), copy):
+            await copy.until(lambda: copy.offset == 5)
+            cluster.dropped.add(1)
+            cluster.move(2, 6)
+            await copy.until(lambda: copy.offset == 6)
