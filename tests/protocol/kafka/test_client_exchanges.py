@@ -7,11 +7,28 @@ from typing import Any, NamedTuple
 import pytest
 
 from protocol.errors import ErrorCode
+from protocol.kafka import peer_admin_apis, peer_apis
 from protocol.kafka.api import API_BY_KEY, Api, Codec
+from protocol.kafka.peer import PeerProtocol, SentRequest
+from tests.protocol.kafka.far_side import only, received
 from tests.protocol.kafka.messages import body, flexible, parsed
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "kafka" / "clients"
 API_VERSIONS = 18
+PEER_APIS = {
+    one.api.key: one
+    for one in (
+        peer_apis.API_VERSIONS,
+        peer_apis.FETCH,
+        peer_apis.LIST_OFFSETS,
+        peer_apis.METADATA,
+        peer_apis.OFFSET_FOR_LEADER_EPOCH,
+        peer_admin_apis.DESCRIBE_CONFIGS,
+        peer_admin_apis.FIND_COORDINATOR,
+        peer_admin_apis.LIST_GROUPS,
+        peer_admin_apis.OFFSET_FETCH,
+    )
+}
 
 
 class Exchange(NamedTuple):
@@ -37,6 +54,11 @@ def exchanges() -> list[Any]:
 
 EXCHANGES = exchanges()
 SERVED = [each for each in EXCHANGES if each.values[0].version <= each.values[0].api.last]
+ASKED = [
+    each
+    for each in SERVED
+    if (api := PEER_APIS.get(each.values[0].api.key)) and api.first <= each.values[0].version <= api.last
+]
 NEWER = [each for each in EXCHANGES if each not in SERVED]
 
 
@@ -82,6 +104,25 @@ def test_responses_are_encoded_as_kafka_did(exchange: Exchange) -> None:
         assert parsed(name, exchange.api, exchange.version, ours) == values
     else:
         assert ours == data
+
+
+@pytest.mark.parametrize("exchange", ASKED)
+def test_responses_of_kafka_are_decoded_as_a_peer_gets_them(exchange: Exchange) -> None:
+    """The header is skipped, and the values are those of the fields that Kafka sent."""
+    api = PEER_APIS[exchange.api.key]
+    sent = SentRequest(api, exchange.version, 0, request=None)
+    response = PeerProtocol("test").decode(sent, memoryview(exchange.reply))
+    fields = parsed(f"{exchange.api.name}Response", exchange.api, exchange.version, reply_body(exchange))
+    assert type(response).__name__.endswith("Response")
+    assert response == api.response(fields, None, exchange.version)
+
+
+@pytest.mark.parametrize("exchange", [each for each in ASKED if each.values[0].api.key != API_VERSIONS])
+def test_requests_of_clients_are_encoded_as_a_peer_sends_them(exchange: Exchange) -> None:
+    codec = Codec(topic_names=bytes.hex)
+    request = codec.decode(memoryview(exchange.request)).request
+    _, frame = only(PEER_APIS[exchange.api.key], exchange.version).send(PEER_APIS[exchange.api.key], request)
+    assert received(frame, codec).request == request
 
 
 def has_another_leader(values: dict[str, Any]) -> bool:
