@@ -334,9 +334,12 @@ class _Fetcher:
                     return
             step = await following.replica.take(found)
             if step is Step.GO_ON:
-                following.delays = None
                 if following.fetcher is self:
                     self._set(following)
+                if found.error is ErrorCode.NONE:
+                    following.delays = None
+                elif self._session.wants(self._session_key(following.replica)) == fetched.asked:
+                    self._pause(following)  # the next fetch would have the same result
             elif step is Step.PAUSE:
                 self._pause(following)
             else:

@@ -1,64 +1,22 @@
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from random import Random
-from typing import Any
 
 import pytest
 import trio
 
-from broker.replication.follower import FetchLimits, Follower, Step
+from broker.replication.follower import Follower, Step
 from broker.replication.peer import PeerCluster, open_cluster
 from protocol.errors import ErrorCode
 from protocol.kafka.api import Call
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer_apis import PeerFetchedPartition
-from protocol.kafka.values import KafkaFetchPartition, KafkaFetchResponse
-from protocol.records.batch import headers
+from protocol.kafka.values import KafkaFetchResponse
 from protocol.records.builder import build_batch
 from protocol.request import DeleteTopicsRequest
 from protocol.response import FetchedPartition
 from tests.broker.clients import RawClient, Running, batch
+from tests.broker.replication.copies import Copy, followed
 from tests.broker.replication.scripted_cluster import Cluster, scripted_cluster
-
-
-class Copy:
-    """A replica in memory: the bytes of its batches, and what else it was given."""
-
-    def __init__(self, topic: str, topic_id: bytes, partition: int = 0, *, offset: int = 0) -> None:
-        self.topic, self.topic_id, self.partition = topic, topic_id, partition
-        self.offset = offset
-        self.epoch = -1
-        self.data = b""
-        self.found: list[PeerFetchedPartition] = []
-        self.took = trio.Event()
-        self.decide: Callable[[PeerFetchedPartition], Step] = lambda _: Step.GO_ON
-
-    def position(self, leader_epoch: int) -> KafkaFetchPartition:
-        return KafkaFetchPartition(
-            topic=self.topic,
-            topic_id=self.topic_id,
-            partition=self.partition,
-            offset=self.offset,
-            current_leader_epoch=leader_epoch,
-            last_fetched_epoch=self.epoch,
-            max_bytes=1 << 20,
-        )
-
-    async def take(self, found: PeerFetchedPartition) -> Step:
-        self.found.append(found)
-        step = self.decide(found)
-        if step is Step.GO_ON:
-            for position, header in headers(found.records):  # without the last one if it is incomplete
-                self.data += found.records[position : position + header.size]
-                self.offset, self.epoch = header.next_offset, header.leader_epoch
-        self.took.set()
-        self.took = trio.Event()
-        return step
-
-    async def until(self, condition: Callable[[], Any]) -> None:
-        with trio.fail_after(30):
-            while not condition():
-                await self.took.wait()
 
 
 @asynccontextmanager
@@ -66,19 +24,6 @@ async def following(broker: Running, *copies: Copy, **limits: int) -> AsyncItera
     host, port = broker.addresses.kafka.rsplit(":", 1)
     async with followed([(host, int(port))], *copies, **limits) as both:
         yield both
-
-
-@asynccontextmanager
-async def followed(
-    bootstrap: list[tuple[str, int]], *copies: Copy, **limits: int
-) -> AsyncIterator[tuple[Follower, PeerCluster]]:
-    async with open_cluster(bootstrap, random=Random(1)) as cluster, trio.open_nursery() as nursery:
-        follower = Follower(cluster, limits=FetchLimits(**limits), random=Random(1))
-        for one in copies:
-            follower.follow(one)
-        nursery.start_soon(follower.run)
-        yield follower, cluster
-        nursery.cancel_scope.cancel()
 
 
 async def topic_id(broker: Running, name: str) -> bytes:
@@ -137,6 +82,19 @@ async def test_an_offset_out_of_range_is_for_the_replica_to_decide(broker: Runni
     async with following(broker, copy):
         await copy.until(lambda: copy.offset == 2)
     assert copy.found[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_an_error_that_its_replica_ignores_is_not_fetched_without_end(broker: Running, native: RawClient) -> None:
+    await native.create("orders", 1)
+    copy = Copy("orders", await topic_id(broker, "orders"), offset=2)
+    async with following(broker, copy, max_wait_ms=0) as (follower, _):
+        for times in range(1, 4):
+            await copy.until(lambda times=times: len(copy.found) == times)
+            (fetcher,) = follower._fetchers.values()
+            assert fetcher._paused == {("orders", 0)}
+        await native.produce("orders", batch(b"a", b"b", b"c"))
+        copy.offset = 0
+        await copy.until(lambda: copy.offset == 3)
 
 
 async def test_a_partition_that_stops_leaves_the_others(broker: Running, native: RawClient) -> None:

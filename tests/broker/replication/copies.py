@@ -1,0 +1,73 @@
+"""Replicas in memory, and a follower that fills them."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import trio
+
+from broker.replication.follower import FetchLimits, Follower, Step
+from broker.replication.peer import PeerCluster, open_cluster
+from protocol.kafka.peer_apis import PeerFetchedPartition
+from protocol.kafka.values import KafkaFetchPartition
+from protocol.records.batch import headers
+
+
+class Copy:
+    """A replica in memory: the bytes of its batches, and what else it was given."""
+
+    def __init__(self, topic: str, topic_id: bytes, partition: int = 0, *, offset: int = 0) -> None:
+        self.topic, self.topic_id, self.partition = topic, topic_id, partition
+        self.offset = offset
+        self.epoch = -1
+        self.data = b""
+        self.found: list[PeerFetchedPartition] = []
+        self.took = trio.Event()
+        self.decide: Callable[[PeerFetchedPartition], Step] = lambda _: Step.GO_ON
+
+    def position(self, leader_epoch: int) -> KafkaFetchPartition:
+        return KafkaFetchPartition(
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            offset=self.offset,
+            current_leader_epoch=leader_epoch,
+            last_fetched_epoch=self.epoch,
+            max_bytes=1 << 20,
+        )
+
+    async def take(self, found: PeerFetchedPartition) -> Step:
+        self.found.append(found)
+        step = self.decide(found)
+        if step is Step.GO_ON:
+            for position, header in headers(found.records):  # without the last one if it is incomplete
+                self.data += found.records[position : position + header.size]
+                self.offset, self.epoch = header.next_offset, header.leader_epoch
+        self.took.set()
+        self.took = trio.Event()
+        return step
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        with trio.fail_after(30):
+            while not condition():
+                await self.took.wait()
+
+
+@asynccontextmanager
+async def followed(
+    bootstrap: list[tuple[str, int]], *copies: Copy, **limits: int
+) -> AsyncIterator[tuple[Follower, PeerCluster]]:
+    async with open_cluster(bootstrap, random=Random(1)) as cluster, filled(cluster, *copies, **limits) as follower:
+        yield follower, cluster
+
+
+@asynccontextmanager
+async def filled(cluster: PeerCluster, *copies: Copy, **limits: int) -> AsyncIterator[Follower]:
+    async with trio.open_nursery() as nursery:
+        follower = Follower(cluster, limits=FetchLimits(**limits), random=Random(1))
+        for one in copies:
+            follower.follow(one)
+        nursery.start_soon(follower.run)
+        yield follower
+        nursery.cancel_scope.cancel()
