@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka.api import Call
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer_apis import PeerFetchedPartition
-from protocol.kafka.values import KafkaFetchResponse
+from protocol.kafka.values import KafkaFetchPartition, KafkaFetchResponse
 from protocol.records.builder import build_batch
 from protocol.request import DeleteTopicsRequest
 from protocol.response import FetchedPartition
@@ -214,3 +214,36 @@ async def test_a_partition_is_fetched_elsewhere_when_its_leader_is_lost() -> Non
             cluster.dropped.add(1)
             cluster.move(2, 6)
             await copy.until(lambda: copy.offset == 6)
+
+
+FAULTS: dict[str, KafkaFetchResponse] = {
+    "an error of the whole": KafkaFetchResponse(partitions=(), asked=(), error=ErrorCode.UNKNOWN_SERVER_ERROR),
+    "a session that is gone": KafkaFetchResponse(partitions=(), asked=(), error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+    "no partition": KafkaFetchResponse(partitions=(), asked=()),
+    "another partition": KafkaFetchResponse(partitions=(FetchedPartition(topic="orders", partition=7),)),
+    "a partition twice": KafkaFetchResponse(
+        partitions=(FetchedPartition(topic="orders", partition=0),) * 2,
+        asked=(KafkaFetchPartition(topic="orders", partition=0, offset=0),) * 2,
+    ),
+    "an error that time cures": KafkaFetchResponse(
+        partitions=(FetchedPartition(topic="orders", partition=0, error=ErrorCode.OFFSET_NOT_AVAILABLE),)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_fetching_goes_on_after_a_fault_of_the_leader(name: str) -> None:
+    class Faulty(Leaders):
+        async def answer(self, node: int, call: Call) -> object:
+            if call.api.name == "Fetch" and len(self.fetches) < 3:
+                self.fetches.append((node, -1))
+                return FAULTS[name]
+            return await super().answer(node, call)
+
+    async with scripted_cluster(1, 2, make=Faulty) as cluster:
+        copy = Copy("orders", NO_TOPIC_ID, offset=4)
+        async with followed(cluster.bootstrap(1, 2), copy):
+            await copy.until(lambda: copy.offset == 5)
+        assert isinstance(cluster, Faulty)
+        assert cluster.fetches[:4] == [(1, -1)] * 3 + [(1, 5)]
+        assert len(copy.found) == 1
