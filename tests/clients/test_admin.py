@@ -35,6 +35,16 @@ def topic_config(admin: AdminClient, topic: str) -> dict[str, Any]:
     return future.result()
 
 
+def until_config(admin: AdminClient, topic: str, expected: dict[str, str]) -> None:
+    """Wait for settings: real Kafka acknowledges a change before the broker that is asked knows it."""
+
+    def told() -> dict[str, str]:
+        config = topic_config(admin, topic)
+        return {name: ",".join(sorted(config[name].value.split(","))) for name in expected}
+
+    until(lambda: told() == expected, lambda: None, f"{expected}")
+
+
 def alter(admin: AdminClient, topic: str, setting: str, value: str | None, how: AlterConfigOpType) -> str | None:
     entry = ConfigEntry(setting, value, incremental_operation=how)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
@@ -136,13 +146,11 @@ def test_settings_are_changed_one_by_one(admin: AdminClient, new_topic: NewTopic
     topic = new_topic(retention_ms="12345")
     assert alter(admin, topic, "max.message.bytes", "5000", AlterConfigOpType.SET) is None
     assert alter(admin, topic, "cleanup.policy", "compact", AlterConfigOpType.APPEND) is None
-    config = topic_config(admin, topic)
-    assert (config["max.message.bytes"].value, config["retention.ms"].value) == ("5000", "12345")
-    assert sorted(config["cleanup.policy"].value.split(",")) == ["compact", "delete"]
+    changed = {"max.message.bytes": "5000", "retention.ms": "12345", "cleanup.policy": "compact,delete"}
+    until_config(admin, topic, changed)
     assert alter(admin, topic, "cleanup.policy", "delete", AlterConfigOpType.SUBTRACT) is None
     assert alter(admin, topic, "retention.ms", None, AlterConfigOpType.DELETE) is None
-    config = topic_config(admin, topic)
-    assert (config["cleanup.policy"].value, config["retention.ms"].value) == ("compact", "-1")
+    until_config(admin, topic, {"cleanup.policy": "compact", "retention.ms": "-1"})
 
 
 def test_settings_are_replaced_together(admin: AdminClient, new_topic: NewTopicFactory) -> None:
@@ -150,8 +158,7 @@ def test_settings_are_replaced_together(admin: AdminClient, new_topic: NewTopicF
     resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.bytes": "2000000"})
     with pytest.warns(DeprecationWarning, match="alter_configs"):
         assert error_of(admin.alter_configs([resource])) is None
-    config = topic_config(admin, topic)
-    assert (config["segment.bytes"].value, config["retention.ms"].value) == ("2000000", "-1")
+    until_config(admin, topic, {"segment.bytes": "2000000", "retention.ms": "-1"})
 
 
 def test_bad_settings_change_nothing(admin: AdminClient, new_topic: NewTopicFactory) -> None:
