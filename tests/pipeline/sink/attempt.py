@@ -145,3 +145,9 @@ def content(row: Row) -> tuple[Any, ...]:
 
 def contents(found: Sequence[tuple[int, Record]]) -> Counter[tuple[Any, ...]]:
     return Counter((record.key, record.value, record.headers, record.timestamp) for _, record in found)
+
+
+def wait_for_markers(client: Client) -> None:
+    """Wait until the markers of all decided transactions are written: a commit is answered before."""
+    while any(listed.state.startswith("Prepare") for listed in client.list_transactions()):
+        pass

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.functions import expr
 
 from tests.documents import ROOT
+from tests.pipeline.sink.attempt import wait_for_markers
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
 
@@ -44,6 +45,12 @@ def write(frame: Any, broker: Broker, mode: str = "append", **options: str) -> N
 
 def read(spark: Any, broker: Broker, topic: str, **options: str) -> Any:
     return spark.read.format("warmlog").options(bootstrap=broker.native, topic=topic, **options).load()
+
+
+def committed(spark: Any, broker: Broker, client: Client, topic: str) -> Counter[int]:
+    """Return the values that readers of committed records see once all markers are written."""
+    wait_for_markers(client)
+    return values(spark, broker, topic, isolationLevel="read_committed")
 
 
 def values(spark: Any, broker: Broker, topic: str, **options: str) -> Counter[int]:
@@ -167,7 +174,7 @@ def test_a_transactional_stream_shows_a_micro_batch_when_it_is_committed_whereve
 
 
 def test_a_transactional_job_is_seen_when_it_is_done_and_never_when_it_failed(
-    spark: Any, fixed_partitions: None, broker: Broker
+    spark: Any, fixed_partitions: None, broker: Broker, client: Client
 ) -> None:
     frame = spark.range(0, 400, 1, 4)
     poisoned = frame.selectExpr("IF(id = 390, raise_error('poison'), string(id)) AS value")
@@ -175,9 +182,9 @@ def test_a_transactional_job_is_seen_when_it_is_done_and_never_when_it_failed(
     for write_id in ({}, {"writeId": "2026-11-23"}):
         with pytest.raises(Exception, match="poison"):
             write(poisoned, broker, **options, **write_id)
-        assert values(spark, broker, "whole", isolationLevel="read_committed").total() % 400 == 0
+        assert committed(spark, broker, client, "whole").total() % 400 == 0
         write(frame.selectExpr("string(id) AS value"), broker, **options, **write_id)
     twice = Counter(dict.fromkeys(range(400), 2))
-    assert values(spark, broker, "whole", isolationLevel="read_committed") == twice
+    assert committed(spark, broker, client, "whole") == twice
     write(frame.selectExpr("string(id) AS value"), broker, **options, writeId="2026-11-23")  # is there already
-    assert values(spark, broker, "whole", isolationLevel="read_committed") == twice
+    assert committed(spark, broker, client, "whole") == twice

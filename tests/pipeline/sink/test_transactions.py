@@ -1,11 +1,12 @@
 """Tasks and drivers of transactional writes without Spark: what is visible, and what is written again."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from protocol.transactions import TransactionState
-from tests.pipeline.sink.attempt import new_topic, options, values
+from tests.pipeline.sink.attempt import new_topic, options, values, wait_for_markers
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink import transactions
@@ -49,8 +50,7 @@ class Query:
 
     def visible(self) -> list[bytes | None]:
         """Return what readers of committed records see, up to the end of the log."""
-        while any(listed.state.startswith("Prepare") for listed in self._client.list_transactions()):
-            pass  # the markers are being written
+        wait_for_markers(self._client)
         records = self._client.consume(self.topic, until_end=True, isolation="read_committed")
         return sorted(record.value or b"" for record in records)
 
@@ -89,6 +89,25 @@ def test_a_write_that_was_not_decided_is_written_again(query: Query) -> None:
     assert query.visible() == [b"a", b"b", b"c"]
     with pytest.raises(PipelineError, match="another attempt"):
         query.commit(left)
+
+
+def test_tasks_that_outlive_their_job_write_nothing(query: Query, client: Client) -> None:
+    """Spark tells a task to stop and does not wait: one has begun by then, one begins later."""
+    run = Write(name=query.topic, number=0, run="first")
+
+    def rows(task: int) -> Iterator[Rows]:
+        if task == 0:
+            with open_broker(query.options) as broker:
+                transactions.abort(broker, run)
+        yield values(b"a")
+
+    for task in (0, 1):
+        with pytest.raises(PipelineError, match=("another attempt", "the job has failed already")[task]):
+            write_in_transaction(query.options, run, task, rows(task))
+    assert not client.list_transactions(states=[TransactionState.ONGOING.label])
+    left = [write_in_transaction(query.options, replace(run, run="again"), 0, [values(b"a")])[1]]
+    query.commit([transaction for transaction in left if transaction is not None])
+    assert query.visible() == [b"a"]
 
 
 def test_a_decided_write_is_committed_and_not_written_again(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ Invariants:
    is left to the driver, or was committed before. Only what was aborted meanwhile, by a timeout, is written again.
 3. A task's own note counts only if its transaction is committed, so rows that are visible are not written again.
 4. A transaction is complete if it contains its note: an attempt that died before has none.
+5. A task of a job that has failed writes nothing, even if Spark lets it run on: the driver first notes the failure,
+   then fences all tasks that have begun; a task looks for the note after it has begun. The note is a transactional id.
 """
 
 import re
@@ -69,12 +71,14 @@ ENDED_CODES = frozenset(
 class Write:
     """One write: the number of a micro-batch of a query, or of a batch of a `writeId`.
 
-    `is_repeatable`: whether it may be run again later under the same name and number.
+    `is_repeatable`: whether it may be run again later under the same name and number. `run`: differs from run to run;
+    None if the driver does not know of failures.
     """
 
     name: str
     number: int
     is_repeatable: bool = True
+    run: str | None = None
 
     @property
     def group(self) -> str:
@@ -84,6 +88,11 @@ class Write:
     def transactional_id(self, task: int) -> str:
         """Return the transactional id of a task, which is also the group of its note."""
         return f"{PREFIX}-{self.name}-{task}"
+
+    @property
+    def failure_id(self) -> str | None:
+        """The transactional id that exists if this run has failed; nothing is written under it."""
+        return None if self.run is None else f"{PREFIX}-failed-{self.run}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +133,7 @@ class TaskTransaction:
 
         Ask before `is_stored`: the driver may commit it in between.
         """
-        found = self._described()
+        found = described(self.broker, self.transactional_id)
         if found is None or found.state != TransactionState.ONGOING.label:
             return None
         places = [(place.topic, place.partition) for place in found.partitions]
@@ -143,7 +152,11 @@ class TaskTransaction:
         return last == self.write.number
 
     def begin(self) -> Identity:
-        """Abort what an earlier attempt has left open; return the identity to write under."""
+        """Abort what an earlier attempt has left open; return the identity to write under.
+
+        PipelineError also if the driver has noted meanwhile that the write has failed.
+        """
+        self._check_not_failed()  # also before an attempt of a later run is fenced
         request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms)
         try:
             reply = self.broker.ask(request, InitProducerIdResponse)
@@ -159,6 +172,7 @@ class TaskTransaction:
             producer_epoch=reply.producer_epoch,
             transactional_id=self.transactional_id,
         )
+        self._check_not_failed()
         return self._identity
 
     def complete(self, place: tuple[str, int]) -> OpenTransaction:
@@ -183,6 +197,11 @@ class TaskTransaction:
             identity, self._identity = self._identity, None
             end(self.broker, self._open(identity.producer_id, identity.producer_epoch, ("", 0)), commits=False)
 
+    def _check_not_failed(self) -> None:
+        failure_id = self.write.failure_id
+        if failure_id is not None and described(self.broker, failure_id) is not None:
+            raise PipelineError(f"{self.transactional_id}: the job has failed already, so this task writes nothing")
+
     def _open(self, producer_id: int, producer_epoch: int, place: tuple[str, int]) -> OpenTransaction:
         return OpenTransaction(
             write=self.write,
@@ -191,16 +210,6 @@ class TaskTransaction:
             producer_epoch=producer_epoch,
             place=place,
         )
-
-    def _described(self) -> DescribedTransaction | None:
-        def check(reply: DescribeTransactionsResponse) -> None:
-            (found,) = reply.transactions
-            if found.error not in {ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}:
-                raise reply_error(found.error, None, about=self.transactional_id)
-
-        request = DescribeTransactionsRequest(transactional_ids=(self.transactional_id,))
-        (found,) = self.broker.ask(request, DescribeTransactionsResponse, check).transactions
-        return None if found.error else found
 
 
 def commit(broker: RetryingBroker, transactions: Sequence[OpenTransaction]) -> None:
@@ -221,13 +230,15 @@ def commit(broker: RetryingBroker, transactions: Sequence[OpenTransaction]) -> N
 def abort(broker: RetryingBroker, write: Write) -> None:
     """Abort the open transactions of a write that has failed, unless it is decided. Raises PipelineError.
 
-    Those of tasks that Spark has killed are found by their ids, and fenced.
+    Tasks that Spark has killed may still run: those that have begun are found by their ids and fenced, later ones find
+    the note of the failure.
     """
     if write.is_repeatable and noted(broker, write.group) >= write.number:
         return  # the tasks that run again leave them to be committed
+    if write.failure_id is not None:
+        broker.ask(InitProducerIdRequest(transactional_id=write.failure_id), InitProducerIdResponse)
     pattern = re.escape(f"{write.group}-") + "[0-9]+"
-    request = ListTransactionsRequest(states=(TransactionState.ONGOING.label,), pattern=pattern)
-    for listed in broker.ask(request, ListTransactionsResponse).transactions:
+    for listed in broker.ask(ListTransactionsRequest(pattern=pattern), ListTransactionsResponse).transactions:
         broker.ask(InitProducerIdRequest(transactional_id=listed.transactional_id), InitProducerIdResponse)
 
 
@@ -246,6 +257,19 @@ def end(broker: RetryingBroker, transaction: OpenTransaction, *, commits: bool) 
             raise
         if commits:
             raise PipelineError(f"{transaction.transactional_id}: {ENDED}: {error}") from error
+
+
+def described(broker: RetryingBroker, transactional_id: str) -> DescribedTransaction | None:
+    """Return the state of a transactional id, None if it does not exist. Raises PipelineError."""
+
+    def check(reply: DescribeTransactionsResponse) -> None:
+        (found,) = reply.transactions
+        if found.error not in {ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}:
+            raise reply_error(found.error, None, about=transactional_id)
+
+    request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
+    (found,) = broker.ask(request, DescribeTransactionsResponse, check).transactions
+    return None if found.error else found
 
 
 def noted(broker: RetryingBroker, group: str) -> int:

@@ -78,11 +78,12 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, write_id: str) -> None:
         self._options = options
         self._write_id = write_id
-
-    @property
-    def _write(self) -> Write:
-        is_repeatable = self._options.write_id is not None
-        return Write(name=self._write_id, number=self._options.write_batch, is_repeatable=is_repeatable)
+        self._write = Write(
+            name=write_id,
+            number=options.write_batch,
+            is_repeatable=options.write_id is not None,
+            run=uuid.uuid4().hex,
+        )
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the Arrow batches of a task. In a worker. Raises PipelineError."""
