@@ -14,11 +14,15 @@ BATCH = build_batch([(1_700_000_000_000, None, b"v" * 100, ())])
 Fields = Mapping[str, Any]
 
 
+Ask = Callable[..., dict[str, Any]]  # sends a request by API name, version and fields; returns the fields of the reply
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeRequest:
     """A request by the field names of Kafka's message definitions.
 
-    `fields` gives the fields for a request of a size: how many things it names.
+    `fields` gives the fields for a request of a size: how many things it names. `before` prepares a round and returns
+    more fields; `after` belongs to what is measured.
     """
 
     name: str
@@ -26,6 +30,8 @@ class LargeRequest:
     size: int
     fields: Callable[[int], Fields]
     version: int | None = None
+    before: Callable[[Ask, int], Fields] = lambda _ask, _size: {}
+    after: Callable[[Ask, int], object] = lambda _ask, _size: None
 
 
 def many(count: int) -> list[str]:
@@ -73,6 +79,87 @@ def _new_topics(names: list[str], **fields: Any) -> Fields:
         for name in names
     ]
     return {"topics": topics, "timeout_ms": 60_000, "validate_only": True}
+
+
+def _created(names: list[str], partitions: int) -> Fields:
+    topics = [
+        {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": (), "configs": ()}
+        for name in names
+    ]
+    return {"topics": topics, "timeout_ms": 120_000}
+
+
+def _deleted(names: list[str]) -> Fields:
+    return {"topic_names": names, "timeout_ms": 120_000}
+
+
+def _create(ask: Ask, names: list[str], partitions: int) -> Fields:
+    """Create topics anew."""
+    _delete(ask, names)
+    reply = ask("CreateTopics", 5, **_created(names, partitions))
+    assert not any(topic["error_code"] for topic in reply["topics"]), reply["topics"][0]
+    _wait_for_partitions(ask, names, partitions)
+    return {}
+
+
+def _wait_for_partitions(ask: Ask, names: list[str], partitions: int) -> None:
+    """Wait until each partition of new topics can be asked for its log end: a reply may come before."""
+    entries = of_wide(partitions, "partition_index", timestamp=-1)
+    while names:
+        reply = ask("ListOffsets", 7, topics=[{"name": name, "partitions": entries} for name in names])
+        names = [topic["name"] for topic in reply["topics"] if any(one["error_code"] for one in topic["partitions"])]
+
+
+def _delete(ask: Ask, names: list[str]) -> Fields:
+    ask("DeleteTopics", 5, **_deleted(names))
+    return {}
+
+
+TRANSACTION = "large"
+CONCURRENT_TRANSACTIONS = 51
+
+
+def _begin(ask: Ask, partitions: int = 0) -> Fields:
+    """Begin a transaction, with partitions of the topic that has many. Return the identity of its producer."""
+    while True:
+        ask("FindCoordinator", 4, key_type=1, coordinator_keys=[TRANSACTION])  # creates the topic of transactions
+        reply = ask("InitProducerId", 4, transactional_id=TRANSACTION, transaction_timeout_ms=60_000)
+        if not reply["error_code"]:
+            break
+    identity = {"producer_id": reply["producer_id"], "producer_epoch": reply["producer_epoch"]}
+    if partitions:
+        while True:
+            reply = ask("AddPartitionsToTxn", 3, **_added(partitions), **_v3(identity))
+            (found,) = reply["results_by_topic_v3_and_below"]
+            codes = {one["partition_error_code"] for one in found["results_by_partition"]}
+            if CONCURRENT_TRANSACTIONS not in codes:
+                assert codes == {0}, codes
+                break
+    return identity
+
+
+def _added(count: int) -> Fields:
+    return {
+        "v3_and_below_transactional_id": TRANSACTION,
+        "v3_and_below_topics": [{"name": "wide", "partitions": range(count)}],
+    }
+
+
+def _v3(identity: Fields) -> Fields:
+    return {f"v3_and_below_{name}": value for name, value in identity.items()}
+
+
+def _begin_commit(ask: Ask, _: int) -> Fields:
+    identity = _begin(ask)
+    ask("AddOffsetsToTxn", 3, transactional_id=TRANSACTION, group_id="committed", **identity)
+    return identity
+
+
+def _wait_for_markers(ask: Ask, _: int) -> None:
+    while True:
+        (found,) = ask("DescribeTransactions", 0, transactional_ids=[TRANSACTION])["transaction_states"]
+        if found["transaction_state"].startswith(("Complete", "Empty")):
+            return
 
 
 KAFKA = (
@@ -197,6 +284,24 @@ KAFKA = (
             ["configured"], configs=[{"name": f"no.config.{number}", "value": "1"} for number in range(n)]),
     ),
     LargeRequest(
+        name="create-topics", api="CreateTopics", version=5, size=TOPICS,
+        fields=lambda n: _created(none(n), 2), before=lambda ask, n: _delete(ask, none(n)),
+        after=lambda ask, n: _wait_for_partitions(ask, none(n), 2),
+    ),
+    LargeRequest(
+        name="delete-topics", api="DeleteTopics", version=5, size=TOPICS,
+        fields=lambda n: _deleted(none(n)), before=lambda ask, n: _create(ask, none(n), 2),
+    ),
+    LargeRequest(
+        name="create-partitions-of-one", api="CreateTopics", version=5, size=5000,
+        fields=lambda n: _created(["large"], n), before=lambda ask, _: _delete(ask, ["large"]),
+        after=lambda ask, n: _wait_for_partitions(ask, ["large"], n),
+    ),
+    LargeRequest(
+        name="delete-partitions-of-one", api="DeleteTopics", version=5, size=5000,
+        fields=lambda _: _deleted(["large"]), before=lambda ask, n: _create(ask, ["large"], n),
+    ),
+    LargeRequest(
         name="delete-topics-unknown", api="DeleteTopics", version=5, size=99_000,
         fields=lambda n: {"topic_names": none(n), "timeout_ms": 60_000},
     ),
@@ -274,16 +379,47 @@ KAFKA = (
         fields=lambda n: {"topics": [{"name": "wide", "partition_indexes": [0] * n}]},
     ),
     LargeRequest(
+        name="add-to-transaction", api="AddPartitionsToTxn", version=3, size=WIDE, fields=_added,
+        before=lambda ask, _: _v3(_begin(ask)),
+    ),
+    LargeRequest(
+        name="add-to-transaction-unknown", api="AddPartitionsToTxn", version=3, size=99_000,
+        fields=lambda n: {**_added(n), "v3_and_below_topics": [{"name": "none", "partitions": range(n)}]},
+        before=lambda ask, _: _v3(_begin(ask)),
+    ),
+    LargeRequest(
+        name="commit-in-transaction", api="TxnOffsetCommit", version=3, size=WIDE,
+        fields=lambda n: {"transactional_id": TRANSACTION, "generation_id": -1, **commit_fields("wide", n)},
+        before=_begin_commit,
+    ),
+    LargeRequest(
+        name="end-transaction", api="EndTxn", version=3, size=WIDE,
+        fields=lambda _: {"transactional_id": TRANSACTION, "committed": True}, before=_begin, after=_wait_for_markers,
+    ),
+    LargeRequest(
+        name="describe-transactions-unknown", api="DescribeTransactions", version=0, size=99_000,
+        fields=lambda n: {"transactional_ids": none(n)},
+    ),
+    LargeRequest(
+        name="describe-transactions-often", api="DescribeTransactions", version=0, size=20_000,
+        fields=lambda n: {"transactional_ids": [TRANSACTION] * n}, before=lambda ask, _: _begin(ask, WIDE) and {},
+    ),
+    LargeRequest(
+        name="write-markers-unknown", api="WriteTxnMarkers", version=1, size=99_000,
+        fields=lambda n: {"markers": [{
+            "producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0,
+            "topics": [{"name": "none", "partition_indexes": range(n)}]}]},
+    ),
+    LargeRequest(
         name="reassignments", api="ListPartitionReassignments", version=0, size=99_000,
         fields=lambda n: {"timeout_ms": 60_000, "topics": [{"name": "wide", "partition_indexes": range(n)}]},
     ),
 )  # fmt: skip
 
 
-def request_bytes(request: LargeRequest, scale: float = 1.0) -> bytes:
-    """Return the frame, including its length."""
-    fields = request.fields(max(1, int(request.size * scale)))
-    return kafka_frame(request.api, request.version, **fields)
+def request_bytes(request: LargeRequest, size: int, more: Fields) -> bytes:
+    """Return the frame of a request of a size, including its length. `more`: what `before` returned."""
+    return kafka_frame(request.api, request.version, **{**request.fields(size), **more})
 
 
 def kafka_frame(name: str, version: int | None, /, **fields: Any) -> bytes:

@@ -5,7 +5,8 @@
 Each request is valid and large: it has thousands of entries, or requests everything. While it is served, a second
 client produces and fetches one small record after the other. For each request, the report has the time to its whole
 reply, the second client's longest wait for a reply, the longest time for which a single step held the event loop, and
-the size of the reply. With --kafka, it also has the first two for Kafka 4.3.1, and the ratios.
+the size of the reply. New topics are measured until each partition answers, the end of a transaction until its markers
+are written. With --kafka, the report also has the first two for Kafka 4.3.1, and the ratios.
 
 A step is measured in CPU time, which does not depend on other processes, but grows when the hypervisor takes the
 processor away. A step that is really long is long in every round: compare `held`, the median of the rounds' longest
@@ -237,15 +238,17 @@ def measure(
     outcomes = {}
     with watching(address) as longest_s:
         for request in requests:
-            frame_bytes = request_bytes(request, scale)
+            entries = max(1, int(request.size * scale))
             measured, size = [], 0
             for _ in range(rounds):
                 asker = Asker(address)
+                frame_bytes = request_bytes(request, entries, request.before(asker.parsed, entries))
                 longest_s()
                 held()
                 stolen_before_s, began_at = stolen_seconds(), perf_counter()
                 try:
                     size = len(asker.ask(frame_bytes))
+                    request.after(asker.parsed, entries)
                 except (OSError, ConnectionError) as error:
                     print(f"{request.name}: {error}", file=sys.stderr)
                 seconds, stolen_s = perf_counter() - began_at, stolen_seconds() - stolen_before_s

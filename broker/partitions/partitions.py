@@ -226,9 +226,11 @@ class Partitions:
         """Change settings of the broker. See `TopicChanges.alter_broker`."""
         await self.changes.alter_broker(change, checkpoint, validate_only=validate_only)
 
-    async def delete_all(self, names: Sequence[str], checkpoint: Checkpoint = trio.lowlevel.checkpoint) -> Failures:
+    async def delete_all(
+        self, names: Sequence[str], checkpoint: Checkpoint = trio.lowlevel.checkpoint, *, answers_early: bool = False
+    ) -> Failures:
         """Delete topics of distinct names, and return the failures by name. See `TopicChanges.delete`."""
-        return await self.changes.delete(names, checkpoint)
+        return await self.changes.delete(names, checkpoint, answers_early=answers_early)
 
     async def delete(self, name: str) -> None:
         """Delete one topic. Raises UnknownTopicError, MetadataError."""

@@ -35,8 +35,9 @@ from protocol.response import (
 )
 
 CLUSTER_METADATA = "__cluster_metadata"  # reserved for the metadata log of Kafka's controllers
-# Kafka answers when the topics are in its metadata and creates their directories later. This broker creates the
-# directories first, but with more partitions than this it answers after `ANSWER_AFTER_S` at the latest.
+# Kafka answers when the topics are in its metadata, and creates or renames their directories later. This broker answers
+# when that is done; with more partitions than this, creation is answered after `ANSWER_AFTER_S` at the latest, and
+# deletion as soon as the topics are unavailable.
 MANY_PARTITIONS = 200
 ANSWER_AFTER_S = 0.25
 _BROKER_CHOOSES = -1
@@ -161,12 +162,15 @@ class TopicsApi:
                 ErrorCode.TOPIC_DELETION_DISABLED, "topics cannot be deleted: delete.topic.enable is false"
             )
         twice = await context.repeated(name for name in request.topics if name != UNKNOWN_TOPIC_NAME)
-        named = []
+        named, count = [], 0
         for name in request.topics:
             if name not in twice and name != UNKNOWN_TOPIC_NAME:
                 named.append(name)
+                topic = self._partitions.topic(name)
+                count += topic.partitions if topic is not None else 0
             await context.checkpoint()
-        failures = await self._partitions.delete_all(named, context.checkpoint)
+        is_large = count > MANY_PARTITIONS
+        failures = await self._partitions.delete_all(named, context.checkpoint, answers_early=is_large)
         deleted = await context.map(partial(_deleted, twice=twice, failures=failures), request.topics)
         await context.empty(failures)
         return DeleteTopicsResponse(topics=deleted)

@@ -71,7 +71,10 @@ class TransactionMarkersApi:
         def result(one: TopicPartition) -> AddedPartition:
             return AddedPartition(topic=one.topic, partition=one.partition, error=errors[_place(one)])
 
-        return WrittenMarkers(producer_id=asked.producer_id, partitions=await context.map(result, asked.partitions))
+        results = await context.map(result, asked.partitions)
+        await context.empty(errors)
+        await context.empty(places)
+        return WrittenMarkers(producer_id=asked.producer_id, partitions=results)
 
 
 def _place(one: TopicPartition) -> TopicIndex:

@@ -8,8 +8,8 @@ Invariants:
    renamed. Startup completes a change that a crash interrupted.
 2. One change per name at a time, including names that collide: a topic cannot be created while its old data is being
    renamed. Changes of different topics do not wait for each other's disks.
-3. A change that has begun is completed, even if its client has disconnected. Creating many partitions may be answered
-   before all directories exist, as in Kafka: once the topics are in the metadata, their partitions will be created.
+3. A change that has begun is completed, even if its client has disconnected. Large requests may be answered before
+   all directories are created or renamed, as in Kafka: once the metadata is written, the rest will be done.
 """
 
 import logging
@@ -58,11 +58,10 @@ class UnknownTopicError(Exception):
     """A topic or partition does not exist."""
 
 
-class _Creation:
-    """A request to create topics, with its failures until it is answered."""
+class _Request:
+    """A request to create or delete topics, with its failures until it is answered."""
 
-    def __init__(self, answer_after_s: float) -> None:
-        self.answer_after_s = answer_after_s  # counted from the metadata transaction
+    def __init__(self) -> None:
         self.failures: Failures = {}
         self.defect: Exception | None = None
         self.answered = trio.Event()
@@ -101,6 +100,26 @@ class TopicChanges:
             with trio.CancelScope(shield=True):
                 yield
 
+    async def _answer(self, names: Iterable[str], work: Callable[[_Request], Awaitable[None]]) -> Failures:
+        """Change topics in a task of its own; return the failures once `work` has answered or is done."""
+        request = _Request()
+        self._writer.spawn(partial(self._work, names, work, request))
+        await request.answered.wait()
+        if request.defect is not None:
+            raise request.defect
+        return request.failures
+
+    async def _work(self, names: Iterable[str], work: Callable[[_Request], Awaitable[None]], request: _Request) -> None:
+        try:
+            async with self._change(names):
+                await work(request)
+        except Exception as error:
+            request.defect = error
+            if request.answered.is_set():
+                logger.exception("cannot complete a change of topics that was answered")
+        finally:
+            request.answered.set()
+
     def _known(self, name: str) -> Topic:
         topic = self._map.topics.get(name)
         if topic is None:
@@ -134,26 +153,12 @@ class TopicChanges:
         `answer_after_s` (until then they are in `TopicMap.pending`). A failure is one that `plan` raises, a
         MetadataError, or the LogError or OSError of a directory that could not be created.
         """
-        creation = _Creation(answer_after_s)
-        self._writer.spawn(partial(self._create, topics, creation))
-        await creation.answered.wait()
-        if creation.defect is not None:
-            raise creation.defect
-        return creation.failures
+        names = [topic.name for topic in topics]
+        return await self._answer(names, partial(self._store_and_make, topics, answer_after_s))
 
-    async def _create(self, topics: Sequence[Topic], creation: _Creation) -> None:
-        try:
-            async with self._change(topic.name for topic in topics):
-                await self._store_and_make(topics, creation)
-        except Exception as error:
-            creation.defect = error
-            if creation.answered.is_set():
-                logger.exception("cannot create topics")
-        finally:
-            creation.answered.set()
-
-    async def _store_and_make(self, topics: Sequence[Topic], creation: _Creation) -> None:
-        wanted = self._free_ones(topics, creation.failures)
+    async def _store_and_make(self, topics: Sequence[Topic], answer_after_s: float, request: _Request) -> None:
+        """Create topics. `answer_after_s` is counted from the metadata transaction."""
+        wanted = self._free_ones(topics, request.failures)
         names = [topic.name for topic in wanted]
         if not wanted:
             return
@@ -161,24 +166,24 @@ class TopicChanges:
             await self._forget_deleted(names)
             await trio.to_thread.run_sync(self._storage.store.create_topics, wanted)
         except MetadataError as error:
-            creation.failures |= dict.fromkeys(names, error)
+            request.failures |= dict.fromkeys(names, error)
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._answer_early, wanted, creation)
+            nursery.start_soon(self._answer_early, wanted, answer_after_s, request)
             for batch in _batches(wanted):
-                await self._make_topics(batch, creation)
+                await self._make_topics(batch, request)
             nursery.cancel_scope.cancel()
 
-    async def _answer_early(self, topics: Iterable[Topic], creation: _Creation) -> None:
+    async def _answer_early(self, topics: Iterable[Topic], after_s: float, request: _Request) -> None:
         """Answer when the time is up, and announce the topics that are not created yet."""
-        await trio.sleep(creation.answer_after_s)
+        await trio.sleep(after_s)
         for topic in topics:
-            if topic.name not in self._map.topics and topic.name not in creation.failures:
+            if topic.name not in self._map.topics and topic.name not in request.failures:
                 self._map.announce(topic)
                 await trio.lowlevel.checkpoint()
-        creation.answered.set()
+        request.answered.set()
 
-    async def _make_topics(self, topics: Sequence[Topic], creation: _Creation) -> None:
+    async def _make_topics(self, topics: Sequence[Topic], request: _Request) -> None:
         """Create the directories of topics, and publish the topics."""
         new = []
         for topic in topics:
@@ -196,7 +201,7 @@ class TopicChanges:
                 "topic %s is offline until the next startup, cannot create its directories: %s", topic.name, error
             )
             self._map.lose(topic, f"its directory could not be created: {error}")
-        creation.failures |= made.failures
+        request.failures |= made.failures
         await self._forget(list(made.failures))
 
     def _free_ones(self, topics: Iterable[Topic], failures: Failures) -> list[Topic]:
@@ -280,10 +285,11 @@ class TopicChanges:
 
     # -- delete --------------------------------------------------------------------------------------------------------
 
-    async def delete(self, names: Sequence[str], checkpoint: Checkpoint) -> Failures:
+    async def delete(self, names: Sequence[str], checkpoint: Checkpoint, *, answers_early: bool = False) -> Failures:
         """Delete topics, and return the failures: UnknownTopicError, MetadataError.
 
-        The topics are unavailable at once; their files are removed after `file.delete.delay.ms`.
+        The topics are unavailable at once; their files are removed after `file.delete.delay.ms`. `answers_early`:
+        return before their directories are renamed.
         """
         failures: Failures = {}
         found: list[str] = []
@@ -293,34 +299,45 @@ class TopicChanges:
             else:
                 failures[name] = _unknown(name)
             await checkpoint()
-        async with self._change(found):
-            topics = [self._map.topics[name] for name in found if name in self._map.topics]
-            failures |= {name: _unknown(name) for name in found if name not in self._map.topics}
-            if not topics:
-                return failures
-            try:
-                await trio.to_thread.run_sync(self._storage.store.begin_delete, [topic.name for topic in topics])
-            except MetadataError as error:
-                return failures | {topic.name: error for topic in topics}
-            doomed: list[Partition] = []
-            left: set[str] = set()  # topics with data that remains in place
-            for topic in topics:
-                partitions, is_offline = self._map.take_out(topic)
-                doomed += partitions
-                left |= {topic.name} if is_offline else set()
-                for deleted in self.on_deleted:
-                    deleted(topic.name)
-                await checkpoint()
-            for partition in doomed:
-                await partition.retire()
-                await checkpoint()
-            left |= await self._directories.move_away(doomed, {topic.name: topic for topic in topics}, checkpoint)
-            while doomed:
-                doomed.pop()  # many objects, which are freed here
-                await checkpoint()
-            await self._directories.forget(topics, left, checkpoint)
-            await self._forget([topic.name for topic in topics], left)
-            return failures
+        if found:
+            failures |= await self._answer(found, partial(self._delete, found, answers_early))
+        return failures
+
+    async def _delete(self, names: Sequence[str], answers_early: bool, request: _Request) -> None:
+        topics = [self._map.topics[name] for name in names if name in self._map.topics]
+        request.failures |= {name: _unknown(name) for name in names if name not in self._map.topics}
+        if not topics:
+            return
+        try:
+            await trio.to_thread.run_sync(self._storage.store.begin_delete, [topic.name for topic in topics])
+        except MetadataError as error:
+            request.failures |= {topic.name: error for topic in topics}
+            return
+        doomed: list[Partition] = []
+        left: set[str] = set()  # topics with data that remains in place
+        for topic in topics:
+            partitions, is_offline = self._map.take_out(topic)
+            doomed += partitions
+            left |= {topic.name} if is_offline else set()
+            for deleted in self.on_deleted:
+                deleted(topic.name)
+            await trio.lowlevel.checkpoint()
+        if answers_early:
+            request.answered.set()
+        await self._remove(topics, doomed, left)
+
+    async def _remove(self, topics: Sequence[Topic], doomed: list[Partition], left: set[str]) -> None:
+        """Rename the directories of deleted topics, and forget the topics."""
+        checkpoint = trio.lowlevel.checkpoint
+        for partition in doomed:
+            await partition.retire()
+            await checkpoint()
+        left |= await self._directories.move_away(doomed, {topic.name: topic for topic in topics}, checkpoint)
+        while doomed:
+            doomed.pop()  # many objects, which are freed here
+            await checkpoint()
+        await self._directories.forget(topics, left, checkpoint)
+        await self._forget([topic.name for topic in topics], left)
 
     async def _forget_deleted(self, names: Iterable[str]) -> None:
         unforgotten = [name for name in names if name in self._unforgotten]

@@ -64,7 +64,7 @@ async def prepare(client: KafkaClient) -> None:
 
 
 async def ask(client: KafkaClient, request: LargeRequest) -> None:
-    await client.stream.send_all(request_bytes(request, SCALE))
+    await client.stream.send_all(request_bytes(request, max(1, int(request.size * SCALE)), {}))
     assert await client._frame() is not None, "the connection was closed"
 
 

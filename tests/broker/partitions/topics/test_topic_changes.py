@@ -28,7 +28,7 @@ from tests.broker.rig import FailingDisk, Rig, rig
 
 
 class WatchedDisk(FailingDisk):
-    """Counts what is waited for. Making files below one path can be held, and refused."""
+    """Counts what is waited for. Making files below one path and renaming them can be held, and the first refused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,12 +44,20 @@ class WatchedDisk(FailingDisk):
         self._go_on.set()
 
     def open(self, path: str, flags: int) -> int:
-        if flags & os.O_CREAT and path.startswith(self._hanging):
-            self.held += 1
-            assert self._go_on.wait(20), "nobody let it go on"
+        if flags & os.O_CREAT:
+            self._hold(path)
         if flags & os.O_CREAT and self.unmakable in path:
             raise PermissionError(13, "not today")
         return super().open(path, flags)
+
+    def rename(self, old: str, new: str) -> None:
+        self._hold(old)
+        super().rename(old, new)
+
+    def _hold(self, path: str) -> None:
+        if path.startswith(self._hanging):
+            self.held += 1
+            assert self._go_on.wait(20), "nobody let it go on"
 
     def sync(self, fd: int) -> None:
         self.waits["file"] += 1
@@ -161,6 +169,21 @@ async def test_names_without_a_topic_are_told_one_by_one_between_checkpoints(tmp
         failures = await made.partitions.delete_all(names, checkpoint)
     assert list(failures) == names
     assert steps == len(names)
+
+
+async def test_a_deletion_may_be_answered_before_directories_are_renamed(tmp_path: Path, disk: WatchedDisk) -> None:
+    second = tmp_path / "b"
+    async with rig(second, disk=disk) as made:
+        await create(made.partitions, "gone", count=2)
+        disk.hang(second)
+        assert await made.partitions.delete_all(["gone"], answers_early=True) == {}
+        assert made.partitions.topics() == []
+        assert type((await made.partitions.delete_all(["gone"]))["gone"]) is UnknownTopicError
+        assert {path.name for path in second.glob("gone-*")} == {"gone-0", "gone-1"}
+        disk.go_on()
+        assert await create(made.partitions, "gone", count=1) == {}  # waits until the old directories are renamed
+        assert len(list(second.glob("gone-*"))) == 3
+        assert await writable(made, "gone", 1)
 
 
 async def test_metadata_that_cannot_be_written_refuse_all_and_leave_nothing(
