@@ -24,6 +24,7 @@ Invariants:
 Source: org.apache.kafka.common.compress.
 """
 
+import ctypes
 import mmap
 import zlib
 from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ _SNAPPY_MAX_RATIO = 22
 # Most zstd blocks fit into this size when decompressed.
 _USUAL_SIZE = 1 << 20
 
-# Limit of one call's output, and of one copy: both are copied with the GIL held.
+# Limit of one call's output, which is copied with the GIL held.
 STEP = 256 << 10
 # Limit of one call's input: what a call does not consume is copied with the GIL held.
 INPUT_STEP = 64 << 10
@@ -157,11 +158,16 @@ def _gathered(parts: Iterator[Buffer], max_size: int) -> Buffer:
     for part in chain(head, parts):
         if len(part) > max_size - end:
             raise _too_large(max_size)
-        for start in range(0, len(part), STEP):
-            piece = memoryview(part)[start : start + STEP]
-            area[end : end + len(piece)] = piece
-            end += len(piece)
+        if part:
+            _copy_into(area, end, part)
+            end += len(part)
     return memoryview(area)[:end]
+
+
+def _copy_into(area: mmap.mmap, position: int, part: Buffer) -> None:
+    """Copy to a mapping without holding the GIL: its new pages take time, and wait while others are unmapped."""
+    source = part if isinstance(part, bytes) else ctypes.addressof(ctypes.c_char.from_buffer(part))
+    _memcpy(ctypes.addressof(ctypes.c_char.from_buffer(area, position)), source, len(part))
 
 
 def _snappy(data: Buffer, _: int | None) -> bytes:
@@ -279,6 +285,10 @@ def _unzstd(data: memoryview, max_size: int) -> Buffer:
         raise _too_large(max_size)
     return memoryview(area)[:size]  # not copied, because that would hold the GIL
 
+
+_memcpy = ctypes.CDLL(None).memcpy
+_memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+_memcpy.restype = ctypes.c_void_p
 
 # One per concurrently decompressing thread; pop and append of a list are atomic.
 _spare_buffers: list[memoryview] = []
